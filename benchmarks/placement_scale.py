@@ -12,8 +12,8 @@ from collections.abc import Callable
 from graphs import layered, transformer
 
 from byoc.placement import Placement, Problem
-from byoc.placement.strategies.launch_aware import LaunchAware
-from byoc.placement.strategies.min_cut import MinCut
+from byoc.placement.strategies import LaunchAware
+from byoc.placement.strategies._optimizing import MinCut
 
 GRAPHS: tuple[Callable[[int], Problem], ...] = (layered, transformer)
 

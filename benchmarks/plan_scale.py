@@ -14,15 +14,15 @@ import tracemalloc
 
 from common import machine, on_disk, read_and_infer, timed
 
-from byoc.costs.pose import GraphProblem
-from byoc.graph.load import Model
+from byoc.costs import GraphProblem
+from byoc.model import Model
 from byoc.options import PlanOptions
 from byoc.placement import Problem, Strategy
-from byoc.placement.strategies.launch_aware import LaunchAware
-from byoc.placement.strategies.min_cut import MinCut
-from byoc.plan import GraphUnits, PlanSettings, annotate_graphs, group_graphs
-from byoc.plan._graph_problem import GraphToPlace, PlacementProblems
-from byoc.plan._memory_fit import Constraints
+from byoc.placement.strategies import LaunchAware
+from byoc.placement.strategies._optimizing import MinCut
+from byoc.planning import GraphUnits, PlanSettings, annotate_graphs, group_graphs
+from byoc.planning._graph_problem import GraphToPlace, PlacementProblems
+from byoc.planning._memory_fit import Constraints
 from byoc.stages import load_model, load_settings
 
 _RUNS = 3
@@ -65,7 +65,9 @@ def build_problem(model: Model, units: GraphUnits, settings: PlanSettings) -> Gr
     """Build the placement problem of the main graph of a model without bodies."""
     graph = GraphToPlace(model.index, "", 1.0, units, {})
     capacity = tuple(device.memory for device in settings.devices)
-    return PlacementProblems(graph, settings, None).build(Constraints(tuple({} for _ in capacity), capacity))
+    return PlacementProblems(graph, settings, None).build(
+        Constraints(tuple({} for _ in capacity), capacity)
+    )
 
 
 def solved(strategy: Strategy, problem: Problem, reading: float) -> None:

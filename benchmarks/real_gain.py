@@ -32,20 +32,31 @@ from common import machine
 import byoc
 from byoc import zoo
 from byoc.codegen import find_codegen
-from byoc.costs.table import CostTable
+from byoc.comparison import fastest
+from byoc.costs import CostTable
 from byoc.errors import ByocError
-from byoc.graph.load import Model
-from byoc.pipeline import load_model, partition
-from byoc.profile.device import MeasuredCodegen, measure_copies, measure_launch, time_units
-from byoc.profile.machine import describe_machine
-from byoc.profile.records import MeasurementRecords
-from byoc.profile.sampling import Clock, Patience, Samples, measure_in_turn, measure_runs
-from byoc.profile.write import write_costs
-from byoc.rules.load import load_rules
-from byoc.runtime.onnxrt import with_threads, open_session, session_runner
-from byoc.runtime.program import HOST
-from byoc.runtime.samples import model_samples
-from byoc.trials import fastest
+from byoc.model import Model
+from byoc.onnxrt import open_session, session_runner
+from byoc.onnxrt._onnxruntime import with_threads
+from byoc.pipeline import partition
+from byoc.profiling import (
+    Clock,
+    MeasuredCodegen,
+    MeasurementRecords,
+    Patience,
+    Samples,
+    describe_machine,
+    measure_copies,
+    measure_in_turn,
+    measure_launch,
+    time_units,
+    write_costs,
+)
+from byoc.profiling._sampling import measure_runs
+from byoc.rules import load_rules
+from byoc.runtime import model_samples
+from byoc.runtime._stage_program import HOST
+from byoc.stages import load_model
 
 RULES = "openvino-cpu"
 MODELS = (
@@ -173,7 +184,9 @@ def profiled(case: Case) -> dict[str, str]:
     costs = {"host_cost_model": str(host), "cost_model": str(device)}
     here, begin = _units(case, "reference", {}, None, "host")
     there, start = _units(case, "openvino", case.options, RULES, RULES)
-    there = there.model_copy(update={"launch": start + begin, "link": measure_copies(_UNITS, case.clock)})
+    there = there.model_copy(
+        update={"launch": start + begin, "link": measure_copies(_UNITS, case.clock)}
+    )
     write_costs(host, here)
     write_costs(device, there)
     whole = measure_runs(_onnxruntime(case), _WHOLE, case.clock)

@@ -10,12 +10,11 @@ import sys
 
 from common import machine, on_disk, read_and_infer, timed
 
-from byoc.graph.load import Model
-from byoc.patterns.group import group_units
-from byoc.pipeline import load_model
-from byoc.plugins import ANNOTATIONS, find_files
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.load import Target, load_rules
+from byoc.model import Model
+from byoc.patterns import group_units
+from byoc.rules import Target, annotate_graph, load_rules
+from byoc.stages import load_model
+from byoc.support import ANNOTATIONS, find_files
 
 _MODELS = ("transformer_1k", "transformer_10k", "transformer_100k")
 

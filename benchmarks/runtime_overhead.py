@@ -4,7 +4,7 @@
 
 For each model of the zoo two cuts: by the rules `dla`, whose regions want NHWC, and by a rule file that
 leaves what joins branches (Sum, Add, Concat) on the host, so that there are many small regions. Runs of
-the bundle and of the model in plain onnxruntime take turns: with the options of `byoc.runtime.onnxrt`,
+the bundle and of the model in plain onnxruntime take turns: with the options of `byoc.onnxrt._onnxruntime`,
 and with onnxruntime's own. A ratio is that of two neighbouring runs; the median and the quartiles are
 printed. On a machine that others use too the ratio of processor time is the steadier one.
 """
@@ -22,11 +22,10 @@ import onnxruntime
 from common import machine
 
 import byoc
-from byoc.graph.load import Model
-from byoc.pipeline import load_model
-from byoc.runtime.onnxrt import open_session, run_session
-from byoc.runtime.samples import model_samples
-from byoc.runtime.trace import Trace
+from byoc.model import Model
+from byoc.onnxrt import open_session, run_session
+from byoc.runtime import Trace, model_samples
+from byoc.stages import load_model
 
 _MODELS = ("resnet50", "squeezenet", "shufflenet", "densenet121")
 _WARM_UP = 5

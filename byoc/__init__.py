@@ -6,12 +6,12 @@ from byoc._checkout import find_beside
 
 find_beside(_Path(__file__).parent)
 
+from byoc.comparison import fastest
 from byoc.errors import ByocError, InputError, MissingRuntimeError
-from byoc.pipeline import Result, load_model, partition, verify_against
-from byoc.precision.budget import Budget
-from byoc.precision.conclude import Precision
-from byoc.runtime.session import Session, load
-from byoc.trials import fastest
+from byoc.pipeline import Result, partition, verify_against
+from byoc.quantization import Budget, Precision
+from byoc.runtime import Session, load
+from byoc.stages import load_model
 
 __all__ = [
     "Budget",

@@ -2,10 +2,13 @@
 
 Everything that a user can cause is an `InputError`: one clear sentence that names the file or option and
 the location in it. Any other exception that escapes is a defect of byoc.
+
+Verdicts: yes, or no with reasons.
 """
 
 import signal
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -49,7 +52,11 @@ def shorten_text(text: str, max_characters: int) -> str:
     """
     text = str.__str__(text)  # the methods of a subclass are not trusted
     line = escape_unprintable(" ".join(text[: 2 * max_characters].split()))
-    return line if len(line) <= max_characters and len(text) <= 2 * max_characters else f"{line[: max_characters - 3]}..."
+    return (
+        line
+        if len(line) <= max_characters and len(text) <= 2 * max_characters
+        else f"{line[: max_characters - 3]}..."
+    )
 
 
 def escape_unprintable(text: str) -> str:
@@ -74,3 +81,45 @@ def suggest_nearest(name: str, known: Iterable[str]) -> str:
 def _find_closest(name: str, known: tuple[str, ...]) -> list[str]:
     same = [other for other in known if other.lower() == name.lower()]
     return same[:1] or get_close_matches(name, known, n=1, cutoff=0.6)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Falsy if there are reasons against; these are sentences for the user, the most severe first."""
+
+    reasons: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether there is no reason against."""
+        return not self.reasons
+
+    def __str__(self) -> str:
+        """Return `yes`, or all reasons in one line."""
+        return "; ".join(self.reasons) or "yes"
+
+
+YES = Verdict()
+
+
+def refuse(*reasons: str) -> Verdict:
+    """Make a refusal with the given reasons."""
+    return Verdict(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The annotation of a node.
+
+    `verdict` is yes if a rule accepts it; `rule` is the location of that rule (`ops[3]`, or `dla.yaml:
+    ops[3]` if inherited), else empty. If `standalone` is False the node is supported only inside a
+    composite; if `must` is True it has to run on the accelerator. `plain` and `quantized` tell whether a
+    rule accepts the node as it is, or between DequantizeLinear and QuantizeLinear; they are valid only
+    if the verdict is yes.
+    """
+
+    verdict: Verdict
+    rule: str = ""
+    standalone: bool = True
+    is_required: bool = False
+    accepts_plain: bool = True
+    accepts_quantized: bool = False

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import onnx
 
-from byoc.codegen.isolate import Isolation
-from byoc.costs.model import Policy
+from byoc.codegen import Isolation
+from byoc.costs import Policy
 from byoc.errors import InputError
-from byoc.precision.conclude import NATIVE, Precision
+from byoc.quantization import NATIVE, Precision
 from byoc.support import Flag, Syntax, declaration_of, declare
-from byoc.verify.thresholds import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
+from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
 
 Source = str | Path | onnx.ModelProto
 """A model: a path, `zoo:NAME`, or a protobuf, which is never changed."""

@@ -14,15 +14,14 @@ from typing import Any
 
 import onnx
 
-from byoc.bundle.read import Bundle, open_bundle
-from byoc.bundle.staging import stage_bundle
-from byoc.codegen.refusal import RefusedError
+from byoc.bundle import Bundle, open_bundle, stage_bundle
+from byoc.codegen import RefusedError
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare_model
+from byoc.model import Model, prepare_model
 from byoc.options import ZOO, Options, Source, name_source
-from byoc.plan import Plan, RefusalHistory, PlanSettings, format_placement
-from byoc.precision import NATIVE, Precision, search_float_units
-from byoc.report.document import make_report
+from byoc.planning import Plan, PlanSettings, RefusalHistory, format_placement
+from byoc.quantization import NATIVE, Precision, search_float_units
+from byoc.reporting import make_report
 from byoc.stages import (
     Annotate,
     Compile,
@@ -43,13 +42,14 @@ from byoc.stages import (
     record_accuracy,
     run_stages,
 )
-from byoc.support import report_step, show_progress, take_keywords
-from byoc.textfile import write_text
-from byoc.verify.compare import Verification
-from byoc.verify.run import VerificationModels
-from byoc.verify.run import verify_bundle as verify_bundle
-from byoc.verify.thresholds import DEFAULT_THRESHOLDS as DEFAULT_THRESHOLDS
-from byoc.verify.thresholds import Thresholds
+from byoc.support import report_step, show_progress, take_keywords, write_text
+from byoc.verification import (
+    DEFAULT_THRESHOLDS,
+    Thresholds,
+    Verification,
+    VerificationModels,
+    verify_bundle,
+)
 
 __all__ = [
     "EMISSION",
@@ -118,7 +118,7 @@ def partition(model: Source, options: Options) -> Result:
                     raise
                 _print_cause(error)
                 history = history.add(state.plan, error.refusals)
-                state = replace(state, settings=replace(state.settings, known=history.known))
+                state = replace(state, settings=replace(state.settings, known_limits=history.known))
                 report_step(f"place again: {error.refusals[0]}")
 
 
@@ -253,7 +253,9 @@ def find_original(bundle: Bundle, against: str | Path | None = None) -> Verifica
     asked = bundle.manifest.asked
     name = str(against or asked.get("model", ""))
     if against is None and not name.startswith(ZOO):
-        return VerificationModels(prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder))
+        return VerificationModels(
+            prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
+        )
     dims = asked.get("dims") or {}
     if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
         raise InputError(f"{bundle.display_path}: asked.dims in the manifest is not sizes by name")

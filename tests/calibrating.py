@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from support import parse
 
-from byoc.graph.load import Model, prepare_model
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.model import Model, prepare_model
+from byoc.onnxrt import open_session, run_session, without_optimizations
 
 TEXT = """g (float[1, 3, 8, 8] x) => (float[1, 5] y) {
     c = Conv <pads = [1, 1, 1, 1]> (x, w, b)

@@ -9,16 +9,16 @@ import onnx
 from numpy.typing import NDArray
 from support import VANILLA
 
-from byoc import Result, load, partition
-from byoc.bundle.compile import RegionCompiler
+from byoc.bundle import RegionCompiler
 from byoc.codegen import find_codegen
-from byoc.costs.load import load_device_costs, load_host_costs
-from byoc.graph.load import Model
-from byoc.pipeline import make_plan
+from byoc.costs import load_device_costs, load_host_costs
+from byoc.model import Model
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.pipeline import Result, make_plan, partition
 from byoc.placement import Strategy
-from byoc.plan import Plan, PlanSettings
-from byoc.rules.load import Target
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.planning import Plan, PlanSettings
+from byoc.rules import Target
+from byoc.runtime import load
 
 # VANILLA takes Relu and Add; Sigmoid, Sub and If stay on the host.
 CHAIN = """

@@ -6,7 +6,7 @@ from typing import Any
 import onnx
 from cutting import cut, ramp, same_as_original
 
-from byoc import Result
+from byoc.pipeline import Result
 
 
 def rules(folder: Path, target: str, *ops: str, more: str = "") -> str:

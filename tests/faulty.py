@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from byoc.codegen import Artifact, CompileError, Executor, Region, ResourceError
-from byoc.runtime.onnxrt import open_session, run_session
+from byoc.onnxrt import open_session, run_session
 
 REASON = "Relu needs a licence"
 

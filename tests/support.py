@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 
-from byoc.graph.load import Model, prepare_model
+from byoc.model import Model, prepare_model
 
 VANILLA = Path(__file__).with_name("vanilla.yaml")
 """A rule file for what is not about accelerators: target `dla`, open extents, run by `reference`."""

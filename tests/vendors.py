@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byoc import plugins
 from byoc.codegen import Artifact, Executor, Region
+from byoc.support import _plugins as plugins
 
 MODULE = "vendors_of_this_test"
 

@@ -6,3 +6,24 @@ model.onnx        the partitioned model: plain ONNX, regions as functions
 weights.bin       the large constants of all models, each once
 artifacts/        the output of the codegens, a folder for each region
 """
+
+from byoc.bundle._compiling import (
+    RegionCompiler,
+    find_rule_file_problems,
+    load_compilers,
+    rule_file_options,
+)
+from byoc.bundle._epcontext import require_contexts, write_context_model
+from byoc.bundle._manifest import Manifest, RegionEntry, describe_file, entry_to_contract
+from byoc.bundle._manifest_schema import manifest_schema
+from byoc.bundle._packing import pack_folder
+from byoc.bundle._reading import Bundle, is_bundle, open_bundle
+from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
+from byoc.bundle._writing import (
+    MODEL_FILE,
+    WeightFile,
+    build_manifest,
+    move_weights,
+    write_bundle,
+    write_manifest,
+)

@@ -1,5 +1,3 @@
 """The command line of byoc."""
 
 from byoc.cli._main import main
-
-__all__ = ["main"]

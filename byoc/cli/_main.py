@@ -34,43 +34,57 @@ class _Verb:
 
 _VERBS = {
     "partition": _Verb(
-        "byoc.cli.partition", "partition", "Cut a model between the host and accelerators."
+        "byoc.cli._partition_verb", "partition", "Cut a model between the host and accelerators."
     ),
     "explain": _Verb(
-        "byoc.cli.explain", "explain", "Say why nodes are refused, and what would change that."
+        "byoc.cli._explain_verb", "explain", "Say why nodes are refused, and what would change that."
     ),
-    "run": _Verb("byoc.cli.run", "run", "Run a bundle, and show what its segments took."),
-    "verify": _Verb("byoc.cli.verify", "verify", "Check that a bundle computes what its model did."),
+    "run": _Verb("byoc.cli._run_verb", "run", "Run a bundle, and show what its segments took."),
+    "verify": _Verb(
+        "byoc.cli._verify_verb", "verify", "Check that a bundle computes what its model did."
+    ),
     "inspect": _Verb(
-        "byoc.cli.inspect", "inspect", "Show what is in a bundle: decision, regions, boundary, files."
+        "byoc.cli._bundle_verbs",
+        "inspect",
+        "Show what is in a bundle: decision, regions, boundary, files.",
     ),
-    "pack": _Verb("byoc.cli.pack", "pack", "Pack a bundle into one file that every verb opens."),
+    "pack": _Verb(
+        "byoc.cli._bundle_verbs", "pack", "Pack a bundle into one file that every verb opens."
+    ),
     "compare": _Verb(
-        "byoc.cli.compare", "compare", "Place models by several strategies, and compare the results."
+        "byoc.cli._compare_verb",
+        "compare",
+        "Place models by several strategies, and compare the results.",
     ),
     "calibrate": _Verb(
-        "byoc.cli.calibrate", "calibrate", "Measure the ranges of a model's tensors on data."
+        "byoc.cli._calibrate_verb", "calibrate", "Measure the ranges of a model's tensors on data."
     ),
     "profile": _Verb(
-        "byoc.cli.profile", "profile", "Measure operators on this machine, and write a cost model."
+        "byoc.cli._profile_verb", "profile", "Measure operators on this machine, and write a cost model."
     ),
     "compare-costs": _Verb(
-        "byoc.cli.costs", "compare_costs", "Compare predicted seconds with measured ones."
+        "byoc.cli._compare_costs_verb", "compare_costs", "Compare predicted seconds with measured ones."
     ),
-    "place": _Verb("byoc.cli.place", "place", "Solve an instance of a public placement benchmark."),
+    "place": _Verb(
+        "byoc.cli._place_verb", "place", "Solve an instance of a public placement benchmark."
+    ),
     "plan-memory": _Verb(
-        "byoc.cli.plan_memory", "plan_memory", "Plan the memory of a model's activations."
+        "byoc.cli._plan_memory_verb", "plan_memory", "Plan the memory of a model's activations."
     ),
-    "cost-models": _Verb("byoc.cli.installed", "cost_models", "List the installed cost models."),
+    "cost-models": _Verb("byoc.cli._plugin_verbs", "cost_models", "List the installed cost models."),
     "codegens": _Verb(
-        "byoc.cli.installed", "codegens", "List the installed codegens, or show one and its options."
+        "byoc.cli._plugin_verbs", "codegens", "List the installed codegens, or show one and its options."
     ),
-    "strategies": _Verb("byoc.cli.installed", "strategies", "List the installed placement strategies."),
+    "strategies": _Verb(
+        "byoc.cli._plugin_verbs", "strategies", "List the installed placement strategies."
+    ),
     "new-codegen": _Verb(
-        "byoc.cli.new_codegen", "new_codegen", "Write a complete package for a codegen of your own."
+        "byoc.cli._plugin_verbs", "new_codegen", "Write a complete package for a codegen of your own."
     ),
-    "zoo": _Verb("byoc.cli.zoo", "app", "List the models that zoo:NAME gives, or fetch trained ones."),
-    "rules": _Verb("byoc.cli.rules", "app", "List rule files, check one, or help to write one."),
+    "zoo": _Verb(
+        "byoc.cli._zoo_verb", "app", "List the models that zoo:NAME gives, or fetch trained ones."
+    ),
+    "rules": _Verb("byoc.cli._rules_verb", "app", "List rule files, check one, or help to write one."),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.cli.common import read_by_target, read_pairs, read_sizes
+from byoc.cli._common import read_by_target, read_pairs, read_sizes
 from byoc.support import Flag, Syntax, declaration_of
 
 _TYPES: dict[Syntax, Any] = {

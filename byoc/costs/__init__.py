@@ -1,1 +1,30 @@
 """Costs in seconds: work counted from shapes, and cost models that convert it to time."""
+
+from byoc.costs._build_problem import AlternativeComposite, BodyCost, GraphProblem, pose
+from byoc.costs._cost_file import CostFile, HostLink, MeasuredMachine
+from byoc.costs._cost_model import CostModel, Policy, Price
+from byoc.costs._graph_cost import (
+    TripCount,
+    can_partition_bodies,
+    check_trips,
+    count_trips,
+    price_bodies,
+    price_graph,
+    trip_count_name,
+)
+from byoc.costs._line_fitting import fit_linear_model
+from byoc.costs._load_cost_model import (
+    check_fallback,
+    load_cost_model,
+    load_device_costs,
+    load_host_costs,
+    read_cost_file,
+)
+from byoc.costs._measured_costs import CostTable, Linear, Measurement
+from byoc.costs._model_wrappers import Fallback, with_link
+from byoc.costs._objective import ENERGY, LATENCY, Objective, parse_objective
+from byoc.costs._price_query import launch_price, node_prices, transfer_prices
+from byoc.costs._problem_parts import PlacementDevice
+from byoc.costs._roofline import Roofline
+from byoc.costs._task import Task, Tasks, build_tasks
+from byoc.costs._work import Sizes, count_work

@@ -8,33 +8,13 @@ a condition that needs it is unknown rather than true or false. Regular expressi
 The language: https://github.com/google/cel-spec/blob/master/doc/langdef.md
 """
 
-from byoc.expressions.condition import Expression, compile_expression
-from byoc.expressions.evaluation import evaluate
-from byoc.expressions.operations import (
+from byoc.expressions._evaluation import Expression, compile_expression, evaluate
+from byoc.expressions._operations import (
     MismatchError,
     NoValueError,
     StepLimitError,
+    compile_regex,
     describe_kind,
+    matches,
 )
-from byoc.expressions.parser import parse_expression
-from byoc.expressions.regex import compile_regex, matches
-from byoc.expressions.tree import TYPES, Literal, OperatorCall, find_paths, path_of, walk_tree
-
-__all__ = [
-    "TYPES",
-    "Expression",
-    "Literal",
-    "MismatchError",
-    "NoValueError",
-    "OperatorCall",
-    "StepLimitError",
-    "compile_expression",
-    "compile_regex",
-    "describe_kind",
-    "evaluate",
-    "find_paths",
-    "matches",
-    "parse_expression",
-    "path_of",
-    "walk_tree",
-]
+from byoc.expressions._syntax_tree import Literal, OperatorCall, find_paths, path_of, walk_tree

@@ -1,1 +1,16 @@
 """Composites: the pattern language, the matcher, and the grouper that divides a graph into units."""
+
+from byoc.patterns._candidates import filter_allowed, find_matches, free_nodes
+from byoc.patterns._grouper import (
+    JointUnit,
+    group_matches,
+    group_units,
+    group_with_alternatives,
+    join_units,
+)
+from byoc.patterns._matcher import Match
+from byoc.patterns._near_misses import NearMiss, find_near_misses
+from byoc.patterns._pattern import Pattern, PatternForm, parse_pattern
+from byoc.patterns._pattern_syntax import PatternLine
+from byoc.patterns._qdq_groups import is_qdq_node
+from byoc.patterns._unit import NodeGroup, Unit

@@ -5,36 +5,30 @@ assigns each unit a device (0 = host), groups the units of accelerators into reg
 one, and states the cost and, if the strategy proves one, a lower bound of it.
 """
 
-from byoc.placement.ask import run_strategy, normalize_placement, solve_problem
-from byoc.placement.canonical import order_canonically, restore_order
-from byoc.placement.check import find_violation
-from byoc.placement.limits import find_broken_limit, repair_labels
-from byoc.placement.objective import Cost, evaluate, count_transferred_bytes
-from byoc.placement.problem import UNLIMITED, Fusion, Problem
-from byoc.placement.regions import is_contraction_acyclic, form_regions
-from byoc.placement.strategy import ALL_REQUIREMENTS, Placement, Strategy, strategy_display_name, find_requirements, describe_ignored
+from byoc.placement._benchmark_instance import PlacementInstance, read_instance
+from byoc.placement._canonical_order import order_canonically, restore_order
+from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate
+from byoc.placement._problem import UNLIMITED, Bools, Fusion, Problem
+from byoc.placement._solve import find_violation, normalize_placement, run_strategy
+from byoc.placement._strategy import Placement, Strategy, describe_ignored, strategy_display_name
 
 __all__ = [
-    "ALL_REQUIREMENTS",
-    "UNLIMITED",
+    "Bools",
     "Cost",
     "Fusion",
     "Placement",
+    "PlacementInstance",
     "Problem",
     "Strategy",
-    "run_strategy",
-    "find_broken_limit",
-    "strategy_display_name",
-    "order_canonically",
-    "is_contraction_acyclic",
-    "evaluate",
-    "form_regions",
+    "UNLIMITED",
     "count_transferred_bytes",
-    "find_requirements",
-    "find_violation",
-    "restore_order",
-    "repair_labels",
-    "normalize_placement",
-    "solve_problem",
     "describe_ignored",
+    "evaluate",
+    "find_violation",
+    "normalize_placement",
+    "order_canonically",
+    "read_instance",
+    "restore_order",
+    "run_strategy",
+    "strategy_display_name",
 ]

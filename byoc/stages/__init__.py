@@ -14,28 +14,5 @@ from byoc.stages._planning_stages import (
     Resolve,
     record_accuracy,
 )
-from byoc.stages._settings_loader import load_settings, load_targets
+from byoc.stages._settings_loader import load_settings
 from byoc.stages._state import Stage, State, run_stages
-
-__all__ = [
-    "Annotate",
-    "Compile",
-    "Convert",
-    "EstimateGains",
-    "Group",
-    "LeaveInFloat",
-    "Load",
-    "Outline",
-    "Pack",
-    "Place",
-    "Quantize",
-    "Resolve",
-    "Stage",
-    "State",
-    "Verify",
-    "load_model",
-    "load_settings",
-    "load_targets",
-    "record_accuracy",
-    "run_stages",
-]

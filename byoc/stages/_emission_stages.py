@@ -3,24 +3,33 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from byoc.bundle.compile import RegionCompiler
-from byoc.bundle.epcontext import write_context_model
-from byoc.bundle.read import Bundle
-from byoc.bundle.write import MODEL_FILE, build_manifest, write_bundle, write_manifest
-from byoc.codegen import Executable
-from byoc.codegen.refusal import Refusal, RefusedError
+from byoc.bundle import (
+    MODEL_FILE,
+    Bundle,
+    RegionCompiler,
+    build_manifest,
+    write_bundle,
+    write_context_model,
+    write_manifest,
+)
+from byoc.codegen import Executable, Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.plan import Plan, estimate_gains
-from byoc.report.document import make_report
-from byoc.runtime.onnxrt import INSTALL_HINT, has_runtime
-from byoc.runtime.regions import RegionFailedError
+from byoc.onnxrt import INSTALL_HINT, has_runtime
+from byoc.planning import Plan, estimate_gains
+from byoc.reporting import make_report
+from byoc.runtime import RegionFailedError
 from byoc.stages._state import State
 from byoc.support import report_step
-from byoc.verify.compare import RegionError, Verification, require_passed
-from byoc.verify.regions import verify_regions
-from byoc.verify.run import VerificationModels, NotVerifiableError
-from byoc.verify.run import verify_bundle as verify_bundle
-from byoc.verify.thresholds import Thresholds
+from byoc.verification import (
+    NotVerifiableError,
+    RegionError,
+    Thresholds,
+    Verification,
+    VerificationModels,
+    require_passed,
+    verify_bundle,
+    verify_regions,
+)
 
 
 @dataclass(frozen=True)

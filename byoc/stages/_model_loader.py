@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 
 from byoc import zoo
-from byoc.graph.load import Model, prepare_model, read_model_file
+from byoc.model import Model, prepare_model, read_model_file
 from byoc.options import ZOO, Source
 
 
@@ -36,4 +36,4 @@ def _load_zoo_model(source: str, dims: Mapping[str, int] | None) -> Model:
         model = prepare_model(zoo.load(name), source, dims=dims)
     else:
         model = prepare_model(read_model_file(path), source, path.parent, dims)
-    return model if dims else replace(model, samples=partial(zoo.sample_inputs, name))
+    return model if dims else replace(model, make_samples=partial(zoo.sample_inputs, name))

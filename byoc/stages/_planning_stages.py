@@ -5,17 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from byoc.bundle.compile import RegionCompiler
-from byoc.bundle.compilers import load_compilers
-from byoc.bundle.epcontext import require_contexts
-from byoc.bundle.staging import check_destination
-from byoc.costs.trips import check_trips
+from byoc.bundle import RegionCompiler, check_destination, load_compilers, require_contexts
+from byoc.costs import check_trips
 from byoc.errors import InputError
-from byoc.graph.load import Model
-from byoc.graph.outline import check_domains_unused
-from byoc.graph.unshare import unshare_dequantize
+from byoc.model import Model, check_domains_unused, unshare_dequantize
 from byoc.options import Options, record_options
-from byoc.plan import (
+from byoc.planning import (
     FloatUnit,
     LoweredPrecision,
     Plan,
@@ -27,8 +22,15 @@ from byoc.plan import (
     outline_regions,
     plan_graphs,
 )
-from byoc.precision import FLOATS, ChosenPrecision, Precision, choose_precision, prepare_accuracy_test, quantize_for_targets
-from byoc.rules.host import find_unmatched_names
+from byoc.quantization import (
+    FLOATS,
+    ChosenPrecision,
+    Precision,
+    choose_precision,
+    prepare_accuracy_test,
+    quantize_for_targets,
+)
+from byoc.rules import find_unmatched_names
 from byoc.stages._model_loader import load_model
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import State
@@ -110,14 +112,16 @@ class Quantize:
         return replace(
             state,
             settings=replace(state.settings, targets=concluded.targets),
-            concluded=concluded,
+            precision=concluded,
             model=concluded.model,
             lowered=_describe_lowering(state.original, concluded, precision),
             accuracy_test=test,
         )
 
 
-def _describe_lowering(original: Model, concluded: ChosenPrecision, precision: Precision) -> LoweredPrecision | None:
+def _describe_lowering(
+    original: Model, concluded: ChosenPrecision, precision: Precision
+) -> LoweredPrecision | None:
     """Return the lowered precision, None where regions compute as the model says."""
     ranges = concluded.ranges
     if ranges is not None:
@@ -197,7 +201,9 @@ class Place:
         names = [target.name for target in settings.targets]
         pins = settings.placement.resolve(state.index, names) if settings.placement else None
         root = name_regions(plan_graphs(state.index, settings, state.units, pins))
-        notes = [note for target in settings.targets for note in find_unmatched_names(state.index, target)]
+        notes = [
+            note for target in settings.targets for note in find_unmatched_names(state.index, target)
+        ]
         notes += pins.notes if pins is not None else []
         return replace(state, root=replace(root, notes=(*root.notes, *notes)))
 

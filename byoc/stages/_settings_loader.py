@@ -3,15 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from byoc.costs.load import load_device_costs, load_host_costs
-from byoc.costs.model import Policy
-from byoc.costs.objective import parse_objective
+from byoc.costs import Policy, load_device_costs, load_host_costs, parse_objective
 from byoc.errors import InputError, suggest_nearest
 from byoc.options import DEFAULT_STRATEGY, PlanOptions, list_files
-from byoc.plan import PlanSettings, read_placement
-from byoc.plugins import STRATEGIES
-from byoc.plugins import load_plugin as load_plugin
-from byoc.rules.load import Target, load_rules
+from byoc.planning import PlanSettings, read_placement
+from byoc.rules import Target, load_rules
+from byoc.support import STRATEGIES, load_plugin
 
 
 def load_settings(

@@ -7,15 +7,13 @@ from typing import Any, Protocol
 
 from onnx import ModelProto
 
-from byoc.bundle.compile import RegionCompiler
-from byoc.bundle.read import Bundle
-from byoc.graph.index import GraphIndex
-from byoc.graph.load import Model
+from byoc.bundle import Bundle, RegionCompiler
+from byoc.errors import Mark
+from byoc.model import GraphIndex, Model
 from byoc.options import Options, Source
-from byoc.plan import GraphPlan, GraphUnits, LoweredPrecision, Plan, PlanSettings
-from byoc.precision import AccuracyTest, ChosenPrecision, KeptAccuracy
-from byoc.verdict import Mark
-from byoc.verify.compare import Verification
+from byoc.planning import GraphPlan, GraphUnits, LoweredPrecision, Plan, PlanSettings
+from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
+from byoc.verification import Verification
 
 # A field that is still to be filled in: no stage reads what a later one makes.
 _LATER: Any = None

@@ -1,24 +1,31 @@
 """Helpers that know nothing of models: progress, and fields that the command line sets."""
 
-from byoc.support._declaration import (
-    Declaration,
-    Flag,
-    Syntax,
-    declaration_of,
-    declare,
-    keywords_of,
-    take_keywords,
+from byoc.support._declaration import Flag, Syntax, declaration_of, declare, keywords_of, take_keywords
+from byoc.support._output import check_output, redirect_stdout_to_stderr, write_atomically, write_text
+from byoc.support._plugins import (
+    ANNOTATIONS,
+    CHECKS,
+    CODEGENS,
+    COST_MODELS,
+    COSTS,
+    STRATEGIES,
+    PluginFile,
+    UnsuitablePluginError,
+    find_file,
+    find_files,
+    find_installed_file,
+    get_distribution,
+    is_file,
+    list_installed,
+    load_function,
+    load_plugin,
 )
 from byoc.support._progress import report_step, show_progress
-
-__all__ = [
-    "Declaration",
-    "Flag",
-    "Syntax",
-    "declaration_of",
-    "declare",
-    "keywords_of",
-    "report_step",
-    "show_progress",
-    "take_keywords",
-]
+from byoc.support._yamlfile import (
+    StrictModel,
+    format_short,
+    make_file_error,
+    read_mapping,
+    read_yaml,
+    validate_content,
+)

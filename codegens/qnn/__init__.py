@@ -12,23 +12,17 @@ from typing import Any
 import onnx
 from onnx import NodeProto, helper
 
-from byoc.codegen import (
-    Artifact,
-    CompileError,
-    Context,
-    Executor,
-    Region,
-    read_options,
-    format_options,
-)
-from byoc.runtime.onnxrt import session_runner
-from byoc.verdict import YES, Verdict, refuse
+from byoc.codegen import Artifact, CompileError, Context, Executor, Region, format_options, read_options
+from byoc.errors import YES, Verdict, refuse
+from byoc.onnxrt import session_runner
 
-from .compiler import compile_context, require_package, shorten_error
-from .options import QNNOptions
-from .oracle import check_nodes
+from .context_compiler import QNNOptions, compile_context, require_package, shorten_error
 from .provider import PROVIDER, node_assignment, open_session
-from .standard import adapt_model
+from .qnn_check import check_nodes
+from .qnn_model import adapt_model
+
+__all__ = ["QNN"]
+
 
 _CONTEXT = "context.bin"
 _MODEL = "context.onnx"

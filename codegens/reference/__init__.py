@@ -5,7 +5,9 @@ since the bundle has the model of the region already.
 """
 
 from byoc.codegen import Artifact, Executor, NoOptions, Region
-from byoc.runtime.onnxrt import open_session, session_runner
+from byoc.onnxrt import open_session, session_runner
+
+__all__ = ["Reference"]
 
 
 class Reference:

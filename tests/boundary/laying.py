@@ -11,29 +11,38 @@ from numpy.typing import NDArray
 from onnx import FunctionProto, ModelProto, NodeProto
 from support import prepared
 
-from byoc.boundary.border import RegionBoundary, BoundaryFormat
-from byoc.boundary.edit import ModelEditor
-from byoc.boundary.layouts import insert_layouts
-from byoc.graph.index import GraphIndex
-from byoc.graph.layout import parse_layout
-from byoc.graph.load import Model
-from byoc.graph.marks import LAYOUT, get_purpose
-from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
-from byoc.graph.spatial import find_images
-from byoc.graph.types import read_type
-from byoc.graph.walk import walk_graphs
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.boundary.convert import BoundaryFormat, RegionBoundary
+from byoc.boundary.convert._insert_layouts import insert_layouts
+from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.model import (
+    LAYOUT,
+    GraphCuts,
+    GraphIndex,
+    Model,
+    OutlineGroup,
+    RegionCut,
+    find_images,
+    get_purpose,
+    outline,
+    parse_layout,
+    read_type,
+    walk_graphs,
+)
+from byoc.onnxrt import open_session, run_session, without_optimizations
 
 
 def border(index: GraphIndex, region: str, layout: str) -> RegionBoundary:
     wants = BoundaryFormat(parse_layout(layout))
-    return RegionBoundary(region, f"byoc.{region.rpartition('_')[0]}", wants, find_images(index), index.type_protos)
+    return RegionBoundary(
+        region, f"byoc.{region.rpartition('_')[0]}", wants, find_images(index), index.type_protos
+    )
 
 
 def cut(model: Model, *regions: Sequence[int]) -> ModelProto:
     """Return a model with the nodes of each region outlined as `npu_0`, `npu_1`, ..."""
     cuts = (
-        RegionCut(f"npu_{i}", "byoc.npu", tuple(OutlineGroup((n,)) for n in nodes)) for i, nodes in enumerate(regions)
+        RegionCut(f"npu_{i}", "byoc.npu", tuple(OutlineGroup((n,)) for n in nodes))
+        for i, nodes in enumerate(regions)
     )
     return outline(GraphCuts(model.index, tuple(cuts)))
 

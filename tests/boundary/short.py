@@ -11,20 +11,26 @@ from cutting import planned
 from onnx import FunctionProto, ModelProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 
-from byoc.boundary.border import RegionBoundary, BoundaryFormat
-from byoc.boundary.casts import cast_regions
-from byoc.boundary.edit import ModelEditor
-from byoc.graph.extract import extract_call
-from byoc.graph.index import GraphIndex
-from byoc.graph.infer import infer_types
-from byoc.graph.load import Model
-from byoc.graph.marks import CAST, get_purpose
-from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
-from byoc.graph.types import read_type
+from byoc.boundary.convert import BoundaryFormat, RegionBoundary
+from byoc.boundary.convert._cast_regions import cast_regions
+from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.model import (
+    CAST,
+    GraphCuts,
+    GraphIndex,
+    Model,
+    OutlineGroup,
+    RegionCut,
+    extract_call,
+    get_purpose,
+    infer_types,
+    outline,
+    read_type,
+)
+from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.placement import Strategy
-from byoc.rules.load import Target, load_rules
-from byoc.rules.schema import Quantization
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.rules import Target, load_rules
+from byoc.rules._rule_schema import Quantization
 
 FIRST, SECOND = "npu_0", "npu_1"
 
@@ -120,7 +126,9 @@ def computed(
 ) -> Short:
     """Return an outlined model whose regions, in order of their names, are given what they want."""
     borders = [
-        RegionBoundary(names[i] if names else f"npu_{i}", "byoc.npu", want, frozenset(), model.index.runtime_types)
+        RegionBoundary(
+            names[i] if names else f"npu_{i}", "byoc.npu", want, frozenset(), model.index.runtime_types
+        )
         for i, want in enumerate(wants)
     ]
     edit = ModelEditor(outlined)

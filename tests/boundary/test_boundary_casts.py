@@ -30,11 +30,11 @@ from strategies import Alternating, Random
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare_model
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.rules.load import load_rules
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
-from byoc.zoo.classics import ClassicModels
+from byoc.model import prepare_model
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.placement.strategies import AllSupported
+from byoc.rules import load_rules
+from byoc.zoo._classic_models import ClassicModels
 
 SOME = ("densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet")
 

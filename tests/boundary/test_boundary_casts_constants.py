@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from short import CHAIN, FIRST, near, short
 from support import parse, prepared
 
-from byoc.boundary.casting.rounding import round_values
-from byoc.graph.load import prepare_model, read_model_file
+from byoc.boundary.convert._short_dtypes import round_values
+from byoc.model import prepare_model, read_model_file
 
 
 def test_a_constant_beyond_the_range_becomes_the_largest_number() -> None:

@@ -9,10 +9,9 @@ from onnx import TensorProto
 from short import FIRST, RULES, casts, computed, near, partitioned, short, target
 from support import prepared
 
-from byoc.boundary.border import BoundaryFormat
-from byoc.graph.marks import get_metadata
-from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
-from byoc.placement.strategies.all_supported import AllSupported
+from byoc.boundary.convert import BoundaryFormat
+from byoc.model import GraphCuts, OutlineGroup, RegionCut, get_metadata, outline
+from byoc.placement.strategies import AllSupported
 
 
 def test_scales_of_a_resize_stay_float32() -> None:

@@ -10,19 +10,25 @@ from cutting import CHAIN, cut
 from onnx import FunctionProto, NodeProto, helper, numpy_helper
 from support import VANILLA, Ran, parse
 
-from byoc.boundary.border import RegionBoundary, BoundaryFormat
-from byoc.boundary.bound import convert_boundary
-from byoc.boundary.check import CheckedRegion, RegionContext, check_contracts
-from byoc.boundary.contract import TensorContract, ContractError, TensorView
-from byoc.boundary.inside import RegionContracts
-from byoc.bundle.read import open_bundle
-from byoc.graph.index import GraphIndex, get_stated_types
-from byoc.graph.interface import find_boundary
-from byoc.graph.layout import parse_layout
-from byoc.graph.marks import QUANTIZE, mark_inserted
-from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
-from byoc.graph.spatial import find_images
-from byoc.graph.types import TensorType
+from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract, check_contracts
+from byoc.boundary.contracts._contract_check import CheckedRegion
+from byoc.boundary.contracts._tensor_contract import ContractError, TensorView
+from byoc.boundary.convert import BoundaryFormat, RegionBoundary, convert_boundary
+from byoc.bundle import open_bundle
+from byoc.model import (
+    QUANTIZE,
+    GraphCuts,
+    GraphIndex,
+    OutlineGroup,
+    RegionCut,
+    TensorType,
+    find_boundary,
+    find_images,
+    get_stated_types,
+    mark_inserted,
+    outline,
+    parse_layout,
+)
 
 DOMAIN = "byoc.dla"
 
@@ -43,11 +49,15 @@ class Bounded:
         outlined = outline(GraphCuts(users, cuts))
         wants = BoundaryFormat(parse_layout(layout) if layout else None)
         spatial, types = find_images(users), users.type_protos
-        result = convert_boundary(outlined, [RegionBoundary(c.name, DOMAIN, wants, spatial, types) for c in cuts])
+        result = convert_boundary(
+            outlined, [RegionBoundary(c.name, DOMAIN, wants, spatial, types) for c in cuts]
+        )
         self.proto = result.proto
         weights = parse_layout("OHWI") if layout else None
         self.known = {
-            c.name: RegionContext(users, find_boundary(users, c.nodes), result.values, result.origins, weights)
+            c.name: RegionContext(
+                users, find_boundary(users, c.nodes), result.values, result.origins, weights
+            )
             for c in cuts
         }
 
@@ -380,7 +390,7 @@ def test_a_broken_contract_is_a_defect_of_byoc(
     def broken(*arguments: object) -> Mapping[str, CheckedRegion]:
         raise ContractError("region dla_0: the host has 'a' as one thing, the region as another")
 
-    monkeypatch.setattr("byoc.bundle.write.check_model", broken)
+    monkeypatch.setattr("byoc.bundle._writing.check_model", broken)
     onnx.save(parse(CHAIN), tmp_path / "m.onnx")
     arguments = ("--rules", VANILLA, "--strategy", "all-supported", "-o", tmp_path / "b")
     ran = byoc("partition", tmp_path / "m.onnx", *arguments)

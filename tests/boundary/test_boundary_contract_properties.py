@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from onnx import helper
 from test_boundary_contract import DOMAIN, Bounded
 
-from byoc.boundary.contract import ContractError
-from byoc.graph.layout import parse_layout
-from byoc.graph.marks import LAYOUT, get_purpose
+from byoc.boundary.contracts._tensor_contract import ContractError
+from byoc.model import LAYOUT, get_purpose, parse_layout
 
 
 @dataclass(frozen=True)

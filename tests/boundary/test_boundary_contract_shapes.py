@@ -7,12 +7,10 @@ from support import parse
 from test_boundary_contract import Bounded
 
 import byoc
-from byoc.boundary import axes
-from byoc.boundary.axes import AxisStep, AxisTerm
-from byoc.bundle.read import open_bundle
-from byoc.graph.index import get_stated_types
-from byoc.graph.infer import infer_types
-from byoc.graph.types import read_type
+from byoc.boundary.contracts import _axis_terms as axes
+from byoc.boundary.contracts._axis_terms import AxisStep, AxisTerm
+from byoc.bundle import open_bundle
+from byoc.model import get_stated_types, infer_types, read_type
 
 BLOCKS = "NCHW4c"
 LAYOUTS = ["NHWC", BLOCKS]
@@ -159,4 +157,7 @@ def test_blocks_are_put_together_forwards_and_split_backwards() -> None:
     assert axes.revert_step(packed, split) == axes.plain_terms(4)
     assert axes.format_terms(axes.revert_step(packed, turn) or ()) == "NCHW4c"
     # Blocks of another axis are not put together with this one.
-    assert axes.apply_step((AxisTerm(0), AxisTerm(1), AxisTerm(2, 4), AxisTerm(2), AxisTerm(3)), merge) is None
+    assert (
+        axes.apply_step((AxisTerm(0), AxisTerm(1), AxisTerm(2, 4), AxisTerm(2), AxisTerm(3)), merge)
+        is None
+    )

@@ -8,13 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import parse, prepared
 
-from byoc.boundary.border import BoundaryFormat
-from byoc.boundary.crossing import Conversion, TensorTransfer, make_transfer_lookup, find_own_quantization
-from byoc.graph.index import GraphIndex
-from byoc.graph.layout import parse_layout
-from byoc.graph.load import prepare_model
-from byoc.graph.marks import QUANTIZE, mark_inserted
-from byoc.graph.types import TensorType
+from byoc.boundary.convert import BoundaryFormat, Conversion, find_own_quantization, make_transfer_lookup
+from byoc.boundary.convert._tensor_transfers import TensorTransfer
+from byoc.model import QUANTIZE, GraphIndex, TensorType, mark_inserted, parse_layout, prepare_model
 
 NHWC, BLOCKED = parse_layout("NHWC"), parse_layout("NCHW4c")
 IMAGE = """
@@ -46,7 +42,11 @@ def quantized(text: str = QDQ) -> GraphIndex:
 
 def test_nothing_is_converted_that_is_wanted_as_it_is() -> None:
     index = prepared(IMAGE).index
-    for wants in (BoundaryFormat(), BoundaryFormat(parse_layout("NCHW")), BoundaryFormat(convert="device")):
+    for wants in (
+        BoundaryFormat(),
+        BoundaryFormat(parse_layout("NCHW")),
+        BoundaryFormat(convert="device"),
+    ):
         of = make_transfer_lookup(index, wants)
         assert [of(name) for name in ("x", "a", "b", "y", "n", "not there")] == [None] * 6
 
@@ -152,7 +152,9 @@ def test_a_shape_that_is_not_known() -> None:
     found = make_transfer_lookup(index, BoundaryFormat(NHWC))("x")
     assert found is not None
     assert found.bytes == 24  # N and H count as 1
-    assert make_transfer_lookup(index, BoundaryFormat(BLOCKED))("x") is None  # H would have to be known, so it stays plain
+    assert (
+        make_transfer_lookup(index, BoundaryFormat(BLOCKED))("x") is None
+    )  # H would have to be known, so it stays plain
     index = quantized("""
         g (float[4] x, int64[K] n) => (float[1] y) <float s = {0.5}, int8 z = {0}, int64[1] one = {1}> {
           r = Reshape (x, n)

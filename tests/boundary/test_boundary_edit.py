@@ -5,8 +5,8 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from support import parse, prepared
 
-from byoc.boundary.edit import ModelEditor
-from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
+from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.model import GraphCuts, OutlineGroup, RegionCut, outline
 
 TEXT = """g (float[2] x, bool c) => (float[2] y) {
     a = Relu(x)

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support import parse
 
 import byoc
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 
 RULES = """
 target: npu

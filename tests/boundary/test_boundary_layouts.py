@@ -7,13 +7,18 @@ from laying import arranged, border, call, cut, laid, put_in, region, same
 from onnx import ModelProto
 from support import prepared
 
-from byoc.boundary.border import RegionBoundary, BoundaryFormat
-from byoc.graph.extract import extract_call
-from byoc.graph.index import GraphIndex, get_stated_types
-from byoc.graph.layout import parse_layout
-from byoc.graph.marks import LAYOUT_KEY, get_purpose, get_metadata
-from byoc.graph.spatial import find_images
-from byoc.graph.types import read_type
+from byoc.boundary.convert import BoundaryFormat, RegionBoundary
+from byoc.model import (
+    LAYOUT_KEY,
+    GraphIndex,
+    extract_call,
+    find_images,
+    get_metadata,
+    get_purpose,
+    get_stated_types,
+    parse_layout,
+    read_type,
+)
 
 CHAIN = """g (float[N, 3, 6, 5] x) => (float[N, 3, 6, 5] y) {
     a = Relu(x)
@@ -144,7 +149,9 @@ def test_a_plain_layout_changes_nothing() -> None:
 
     for word in ("NCHW", ""):
         wants = BoundaryFormat(parse_layout(word) if word else None)
-        where = RegionBoundary("npu_0", "byoc.npu", wants, find_images(model.index), model.index.type_protos)
+        where = RegionBoundary(
+            "npu_0", "byoc.npu", wants, find_images(model.index), model.index.type_protos
+        )
         result, edit = arranged(outlined, [where])
         assert result == outlined
         assert not edit.values

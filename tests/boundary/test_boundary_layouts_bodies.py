@@ -9,9 +9,7 @@ from laying import arranged, border, call, put_in, same
 from onnx import GraphProto, ModelProto
 from support import prepared
 
-from byoc.graph.index import GraphIndex
-from byoc.graph.outline import RegionCut, GraphCuts, OutlineGroup, outline
-from byoc.graph.types import read_type
+from byoc.model import GraphCuts, GraphIndex, OutlineGroup, RegionCut, outline, read_type
 
 LOOP = """g (float[1, 2, 4, 3] x, int64 n) => (float[1, 2, 4, 3] y)
     <bool yes = {1}, float[2, 2, 1, 1] w = {0.5, 0.25, -1, 2}> {
@@ -53,7 +51,9 @@ def inner_cuts(index: GraphIndex, regions: Mapping[str, Sequence[int]], place: s
         for number, inner in index.bodies.items()
     }
     name = f"npu_{list(regions).index(place)}" if place in regions else ""
-    cuts = (RegionCut(name, "byoc.npu", tuple(OutlineGroup((n,)) for n in regions[place])),) if name else ()
+    cuts = (
+        (RegionCut(name, "byoc.npu", tuple(OutlineGroup((n,)) for n in regions[place])),) if name else ()
+    )
     return GraphCuts(index, cuts, bodies=bodies)
 
 

@@ -16,16 +16,14 @@ from pipeline.random_graphs import GraphMaker
 from strategies import Alternating, Random
 from support import LIGHT, VANILLA
 
-from byoc.boundary.border import RegionBoundary
-from byoc.boundary.bound import ConvertedModel, convert_boundary
-from byoc.graph.load import prepare_model
-from byoc.graph.walk import walk_graphs
+from byoc.boundary.convert import ConvertedModel, RegionBoundary, convert_boundary
+from byoc.model import prepare_model, walk_graphs
 from byoc.placement import Strategy
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.plan.data import GraphPlan, Plan
-from byoc.rules.load import Target, load_rules
-from byoc.rules.schema import Layout
-from byoc.zoo.classics import ClassicModels
+from byoc.placement.strategies import AllSupported
+from byoc.planning import GraphPlan, Plan
+from byoc.rules import Target, load_rules
+from byoc.rules._rule_schema import Layout
+from byoc.zoo._classic_models import ClassicModels
 
 
 def plain_dla() -> Target:

@@ -16,8 +16,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from qdq_net import SMALL, Net
 
 import byoc
-from byoc.bundle.read import open_bundle
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.bundle import open_bundle
+from byoc.onnxrt import open_session, run_session, without_optimizations
 
 COSTS = """
 kind: roofline

@@ -18,9 +18,8 @@ from transposed_graphs import (
 )
 from transposing import NEG, operators, parsed, same
 
-from byoc.graph.layout import parse_layout
-from byoc.graph.marks import get_purpose, get_metadata
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.model import get_metadata, get_purpose, parse_layout
+from byoc.onnxrt import open_session, run_session, without_optimizations
 
 _SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
 _LAYOUTS = ("NHWC", "NHCW", "CHWN")

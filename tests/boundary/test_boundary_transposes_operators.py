@@ -8,8 +8,8 @@ from transposed_graphs import (
 )
 from transposing import NEG, parsed, same
 
-from byoc.graph.marks import get_purpose, get_metadata
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.model import get_metadata, get_purpose
+from byoc.onnxrt import open_session, run_session, without_optimizations
 
 # Operators in the spelling of several operator sets: what is between two regions, and what it costs.
 _SPELLINGS = {
@@ -77,7 +77,9 @@ def test_an_operator_moves_as_its_version_is_defined(which):
     changed = arranged(model)
     same(model, changed, 1e-6)
     assert len(transposes(changed)) == (2 if moves else 4)
-    assert any(get_metadata(n, "byoc.layout") and not get_purpose(n) for n in changed.graph.node) == moves
+    assert (
+        any(get_metadata(n, "byoc.layout") and not get_purpose(n) for n in changed.graph.node) == moves
+    )
 
 
 def test_a_sum_on_the_host_is_to_the_bit_what_it_was():
@@ -112,4 +114,6 @@ def test_a_reduction_over_an_unknown_list_of_axes_stays():
         dla_0=NEG,
         dla_1=NEG,
     )
-    assert not any(get_metadata(n, "byoc.layout") and not get_purpose(n) for n in arranged(model).graph.node)
+    assert not any(
+        get_metadata(n, "byoc.layout") and not get_purpose(n) for n in arranged(model).graph.node
+    )

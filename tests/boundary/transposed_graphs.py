@@ -9,13 +9,11 @@ import onnx
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.boundary.border import RegionBoundary, BoundaryFormat
-from byoc.boundary.edit import ModelEditor
-from byoc.boundary.layouts import insert_layouts
-from byoc.boundary.transposes import minimize_transposes
-from byoc.graph.layout import TensorLayout, parse_layout
-from byoc.graph.marks import LAYOUT, get_purpose
-from byoc.graph.walk import walk_graphs
+from byoc.boundary.convert import BoundaryFormat, RegionBoundary
+from byoc.boundary.convert._convert_boundary import minimize_transposes
+from byoc.boundary.convert._insert_layouts import insert_layouts
+from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.model import LAYOUT, TensorLayout, get_purpose, parse_layout, walk_graphs
 
 SHAPE = (1, 2, 3, 4)
 NHWC = parse_layout("NHWC")
@@ -171,7 +169,8 @@ def arranged(
     wants = BoundaryFormat(activations=layout)
     regions = [f for f in model.functions if f.domain == _DOMAIN]
     borders = [
-        RegionBoundary(f.name, f.domain, wants, frozenset(types.keys() - {*plain}), types) for f in regions
+        RegionBoundary(f.name, f.domain, wants, frozenset(types.keys() - {*plain}), types)
+        for f in regions
     ]
     edit = ModelEditor(model)
     for some in [[border] for border in borders] if apart else [borders]:

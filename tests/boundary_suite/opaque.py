@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from byoc.graph.walk import walk_graphs
+from byoc.model import walk_graphs
 
 _TRANSPOSE = "TransposeOptimizer"
 _CONDITION = "opaque_condition"

@@ -7,7 +7,7 @@ from strategies import Alternating, Random
 from support import prepared
 
 from byoc.placement import Strategy
-from byoc.rules.load import Target, load_rules
+from byoc.rules import Target, load_rules
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "inception_v1"])

@@ -6,7 +6,7 @@ in NHWC. All numbers are of the host's graphs, the user's own Transposes include
 basic optimizations without its transpose optimizer, so that what constants fold to counts for nobody:
 
 - `put in`: as the layouts were put in, a Transpose for each tensor and form;
-- `left`: after `byoc.boundary.transposes.fewer`;
+- `left`: after `byoc.boundary.convert._convert_boundary`;
 - `ort`: what was put in, after onnxruntime's transpose optimizer (part of its basic optimizations);
 
 each as a number and in megabytes. In all three the regions are opaque (`opaque.hidden`): an If with a
@@ -29,12 +29,12 @@ from support import VANILLA  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc import zoo  # noqa: E402
-from byoc.boundary.border import RegionBoundary  # noqa: E402
-from byoc.boundary.edit import ModelEditor  # noqa: E402
-from byoc.boundary.transposes import minimize_transposes  # noqa: E402
+from byoc.boundary.convert import RegionBoundary  # noqa: E402
+from byoc.boundary.convert._convert_boundary import minimize_transposes  # noqa: E402
+from byoc.boundary.convert._model_editor import ModelEditor  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
-from byoc.placement.strategies.all_supported import AllSupported  # noqa: E402
-from byoc.rules.load import load_rules  # noqa: E402
+from byoc.placement.strategies import AllSupported  # noqa: E402
+from byoc.rules import load_rules  # noqa: E402
 
 _MOST_NODES = 20_000
 _PER_MB = 1e6
@@ -44,7 +44,9 @@ def put_in(name: str) -> tuple[ModelProto, list[RegionBoundary]]:
     """Return a model of the zoo with the layouts put in and no Transpose removed, and its borders."""
     borders: list[RegionBoundary] = []
     model = byoc.load_model(f"zoo:{name}")
-    with patch("byoc.boundary.bound.fewer", lambda edit, found: borders.extend(found)):
+    with patch(
+        "byoc.boundary.convert._convert_boundary.fewer", lambda edit, found: borders.extend(found)
+    ):
         plan = planned(model, load_rules(str(VANILLA)), AllSupported())
     return plan.proto, borders
 

@@ -15,8 +15,8 @@ from onnx import helper
 from support import VANILLA, parse
 
 import byoc
-from byoc.bundle.epcontext import CONTEXT_MODEL_FILE
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
+from byoc.bundle._epcontext import CONTEXT_MODEL_FILE
 from byoc.codegen import Artifact, Context, NoOptions, Region
 from byoc.errors import InputError
 
@@ -72,7 +72,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what has a class found as the codegen `provided`."""
 
     def found(kind: type[Provided]) -> None:
-        monkeypatch.setattr("byoc.bundle.compilers.find_codegen", lambda name: kind())
+        monkeypatch.setattr("byoc.bundle._compiling.find_codegen", lambda name: kind())
 
     return found
 

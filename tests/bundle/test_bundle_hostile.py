@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import parse
 
-from byoc import load
-from byoc.bundle.manifest import MANIFEST_FILE, describe_file
+from byoc.bundle import describe_file
+from byoc.bundle._manifest import MANIFEST_FILE
 from byoc.errors import InputError
+from byoc.runtime import load
 
 ROOT = Path(__file__).parents[2]
 

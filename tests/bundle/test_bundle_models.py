@@ -10,7 +10,8 @@ from cutting import CHAIN, DEVICE_ONLY, HOST_ONLY, cut, files, original, ramp, s
 from onnx import TensorProto, numpy_helper
 from support import parse
 
-from byoc import load, partition
+from byoc.pipeline import partition
+from byoc.runtime import load
 
 X = {"x": ramp(1, 4)}
 

@@ -18,9 +18,10 @@ import vendors
 from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
 from support import VANILLA, Ran, parse
 
-from byoc import load, verify_against
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.errors import InputError
+from byoc.pipeline import verify_against
+from byoc.runtime import load
 
 Cli = Callable[..., Ran]
 
@@ -149,7 +150,7 @@ def test_a_fork_leaves_the_files_alone(packed: Path) -> None:
 
 def test_a_process_that_ends_leaves_no_files(packed: Path, temporary: Path) -> None:
     program = (
-        "import sys, pathlib; from byoc.bundle.read import open_bundle\n"
+        "import sys, pathlib; from byoc.bundle._reading import open_bundle\n"
         "bundle = open_bundle(pathlib.Path(sys.argv[1])); print(bundle.folder); sys.exit(3)"
     )
     ran = subprocess.run(
@@ -245,7 +246,7 @@ def test_a_failure_keeps_the_packed_bundle(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("byoc.bundle.staging.write_packed", full)
+    monkeypatch.setattr("byoc.bundle._staging.write_packed", full)
     with pytest.raises(InputError, match=r"zip: cannot be written: No space left on device"):
         cut(parse(DEVICE_ONLY), packed)
     assert packed.read_bytes() == before

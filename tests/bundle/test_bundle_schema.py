@@ -11,11 +11,15 @@ import vendors
 from cutting import CHAIN, HOST_ONLY, cut
 from support import Ran, parse
 
-from byoc import Precision, bundle, load, partition
-from byoc.bundle.manifest import parse_manifest
-from byoc.bundle.names import is_plain_name, describe_path_problem
-from byoc.bundle.schema import SCHEMA_FILE, manifest_schema
+from byoc import bundle
+from byoc.bundle import manifest_schema
+from byoc.bundle._manifest import parse_manifest
+from byoc.bundle._manifest_schema import SCHEMA_FILE
+from byoc.codegen import describe_path_problem, is_plain_name
 from byoc.errors import InputError
+from byoc.pipeline import partition
+from byoc.quantization import Precision
+from byoc.runtime import load
 
 SHIPPED = Path(bundle.__path__[0]) / SCHEMA_FILE
 VALIDATOR = jsonschema.Draft202012Validator(manifest_schema())

@@ -10,7 +10,7 @@ import vendors
 from cutting import CHAIN, DEVICE_ONLY, UNLIKE, cut, files, ramp, same_as_original
 from support import VANILLA, Ran, parse
 
-from byoc.bundle import staging
+from byoc.bundle import _staging as staging
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
 

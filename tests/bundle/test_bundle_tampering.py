@@ -11,10 +11,12 @@ import vendors
 from cutting import CHAIN, cut, files
 from support import parse
 
-from byoc import load, verify_against
-from byoc.bundle.manifest import MANIFEST_FILE, describe_file
-from byoc.bundle.names import quote_name
+from byoc.bundle import describe_file
+from byoc.bundle._manifest import MANIFEST_FILE
+from byoc.codegen import quote_name
 from byoc.errors import InputError
+from byoc.pipeline import verify_against
+from byoc.runtime import load
 
 
 @pytest.fixture
@@ -77,13 +79,17 @@ def test_a_manifest_that_is_no_file(bundle: Path) -> None:
     for make in (lambda path: path.symlink_to(kept), Path.mkdir, os.mkfifo):
         make(bundle / MANIFEST_FILE)
         assert _refused(bundle) == f"{bundle}: not a bundle: it holds no manifest.json"
-        (bundle / MANIFEST_FILE).rmdir() if (bundle / MANIFEST_FILE).is_dir() else (bundle / MANIFEST_FILE).unlink()
+        (bundle / MANIFEST_FILE).rmdir() if (bundle / MANIFEST_FILE).is_dir() else (
+            bundle / MANIFEST_FILE
+        ).unlink()
 
 
 def test_a_manifest_of_gigabytes_is_not_read(bundle: Path) -> None:
     with (bundle / MANIFEST_FILE).open("r+b") as file:
         file.truncate(1 << 36)  # a hole; the disk has nothing of it
-    assert _refused(bundle) == f"{bundle / MANIFEST_FILE}: not a manifest: it has more than 268435456 bytes"
+    assert (
+        _refused(bundle) == f"{bundle / MANIFEST_FILE}: not a manifest: it has more than 268435456 bytes"
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +163,9 @@ def test_a_name_that_is_too_long(bundle: Path) -> None:
 def test_the_manifest_has_no_hash_of_itself(bundle: Path) -> None:
     entry = describe_file(bundle / MANIFEST_FILE).model_dump()
     _edit(bundle, lambda content: content["files"].update({MANIFEST_FILE: entry}))
-    assert _refused(bundle) == f"{bundle / MANIFEST_FILE}: the file 'manifest.json' is the manifest itself"
+    assert (
+        _refused(bundle) == f"{bundle / MANIFEST_FILE}: the file 'manifest.json' is the manifest itself"
+    )
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/x", "", "..", "a/b", "a\\b", "C:x", "nul", "a\0b"])
@@ -174,7 +182,9 @@ def test_an_artifact_file_has_a_plain_name(name: str, bundle: Path) -> None:
 @pytest.mark.parametrize("name", ["../x", "", "a\nb"])
 def test_a_region_has_a_plain_name(name: str, bundle: Path) -> None:
     _edit(bundle, lambda content: content["regions"][0].update(name=name))
-    assert _refused(bundle) == (f"{bundle / MANIFEST_FILE}: the region {quote_name(name)} does not have a plain name")
+    assert _refused(bundle) == (
+        f"{bundle / MANIFEST_FILE}: the region {quote_name(name)} does not have a plain name"
+    )
 
 
 def test_a_region_stands_once(bundle: Path) -> None:

@@ -13,8 +13,10 @@ import vendors
 from cutting import CHAIN, cut, files, ramp, same_as_original
 from support import VANILLA, parse
 
-from byoc import load, partition, zoo
-from byoc.bundle.read import open_bundle
+from byoc import zoo
+from byoc.bundle import open_bundle
+from byoc.pipeline import partition
+from byoc.runtime import load
 
 
 @pytest.fixture(scope="module")

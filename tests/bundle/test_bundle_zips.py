@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Ran, parse
 
-from byoc import load
-from byoc.bundle import unpack
-from byoc.bundle.manifest import MANIFEST_FILE
-from byoc.bundle.names import quote_name
-from byoc.bundle.read import open_bundle
+from byoc.bundle import _packing as unpack
+from byoc.bundle import open_bundle
+from byoc.bundle._manifest import MANIFEST_FILE
+from byoc.codegen import quote_name
 from byoc.errors import InputError
+from byoc.runtime import load
 
 Content = dict[str, bytes]
 
@@ -255,7 +255,7 @@ def test_a_manifest_of_gigabytes_is_not_read(
     path: Path, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unpack, "MOST_BYTES", 1000)
-    monkeypatch.setattr("byoc.bundle.manifest.MOST_BYTES", 1000)
+    monkeypatch.setattr("byoc.bundle._manifest.MOST_BYTES", 1000)
     write(path, content)
     assert refused(path) == "/manifest.json: not a manifest: it has more than 1000 bytes"
 

@@ -11,9 +11,9 @@ from calibrating import ACTIVATIONS, inputs, network
 from PIL import Image
 from support import Ran
 
-from byoc.calibrate import Preprocessing, calibrate
-from byoc.graph.load import Model, prepare_model
-from byoc.quantize.ranges import read_ranges
+from byoc.model import Model, prepare_model
+from byoc.quantization import Preprocessing, calibrate
+from byoc.quantization._ranges import read_ranges
 
 Byoc = Callable[..., Ran]
 

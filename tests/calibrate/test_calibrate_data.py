@@ -10,12 +10,12 @@ from calibrating import inputs
 from PIL import Image
 from support import prepared
 
-from byoc.calibrate import Preprocessing, calibrate
-from byoc.calibrate.folder import read_folder
-from byoc.calibrate.samples import wrap_samples, make_random_samples
 from byoc.errors import InputError
-from byoc.graph.load import Model
-from byoc.runtime.samples import sample_inputs
+from byoc.model import Model
+from byoc.quantization import Preprocessing, calibrate
+from byoc.quantization._calibration_samples import make_random_samples, wrap_samples
+from byoc.quantization._sample_folder import read_folder
+from byoc.runtime import sample_inputs
 
 TWO = prepared("g (float[2] a, int64[N] b) => (float[2] y) { c = Cast <to = 1> (b) y = Add(a, c) }")
 ONE = prepared("g (float[N, 2] x) => (float[N, 2] y) { y = Neg(x) }")
@@ -241,7 +241,10 @@ def test_random_samples_are_not_those_of_the_verification(net: Model) -> None:
 
 def test_given_samples_are_checked_and_limited(net: Model) -> None:
     given = inputs(4)
-    assert [sample.name for sample in wrap_samples(given, net, 3).read_from(1)] == ["sample 2", "sample 3"]
+    assert [sample.name for sample in wrap_samples(given, net, 3).read_from(1)] == [
+        "sample 2",
+        "sample 3",
+    ]
     assert calibrate(net, iter(given), method="minmax") == calibrate(net, given, method="minmax")
     with pytest.raises(InputError, match=r"an iterator can be gone through once, and mse does so twice"):
         calibrate(net, iter(given), method="mse")

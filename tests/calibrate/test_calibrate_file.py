@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from support import prepared
 
 from byoc.errors import InputError
-from byoc.quantize.ranges import DTYPES, GivenQuantization, Range, Ranges, format_ranges, read_ranges, write_ranges
+from byoc.quantization import Range, Ranges
+from byoc.quantization._ranges import DTYPES, GivenQuantization, format_ranges, read_ranges, write_ranges
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(min_value=5e-324, allow_infinity=False)

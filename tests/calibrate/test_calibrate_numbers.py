@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
 from support import prepared
 
-from byoc.calibrate import calibrate
-from byoc.calibrate.methods import CALIBRATORS
 from byoc.errors import InputError
-from byoc.graph.load import Model
-from byoc.quantize.ranges import Range
+from byoc.model import Model
+from byoc.quantization import Range, calibrate
+from byoc.quantization._calibrators import CALIBRATORS
 
 SAMPLES = inputs(12)
 BINS = 512  # a quarter, since onnxruntime's search takes time that goes with their square
@@ -23,8 +22,8 @@ BINS = 512  # a quarter, since onnxruntime's search takes time that goes with th
 
 @pytest.fixture(autouse=True)
 def fewer_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("byoc.calibrate.methods.BINS", BINS)
-    monkeypatch.setattr("byoc.calibrate.collect.BINS", BINS)
+    monkeypatch.setattr("byoc.quantization._calibrators.BINS", BINS)
+    monkeypatch.setattr("byoc.quantization._calibrate.BINS", BINS)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +182,7 @@ def test_groups_of_tensors_give_the_same(
 ) -> None:
     whole = calibrate(net, SAMPLES, method="mse")
     steps: list[str] = []
-    monkeypatch.setattr("byoc.calibrate.collect._MOST_BYTES", limit)
+    monkeypatch.setattr("byoc.quantization._calibrate._MOST_BYTES", limit)
     assert calibrate(net, SAMPLES, method="mse", progress=steps.append) == whole
     titles = {step.partition(":")[0] for step in steps if step.startswith("histograms")}
     # x is of 768 bytes, c, r, s and m are of 1024 each, p and f of 16, y is of 20.

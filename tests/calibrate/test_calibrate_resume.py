@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from calibrating import inputs, network
 
-from byoc.calibrate import calibrate
-from byoc.calibrate.methods import CALIBRATORS
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare_model
+from byoc.model import Model, prepare_model
+from byoc.quantization import calibrate
+from byoc.quantization._calibrators import CALIBRATORS
 
 
 class Killed(BaseException):
@@ -22,10 +22,10 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def few_bins_saved_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("byoc.calibrate.methods.BINS", 256)
-    monkeypatch.setattr("byoc.calibrate.collect.BINS", 256)
-    monkeypatch.setattr("byoc.calibrate.collect._SAVE_SAMPLES", 3)
-    monkeypatch.setattr("byoc.calibrate.collect._MOST_BYTES", 2500)
+    monkeypatch.setattr("byoc.quantization._calibrators.BINS", 256)
+    monkeypatch.setattr("byoc.quantization._calibrate.BINS", 256)
+    monkeypatch.setattr("byoc.quantization._calibrate._SAVE_SAMPLES", 3)
+    monkeypatch.setattr("byoc.quantization._calibrate._MOST_BYTES", 2500)
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnxruntime.quantization.calibrate import HistogramCollector
 
-from byoc.calibrate.clipping import find_best_range, find_best_threshold
-from byoc.calibrate.entropy import find_entropy_range
-from byoc.calibrate.methods import Histogram, count_values, find_edges, find_calibrator
+from byoc.quantization._calibrators import Histogram, count_values, find_calibrator, find_edges
+from byoc.quantization._range_search import find_best_range, find_best_threshold, find_entropy_range
 
 
 @st.composite

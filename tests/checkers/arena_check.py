@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from checkers.bound_check import refuted
 
-from byoc.memory.problem import Buffer, ArenaPlan
+from byoc.memory.arena import ArenaPlan, Buffer
 
 
 def check(plan: ArenaPlan) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from byoc.memory.problem import Buffer, ArenaPlan, ArenaProblem
+from byoc.memory.arena import ArenaPlan, ArenaProblem, Buffer
 
 _MOST_STATES = 100_000
 

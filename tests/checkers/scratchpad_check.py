@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from byoc.errors import InputError
-from byoc.memory.levels.levels import Action, ScratchpadPlan, LoadAction, RunAction, StoreAction
+from byoc.memory.scratchpad import LoadAction, RunAction, ScratchpadPlan, StoreAction
+from byoc.memory.scratchpad._scratchpad_plan import Action
 
 Tag = tuple[int, int] | None
 
@@ -133,7 +134,9 @@ class _Replay:
                 if at is not None and streamed == (memory == "arena"):
                     spans.append((at, at + schedule.sizes[access.buffer], access.buffer))
             for (a, b, one), (c, d, other) in combinations(spans, 2):
-                allowed = a == c and ((one, other) in turn.may_overwrite or (other, one) in turn.may_overwrite)
+                allowed = a == c and (
+                    (one, other) in turn.may_overwrite or (other, one) in turn.may_overwrite
+                )
                 if a < d and c < b and not allowed:
                     names = f"{schedule.names[one]} and {schedule.names[other]}"
                     yield f"{names} overlap in the {memory}"

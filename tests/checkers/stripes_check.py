@@ -10,7 +10,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.memory.stripes.problem import RowBand, RowLayer, StripedPlan, RowTensor
+from byoc.memory.stripes import RowLayer, RowTensor, StripedPlan
+from byoc.memory.stripes._striping_problem import RowBand
 
 
 class PlanError(Exception):
@@ -175,7 +176,9 @@ class _Replay:
     def _under(self, layer: RowLayer, name: str, row: int) -> list[str]:
         """The operands whose row is exactly where this row goes, and may be written over."""
         there = self._cells(name, row)
-        alone = [other for other in layer.may_overwrite if [each for each, _ in layer.reads].count(other) == 1]
+        alone = [
+            other for other in layer.may_overwrite if [each for each, _ in layer.reads].count(other) == 1
+        ]
         return [other for other in alone if name == layer.writes[0] and self._cells(other, row) == there]
 
     def _cells(self, name: str, row: int) -> slice:

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from byoc.cli.common import OutputFormat
-from byoc.cli.costs import _print_comparison
-from byoc.profile.compare import PredictionComparison
-from byoc.profile.sampling import Samples
+from byoc.cli._common import OutputFormat
+from byoc.cli._compare_costs_verb import _print_comparison
+from byoc.profiling import PredictionComparison, Samples
 
 
 def compared(number: int, spread: float = 0.0) -> PredictionComparison:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from support import Ran
 
-from byoc.cli.place import solve_instance
+from byoc.cli._place_verb import solve_instance
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem
-from byoc.placement.instance import parse_instance
-from byoc.placement.strategies.host_only import HostOnly
+from byoc.placement._benchmark_instance import parse_instance
+from byoc.placement.strategies._baselines import HostOnly
 
 Cli = Callable[..., Ran]
 Golden = Callable[[str, str], None]
@@ -193,13 +193,17 @@ def test_a_strategy_from_outside_is_held_to_its_word() -> None:
     with pytest.raises(InputError, match="strategy mine: failed with SystemExit: 0"):
         solve_instance(instance, Vendors("mine", leaves), "i.json")
     with pytest.raises(InputError, match="strategy mine: its notes are not a tuple of texts"):
-        solve_instance(instance, Vendors("mine", lambda p: replace(HostOnly().solve(p), notes=None)), "i.json")  # type: ignore[arg-type]
+        solve_instance(
+            instance, Vendors("mine", lambda p: replace(HostOnly().solve(p), notes=None)), "i.json"
+        )  # type: ignore[arg-type]
 
     def everything_on_one(problem: Problem) -> Placement:
         return Placement.from_labels(problem, np.array([1, 1, 1, 0], np.int64))
 
     with pytest.raises(InputError, match="device 1 holds 40 bytes, and 35 is its capacity"):
         solve_instance(instance, Vendors("mine", everything_on_one), "i.json")
-    document = solve_instance(instance, Vendors("mine", lambda p: Placement.from_labels(p, np.zeros(4, np.int64))), "i")
+    document = solve_instance(
+        instance, Vendors("mine", lambda p: Placement.from_labels(p, np.zeros(4, np.int64))), "i"
+    )
     assert "it was not told how much memory a device has" in document["notes"]
     assert document["objective_seconds"] == pytest.approx(0.046)

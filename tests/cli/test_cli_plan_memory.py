@@ -10,7 +10,7 @@ import pytest
 from cutting import CHAIN, HOST_ONLY, cut
 from support import Ran, parse
 
-from byoc import partition
+from byoc.pipeline import partition
 
 NETS = {
     "branches": """branches (float[1, 4, 8, 8] x) => (float[1, 12, 8, 8] y) {

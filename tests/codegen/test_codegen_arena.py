@@ -10,9 +10,11 @@ import pytest
 from numpy.typing import NDArray
 from support import parse
 
-from byoc import InputError, partition
-from byoc.bundle.read import open_bundle
-from byoc.codegen import Arena, TensorContract, Region
+from byoc.boundary.contracts import TensorContract
+from byoc.bundle import open_bundle
+from byoc.codegen import Arena, Region
+from byoc.errors import InputError
+from byoc.pipeline import partition
 
 Arrays = Mapping[str, NDArray[np.generic]]
 RULES = """target: one

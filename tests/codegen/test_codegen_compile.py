@@ -11,10 +11,10 @@ import vendors
 from cutting import CHAIN, UNLIKE, cut, files, ramp, same_as_original
 from support import parse
 
-from byoc import load
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, CompileError, Region
 from byoc.errors import InputError
+from byoc.runtime import load
 
 
 def test_a_codegen_runs_from_its_artifact_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ import vendors
 from cutting import cut, original, ramp
 from support import parse
 
-from byoc import partition
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.codegen import (
     Artifact,
     CompileError,
@@ -24,7 +23,8 @@ from byoc.codegen import (
     Region,
     ResourceError,
 )
-from byoc.runtime.onnxrt import open_session, run_session
+from byoc.onnxrt import open_session, run_session
+from byoc.pipeline import partition
 
 RULES = """
 target: acme

@@ -12,9 +12,9 @@ import vendors
 from cutting import ramp
 from support import parse
 
-from byoc import partition
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.errors import InputError
+from byoc.pipeline import partition
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "acme"
 

@@ -15,14 +15,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import parse
 
-from byoc import load
-from byoc.bundle.manifest import describe_file
-from byoc.bundle.read import open_bundle
-from byoc.bundle.regions import read_region
-from byoc.codegen import Artifact, Executor, NoOptions, Region
-from byoc.codegen.fingerprint import region_fingerprint, find_identical, region_structure
+from byoc.bundle import describe_file, open_bundle
+from byoc.codegen import (
+    Artifact,
+    Executor,
+    NoOptions,
+    Region,
+    find_identical,
+    read_region,
+    region_structure,
+)
+from byoc.codegen._identical_regions import region_fingerprint
 from byoc.errors import InputError
-from byoc.runtime.onnxrt import open_session, run_session
+from byoc.onnxrt import open_session, run_session
+from byoc.runtime import load
 
 WEIGHT = ramp(4, 4, 5, 5)  # more than the 1 KiB up to which constants stay in the model
 

@@ -15,11 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import Ran, parse
 
-from byoc import partition
-from byoc.bundle.read import open_bundle
-from byoc.codegen import Artifact, Bytes, Region, find_codegen, read_options, format_options
-from byoc.codegen.options import list_options
+from byoc.bundle import open_bundle
+from byoc.codegen import (
+    Artifact,
+    Bytes,
+    Region,
+    find_codegen,
+    format_options,
+    list_options,
+    read_options,
+)
 from byoc.errors import InputError
+from byoc.pipeline import partition
 
 
 class Memory(Enum):

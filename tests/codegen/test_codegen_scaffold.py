@@ -14,8 +14,8 @@ from cutting import files
 from support import Ran
 
 from byoc.codegen.scaffold import render_package
-from byoc.plugins import CODEGENS, list_installed
-from byoc.rules.load import load_rules
+from byoc.rules import load_rules
+from byoc.support import CODEGENS, list_installed
 
 ROOT = Path(__file__).parents[2]
 Byoc = Callable[..., Ran]
@@ -75,7 +75,9 @@ def test_a_package_is_written(name: str, module: str, cls: str, byoc: Byoc, tmp_
 def test_another_folder_can_be_named(byoc: Byoc, tmp_path: Path) -> None:
     assert byoc("new-codegen", "acme", "--into", tmp_path / "here").code == 0
 
-    assert {name: text.decode() for name, text in files(tmp_path / "here").items()} == render_package("acme")
+    assert {name: text.decode() for name, text in files(tmp_path / "here").items()} == render_package(
+        "acme"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]
 
 

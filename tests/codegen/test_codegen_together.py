@@ -9,9 +9,9 @@ import vendors
 from cutting import CHAIN, UNLIKE, cut, files, ramp, same_as_original
 from support import parse
 
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, CompileError, Executor, Region, ResourceError, Together
-from byoc.runtime.onnxrt import open_session, run_session
+from byoc.onnxrt import open_session, run_session
 
 Answer = Callable[[Sequence[Region]], Any]
 

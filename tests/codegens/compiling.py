@@ -11,8 +11,15 @@ import pytest
 from cutting import original, ramp
 from support import parse
 
-from byoc.bundle.regions import read_region
-from byoc.codegen import Artifact, CompileError, Executor, Region, parse_codegen_options, find_codegen
+from byoc.codegen import (
+    Artifact,
+    CompileError,
+    Executor,
+    Region,
+    find_codegen,
+    parse_codegen_options,
+    read_region,
+)
 
 WEIGHTS = {
     "w": ramp(4, 3, 3, 3),

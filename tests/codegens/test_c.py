@@ -213,7 +213,7 @@ def test_options_are_checked(options: dict[str, str], sentence: str, tmp_path: P
 
 
 def test_what_is_not_there_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from byoc.codegens.c import source  # noqa: PLC0415 - what is replaced
+    from byoc.codegens.c import c_source as source  # noqa: PLC0415 - what is replaced
 
     with pytest.raises(MissingRuntimeError) as caught:
         compiled(parse(RELU), tmp_path, "c", cc="/no/such/cc")
@@ -248,7 +248,7 @@ def test_the_compilers_own_refusal_is_told(tmp_path: Path) -> None:
 def test_a_failure_that_is_no_refusal_names_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from byoc.codegens.c import source  # noqa: PLC0415 - what is replaced
+    from byoc.codegens.c import c_source as source  # noqa: PLC0415 - what is replaced
 
     class Stumbles:
         def compile(self, given: onnx.ModelProto) -> str:

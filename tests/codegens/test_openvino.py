@@ -100,7 +100,7 @@ def test_bfloat16_crosses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [1 << 30, 0])
 def test_composites_are_inlined(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from byoc.codegens.openvino import device  # noqa: PLC0415 - what is replaced
+    from byoc.codegens.openvino import openvino_device as device  # noqa: PLC0415 - what is replaced
 
     monkeypatch.setattr(device, "_MOST_IN_MEMORY", most)
     proto = with_composite()
@@ -245,7 +245,7 @@ def test_options_are_checked(options: dict[str, str], sentence: str, tmp_path: P
 
 
 def test_what_is_not_there_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from byoc.codegens.openvino import device  # noqa: PLC0415 - what is replaced
+    from byoc.codegens.openvino import openvino_device as device  # noqa: PLC0415 - what is replaced
 
     with pytest.raises(MissingRuntimeError, match=r"^OpenVINO has no device 'TPU' here: "):
         compiled(parse(RELU), tmp_path, "openvino", device="TPU")

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import onnx.inliner
-from byoc.codegens.qnn.standard import adapt_model
+from byoc.codegens.qnn.qnn_model import adapt_model
 from compiling import with_composite
 from cutting import original
 from hypothesis import given, settings

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import byoc
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.errors import ByocError, shorten_text
 
 _ANY = "target: any\ncost_model: dla\ndtype: any\nregions: connected\nops: [{op: '*'}]\n"

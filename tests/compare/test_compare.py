@@ -13,12 +13,10 @@ import onnx
 import pytest
 from support import VANILLA, Ran, parse
 
-from byoc.compare import Study, compare, summarize_strategies
-from byoc.compare.rows import ROW_KEYS, make_rows
-from byoc.costs.link import with_link
-from byoc.costs.load import load_device_costs
-from byoc.costs.model import Price, Unknown
-from byoc.costs.task import Task
+from byoc.comparison import ROW_KEYS, Study, compare, summarize_strategies
+from byoc.comparison._study import make_rows
+from byoc.costs import Price, Task, load_device_costs, with_link
+from byoc.costs._cost_model import Unknown
 from byoc.errors import InputError
 from byoc.options import PlanOptions
 from byoc.pipeline import partition
@@ -70,7 +68,9 @@ def test_a_row_says_what_partition_says(net: Path) -> None:
 def test_a_slow_link_keeps_everything_on_the_host(net: Path) -> None:
     slow, fast = (
         next(
-            row for row in make_rows(str(net), STUDY) if row["link"] == link and row["strategy"] == "exact"
+            row
+            for row in make_rows(str(net), STUDY)
+            if row["link"] == link and row["strategy"] == "exact"
         )
         for link in STUDY.links
     )
@@ -92,7 +92,7 @@ def test_another_link_changes_transfers_alone() -> None:
 
 
 def load_work() -> object:
-    from byoc.costs.work import Work  # noqa: PLC0415
+    from byoc.costs._work import Work  # noqa: PLC0415
 
     return Work(1e9, 1e6)
 

@@ -7,16 +7,16 @@ import onnx
 import pytest
 from support import VANILLA, parse
 
-from byoc import plugins
-from byoc.compare import Study, compare
-from byoc.compare.run import _make_rows
+from byoc.comparison import Study, compare
+from byoc.comparison._process_pool import _make_rows
+from byoc.support import _plugins as plugins
 
 NET = "net (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sigmoid(a)\n y = Relu(b) }"
 STRATEGIES = """
 import os
 import sys
 from dataclasses import replace
-from byoc.placement.strategies.host_only import HostOnly
+from byoc.placement.strategies._baselines import HostOnly
 
 
 class Costless:
@@ -87,6 +87,6 @@ def test_a_defect_takes_one_strategy_with_it(net: str, monkeypatch: pytest.Monke
             raise ZeroDivisionError("one\ntwo")
         return plugins.load_plugin(group, name)
 
-    monkeypatch.setattr("byoc.compare.rows.load_plugin", load)
+    monkeypatch.setattr("byoc.comparison._study.load_plugin", load)
     rows = _make_rows(net, Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact")))
     assert [row["error"] for row in rows] == [None, "failed with ZeroDivisionError: one two", None]

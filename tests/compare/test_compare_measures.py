@@ -12,11 +12,11 @@ import onnx
 import pytest
 from support import VANILLA, Ran, parse
 
-from byoc.cli import compare as cli
-from byoc.compare import Study, summarize_strategies
-from byoc.compare.rows import ROW_KEYS, StrategyRow, check_bounds, make_rows
+from byoc.cli import _compare_verb as cli
+from byoc.comparison import ROW_KEYS, StrategyRow, Study, summarize_strategies
+from byoc.comparison._study import check_bounds, make_rows
 from byoc.pipeline import partition
-from byoc.placement.strategies.makespan import ScheduledPlacement
+from byoc.placement.strategies import ScheduledPlacement
 
 # Two chains with nothing in common: host and accelerator can work on one each.
 TWO = """two (float[1, 64, 32, 32] x) => (float[1, 64, 32, 32] y, float[1, 64, 32, 32] z) {

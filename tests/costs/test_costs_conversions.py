@@ -7,28 +7,32 @@ import numpy as np
 import pytest
 from support import parse, prepared
 
-from byoc.boundary.border import BoundaryFormat
-from byoc.costs.fallback import Fallback
-from byoc.costs.file import Energy, HostLink
-from byoc.costs.link import with_link
-from byoc.costs.load import load_device_costs, load_host_costs
-from byoc.costs.model import CostModel, Policy, Price, Unknown, includes_conversions
-from byoc.costs.pose import CostSettings, GraphProblem, build_problem
-from byoc.costs.problem import PlacementDevice
-from byoc.costs.roofline import Roofline
-from byoc.costs.table import Measurement, CostTable
-from byoc.costs.task import Task
-from byoc.costs.whole import price_nodes
-from byoc.graph.index import GraphIndex
-from byoc.graph.layout import parse_layout
-from byoc.graph.load import prepare_model
-from byoc.graph.marks import QUANTIZE, mark_inserted
-from byoc.patterns.group import group_units
-from byoc.patterns.joint import join_units
-from byoc.placement import evaluate
-from byoc.placement.objective import count_transferred_bytes
-from byoc.placement.strategies.exhaustive import Exhaustive
-from byoc.verdict import YES, Mark, refuse
+from byoc.boundary.convert import BoundaryFormat
+from byoc.costs import (
+    CostModel,
+    CostTable,
+    Fallback,
+    GraphProblem,
+    HostLink,
+    Measurement,
+    PlacementDevice,
+    Policy,
+    Price,
+    Roofline,
+    Task,
+    load_device_costs,
+    load_host_costs,
+    with_link,
+)
+from byoc.costs._build_problem import CostSettings, build_problem
+from byoc.costs._cost_file import Energy
+from byoc.costs._cost_model import Unknown, includes_conversions
+from byoc.costs._graph_cost import price_nodes
+from byoc.errors import YES, Mark, refuse
+from byoc.model import QUANTIZE, GraphIndex, mark_inserted, parse_layout, prepare_model
+from byoc.patterns import group_units, join_units
+from byoc.placement import count_transferred_bytes, evaluate
+from byoc.placement.strategies._exhaustive import Exhaustive
 
 HOST = Roofline(kind="roofline", name="host", peak={"default": 10.0}, bandwidth=100.0, overhead=1.0)
 DEVICE = Roofline(

@@ -10,14 +10,20 @@ from typing import Any
 import pytest
 from support import VANILLA
 
-from byoc import plugins
-from byoc.costs.load import load_cost_model, load_device_costs, load_host_costs, read_cost_file
-from byoc.costs.model import Price, Unknown
-from byoc.costs.roofline import Roofline
-from byoc.costs.task import Task
-from byoc.costs.work import Work
+from byoc.costs import (
+    Price,
+    Roofline,
+    Task,
+    load_cost_model,
+    load_device_costs,
+    load_host_costs,
+    read_cost_file,
+)
+from byoc.costs._cost_model import Unknown
+from byoc.costs._work import Work
 from byoc.errors import InputError
-from byoc.graph.types import TensorType
+from byoc.model import TensorType
+from byoc.support import _plugins as plugins
 
 ROOFLINE = "kind: roofline\nname: a\npeak: {float32: 1e9}\nbandwidth: 1e9\n"
 ENTRY = "{op: Relu, types: 'float32[4] -> float32[4]', seconds: 1e-3}"

@@ -5,13 +5,12 @@ from math import isnan
 import numpy as np
 import pytest
 
-from byoc.costs.fit import fit_linear_model, fit_line
-from byoc.costs.linear import STAND_IN_LINE, CostLine, Linear
-from byoc.costs.model import Price, Unknown
-from byoc.costs.table import Measurement, CostTable
-from byoc.costs.task import Task
-from byoc.costs.work import Work
-from byoc.graph.types import TensorType
+from byoc.costs import CostTable, Linear, Measurement, Price, Task, fit_linear_model
+from byoc.costs._cost_model import Unknown
+from byoc.costs._line_fitting import fit_line
+from byoc.costs._measured_costs import STAND_IN_LINE, CostLine
+from byoc.costs._work import Work
+from byoc.model import TensorType
 
 SMALL, LARGE = TensorType("float32", (4,)), TensorType("float32", (8, 2))
 RELU = Task("Relu", Work(4, 32), inputs=(SMALL,), outputs=(SMALL,))
@@ -31,9 +30,13 @@ ENTRIES = (
 TABLE = CostTable(kind="table", name="t", entries=ENTRIES)
 
 
-def entry(op: str, operations: float, size: float, seconds: float, joules: float | None = None) -> Measurement:
+def entry(
+    op: str, operations: float, size: float, seconds: float, joules: float | None = None
+) -> Measurement:
     types = f"float32[{int(operations)}, {int(size)}] ->"
-    return Measurement(op=op, types=types, seconds=seconds, operations=operations, bytes=size, joules=joules)
+    return Measurement(
+        op=op, types=types, seconds=seconds, operations=operations, bytes=size, joules=joules
+    )
 
 
 def planted(
@@ -77,7 +80,9 @@ def test_a_line_for_each_operator_and_one_through_all() -> None:
     grouped = [
         e.model_copy(update={"attributes": {"group": 4}}) for e in planted("Conv", 9e-9, 0.0, 0.0)
     ]
-    model = fit_linear_model(CostTable(kind="table", name="t", entries=tuple(entries + grouped), launch=3.0))
+    model = fit_linear_model(
+        CostTable(kind="table", name="t", entries=tuple(entries + grouped), launch=3.0)
+    )
     assert list(model.operators) == ["Conv", "Conv/grouped", "Relu"]
     assert model.launch == 3.0
     assert model.operators["Conv"].operation == pytest.approx(2e-9, rel=0.02)
@@ -127,7 +132,9 @@ def test_what_a_table_guesses() -> None:
 
 
 def test_what_a_line_says_of_the_unknown() -> None:
-    model = Linear(kind="linear", name="l", operators={"Relu": CostLine(call=2.0)}, estimates=CostLine(call=9.0))
+    model = Linear(
+        kind="linear", name="l", operators={"Relu": CostLine(call=2.0)}, estimates=CostLine(call=9.0)
+    )
     assert model.execution(Task("Tanh", Work(1, 1))) == Unknown("l has no costs of Tanh")
     assert model.execution(Task("Relu", Work(1, 1), sized=False)) == Unknown(
         "a shape of Relu is not known"
@@ -141,5 +148,7 @@ def test_what_a_line_says_of_the_unknown() -> None:
 
 
 def test_a_composite_may_have_a_line_of_its_own() -> None:
-    model = Linear(kind="linear", name="l", operators={"both": CostLine(call=1.0), "Relu": CostLine(call=2.0)})
+    model = Linear(
+        kind="linear", name="l", operators={"both": CostLine(call=1.0), "Relu": CostLine(call=2.0)}
+    )
     assert model.execution(Task("both", Work(1, 1), parts=(RELU, RELU))).seconds == 1.0  # type: ignore[union-attr]

@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byoc.costs.file import Energy, HostLink
-from byoc.costs.load import load_cost_model, load_device_costs, load_host_costs
-from byoc.costs.model import Price, Unknown
-from byoc.costs.roofline import Roofline, OperatorFigures
-from byoc.costs.task import Task
-from byoc.costs.work import Work
+from byoc.costs import (
+    HostLink,
+    Price,
+    Roofline,
+    Task,
+    load_cost_model,
+    load_device_costs,
+    load_host_costs,
+)
+from byoc.costs._cost_file import Energy
+from byoc.costs._cost_model import Unknown
+from byoc.costs._roofline import OperatorFigures
+from byoc.costs._work import Work
 from byoc.errors import InputError
 
 MODEL = Roofline(
@@ -52,7 +59,10 @@ def test_without_a_default_the_slowest_stands_for_the_others() -> None:
 
 def test_an_operator_or_composite_of_its_own() -> None:
     """Half the peak and no overhead for conv_relu; its own overhead at full peak for Softmax."""
-    special = {"conv_relu": OperatorFigures(efficiency=0.5, overhead=0.0), "Softmax": OperatorFigures(overhead=4.0)}
+    special = {
+        "conv_relu": OperatorFigures(efficiency=0.5, overhead=0.0),
+        "Softmax": OperatorFigures(overhead=4.0),
+    }
     model = MODEL.model_copy(update={"operators": special})
     assert model.execution(Task("conv_relu", Work(1000, 20))) == model.make_price(Work(1000, 20), 20.0)
     assert model.estimate(Task("Softmax", Work(1000, 20))).seconds == 14.0

@@ -5,14 +5,10 @@ from math import inf
 import numpy as np
 from support import prepared
 
-from byoc.costs.file import HostLink
-from byoc.costs.pose import CostSettings, GraphProblem, build_problem
-from byoc.costs.problem import PlacementDevice
-from byoc.costs.roofline import Roofline
-from byoc.patterns.group import group_units
-from byoc.patterns.joint import join_units
-from byoc.patterns.pattern import parse_pattern
-from byoc.verdict import YES, Mark, refuse
+from byoc.costs import GraphProblem, HostLink, PlacementDevice, Roofline
+from byoc.costs._build_problem import CostSettings, build_problem
+from byoc.errors import YES, Mark, refuse
+from byoc.patterns import group_units, join_units, parse_pattern
 
 HOST = Roofline(kind="roofline", name="host", peak={"default": 10.0}, bandwidth=100.0, overhead=1.0)
 DEVICE = Roofline(
@@ -34,7 +30,9 @@ g (float[10] x, float[10] z) => (float[10] y, float[10] r) {
 """
 
 
-def posed(text: str, *patterns: str, refused: tuple[int, ...] = (), connected: bool = True) -> GraphProblem:
+def posed(
+    text: str, *patterns: str, refused: tuple[int, ...] = (), connected: bool = True
+) -> GraphProblem:
     index = prepared(text).index
     marks = [Mark(refuse("no")) if i in refused else TAKEN for i in range(len(index.nodes))]
     units = group_units(index, [parse_pattern(f"p{i}", text) for i, text in enumerate(patterns)], marks)

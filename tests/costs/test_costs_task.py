@@ -3,10 +3,9 @@
 import numpy as np
 from support import prepared
 
-from byoc.costs.roofline import Roofline
-from byoc.costs.task import Task, build_tasks
-from byoc.costs.work import Work
-from byoc.graph.types import TensorType
+from byoc.costs import Roofline, Task, build_tasks
+from byoc.costs._work import Work
+from byoc.model import TensorType
 
 CONVS = """
 g (float[1,4,8,8] x, float[2,2] z) => (float[1,4,8,8] y, float[2,2] w)

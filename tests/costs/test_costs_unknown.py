@@ -7,18 +7,24 @@ import numpy as np
 import pytest
 from support import prepared
 
-from byoc.costs.model import FREE, Policy, Price, Unknown
-from byoc.costs.pose import CostSettings, GraphProblem, build_problem
-from byoc.costs.prices import device_prices, host_prices, launch_price, price_task, transfer_prices
-from byoc.costs.problem import PlacementDevice
-from byoc.costs.task import Task, build_tasks
-from byoc.costs.whole import price_nodes, price_graph
-from byoc.costs.work import Work
-from byoc.errors import InputError
-from byoc.patterns.group import Unit, group_units
-from byoc.patterns.joint import join_units
-from byoc.patterns.pattern import parse_pattern
-from byoc.verdict import YES, Mark, refuse
+from byoc.costs import (
+    GraphProblem,
+    PlacementDevice,
+    Policy,
+    Price,
+    Task,
+    build_tasks,
+    launch_price,
+    price_graph,
+    transfer_prices,
+)
+from byoc.costs._build_problem import CostSettings, build_problem
+from byoc.costs._cost_model import FREE, Unknown
+from byoc.costs._graph_cost import price_nodes
+from byoc.costs._price_query import device_prices, host_prices, price_task
+from byoc.costs._work import Work
+from byoc.errors import YES, InputError, Mark, refuse
+from byoc.patterns import Unit, group_units, join_units, parse_pattern
 
 TEXT = """
 g (float[4] x) => (float[4] y) {

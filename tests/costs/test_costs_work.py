@@ -4,10 +4,9 @@ import pytest
 from onnx import helper
 from support import parse, prepared
 
-from byoc.costs.work import VIEWS, Sizes, Work, count_work
-from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare_model
-from byoc.graph.types import TensorType
+from byoc.costs import Sizes, count_work
+from byoc.costs._work import VIEWS, Work
+from byoc.model import GraphIndex, TensorType, prepare_model
 from byoc.zoo import load_structure
 
 

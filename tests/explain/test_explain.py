@@ -9,11 +9,10 @@ from support import LIGHT, Ran, prepared
 
 from byoc import zoo
 from byoc.errors import InputError
-from byoc.explain import explain_model
-from byoc.explain.document import make_explanation_document
-from byoc.graph.load import prepare_model
-from byoc.plugins import ANNOTATIONS, find_files
-from byoc.rules.load import load_rules
+from byoc.model import prepare_model
+from byoc.reporting import explain_model, make_explanation_document
+from byoc.rules import load_rules
+from byoc.support import ANNOTATIONS, find_files
 
 RULES = """
 target: t

@@ -8,10 +8,9 @@ import pytest
 from support import prepared
 
 from byoc.errors import InputError
-from byoc.explain import explain_model
-from byoc.explain.document import make_explanation_document
-from byoc.graph.load import Model
-from byoc.rules.load import load_rules
+from byoc.model import Model
+from byoc.reporting import explain_model, make_explanation_document
+from byoc.rules import load_rules
 
 HEAD = "target: t\ncost_model: dla\ndtype: float32\n"
 QDQ = """g (float[1,4,4,4] x) => (float[1,4,4,4] out)
@@ -36,7 +35,9 @@ def explained(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         path = tmp_path / "t.yaml"
         path.write_text(HEAD + rules)
         loaded = prepared(model) if isinstance(model, str) else model
-        return make_explanation_document(explain_model(loaded, load_rules(str(path)), **asked), details=bool(asked))
+        return make_explanation_document(
+            explain_model(loaded, load_rules(str(path)), **asked), details=bool(asked)
+        )
 
     return run
 

@@ -7,15 +7,12 @@ from time import process_time
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
-from byoc.explain import explain_model
-from byoc.explain.document import make_explanation_document
-from byoc.graph.load import Model, prepare_model
-from byoc.patterns.explain import find_near_misses
-from byoc.patterns.pattern import Pattern, parse_pattern
-from byoc.pipeline import load_model
-from byoc.rules.library import read_library
-from byoc.rules.load import load_rules
-from byoc.verdict import YES, Mark
+from byoc.errors import YES, Mark
+from byoc.model import Model, prepare_model
+from byoc.patterns import Pattern, find_near_misses, parse_pattern
+from byoc.reporting import explain_model, make_explanation_document
+from byoc.rules import load_rules, read_library
+from byoc.stages import load_model
 
 SIZE = 20_000
 _MOST_SECONDS = 20  # of the processor, several times what is usual

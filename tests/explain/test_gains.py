@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from support import prepared
 
 from byoc import zoo
-from byoc.explain import Explanation, explain_model
-from byoc.explain.gains import compute_gains
-from byoc.explain.relax import drop_constraint
-from byoc.graph.load import Model, prepare_model
-from byoc.rules.load import Target, load_rules
-from byoc.rules.schema import RuleFile
+from byoc.model import Model, prepare_model
+from byoc.reporting import Explanation, compute_gains, explain_model
+from byoc.reporting._relaxation_gains import drop_constraint
+from byoc.rules import Target, load_rules
+from byoc.rules._rule_schema import RuleFile
 
 Taken = Counter[tuple[str, str, str]]
 
@@ -30,7 +29,9 @@ def asked(model: Model, rules: dict[str, Any]) -> Explanation:
 def taken(explanation: Explanation) -> Taken:
     """Return the nodes that are taken: the graph, the operator and what it makes."""
     nodes = (
-        (graph, graph.index.nodes[number]) for graph in explanation.graphs for number in graph.supported_nodes
+        (graph, graph.index.nodes[number])
+        for graph in explanation.graphs
+        for number in graph.supported_nodes
     )
     return Counter((graph.graph_path, node.op_type, str(node.output[0])) for graph, node in nodes)
 

@@ -8,18 +8,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import byoc.costs.load
 import onnx
 from cutting import planned
 
-import byoc.costs.load
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare_model, read_model_file
-from byoc.patterns.group import group_units
+from byoc.model import Model, prepare_model, read_model_file
+from byoc.patterns import group_units
 from byoc.placement import Strategy
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.placement.strategies.min_cut import MinCut
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.load import Target, load_rules
+from byoc.placement.strategies import AllSupported
+from byoc.placement.strategies._optimizing import MinCut
+from byoc.rules import Target, annotate_graph, load_rules
 
 PERMISSIVE = """
 target: all

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from support import prepared
 
-from byoc.graph.attributes import get_effective_attributes, get_schema, get_stated_attributes
-from byoc.graph.load import Model
+from byoc.model import Model, get_effective_attributes, get_schema, get_stated_attributes
 
 
 def attributes(model: Model, number: int = 0) -> dict[str, Any]:

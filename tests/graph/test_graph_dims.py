@@ -6,11 +6,16 @@ from onnx import TensorProto, helper
 from support import parse
 
 from byoc.errors import InputError
-from byoc.graph.dims import fix_dims, list_symbolic_dims, clear_negative_dims
-from byoc.graph.index import get_stated_types, read_tensor_types
-from byoc.graph.load import prepare_model
-from byoc.graph.types import TensorType, read_type
-from byoc.graph.walk import walk_graphs
+from byoc.model import (
+    TensorType,
+    get_stated_types,
+    list_symbolic_dims,
+    prepare_model,
+    read_tensor_types,
+    read_type,
+    walk_graphs,
+)
+from byoc.model._shape_inference import clear_negative_dims, fix_dims
 
 TEXT = """
 g (float[batch, length] x, float[batch, K] k, bool c) => (float[batch, length] y)

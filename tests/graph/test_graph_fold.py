@@ -7,8 +7,8 @@ import pytest
 from onnx import helper, numpy_helper
 from support import parse
 
-from byoc.graph.fold import fold_constants
-from byoc.runtime.onnxrt import open_session, run_session
+from byoc.model import fold_constants
+from byoc.onnxrt import open_session, run_session
 
 TEXT = """g (float[2, 3] x) => (float[2, 3] y) <float[3] w = {1, 2, 3}, int64[1] axes = {0}> {
     row = Unsqueeze(w, axes)

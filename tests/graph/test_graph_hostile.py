@@ -9,9 +9,7 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare_model, read_model_file
-from byoc.graph.types import TensorType
-from byoc.graph.walk import find_non_text
+from byoc.model import TensorType, find_non_text, prepare_model, read_model_file
 
 SMALL = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
 TERA = 1 << 40

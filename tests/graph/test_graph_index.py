@@ -4,9 +4,7 @@ import pytest
 from onnx import TensorProto, helper
 from support import parse, prepared
 
-from byoc.graph.index import GraphIndex, get_stated_types
-from byoc.graph.load import prepare_model
-from byoc.graph.types import TensorType
+from byoc.model import GraphIndex, TensorType, get_stated_types, prepare_model
 
 CONSTANTS = """
 g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, int64[1] axes = {0}> {

@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
-from byoc.graph.layout import TensorLayout, parse_layout
-from byoc.graph.layout_nodes import can_convert_layout, make_layout_nodes
-from byoc.graph.types import DTYPE_NUMBERS, TensorType, read_type
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.model import (
+    DTYPE_NUMBERS,
+    TensorLayout,
+    TensorType,
+    can_convert_layout,
+    make_layout_nodes,
+    parse_layout,
+    read_type,
+)
+from byoc.onnxrt import open_session, run_session, without_optimizations
 
 DTYPES = ("float32", "float16", "int8", "uint8", "int32", "bool", "float64", "int64", "int16", "uint16")
 
@@ -187,7 +193,9 @@ def test_what_no_operator_takes_stays_plain() -> None:
     images = {dtype: TensorType(dtype, (1, 3, 4, 4)) for dtype in ("float32", "bfloat16", "int4")}
 
     def taken(word: str, opset: int) -> list[str]:
-        return [name for name, kind in images.items() if can_convert_layout(parse_layout(word), kind, opset)]
+        return [
+            name for name, kind in images.items() if can_convert_layout(parse_layout(word), kind, opset)
+        ]
 
     assert taken("NHWC", 1) == ["float32"]
     assert taken("NHWC", 13) == ["float32", "bfloat16"]

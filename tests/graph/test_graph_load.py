@@ -10,8 +10,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare_model, read_model_file
-from byoc.graph.types import TensorType
+from byoc.model import Model, TensorType, prepare_model, read_model_file
 
 SMALL = "g (float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }"
 

@@ -8,9 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support import parse, prepared
 
-from byoc.graph.index import GraphIndex, get_stated_types
-from byoc.graph.load import prepare_model
-from byoc.graph.spatial import find_images, find_weights
+from byoc.model import GraphIndex, find_images, find_weights, get_stated_types, prepare_model
 
 
 def of(text: str) -> set[str]:

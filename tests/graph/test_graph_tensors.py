@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
-from byoc.graph.tensors import ExternalData, check_tensor, find_external_data, read_raw_bytes, count_bytes
-from byoc.graph.types import DTYPE_NUMBERS
+from byoc.model import DTYPE_NUMBERS, count_bytes, find_external_data, read_raw_bytes
+from byoc.model._tensor_data import ExternalData, check_tensor
 
 
 def outside(dims: tuple[int, ...] = (2,), dtype: int = TensorProto.FLOAT, **fields: str) -> TensorProto:
@@ -182,7 +182,9 @@ def test_a_negative_dimension() -> None:
 @pytest.mark.parametrize("dtype", sorted(set(DTYPE_NUMBERS) - {"string"}))
 def test_raw_form_of_values_in_fields(dtype: str) -> None:
     tensor = helper.make_tensor("t", DTYPE_NUMBERS[dtype], [3], [1, 0, 1])
-    raw = onnx.TensorProto(dims=[3], data_type=DTYPE_NUMBERS[dtype], raw_data=read_raw_bytes(tensor, None))
+    raw = onnx.TensorProto(
+        dims=[3], data_type=DTYPE_NUMBERS[dtype], raw_data=read_raw_bytes(tensor, None)
+    )
     check_tensor(raw, None)
     same = numpy_helper.to_array(tensor) == numpy_helper.to_array(raw)
     assert np.asarray(same).all()

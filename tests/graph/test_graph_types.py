@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, TypeProto, helper
 
-from byoc.graph.types import DTYPES, DTYPE_NUMBERS, TensorType, count_bits, read_type, write_type
+from byoc.model import DTYPE_NUMBERS, DTYPES, TensorType, count_bits, read_type, write_type
 
 BITS = {
     **dict.fromkeys(["int2", "uint2"], 2),
@@ -38,7 +38,9 @@ def test_every_type_of_this_onnx_has_a_name_and_a_width() -> None:
 @pytest.mark.parametrize("dtype", sorted(set(DTYPE_NUMBERS) - {"string"}))
 def test_bytes_are_those_that_onnx_stores(dtype: str) -> None:
     """Five elements: sub-byte types fill their last byte with nothing."""
-    array = onnx.numpy_helper.to_array(helper.make_tensor("t", DTYPE_NUMBERS[dtype], [5], [1, 0, 1, 1, 0]))
+    array = onnx.numpy_helper.to_array(
+        helper.make_tensor("t", DTYPE_NUMBERS[dtype], [5], [1, 0, 1, 1, 0])
+    )
     stored = onnx.numpy_helper.from_array(array)
     assert stored.data_type == DTYPE_NUMBERS[dtype]
     assert TensorType(dtype, (5,)).bytes == len(stored.raw_data)

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from support import prepared
 
-from byoc.graph.facts import collect_attribute_facts, collect_node_facts, collect_tensor_facts
-from byoc.graph.values import get_constant_value
+from byoc.model import (
+    collect_attribute_facts,
+    collect_node_facts,
+    collect_tensor_facts,
+    get_constant_value,
+)
 
 FORMS = {
     "value_float = 0.1": np.array(0.1, np.float32),

@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper
 from support import parse
 
-from byoc.graph.walk import (
-    walk_attribute_tensors,
-    walk_bodies,
-    list_captures,
-    describe_node,
-    list_reads,
-    sort_topologically,
-    walk_graphs,
-    walk_tensors,
-)
+from byoc.model import describe_node, list_reads, walk_bodies, walk_graphs, walk_tensors
+from byoc.model._walk import list_captures, sort_topologically, walk_attribute_tensors
 
 NESTED = """
 outer (float[2] x, bool c, int64 n) => (float[2] y) {

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from byoc.graph.index import GraphIndex
+from byoc.model import GraphIndex
 
 Evidence = Callable[[GraphIndex], int]
 

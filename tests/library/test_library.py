@@ -18,17 +18,15 @@ from occurrences import EVIDENCE, FRAGMENTS, RUN, TOGETHER, ZOO
 from support import prepared
 
 from byoc import zoo
-from byoc.graph.index import GraphIndex
-from byoc.graph.load import Model, prepare_model
-from byoc.graph.unshare import unshare_dequantize
-from byoc.patterns.group import find_composites
-from byoc.patterns.match import Match
-from byoc.pipeline import Result, load_model, partition
-from byoc.rules.library import read_library
-from byoc.rules.load import Target, load_rules
-from byoc.runtime.samples import sample_inputs
-from byoc.verdict import YES, Mark
-from byoc.verify.run import run_plain
+from byoc.errors import YES, Mark
+from byoc.model import GraphIndex, Model, prepare_model, unshare_dequantize
+from byoc.patterns import Match
+from byoc.patterns._grouper import find_composites
+from byoc.pipeline import Result, partition
+from byoc.rules import Target, load_rules, read_library
+from byoc.runtime import sample_inputs
+from byoc.stages import load_model
+from byoc.verification import run_plain
 
 MODELS = Path(__file__).parent / "models"
 ALL = sorted(read_library().entries)

@@ -14,11 +14,10 @@ from arena_windows import Kernel, Look, Row
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from byoc.graph.fold import fold_constants
-from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare_model
-from byoc.memory.model.rows import RowwiseModel, read_row_model
-from byoc.memory.stripes import RowBand, RowLayer, StripedPlan, stripe
+from byoc.memory.reading import RowwiseModel, read_row_model
+from byoc.memory.stripes import RowLayer, StripedPlan, stripe
+from byoc.memory.stripes._striping_problem import RowBand
+from byoc.model import GraphIndex, fold_constants, prepare_model
 
 _POISON = np.uint32(0x7FC0DEAD)
 """A quiet NaN; whoever adds it, multiplies it or takes the larger of it gets a NaN."""

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.graph.facts import collect_attribute_facts
-from byoc.graph.index import GraphIndex
-from byoc.memory.model.rowwise import count_channels_at_once
+from byoc.memory.reading._row_rules import count_channels_at_once
+from byoc.model import GraphIndex, collect_attribute_facts
 
 Row = NDArray[np.float32]
 

@@ -3,7 +3,7 @@
 from itertools import product
 from random import Random
 
-from byoc.memory.levels import Access, AccessSchedule, ScheduledStep
+from byoc.memory.scratchpad import Access, AccessSchedule, ScheduledStep
 
 
 def random_schedule(seed: int, turns: int, largest: int = 6, alignment: int = 1) -> AccessSchedule:

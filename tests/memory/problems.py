@@ -7,7 +7,7 @@ from itertools import permutations
 
 from hypothesis import strategies as st
 
-from byoc.memory.problem import ArenaProblem, ArenaStep
+from byoc.memory.arena import ArenaProblem, ArenaStep
 
 
 def random_problem(

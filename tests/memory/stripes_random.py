@@ -7,8 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.memory.stripes import ALL_ROWS, SAME_ROW, RowLayer, OperandRows, RowTensor
-from byoc.memory.stripes.problem import LayerMode
+from byoc.memory.stripes import ALL_ROWS, SAME_ROW, LayerMode, OperandRows, RowLayer, RowTensor
 
 
 @dataclass
@@ -67,7 +66,9 @@ def _add_layer(draw: st.DrawFn, net: Numbers, name: str) -> None:
         net.layers.append(RowLayer(name, reads, tuple(each.name for each in pair), scratch=scratch))
     elif kind == "repeat":
         net.tensors.append(RowTensor(name, operand.rows * 2, size))
-        net.layers.append(RowLayer(name, ((operand.name, OperandRows(repeat=2)),), (name,), scratch=scratch))
+        net.layers.append(
+            RowLayer(name, ((operand.name, OperandRows(repeat=2)),), (name,), scratch=scratch)
+        )
     else:
         names = {operand.name: SAME_ROW}
         if kind == "join":
@@ -79,7 +80,9 @@ def _add_layer(draw: st.DrawFn, net: Numbers, name: str) -> None:
             for each in alike
             if each.row_bytes == operand.row_bytes and names.get(each.name) == SAME_ROW
         ]
-        net.layers.append(RowLayer(name, tuple(names.items()), (name,), may_overwrite=tuple(over), scratch=scratch))
+        net.layers.append(
+            RowLayer(name, tuple(names.items()), (name,), may_overwrite=tuple(over), scratch=scratch)
+        )
 
 
 class _Net:

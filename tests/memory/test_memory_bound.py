@@ -2,10 +2,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import chain, problems
 
-from byoc.memory.bound.cut import UNLIMITED, LiveBytesNetwork, find_cut_at, find_cut_bound, find_witness
-from byoc.memory.live import find_live_ranges
-from byoc.memory.order.best import find_best_order
-from byoc.memory.problem import ArenaProblem
+from byoc.memory.arena import ArenaProblem, find_live_ranges
+from byoc.memory.arena._best_order import find_best_order
+from byoc.memory.arena._cut_bound import (
+    UNLIMITED,
+    LiveBytesNetwork,
+    find_cut_at,
+    find_cut_bound,
+    find_witness,
+)
 
 
 def fewest(problem: ArenaProblem, step: int) -> int:

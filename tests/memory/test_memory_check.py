@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, linked, problems, random_problem
 
-from byoc.memory.plan import METHODS, plan_buffers
-from byoc.memory.problem import ArenaPlan, ArenaProblem, ArenaStep
+from byoc.memory.arena import METHODS, ArenaPlan, ArenaProblem, ArenaStep, plan_buffers
 
 
 def moved(right: ArenaPlan, buffer: int, by: int) -> ArenaPlan:
@@ -38,7 +37,9 @@ def test_a_bound_too_high_by_one_is_refused(problem: ArenaProblem) -> None:
 
 
 def test_a_bound_of_a_search_that_is_too_high_is_refused() -> None:
-    right = next(p for seed in range(99) if (p := plan_buffers(random_problem(seed, 9))).proof == "search")
+    right = next(
+        p for seed in range(99) if (p := plan_buffers(random_problem(seed, 9))).proof == "search"
+    )
 
     assert check(right) == []
     wrong = replace(right, bound=right.bound + 1, size=right.size + 1)

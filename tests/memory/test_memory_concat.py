@@ -3,8 +3,8 @@
 from checkers.arena_check import check
 from support import prepared
 
-from byoc.memory.model import CONVENTIONS, MemoryModel, read_memory_model
-from byoc.memory.plan import plan_buffers
+from byoc.memory.arena import plan_buffers
+from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 
 # x, made into a by Exp, could be written over; in the row of the Concat both are needed.
 NET = """g (float[2, 4] x) => (float[2, 4] b, float[6, 4] y) {

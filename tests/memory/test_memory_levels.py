@@ -7,13 +7,23 @@ import pytest
 from checkers.scratchpad_check import check
 
 from byoc.errors import InputError
-from byoc.memory.levels import Access, LoadAction, Residency, RunAction, AccessSchedule, StoreAction, ScheduledStep, plan_scratchpad
+from byoc.memory.scratchpad import (
+    Access,
+    AccessSchedule,
+    LoadAction,
+    RunAction,
+    ScheduledStep,
+    StoreAction,
+    plan_scratchpad,
+)
+from byoc.memory.scratchpad._scratchpad_plan import Residency
 
 
 def chain(*sizes: int, staging: int = 0) -> AccessSchedule:
     """Return turns that each read a buffer and make the next, from input to output."""
     turns = tuple(
-        ScheduledStep(f"t{n}", (Access(n), Access(n + 1, writes=True)), staging) for n in range(len(sizes) - 1)
+        ScheduledStep(f"t{n}", (Access(n), Access(n + 1, writes=True)), staging)
+        for n in range(len(sizes) - 1)
     )
     names = tuple(f"b{n}" for n in range(len(sizes)))
     return AccessSchedule(names, sizes, turns, frozenset({0}), frozenset({len(sizes) - 1}))
@@ -25,7 +35,9 @@ def residual(pinned: bool = False) -> AccessSchedule:
         ScheduledStep("stem", (Access(0), Access(1, writes=True))),
         ScheduledStep("up", (Access(1), Access(2, writes=True))),
         ScheduledStep("down", (Access(2, pinned=pinned), Access(3, writes=True, pinned=pinned))),
-        ScheduledStep("add", (Access(3), Access(1), Access(4, writes=True)), may_overwrite=((4, 3), (4, 1))),
+        ScheduledStep(
+            "add", (Access(3), Access(1), Access(4, writes=True)), may_overwrite=((4, 3), (4, 1))
+        ),
     )
     names = ("b0", "b1", "b2", "b3", "b4")
     return AccessSchedule(names, (4, 6, 10, 6, 6), turns, frozenset({0}), frozenset({4}))
@@ -89,7 +101,11 @@ def test_a_load_is_early_by_as_much_as_was_asked_for_and_its_place_is_free() -> 
     pins = (Access(0, pinned=True),)
     idle = tuple(ScheduledStep(f"idle{n}", (Access(1),)) for n in range(3))
     schedule = AccessSchedule(
-        ("a", "b"), (4, 4), (*idle, ScheduledStep("use", pins)), inputs=frozenset({0, 1}), outputs=frozenset()
+        ("a", "b"),
+        (4, 4),
+        (*idle, ScheduledStep("use", pins)),
+        inputs=frozenset({0, 1}),
+        outputs=frozenset(),
     )
 
     for prefetch in (0, 1, 2, 9):
@@ -110,7 +126,12 @@ def test_a_load_waits_for_its_place() -> None:
     plan = plan_scratchpad(schedule, size=8, prefetch=1)
 
     assert [type(action) for action in plan.actions] == [LoadAction, RunAction, LoadAction, RunAction]
-    assert [type(a) for a in plan_scratchpad(schedule, size=10).actions] == [LoadAction, LoadAction, RunAction, RunAction]
+    assert [type(a) for a in plan_scratchpad(schedule, size=10).actions] == [
+        LoadAction,
+        LoadAction,
+        RunAction,
+        RunAction,
+    ]
     check(plan)
 
 
@@ -186,7 +207,10 @@ def test_what_cannot_be_executed_is_refused() -> None:
         ({"turns": (ScheduledStep("t", (Access(0), Access(0))),)}, "turn t: a buffer has two accesses"),
         ({"turns": (ScheduledStep("t", (Access(9),)),)}, "turn t: there is no buffer 9"),
         ({"turns": (ScheduledStep("t", (Access(0),), staging=-1),)}, "turn t: staging of -1"),
-        ({"turns": (ScheduledStep("t", (Access(0, staging=-1),)),)}, "turn t: b0 has -1 bytes of staging"),
+        (
+            {"turns": (ScheduledStep("t", (Access(0, staging=-1),)),)},
+            "turn t: b0 has -1 bytes of staging",
+        ),
         ({"turns": (ScheduledStep("t", (Access(0),), may_overwrite=((1, 0),)),)}, "turn t: over"),
         ({"sizes": (8, 8, 4), "turns": (_updating(), *good.turns[1:])}, "b1 is to be written, and b0"),
         ({"sizes": (8, 8, 4), "turns": (_reading(), *good.turns)}, "b0 is to be written, and b0"),

@@ -8,7 +8,17 @@ from checkers.scratchpad_check import check, objections
 from memory_levels_random import random_schedule
 
 from byoc.errors import InputError
-from byoc.memory.levels import Access, Action, ScratchpadPlan, LoadAction, RunAction, AccessSchedule, StoreAction, ScheduledStep, plan_scratchpad
+from byoc.memory.scratchpad import (
+    Access,
+    AccessSchedule,
+    LoadAction,
+    RunAction,
+    ScheduledStep,
+    ScratchpadPlan,
+    StoreAction,
+    plan_scratchpad,
+)
+from byoc.memory.scratchpad._scratchpad_plan import Action
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +127,9 @@ def test_two_residents_of_a_turn_cannot_overlap(plan: ScratchpadPlan) -> None:
     refused = 0
     for number, action in enumerate(plan.actions):
         places = (
-            [place for place in action.addresses if place is not None] if isinstance(action, RunAction) else []
+            [place for place in action.addresses if place is not None]
+            if isinstance(action, RunAction)
+            else []
         )
         if isinstance(action, RunAction) and len(set(places)) > 1:
             same = tuple(None if place is None else places[0] for place in action.addresses)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memory_levels_random import exhaustive, random_schedule
 
 from byoc.errors import InputError
-from byoc.memory.levels import RunAction, plan_scratchpad
+from byoc.memory.scratchpad import RunAction, plan_scratchpad
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -38,7 +38,9 @@ def test_nearly_always_places_are_found_for_what_moves_the_fewest_bytes() -> Non
     assert sum(plan.moved == plan.bound for plan in plans) >= 38
     assert sum(plan.unlimited < plan.moved < plan.unkept for plan in plans) >= 20
     assert all(objections(plan) == [] for plan in plans)
-    assert any(isinstance(a, RunAction) and a.area for plan in plans for a in plan.actions)  # staging moved
+    assert any(
+        isinstance(a, RunAction) and a.area for plan in plans for a in plan.actions
+    )  # staging moved
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -48,7 +50,9 @@ def test_plans_of_longer_schedules_do_what_they_say(
 ) -> None:
     schedule = random_schedule(seed, turns=14, alignment=4)
     try:
-        plan = plan_scratchpad(schedule, 4 * size + 3, prefetch=prefetch, counts_boundary=counted, seconds=2.0)
+        plan = plan_scratchpad(
+            schedule, 4 * size + 3, prefetch=prefetch, counts_boundary=counted, seconds=2.0
+        )
     except InputError:
         return
 

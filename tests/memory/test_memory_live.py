@@ -2,8 +2,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import chain, orders, peak, problems
 
-from byoc.memory.live import BEFORE_FIRST, find_live_ranges
-from byoc.memory.problem import ArenaProblem, ArenaStep
+from byoc.memory.arena import ArenaProblem, ArenaStep, find_live_ranges
+from byoc.memory.arena._live_ranges import BEFORE_FIRST
 
 
 def test_a_chain_holds_two_buffers_at_a_time() -> None:
@@ -55,7 +55,9 @@ def test_what_nobody_reads_is_there_where_it_is_made() -> None:
 
 
 def test_all_inputs_are_there_before_the_first_step() -> None:
-    problem = ArenaProblem(("x", "y", "z"), (8, 100, 1), (ArenaStep("a", (0,), (2,)),), frozenset({0, 1}))
+    problem = ArenaProblem(
+        ("x", "y", "z"), (8, 100, 1), (ArenaStep("a", (0,), (2,)),), frozenset({0, 1})
+    )
 
     assert find_live_ranges(problem, (0,)).peak == 108
 

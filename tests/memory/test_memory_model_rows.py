@@ -11,11 +11,10 @@ from checkers.stripes_check import check
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare_model
-from byoc.memory.model import read_memory_model
-from byoc.memory.model.rows import RowwiseModel, read_row_model
-from byoc.memory.report import plan_report, draw_striped
+from byoc.memory.reading import RowwiseModel, read_memory_model, read_row_model
+from byoc.memory.report import draw_striped, plan_report
 from byoc.memory.stripes import ALL_ROWS, SAME_ROW
+from byoc.model import prepare_model
 
 
 def _rows(text: str, opset: int = 17) -> RowwiseModel:

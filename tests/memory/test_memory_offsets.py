@@ -4,11 +4,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from problems import chain, linked, problems
 
-from byoc.memory.live import find_live_ranges
-from byoc.memory.offsets.climb import search_offsets, place_quickly
-from byoc.memory.offsets.compounds import Compound, CompoundPart, build_compounds
-from byoc.memory.offsets.packing import GreedyPacking
-from byoc.memory.problem import ArenaProblem, ArenaStep
+from byoc.memory.arena import (
+    ArenaProblem,
+    ArenaStep,
+    Compound,
+    CompoundPart,
+    GreedyPacking,
+    find_live_ranges,
+    search_offsets,
+)
+from byoc.memory.arena._compounds import build_compounds
+from byoc.memory.arena._offset_search import place_quickly
 
 part = st.builds(
     lambda size, first, more: CompoundPart(0, size, first, first + more),
@@ -16,7 +22,9 @@ part = st.builds(
     st.integers(0, 4),
     st.integers(0, 3),
 )
-two_parts = st.builds(lambda a, b: Compound((a, CompoundPart(a.size, b.size, b.first, b.last))), part, part)
+two_parts = st.builds(
+    lambda a, b: Compound((a, CompoundPart(a.size, b.size, b.first, b.last))), part, part
+)
 plain = st.lists(st.builds(lambda a: Compound((a,)), part), max_size=5)
 mixed = st.lists(st.one_of(st.builds(lambda a: Compound((a,)), part), two_parts), max_size=3)
 
@@ -91,7 +99,13 @@ def test_whatever_the_sequence_nothing_meets(parts: list[Compound], best_fit: bo
 
 
 def test_best_fit_takes_the_tightest_hole() -> None:
-    first = [CompoundPart(0, 4, 0, 9), CompoundPart(0, 5, 0, 1), CompoundPart(0, 1, 0, 9), CompoundPart(0, 3, 0, 1), CompoundPart(0, 2, 0, 9)]
+    first = [
+        CompoundPart(0, 4, 0, 9),
+        CompoundPart(0, 5, 0, 1),
+        CompoundPart(0, 1, 0, 9),
+        CompoundPart(0, 3, 0, 1),
+        CompoundPart(0, 2, 0, 9),
+    ]
     packing = GreedyPacking([Compound((p,)) for p in (*first, CompoundPart(0, 3, 5, 6))])
 
     assert packing.place(range(6)) == [0, 4, 9, 10, 13, 4]

@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, least_peak, peak, problems, random_problem
 
-from byoc.memory.live import find_live_ranges
-from byoc.memory.order.best import find_best_order, vary_order
-from byoc.memory.order.segments import split_segments
-from byoc.memory.problem import ArenaProblem
+from byoc.memory.arena import ArenaProblem, find_live_ranges
+from byoc.memory.arena._best_order import find_best_order, vary_order
+from byoc.memory.arena._segments import split_segments
 
 
 @settings(deadline=None)

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from problems import branches, chain, least_peak, problems
 
 from byoc.errors import InputError
-from byoc.memory.order.best import OrderResult, find_best_order
-from byoc.memory.plan import METHODS, plan_buffers, plan_by_methods
-from byoc.memory.problem import ArenaProblem, ArenaStep
+from byoc.memory.arena import METHODS, ArenaProblem, ArenaStep, plan_buffers, plan_by_methods
+from byoc.memory.arena._best_order import OrderResult, find_best_order
 
 
 @settings(deadline=None, max_examples=40)

@@ -11,19 +11,19 @@ from checkers.scratchpad_check import check as check_levels
 from support import prepared
 
 from byoc.errors import InputError
-from byoc.memory.model import CONVENTIONS, get_convention
-from byoc.memory.problem import ArenaPlan, ArenaProblem, ArenaStep
+from byoc.memory.arena import ArenaPlan, ArenaProblem, ArenaStep
+from byoc.memory.reading import CONVENTIONS
+from byoc.memory.reading._memory_model import get_convention
 from byoc.memory.report import (
     MemoryOptions,
     MemoryReport,
-    StripedModel,
     build_memory_document,
-    plan_report,
     draw_plan,
     draw_striped,
+    plan_report,
     render_svg,
 )
-from byoc.memory.report.striped import plan_striped
+from byoc.memory.report._striped_report import StripedModel, plan_striped
 
 SVG = "{http://www.w3.org/2000/svg}"
 NET = """net (float[1, 4, 16, 16] x) => (float[1, 8, 8, 8] y) {
@@ -76,7 +76,9 @@ def test_striped_execution_has_no_bound_and_is_compared_with_that_of_whole_tenso
 
 
 def test_the_plan_that_is_told_is_the_one_that_was_asked_for() -> None:
-    report = _report(MemoryOptions(convention=CONVENTIONS["B"], method="best-fit", alignment=64, striped=False))
+    report = _report(
+        MemoryOptions(convention=CONVENTIONS["B"], method="best-fit", alignment=64, striped=False)
+    )
 
     assert (report.model.convention.name, report.plan.problem.alignment) == ("B", 64)
     assert report.rows[-1].name == "best-fit, as asked"
@@ -193,7 +195,9 @@ def test_the_boxes_of_a_picture_never_share_a_byte_and_a_step() -> None:
 
 def test_names_may_hold_anything() -> None:
     name = "<a href='x'>&\"\x01]]>\ud800"
-    problem = ArenaProblem((name, "y"), (8, 8), (ArenaStep(name, (0,), (1,)),), frozenset({0}), frozenset({1}))
+    problem = ArenaProblem(
+        (name, "y"), (8, 8), (ArenaStep(name, (0,), (1,)),), frozenset({0}), frozenset({1})
+    )
     plan = ArenaPlan(problem, (0,), (None, None), (0, 8), (0,), 16, 16, "total")
 
     text = render_svg(draw_plan(plan, name))

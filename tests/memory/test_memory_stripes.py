@@ -4,8 +4,9 @@ import pytest
 from checkers.stripes_check import check
 from support import prepared
 
-from byoc.memory.model.rows import RowwiseModel, read_row_model
-from byoc.memory.stripes import ALL_ROWS, SAME_ROW, RowLayer, RowNetwork, OperandRows, StripedPlan, RowTensor, stripe
+from byoc.memory.reading import RowwiseModel, read_row_model
+from byoc.memory.stripes import ALL_ROWS, SAME_ROW, OperandRows, RowLayer, RowTensor, StripedPlan, stripe
+from byoc.memory.stripes._striping_problem import RowNetwork
 
 
 def planned(
@@ -46,7 +47,10 @@ def test_bands_are_joined_where_nothing_overlaps() -> None:
 def test_window_of_a_kernel_with_a_stride_and_dilation() -> None:
     """Rows 2r-1, 2r+1 and 2r+3 are read: five rows live, and a sixth is never there with them."""
     tensors = [RowTensor("x", 32, 4), RowTensor("y", 32, 100), RowTensor("z", 16, 4)]
-    layers = [RowLayer("a", (("x", SAME_ROW),), ("y",)), RowLayer("b", (("y", OperandRows(5, 2, 1)),), ("z",))]
+    layers = [
+        RowLayer("a", (("x", SAME_ROW),), ("y",)),
+        RowLayer("b", (("y", OperandRows(5, 2, 1)),), ("z",)),
+    ]
     assert planned(tensors, layers, ["z"]).places["y"].window == 5
 
 
@@ -97,7 +101,10 @@ def test_reduction_eats_rows_as_they_come() -> None:
 
 def test_offsets_are_aligned() -> None:
     tensors = [RowTensor("x", 7, 10), RowTensor("y", 5, 6), RowTensor("z", 4, 3)]
-    layers = [RowLayer("a", (("x", OperandRows(3)),), ("y",), scratch=5), RowLayer("b", (("y", OperandRows(2)),), ("z",))]
+    layers = [
+        RowLayer("a", (("x", OperandRows(3)),), ("y",), scratch=5),
+        RowLayer("b", (("y", OperandRows(2)),), ("z",)),
+    ]
     plan = planned(tensors, layers, ["z"], alignment=16)
     assert all(place.offset % 16 == 0 for place in plan.places.values())
     assert plan.scratch["a"] % 16 == 0
@@ -118,12 +125,18 @@ def test_network_without_layers_holds_its_inputs() -> None:
         ([RowLayer("a", (("x", SAME_ROW),), ())], [], "writes nothing"),
         ([RowLayer("a", (("x", SAME_ROW),), ("y", "z"))], [], "different numbers of rows"),
         ([RowLayer("a", (("x", SAME_ROW),), ("y",), "reduction")], [], "no reduction"),
-        ([RowLayer("a", (("x", SAME_ROW),), ("y",)), RowLayer("a", (("x", SAME_ROW),), ("z",))], [], "same name"),
+        (
+            [RowLayer("a", (("x", SAME_ROW),), ("y",)), RowLayer("a", (("x", SAME_ROW),), ("z",))],
+            [],
+            "same name",
+        ),
         ([], ["y"], "nothing makes the output 'y'"),
     ],
 )
 def test_network_that_fits_not_together(layers: list[RowLayer], outputs: list[str], said: str) -> None:
-    tensors = {each.name: each for each in (RowTensor("x", 8, 4), RowTensor("y", 8, 4), RowTensor("z", 4, 4))}
+    tensors = {
+        each.name: each for each in (RowTensor("x", 8, 4), RowTensor("y", 8, 4), RowTensor("z", 4, 4))
+    }
     with pytest.raises(ValueError, match=said):
         RowNetwork(tensors, tuple(layers), ("x",), tuple(outputs))
 
@@ -194,7 +207,10 @@ def test_layer_below_padding_alone_is_run_and_lies_in_the_arena() -> None:
 
 def test_last_rows_that_nobody_reads_are_not_computed() -> None:
     tensors = [RowTensor("x", 8, 4), RowTensor("y", 8, 4), RowTensor("z", 3, 4)]
-    layers = [RowLayer("y", (("x", SAME_ROW),), ("y",)), RowLayer("z", (("y", OperandRows(1, 3)),), ("z",))]
+    layers = [
+        RowLayer("y", (("x", SAME_ROW),), ("y",)),
+        RowLayer("z", (("y", OperandRows(1, 3)),), ("z",)),
+    ]
     plan = planned(tensors, layers, ["z"])
     assert sum(band.rows for band in plan.bands if band.layer == "y") == 7
 

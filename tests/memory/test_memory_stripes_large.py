@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import SAME_ROW, RowLayer, RowNetwork, OperandRows, RowTensor, stripe
-from byoc.memory.stripes.blocks import build_blocks
-from byoc.memory.stripes.cuts import CascadeCuts
-from byoc.memory.stripes.pack import WindowPacker
-from byoc.memory.stripes.units import build_row_units
+from byoc.memory.stripes import SAME_ROW, OperandRows, RowLayer, RowTensor, stripe
+from byoc.memory.stripes._cascades import CascadeCuts
+from byoc.memory.stripes._row_blocks import build_blocks
+from byoc.memory.stripes._row_units import build_row_units
+from byoc.memory.stripes._striping_problem import RowNetwork
+from byoc.memory.stripes._window_packing import WindowPacker
 
 BLOCKS, CUTS, PACK = (sys.modules[each.__module__] for each in (build_blocks, CascadeCuts, WindowPacker))
 
@@ -65,7 +66,9 @@ def _chain(count: int) -> Numbers:
     tensors = [RowTensor("x", 16, 8), *(RowTensor(f"t{n}", 16, 8) for n in range(count))]
     layers = [
         RowLayer(
-            f"t{n}", ((tensors[n].name, OperandRows(3, 1, 1)), (tensors[max(n - 5, 0)].name, SAME_ROW)), (f"t{n}",)
+            f"t{n}",
+            ((tensors[n].name, OperandRows(3, 1, 1)), (tensors[max(n - 5, 0)].name, SAME_ROW)),
+            (f"t{n}",),
         )
         for n in range(count)
     ]
@@ -96,7 +99,9 @@ def test_search_that_is_cut_short_says_so(module: object, limit: str, said: str)
 
 def test_cascades_that_are_looked_at_are_counted() -> None:
     net = _chain(60)
-    network = RowNetwork({each.name: each for each in net.tensors}, (*net.layers,), ("x",), (*net.outputs,))
+    network = RowNetwork(
+        {each.name: each for each in net.tensors}, (*net.layers,), ("x",), (*net.outputs,)
+    )
     found = CascadeCuts(build_row_units(network))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(found, "left", 150_000)

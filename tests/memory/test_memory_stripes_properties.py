@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import RowNetwork, RowWindow, StripedPlan, stripe
+from byoc.memory.stripes import RowWindow, StripedPlan, stripe
+from byoc.memory.stripes._striping_problem import RowNetwork
 
 
 def planned(net: Numbers, alignment: int = 1) -> StripedPlan:
@@ -29,7 +30,9 @@ def test_plan_is_accepted(net: Numbers, alignment: int) -> None:
     rows = {layer.name: 0 for layer in net.layers}
     for band in plan.bands:
         rows[band.layer] += band.rows
-    steps = RowNetwork({each.name: each for each in net.tensors}, (*net.layers,), (*net.inputs,), ()).steps
+    steps = RowNetwork(
+        {each.name: each for each in net.tensors}, (*net.layers,), (*net.inputs,), ()
+    ).steps
     assert all(rows.values())
     assert all(rows[name] <= max(steps[name], rows[name] * (steps[name] == 1)) for name in rows)
 

@@ -14,9 +14,12 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "memory")]
 
 from minimalloc import Instance, read_instance  # noqa: E402 - needs the path
 
-from byoc.memory.offsets.climb import search_offsets  # noqa: E402
-from byoc.memory.offsets.compounds import Compound, CompoundPart  # noqa: E402
-from byoc.memory.offsets.packing import GreedyPacking  # noqa: E402
+from byoc.memory.arena import (  # noqa: E402
+    Compound,
+    CompoundPart,
+    GreedyPacking,  # noqa: E402
+    search_offsets,  # noqa: E402
+)
 
 
 def main(arguments: Sequence[str]) -> int:

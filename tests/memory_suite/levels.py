@@ -15,10 +15,10 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from checkers.scratchpad_check import objections  # noqa: E402 - needs the path
 from networks import twelve  # noqa: E402
 
-from byoc.memory.levels import LoadAction, StoreAction  # noqa: E402
-from byoc.memory.model import read_problem  # noqa: E402
-from byoc.memory.plan import plan_buffers  # noqa: E402
-from byoc.memory.report.report import plan_for_scratchpad  # noqa: E402
+from byoc.memory.arena import plan_buffers  # noqa: E402
+from byoc.memory.reading._memory_model import read_problem  # noqa: E402
+from byoc.memory.report._memory_report import plan_for_scratchpad  # noqa: E402
+from byoc.memory.scratchpad import LoadAction, StoreAction  # noqa: E402
 
 _SIZES = (128, 512, 2048)
 _ALIGNMENT = 64

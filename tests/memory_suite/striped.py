@@ -3,7 +3,7 @@
     python tests/memory_suite/striped.py [NAME ...]
 
 For each network: the bound on any arena that executes layer by layer (LB* of convention C, proven by
-`byoc.memory.plan`), the bytes of the striped arena with scratch, their ratio, the seconds that planning
+`byoc.memory.arena._arena_planner`), the bytes of the striped arena with scratch, their ratio, the seconds that planning
 took, and the largest error against onnxruntime when the plan was executed in an arena of that size.
 """
 
@@ -19,8 +19,9 @@ from arena import error, execute, plan_rows, random_feeds, read_rows, reference 
 from checkers.stripes_check import check  # noqa: E402
 from networks import twelve  # noqa: E402 - needs the path
 
-from byoc.memory.model import CONVENTIONS, read_problem  # noqa: E402
-from byoc.memory.plan import plan_buffers as plan_layers  # noqa: E402
+from byoc.memory.arena import plan_buffers as plan_layers  # noqa: E402
+from byoc.memory.reading import CONVENTIONS
+from byoc.memory.reading._memory_model import read_problem  # noqa: E402
 
 _ALIGNMENT = 64
 

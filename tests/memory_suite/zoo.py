@@ -17,10 +17,10 @@ from onnx import ModelProto  # noqa: E402
 
 from byoc import zoo  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
-from byoc.graph.load import Model, prepare_model  # noqa: E402
-from byoc.memory.model import CONVENTIONS, read_memory_model  # noqa: E402
-from byoc.memory.plan import plan_buffers  # noqa: E402
-from byoc.pipeline import load_model  # noqa: E402
+from byoc.memory.arena import plan_buffers  # noqa: E402
+from byoc.memory.reading import CONVENTIONS, read_memory_model  # noqa: E402
+from byoc.model import Model, prepare_model  # noqa: E402
+from byoc.stages import load_model  # noqa: E402
 
 _MOST_NODES = 20_000
 

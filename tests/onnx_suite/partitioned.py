@@ -18,15 +18,14 @@ from strategies import Alternating, Random
 from suite import Case, Values
 
 import byoc
-from byoc.bundle.staging import stage_bundle
-from byoc.bundle.write import build_manifest, write_bundle, write_manifest
-from byoc.graph.load import prepare_model
+from byoc.bundle import build_manifest, stage_bundle, write_bundle, write_manifest
+from byoc.model import prepare_model
+from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.placement import Strategy
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.plan import Plan
-from byoc.rules.load import Target, load_rules
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
-from byoc.verify.compare import Verification, compare_tensors, require_passed
+from byoc.placement.strategies import AllSupported
+from byoc.planning import Plan
+from byoc.rules import Target, load_rules
+from byoc.verification import Verification, compare_tensors, require_passed
 
 COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"

@@ -13,9 +13,7 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from byoc.graph.copying import copy_without
-from byoc.graph.outline import MAX_IR
-from byoc.graph.walk import walk_graphs
+from byoc.model import MAX_IR, copy_without, walk_graphs
 
 # What onnxruntime 1.31 reads. Newer models are lowered to it where that changes no operator.
 NEWEST_OPSET = 26

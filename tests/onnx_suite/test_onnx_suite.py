@@ -7,7 +7,7 @@ import pytest
 from partitioned import WAYS, check, differs
 from suite import NEWEST_OPSET, Case, collect
 
-from byoc.runtime.onnxrt import has_runtime
+from byoc.onnxrt import has_runtime
 
 pytestmark = pytest.mark.skipif(not has_runtime(), reason="onnxruntime is not installed")
 

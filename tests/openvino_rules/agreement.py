@@ -8,9 +8,8 @@ from cases import OneNode
 from oracle import Answer, ask
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.load import Target
+from byoc.model import prepare_model
+from byoc.rules import Target, annotate_graph
 
 # OpenVINO computes these right on some processors only: the answer on this one does not count.
 _SOME_PROCESSORS = {

@@ -15,10 +15,9 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from oracle import Data, Question
 
-from byoc.graph.extract import extract_nodes
-from byoc.graph.load import Model, prepare_model
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
-from byoc.zoo.classics import ClassicModels
+from byoc.model import Model, extract_nodes, prepare_model
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.zoo._classic_models import ClassicModels
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
 

@@ -16,7 +16,7 @@ from agreement import goal_missed, judge, table  # noqa: E402 - needs the path
 from cases import light_nodes, operator_tests  # noqa: E402
 from oracle import openvino_version  # noqa: E402
 
-from byoc.rules.load import load_rules  # noqa: E402
+from byoc.rules import load_rules  # noqa: E402
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,8 +12,8 @@ from onnx import helper
 from oracle import Answer, Data, Question, ask, openvino_version
 from support import parse
 
-from byoc.rules.load import load_rules
-from byoc.runtime.onnxrt import has_runtime
+from byoc.onnxrt import has_runtime
+from byoc.rules import load_rules
 
 pytestmark = [
     pytest.mark.openvino,

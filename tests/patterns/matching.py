@@ -2,11 +2,11 @@
 
 from collections.abc import Container
 
-from byoc.graph.index import GraphIndex
-from byoc.patterns.match import Match, find_matches_at
-from byoc.patterns.pattern import Pattern
-from byoc.patterns.search import PatternSearch
-from byoc.patterns.table import NodeTable
+from byoc.model import GraphIndex
+from byoc.patterns import Match, Pattern
+from byoc.patterns._matcher import find_matches_at
+from byoc.patterns._node_table import NodeTable
+from byoc.patterns._pattern_search import PatternSearch
 
 
 def match_at(pattern: Pattern, node: int, index: GraphIndex, free: Container[int]) -> Match | None:

@@ -16,16 +16,14 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from strategies import Random
 
 from byoc.errors import InputError
-from byoc.graph.index import GraphIndex
-from byoc.graph.load import Model, prepare_model
-from byoc.graph.values import get_constant_value
-from byoc.patterns.pattern import parse_pattern
+from byoc.model import GraphIndex, Model, get_constant_value, prepare_model
+from byoc.patterns import parse_pattern
 from byoc.placement import Strategy
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.rules.load import Target
-from byoc.rules.schema import CompositeRule, OpRule, RuleFile
-from byoc.runtime.samples import sample_inputs
-from byoc.verify.run import run_plain
+from byoc.placement.strategies import AllSupported
+from byoc.rules import OpRule, Target
+from byoc.rules._rule_schema import CompositeRule, RuleFile
+from byoc.runtime import sample_inputs
+from byoc.verification import run_plain
 
 SHAPE = [1, 4, 3, 3]
 ONE, TWO = ("Relu", "Abs", "Neg", "Identity", "Tanh"), ("Add", "Mul", "Sub", "Max")

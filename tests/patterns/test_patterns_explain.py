@@ -3,9 +3,8 @@
 import pytest
 from support import prepared
 
-from byoc.patterns.explain import NearMiss, find_near_misses
-from byoc.patterns.pattern import Pattern, parse_pattern
-from byoc.verdict import YES, Mark, refuse
+from byoc.errors import YES, Mark, refuse
+from byoc.patterns import NearMiss, Pattern, find_near_misses, parse_pattern
 
 ONES = ",".join("1" * 16)
 HEAD = f"""g (float[1,4,2,2] x, float[1,4,2,2] z) => (float[1,4,2,2] out)
@@ -16,7 +15,9 @@ CONV_BN_RELU = parse_pattern(
     "conv_bn_relu",
     "c = Conv <group = 1> (x, w!, b?)\nn = BatchNormalization(c, s, bias, mean, var)\ny = Relu(n)",
 )
-GELU = parse_pattern("gelu", "d = Div(x, 1.4142)\ne = Erf(d)\na = Add(e, 1)\nm = Mul(x, a)\ny = Mul(m, 0.5)")
+GELU = parse_pattern(
+    "gelu", "d = Div(x, 1.4142)\ne = Erf(d)\na = Add(e, 1)\nm = Mul(x, a)\ny = Mul(m, 0.5)"
+)
 NOTHING = Mark(refuse("no"))
 
 
@@ -76,7 +77,9 @@ def misses(body: str, pattern: Pattern, node: int | None = None, **special: Mark
         ),
         (
             "c0 = Conv (x, w)\n out = Relu (c0)",
-            parse_pattern("p", "c = Conv(x, w)\ny = Relu(c)", check=lambda facts: f"no {facts['y']['op']} here"),
+            parse_pattern(
+                "p", "c = Conv(x, w)\ny = Relu(c)", check=lambda facts: f"no {facts['y']['op']} here"
+            ),
             "matched to its last line; check: no Relu here",
         ),
         (

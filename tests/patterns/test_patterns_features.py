@@ -13,15 +13,14 @@ from cutting import planned
 from strategies import Random
 from support import parse as onnx_text
 
-from byoc.graph.load import prepare_model
-from byoc.patterns.group import group_units
-from byoc.patterns.pattern import parse_pattern
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.rules.load import Target
-from byoc.rules.schema import CompositeRule, OpRule, RuleFile
-from byoc.runtime.samples import sample_inputs
-from byoc.verdict import YES, Mark
-from byoc.verify.run import run_plain
+from byoc.errors import YES, Mark
+from byoc.model import prepare_model
+from byoc.patterns import group_units, parse_pattern
+from byoc.placement.strategies import AllSupported
+from byoc.rules import OpRule, Target
+from byoc.rules._rule_schema import CompositeRule, RuleFile
+from byoc.runtime import sample_inputs
+from byoc.verification import run_plain
 
 HEAD = """g (float[1,4,2,2] x, float[1,4,2,2] z) => (float[1,4,2,2] out)
 <float[4,4,1,1] w = {0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8},

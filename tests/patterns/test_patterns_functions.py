@@ -7,15 +7,15 @@ from cutting import planned
 from matching import match_at
 from support import parse as onnx_text
 
-from byoc.graph.composites import Composite, make_composite_functions
-from byoc.graph.load import prepare_model
-from byoc.patterns.operators import function_label, operator_names
-from byoc.patterns.pattern import parse_pattern
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.rules.load import Target
-from byoc.rules.schema import CompositeRule, OpRule, RuleFile
-from byoc.runtime.samples import sample_inputs
-from byoc.verify.run import run_plain
+from byoc.model import Composite, prepare_model
+from byoc.model._composite_functions import make_composite_functions
+from byoc.patterns import parse_pattern
+from byoc.patterns._operator_schemas import function_label, operator_names
+from byoc.placement.strategies import AllSupported
+from byoc.rules import OpRule, Target
+from byoc.rules._rule_schema import CompositeRule, RuleFile
+from byoc.runtime import sample_inputs
+from byoc.verification import run_plain
 
 
 def instances(body: str, *patterns: str, opset: int = 17, domain: str = "acme") -> list[Composite]:

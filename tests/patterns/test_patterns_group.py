@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from onnx import helper
 from support import prepared
 
-from byoc.graph.index import GraphIndex, get_stated_types
-from byoc.patterns.group import Unit, group_units
-from byoc.patterns.pattern import Pattern, parse_pattern
-from byoc.verdict import YES, Mark, refuse
+from byoc.errors import YES, Mark, refuse
+from byoc.model import GraphIndex, get_stated_types
+from byoc.patterns import Pattern, Unit, group_units, parse_pattern
 
 CONV_RELU = parse_pattern("conv_relu", "c = Conv(x, w, b?)\ny = Relu(c)")
 CONV_ADD_RELU = parse_pattern("conv_add_relu", "c = Conv(x, w, b?)\na = Add(c, z)\ny = Relu(a)")
@@ -111,7 +110,10 @@ def test_names() -> None:
 def test_matches_of_one_pattern_are_taken_in_the_order_of_the_nodes() -> None:
     index = prepared("g (float[2] x) => (float[2] c) { a = Neg (x)\n b = Neg (a)\n c = Neg (b) }").index
     pair = parse_pattern("pair", "a = Neg(x)\ny = Neg(a)")
-    assert summary(group_units(index, [pair], marks(index))) == [("b", (0, 1), "pair"), ("c", (2,), None)]
+    assert summary(group_units(index, [pair], marks(index))) == [
+        ("b", (0, 1), "pair"),
+        ("c", (2,), None),
+    ]
 
 
 PATTERNS = [

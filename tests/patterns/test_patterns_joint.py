@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import prepared
 
-from byoc.graph.index import GraphIndex
-from byoc.patterns.joint import JointUnit, join_units
-from byoc.patterns.unit import Unit
-from byoc.verdict import YES, Mark, refuse
+from byoc.errors import YES, Mark, refuse
+from byoc.model import GraphIndex
+from byoc.patterns import JointUnit, Unit, join_units
 
 TAKEN = Mark(YES, "ops[0]")
 # What `first` has as {a, d} and `second` as {b, c} would be a circle: a -> b, c -> d.
@@ -120,7 +119,10 @@ def test_overlapping_units_become_one() -> None:
     second = [unit(index, 0), unit(index, 1, 2), unit(index, 3)]
     found = join_units(index, [first, second], [[TAKEN] * 4] * 2)
     assert [one.nodes for one in found] == [(0, 1, 2), (3,)]
-    assert [[part.nodes for part in parts] for parts in found[0].on_device] == [[(0, 1), (2,)], [(0,), (1, 2)]]
+    assert [[part.nodes for part in parts] for parts in found[0].on_device] == [
+        [(0, 1), (2,)],
+        [(0,), (1, 2)],
+    ]
 
 
 def test_what_would_wait_in_a_circle_is_taken_apart_on_the_later_accelerator() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from byoc.patterns.pattern import parse_pattern
-from byoc.patterns.syntax import AttributeTest, PatternOperand
+from byoc.patterns import parse_pattern
+from byoc.patterns._pattern_syntax import AttributeTest, PatternOperand
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,11 @@ def test_what_a_line_says() -> None:
         AttributeTest("auto_pad", ("SAME, (UPPER)",), text='"SAME, (UPPER)"'),
         AttributeTest("pads", ((0, 0),), text="[0, 0]"),
     )
-    assert line.operands == (PatternOperand("x"), PatternOperand("w", constant=True), PatternOperand("b", True, True))
+    assert line.operands == (
+        PatternOperand("x"),
+        PatternOperand("w", constant=True),
+        PatternOperand("b", True, True),
+    )
 
 
 def test_literals() -> None:
@@ -96,7 +100,9 @@ def test_literals() -> None:
 
 
 def test_an_operator_of_another_domain_is_taken_on_trust() -> None:
-    assert parse_pattern("p", "y = com.acme.Fused <mode = 'x'> (x, y1, ...)").lines[0].ops == ("com.acme.Fused",)
+    assert parse_pattern("p", "y = com.acme.Fused <mode = 'x'> (x, y1, ...)").lines[0].ops == (
+        "com.acme.Fused",
+    )
 
 
 def test_hostile_texts_take_no_time() -> None:

@@ -4,9 +4,8 @@ import pytest
 from matching import match_at
 from support import prepared
 
-from byoc.graph.index import GraphIndex
-from byoc.patterns.match import Match
-from byoc.patterns.pattern import parse_pattern
+from byoc.model import GraphIndex
+from byoc.patterns import Match, parse_pattern
 
 CONV_RELU = "c = Conv(x, w, b?)\ny = Relu(c)"
 HEAD = "g (float[1,1,4,4] x, float[1,1,1,1] w, float[1] b, float[1,1,4,4] z) => (float[1,1,4,4] out)"

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, helper
 
-from byoc.graph.index import GraphIndex
-from byoc.patterns.group import group_units
-from byoc.patterns.order import ContractionOrder
-from byoc.patterns.pattern import parse_pattern
-from byoc.verdict import YES, Mark
+from byoc.errors import YES, Mark
+from byoc.model import GraphIndex
+from byoc.patterns import group_units, parse_pattern
+from byoc.patterns._contraction_order import ContractionOrder
 
 
 def index_of(nodes: Sequence[NodeProto]) -> GraphIndex:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from byoc.patterns.form import PatternForm
-from byoc.patterns.pattern import Pattern, parse_pattern
-from byoc.patterns.syntax import PatternOperand, PatternLine
+from byoc.patterns import Pattern, PatternForm, PatternLine, parse_pattern
+from byoc.patterns._pattern_syntax import PatternOperand
 
 
 def test_lines_operators_and_operands() -> None:
@@ -21,7 +20,12 @@ def test_lines_operators_and_operands() -> None:
         (
             PatternForm(
                 (
-                    PatternLine(("c",), ("Conv",), (PatternOperand("x"), PatternOperand("w"), PatternOperand("b", True)), 3),
+                    PatternLine(
+                        ("c",),
+                        ("Conv",),
+                        (PatternOperand("x"), PatternOperand("w"), PatternOperand("b", True)),
+                        3,
+                    ),
                     PatternLine(("a",), ("Add", "Sum"), (PatternOperand("c"), PatternOperand("x")), 4),
                     PatternLine(("_y1",), ("Relu",), (PatternOperand("a"),), 6),
                 ),

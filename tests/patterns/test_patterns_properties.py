@@ -13,19 +13,15 @@ from onnx import NodeProto, helper
 from strategies import Random
 from support import prepared
 
-from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare_model
-from byoc.patterns.candidates import find_candidates
-from byoc.patterns.form import PatternForm
-from byoc.patterns.group import group_units
-from byoc.patterns.pattern import Pattern, parse_pattern
-from byoc.patterns.syntax import PatternLine
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.rules.load import Target
-from byoc.rules.schema import CompositeRule, OpRule, RuleFile
-from byoc.runtime.samples import sample_inputs
-from byoc.verdict import YES, Mark, refuse
-from byoc.verify.run import run_plain
+from byoc.errors import YES, Mark, refuse
+from byoc.model import GraphIndex, prepare_model
+from byoc.patterns import Pattern, PatternForm, PatternLine, group_units, parse_pattern
+from byoc.patterns._candidates import find_candidates
+from byoc.placement.strategies import AllSupported
+from byoc.rules import OpRule, Target
+from byoc.rules._rule_schema import CompositeRule, RuleFile
+from byoc.runtime import sample_inputs
+from byoc.verification import run_plain
 
 _INPUTS = {"Neg": 1, "Abs": 1, "Add": 2, "Mul": 2, "Sub": 2, "Split": 1}
 _COMMUTATIVE = {"Add", "Mul"}

@@ -7,22 +7,15 @@ from cutting import planned
 from strategies import Alternating, Random
 from support import prepared
 
-from byoc.costs.load import load_device_costs, load_host_costs
-from byoc.costs.pose import pose
-from byoc.costs.problem import PlacementDevice
-from byoc.graph.index import GraphIndex
-from byoc.graph.load import Model, prepare_model
-from byoc.graph.unshare import unshare_dequantize
-from byoc.patterns.group import group_units
-from byoc.patterns.joint import join_units
-from byoc.patterns.pattern import Pattern, parse_pattern
-from byoc.patterns.unit import Unit
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.rules.load import Target
-from byoc.rules.schema import CompositeRule, OpRule, RuleFile
-from byoc.runtime.samples import sample_inputs
-from byoc.verdict import YES, Mark, refuse
-from byoc.verify.run import run_plain
+from byoc.costs import PlacementDevice, load_device_costs, load_host_costs, pose
+from byoc.errors import YES, Mark, refuse
+from byoc.model import GraphIndex, Model, prepare_model, unshare_dequantize
+from byoc.patterns import Pattern, Unit, group_units, join_units, parse_pattern
+from byoc.placement.strategies import AllSupported
+from byoc.rules import OpRule, Target
+from byoc.rules._rule_schema import CompositeRule, RuleFile
+from byoc.runtime import sample_inputs
+from byoc.verification import run_plain
 
 HEAD = """g (float[1,2,4,4] x) => (float[1,2,4,4] out)
 <float s = {0.1}, int8 z = {0}, int8[2,2,1,1] wq = {1,2,3,4}, float ws = {0.05},
@@ -160,7 +153,9 @@ def test_what_is_accepted_as_it_stands_needs_no_group() -> None:
 
 def test_must_is_of_the_whole_unit() -> None:
     index = unshare_dequantize(model(CHAIN)).index
-    given = marks(index, c=Mark(YES, "ops[1]", is_required=True, accepts_plain=False, accepts_quantized=True))
+    given = marks(
+        index, c=Mark(YES, "ops[1]", is_required=True, accepts_plain=False, accepts_quantized=True)
+    )
     units = {unit.name: unit for unit in group_units(index, [CONV_RELU], given)}
     assert [units[name].must for name in ("r", "c2")] == [True, False]
 

@@ -5,14 +5,10 @@ from collections.abc import Mapping
 import pytest
 from support import prepared
 
-from byoc.graph.load import Model
-from byoc.graph.unshare import unshare_dequantize
-from byoc.patterns.explain import find_near_misses
-from byoc.patterns.group import group_units
-from byoc.patterns.pattern import Pattern, parse_pattern
-from byoc.patterns.unit import Unit
-from byoc.rules.library import read_library
-from byoc.verdict import YES, Mark, refuse
+from byoc.errors import YES, Mark, refuse
+from byoc.model import Model, unshare_dequantize
+from byoc.patterns import Pattern, Unit, find_near_misses, group_units, parse_pattern
+from byoc.rules import read_library
 
 QDQ_CONV = parse_pattern("qdq_conv", read_library().get("qdq_conv").pattern)
 # It reads what is quantized, and makes what has to be.

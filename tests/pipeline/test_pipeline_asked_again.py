@@ -13,15 +13,8 @@ from failing import on_devices, working
 from faulty import REASON, faulty  # noqa: F401 - a fixture
 from support import parse
 
-from byoc import MissingRuntimeError
-from byoc.codegen import (
-    Artifact,
-    CompileError,
-    Executor,
-    NoOptions,
-    Region,
-    ResourceError,
-)
+from byoc.codegen import Artifact, CompileError, Executor, NoOptions, Region, ResourceError
+from byoc.errors import MissingRuntimeError
 
 
 @pytest.mark.usefixtures("faulty")

@@ -10,8 +10,8 @@ from test_pipeline_regressions import COSTS
 
 import byoc
 from byoc.codegen import find_codegen
-from byoc.graph.index import GraphIndex, get_stated_types
-from byoc.verify.run import run_plain
+from byoc.model import GraphIndex, get_stated_types
+from byoc.verification import run_plain
 
 LOOP = """g (float[2] x, int64 n) => (float[2] y, float[k, 2] all)
     <bool yes = {1}, float[2] one = {1, 1}> {

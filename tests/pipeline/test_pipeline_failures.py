@@ -14,8 +14,9 @@ from failing import on_devices, working
 from faulty import REASON, faulty  # noqa: F401 - a fixture
 from support import VANILLA, Ran, parse
 
-from byoc import InputError, partition
-from byoc.report.text import summarize_report
+from byoc.errors import InputError
+from byoc.pipeline import partition
+from byoc.reporting._report_text import summarize_report
 
 IN_PROCESS = {
     "refuses": REASON,

@@ -9,8 +9,9 @@ import pytest
 from cutting import CHAIN, HOST_ONLY, ramp, same_as_original
 from support import VANILLA, Ran, parse
 
-from byoc import fastest, partition
+from byoc.comparison import fastest
 from byoc.errors import InputError
+from byoc.pipeline import partition
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 run()
             return [[each - 0.001, each, each + 0.001] for each in seconds]
 
-        monkeypatch.setattr("byoc.trials.in_turn", in_turn)
+        monkeypatch.setattr("byoc.comparison._autotune.in_turn", in_turn)
 
     return replace
 

@@ -13,9 +13,9 @@ from cutting import planned
 from support import VANILLA, parse
 
 import byoc
-from byoc import plugins
 from byoc.placement import Placement, Problem
-from byoc.rules.load import load_rules
+from byoc.rules import load_rules
+from byoc.support import _plugins as plugins
 
 MODEL = "g (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sin(a)\n y = Relu(b) }"
 

@@ -12,17 +12,13 @@ from random_graphs import GraphMaker
 from strategies import Random
 from support import VANILLA
 
-from byoc.bundle.read import open_bundle
-from byoc.bundle.staging import stage_bundle
-from byoc.bundle.write import build_manifest, write_bundle, write_manifest
-from byoc.graph.load import Model, prepare_model
-from byoc.placement import is_contraction_acyclic
-from byoc.plan import Plan
-from byoc.rules.load import Target, load_rules
-from byoc.rules.schema import OpRule
-from byoc.runtime.samples import sample_inputs
-from byoc.verify.compare import compare_tensors
-from byoc.verify.run import run_plain, verify_bundle
+from byoc.bundle import build_manifest, open_bundle, stage_bundle, write_bundle, write_manifest
+from byoc.model import Model, prepare_model
+from byoc.placement._form_regions import is_contraction_acyclic
+from byoc.planning import Plan
+from byoc.rules import OpRule, Target, load_rules
+from byoc.runtime import sample_inputs
+from byoc.verification import compare_tensors, run_plain, verify_bundle
 
 _OPS = (
     "Conv",

@@ -10,11 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 from support import VANILLA, parse, prepared
 
 import byoc
-from byoc.graph.load import prepare_model
-from byoc.patterns.group import group_units
-from byoc.patterns.pattern import parse_pattern as parse_pattern
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.load import load_rules
+from byoc.model import prepare_model
+from byoc.patterns import group_units, parse_pattern
+from byoc.rules import annotate_graph, load_rules
 
 COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"

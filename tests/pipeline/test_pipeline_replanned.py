@@ -17,18 +17,12 @@ from hypothesis import strategies as st
 from random_graphs import GraphMaker
 from support import parse
 
-from byoc import load, partition
-from byoc.codegen import (
-    Artifact,
-    CompileError,
-    NoOptions,
-    Operation,
-    Region,
-)
-from byoc.plan import _refusals
-from byoc.precision.budget import Budget
-from byoc.precision.conclude import Precision
-from byoc.report.text import summarize_report
+from byoc.codegen import Artifact, CompileError, NoOptions, Operation, Region
+from byoc.pipeline import partition
+from byoc.planning import _refusals
+from byoc.quantization import Budget, Precision
+from byoc.reporting._report_text import summarize_report
+from byoc.runtime import load
 
 LONG = """
 long (float[1, 4] x) => (float[1, 4] y) {

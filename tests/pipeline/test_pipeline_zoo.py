@@ -9,10 +9,9 @@ import pytest
 from support import VANILLA
 
 import byoc
-from byoc.runtime.samples import sample_inputs
-from byoc.verify.compare import compare_tensors
-from byoc.verify.run import run_plain
-from byoc.zoo.classics import ClassicModels
+from byoc.runtime import sample_inputs
+from byoc.verification import compare_tensors, run_plain
+from byoc.zoo._classic_models import ClassicModels
 
 STRATEGIES = ("min-cut", "all-supported")
 SIMULATED = ("bvlc_alexnet", "inception_v1", "shufflenet", "squeezenet", "zfnet512")
@@ -49,7 +48,9 @@ def test_partitioned_model_runs_in_plain_onnxruntime(name: str, strategy: str) -
 
     onnx.checker.check_model(result.model, full_check=True)
     inputs = sample_inputs(model.index)
-    errors = compare_tensors(run_plain(model.proto, model, inputs), run_plain(result.model, model, inputs))
+    errors = compare_tensors(
+        run_plain(model.proto, model, inputs), run_plain(result.model, model, inputs)
+    )
 
     assert [error.absolute for error in errors] == [0.0]
 

@@ -18,20 +18,16 @@ from byoc.placement import (
     Placement,
     Problem,
     Strategy,
-    order_canonically,
-    is_contraction_acyclic,
     find_violation,
+    order_canonically,
     restore_order,
 )
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.placement.strategies.exact import Exact
-from byoc.placement.strategies.exhaustive import Exhaustive
-from byoc.placement.strategies.faster_ops import FasterOps
-from byoc.placement.strategies.faster_ops_transfer import FasterOpsTransfer
-from byoc.placement.strategies.host_only import HostOnly
-from byoc.placement.strategies.launch_aware import LaunchAware
-from byoc.placement.strategies.min_cut import MinCut
-from byoc.placement.strategies.tree_dp import TreeDP
+from byoc.placement._form_regions import is_contraction_acyclic
+from byoc.placement.strategies import AllSupported, LaunchAware
+from byoc.placement.strategies._baselines import FasterOps, FasterOpsTransfer, HostOnly
+from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._optimizing import Exact, MinCut
+from byoc.placement.strategies._tree_dp import TreeDP
 
 CHEAP: tuple[Strategy, ...] = (
     HostOnly(), AllSupported(), FasterOps(), FasterOpsTransfer(), TreeDP(), MinCut()

@@ -15,13 +15,13 @@ from byoc.placement import (
     Fusion,
     Placement,
     Problem,
-    run_strategy,
-    strategy_display_name,
+    describe_ignored,
     find_violation,
     normalize_placement,
-    solve_problem,
-    describe_ignored,
+    run_strategy,
+    strategy_display_name,
 )
+from byoc.placement._solve import solve_problem
 
 
 class Vendors:

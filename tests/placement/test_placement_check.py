@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from byoc.placement import Cost, Placement, Problem, find_violation
-from byoc.placement.strategies.all_supported import AllSupported
+from byoc.placement.strategies import AllSupported
 
 
 def diamond() -> Problem:

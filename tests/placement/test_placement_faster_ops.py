@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from placement_dags import limited, random_problem, reordered
 from placement_oracle import chain, problems, slow_optimum, thorough
 
-from byoc.placement import Placement, Problem, Strategy, find_broken_limit, find_violation
-from byoc.placement.strategies.faster_ops import FasterOps
-from byoc.placement.strategies.faster_ops_transfer import FasterOpsTransfer
+from byoc.placement import Placement, Problem, Strategy, find_violation
+from byoc.placement._hard_limits import find_broken_limit
+from byoc.placement.strategies._baselines import FasterOps, FasterOpsTransfer
 
 BOTH: list[Strategy] = [FasterOps(), FasterOpsTransfer()]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from placement_oracle import COSTS, thorough
 
-from byoc.placement.flow import CutNetwork, find_minimum_cut
+from byoc.placement.solvers._minimum_cut import CutNetwork, find_minimum_cut
 
 
 def network(size: int, *arcs: tuple[int, int, float]) -> CutNetwork:

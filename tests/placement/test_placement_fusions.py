@@ -8,10 +8,10 @@ import pytest
 from placement_oracle import chain
 
 from byoc.placement import Fusion, Placement, Problem, find_violation
-from byoc.placement.fusions import choose_fusions
-from byoc.placement.strategies.exact import Exact
-from byoc.placement.strategies.exhaustive import Exhaustive
-from byoc.placement.strategies.launch_aware import LaunchAware
+from byoc.placement._fusions import choose_fusions
+from byoc.placement.strategies import LaunchAware
+from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._optimizing import Exact
 
 
 def ints(*values: int) -> Any:
@@ -38,7 +38,9 @@ def test_the_best_of_overlapping_ones() -> None:
 def test_members_in_two_regions_are_not_fused() -> None:
     problem = with_fusions(FOUR, ((0, 2), 1.0))
     assert Placement.from_labels(problem, ints(1, 0, 1, 1)).fusions == ()
-    assert Placement.from_labels(problem, ints(1, 1, 1, 1)).fusions == ()  # unit 1 lies between: a circle
+    assert (
+        Placement.from_labels(problem, ints(1, 1, 1, 1)).fusions == ()
+    )  # unit 1 lies between: a circle
 
 
 def test_two_that_would_wait_for_each_other() -> None:

@@ -17,8 +17,8 @@ from placement_dags import random_problem
 from placement_oracle import SlowCost, chain, every_labels, problems, readers, slow_optimum, thorough
 
 from byoc.errors import InputError
-from byoc.placement import Fusion, Problem
-from byoc.placement.instance import PlacementInstance, parse_instance, read_instance
+from byoc.placement import Fusion, PlacementInstance, Problem, read_instance
+from byoc.placement._benchmark_instance import parse_instance
 
 Document = dict[str, Any]
 

@@ -11,22 +11,14 @@ from placement_oracle import chain
 from placement_random import random_problem
 
 from byoc.errors import InputError
-from byoc.placement import (
-    ALL_REQUIREMENTS,
-    Placement,
-    Problem,
-    find_broken_limit,
-    form_regions,
-    find_requirements,
-    find_violation,
-    repair_labels,
-    describe_ignored,
-)
-from byoc.placement.company import find_compatible_units, remove_isolated_units
-from byoc.placement.strategies.exact import Exact
-from byoc.placement.strategies.host_only import HostOnly
-from byoc.placement.strategies.launch_aware import LaunchAware
-from byoc.placement.strategies.min_cut import MinCut
+from byoc.placement import Placement, Problem, describe_ignored, find_violation
+from byoc.placement._form_regions import form_regions
+from byoc.placement._hard_limits import find_broken_limit, repair_labels
+from byoc.placement._strategy import ALL_REQUIREMENTS, find_requirements
+from byoc.placement.solvers._placement_milp import find_compatible_units, remove_isolated_units
+from byoc.placement.strategies import LaunchAware
+from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies._optimizing import Exact, MinCut
 
 
 def ints(*values: int) -> Any:
@@ -98,7 +90,10 @@ def test_repair_takes_away_what_loses_least() -> None:
     assert repair_labels(must, labels).tolist() == [0, 0, 1, 0, 1]
     assert repair_labels(limited(apart, min_nodes=[2]), ints(1, 0, 0, 1, 1)).tolist() == [0, 0, 0, 1, 1]
     held = limited(apart, memory=[[4.0]] * 5, capacity=[9.0])
-    assert find_broken_limit(held, repair_labels(held, ints(1, 1, 1, 1, 1)), form_regions(held, labels)) == ""
+    assert (
+        find_broken_limit(held, repair_labels(held, ints(1, 1, 1, 1, 1)), form_regions(held, labels))
+        == ""
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -154,7 +149,14 @@ def test_a_limit_that_makes_no_sense(limits: Any, sentence: str) -> None:
 def test_units_too_lonely_for_a_region_are_left_out() -> None:
     """0, 1 | 2 | 3, 4, 5 in a row, and the accelerator refuses 2: no region spans it."""
     problem = limited(chain([3.0] * 6, [1.0, 1.0, inf, 1.0, 1.0, 1.0]), min_nodes=[3])
-    assert find_compatible_units(problem, problem.allowed[:, 1]) == [0b11, 0b11, 0, 0b111000, 0b111000, 0b111000]
+    assert find_compatible_units(problem, problem.allowed[:, 1]) == [
+        0b11,
+        0b11,
+        0,
+        0b111000,
+        0b111000,
+        0b111000,
+    ]
     assert remove_isolated_units(problem).allowed[:, 1].tolist() == [False] * 3 + [True] * 3
     with pytest.raises(ValueError, match="unit 0 must be on an accelerator"):
         remove_isolated_units(limited(problem, must=[True] + [False] * 5))

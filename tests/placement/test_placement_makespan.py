@@ -24,23 +24,24 @@ from byoc.placement import (
     Fusion,
     Placement,
     Problem,
-    find_broken_limit,
-    order_canonically,
     evaluate,
-    form_regions,
     find_violation,
+    order_canonically,
     restore_order,
 )
-from byoc.placement.makespan import InferenceSchedule, ListScheduler
-from byoc.placement.makespan_bound import makespan_lower_bound
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.placement.strategies.host_only import HostOnly
-from byoc.placement.strategies.makespan import Makespan, ScheduledPlacement
-from byoc.placement.strategies.min_cut import MinCut
-from byoc.placement.strategies.tree_dp import TreeDP
+from byoc.placement._form_regions import form_regions
+from byoc.placement._hard_limits import find_broken_limit
+from byoc.placement.solvers import InferenceSchedule, ListScheduler, makespan_lower_bound
+from byoc.placement.strategies import AllSupported, ScheduledPlacement
+from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies._makespan import Makespan
+from byoc.placement.strategies._optimizing import MinCut
+from byoc.placement.strategies._tree_dp import TreeDP
 
 
-def scheduled(problem: Problem, labels: list[int], regions: list[int] | None = None) -> InferenceSchedule:
+def scheduled(
+    problem: Problem, labels: list[int], regions: list[int] | None = None
+) -> InferenceSchedule:
     if regions is None:
         regions = form_regions(problem, np.array(labels, np.int64)).tolist()
     schedule = ListScheduler(problem).schedule(labels, regions)
@@ -135,7 +136,9 @@ def test_regions_in_a_circle_have_no_schedule() -> None:
     assert ListScheduler(problem).schedule([1, 0, 1], [0, -1, 1]) is not None
 
 
-def assert_lawful(problem: Problem, labels: list[int], regions: list[int], found: InferenceSchedule) -> None:
+def assert_lawful(
+    problem: Problem, labels: list[int], regions: list[int], found: InferenceSchedule
+) -> None:
     """Nothing starts before its inputs are there, no device does two jobs at once, nothing is cut."""
     start, end = found.start.tolist(), found.end.tolist()
     jobs: dict[tuple[int, int], list[int]] = {}
@@ -378,7 +381,9 @@ def test_the_same_every_time() -> None:
     assert one.regions.tolist() == two.regions.tolist()
 
 
-def with_schedule_in_order(scheduled: ScheduledPlacement, order: NDArray[np.int64]) -> ScheduledPlacement:
+def with_schedule_in_order(
+    scheduled: ScheduledPlacement, order: NDArray[np.int64]
+) -> ScheduledPlacement:
     """Return a placement given by `placed_back` with its schedule reordered as well."""
     if scheduled.schedule is None:
         return scheduled

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from placement_oracle import SlowCost, chain, labelled, thorough
 
-from byoc.placement import Cost, Problem, evaluate, form_regions
+from byoc.placement import Cost, Problem, evaluate
+from byoc.placement._form_regions import form_regions
 
 
 def ints(*numbers: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from placement_oracle import slow_best
 from placement_random import FEATURES, random_problem
 
 from byoc.placement import find_violation
-from byoc.placement.strategies.exhaustive import Exhaustive
+from byoc.placement.strategies._exhaustive import Exhaustive
 
 SEEDS = range(60)
 

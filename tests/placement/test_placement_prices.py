@@ -7,11 +7,11 @@ import pytest
 from optimality import CHEAP, PRICES
 from placement_random import random_problem
 
-from byoc.placement import Problem, is_contraction_acyclic, form_regions, find_violation
-from byoc.placement.cuts import HostDeviceCuts
-from byoc.placement.decided import UNDECIDED, find_persistent_sides
-from byoc.placement.strategies.exact import Exact
-from byoc.placement.turns import schedule_launches
+from byoc.placement import Problem, find_violation
+from byoc.placement._form_regions import form_regions, is_contraction_acyclic, schedule_launches
+from byoc.placement.solvers import HostDeviceCuts, find_persistent_sides
+from byoc.placement.solvers._host_device_cut import UNDECIDED
+from byoc.placement.strategies._optimizing import Exact
 
 
 def large(seed: int, *features: str, units: int = 120) -> Problem:

@@ -12,7 +12,8 @@ from placement_oracle import (
     thorough,
 )
 
-from byoc.placement import Problem, is_contraction_acyclic, form_regions
+from byoc.placement import Problem
+from byoc.placement._form_regions import form_regions, is_contraction_acyclic
 
 
 def graph(units: int, edges: list[tuple[int, int]], devices: int = 1) -> Problem:

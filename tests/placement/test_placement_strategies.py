@@ -23,11 +23,12 @@ from placement_oracle import (
 )
 
 from byoc.errors import InputError
-from byoc.placement import Placement, Problem, Strategy, is_contraction_acyclic
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.placement.strategies.exhaustive import Exhaustive
-from byoc.placement.strategies.host_only import HostOnly
-from byoc.placement.strategies.min_cut import MinCut
+from byoc.placement import Placement, Problem, Strategy
+from byoc.placement._form_regions import is_contraction_acyclic
+from byoc.placement.strategies import AllSupported
+from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._optimizing import MinCut
 
 EVERY: list[Strategy] = [HostOnly(), AllSupported(), MinCut(), Exhaustive()]
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from placement_dags import limited, random_problem, reordered
 from placement_oracle import COSTS, chain, problems, slow_optimum, thorough
 
-from byoc.placement import Placement, Problem, find_broken_limit, find_violation
-from byoc.placement.strategies.exhaustive import Exhaustive
-from byoc.placement.strategies.tree_dp import TreeDP
+from byoc.placement import Placement, Problem, find_violation
+from byoc.placement._hard_limits import find_broken_limit
+from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._tree_dp import TreeDP
 
 
 def without_launch(placement: Placement) -> float:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from byoc import Result
-from byoc.plan import GraphPlan
+from byoc.pipeline import Result
+from byoc.planning import GraphPlan
 
 COSTS = "kind: roofline\nname: {name}\npeak: {{default: {peak}}}\nbandwidth: 1.0e+12\nlaunch: {launch}\n"
 LINK = "link: {bandwidth: 1.0e+12, latency: 1.0e-9}\n"

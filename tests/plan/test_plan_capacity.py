@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import parse
 
-from byoc import InputError, Result, partition
-from byoc.graph.index import GraphIndex
+from byoc.errors import InputError
+from byoc.model import GraphIndex
+from byoc.pipeline import Result, partition
 
 SLOW = "overhead: 1.0\n"
 # Between a and e there are 1,000 numbers of 4 bytes, and the wide part holds three such tensors.

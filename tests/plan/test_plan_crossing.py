@@ -4,9 +4,9 @@ import pytest
 from cutting import planned
 from support import VANILLA, prepared
 
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.plan import Plan
-from byoc.rules.load import load_rules
+from byoc.placement.strategies import AllSupported
+from byoc.planning import Plan
+from byoc.rules import load_rules
 
 # Tanh stays on the host; an image of 4 x 8 x 16 x 16 floats goes to the device, 32 floats come back.
 TEXT = """

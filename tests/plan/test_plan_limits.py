@@ -8,8 +8,9 @@ from cutting import planned
 from strategies import Alternating
 from support import parse, prepared
 
-from byoc import InputError, Result, partition
-from byoc.rules.load import load_rules
+from byoc.errors import InputError
+from byoc.pipeline import Result, partition
+from byoc.rules import load_rules
 
 MUST = "{op: Neg, level: must}"
 # Relu and Neg go to the accelerator, Tanh stays: regions of 3, 1 and 2 nodes.

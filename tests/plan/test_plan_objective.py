@@ -10,9 +10,11 @@ import pytest
 from accelerators import Files, everywhere, notes
 from support import parse
 
-from byoc import InputError, partition, plugins
-from byoc.costs.model import Price, Unknown
-from byoc.costs.task import Task
+from byoc.costs import Price, Task
+from byoc.costs._cost_model import Unknown
+from byoc.errors import InputError
+from byoc.pipeline import partition
+from byoc.support import _plugins as plugins
 
 TEXT = "g (float[1000] x) => (float[1000] y) { a = Relu(x)\n b = Neg(a)\n y = Abs(b) }"
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from random_graphs_of_plans import random_model, shuffled
 from support import VANILLA
 
-from byoc import Result, partition, zoo
+from byoc import zoo
+from byoc.pipeline import Result, partition
 
 
 def placed(result: Result) -> dict[str, tuple[str, frozenset[str]]]:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from support import parse, prepared
 
 from byoc.options import PlanOptions
-from byoc.patterns.overlap import group_with_alternatives
+from byoc.patterns import group_with_alternatives
 from byoc.pipeline import make_plan, partition
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.load import load_rules
+from byoc.rules import annotate_graph, load_rules
 from byoc.stages import load_settings
 
 NET = """net (float[1, 8] x, float[1, 8] z) => (float[1, 8] y) {

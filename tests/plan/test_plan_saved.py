@@ -11,8 +11,8 @@ from accelerators import Files, everywhere, notes
 from cutting import CHAIN
 from support import parse
 
-from byoc import InputError, Result, partition
-from byoc.pipeline import save_placement
+from byoc.errors import InputError
+from byoc.pipeline import Result, partition, save_placement
 
 # Its first Neg and Abs have names, the rest do not.
 NAMED = """

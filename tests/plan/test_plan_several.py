@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from random_graphs_of_plans import random_model
 from support import parse
 
-from byoc import InputError, load, partition, verify_against
-from byoc.bundle.manifest import read_manifest
+from byoc.bundle._manifest import read_manifest
+from byoc.errors import InputError
+from byoc.pipeline import partition, verify_against
+from byoc.runtime import load
 
 MIXED = """
 mixed (float[1, 4] x) => (float[1, 4] y, float[1, 4] z) {

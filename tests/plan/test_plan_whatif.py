@@ -8,9 +8,7 @@ from support import prepared
 
 from byoc.options import PlanOptions
 from byoc.pipeline import make_plan
-from byoc.plan.borders import find_neighbours
-from byoc.plan.data import GraphPlan, Plan
-from byoc.plan.whatif import estimate_gains
+from byoc.planning import GraphPlan, Plan, estimate_gains, find_neighbours
 from byoc.stages import load_settings
 
 RULES = """

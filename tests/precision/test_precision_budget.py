@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
-from byoc.precision.budget import Budget, read_budget, search_float_units
-from byoc.precision.sensitivity import KeptAccuracy
+from byoc.quantization import Budget, KeptAccuracy, read_budget, search_float_units
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,9 @@ class Found:
     all_quantized: KeptAccuracy
 
 
-def search(budget: Budget, fake: Fake, rank: Callable[[], Mapping[str, KeptAccuracy]] | None = None) -> Found:
+def search(
+    budget: Budget, fake: Fake, rank: Callable[[], Mapping[str, KeptAccuracy]] | None = None
+) -> Found:
     """Answer each proposal with what the fake keeps; the last that meets the budget counts."""
     proposals = search_float_units(budget, rank or fake.rank)
     proposal = next(proposals)

@@ -10,15 +10,20 @@ import pytest
 from calibrating import inputs
 from support import VANILLA, parse
 
-from byoc import partition
-from byoc.calibrate.door import calibrate
 from byoc.errors import InputError
-from byoc.graph.load import Model, prepare_model
-from byoc.graph.marks import is_inserted
-from byoc.precision.budget import Budget
-from byoc.precision.conclude import ChosenPrecision, Precision, choose_precision, has_float_mode
-from byoc.quantize.ranges import Range, Ranges
-from byoc.rules.load import load_rules
+from byoc.model import Model, is_inserted, prepare_model
+from byoc.pipeline import partition
+from byoc.quantization import (
+    Budget,
+    ChosenPrecision,
+    Precision,
+    Range,
+    Ranges,
+    calibrate,
+    choose_precision,
+    has_float_mode,
+)
+from byoc.rules import load_rules
 
 NEEDS = "needs the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
 ALONE = (

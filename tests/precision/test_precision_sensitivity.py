@@ -10,11 +10,16 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from support import VANILLA, parse
 
-from byoc.calibrate.door import calibrate
-from byoc.graph.load import Model, prepare_model
-from byoc.precision.sensitivity import KeptAccuracy, measure_accuracy, quantize_only, run_samples, measure_sensitivities
-from byoc.quantize.quantize import QuantizedModel, quantize
-from byoc.rules.load import load_rules
+from byoc.model import Model, prepare_model
+from byoc.quantization import KeptAccuracy, calibrate
+from byoc.quantization._quantize_model import QuantizedModel, quantize
+from byoc.quantization._sensitivity import (
+    measure_accuracy,
+    measure_sensitivities,
+    quantize_only,
+    run_samples,
+)
+from byoc.rules import load_rules
 
 # Composites, a residual, a host operator that reads what is quantized, a Relu that stands alone.
 TEXT = """g (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] side, float[1, 5] y) {

@@ -9,9 +9,7 @@ import onnx
 import pytest
 from support import VANILLA, Ran, parse
 
-from byoc.costs.linear import Linear
-from byoc.costs.load import load_device_costs, load_host_costs, read_cost_file
-from byoc.costs.table import CostTable
+from byoc.costs import CostTable, Linear, load_device_costs, load_host_costs, read_cost_file
 
 NET = """net (float[1, 4] x) => (float[1, 4] y) {
   a = Relu(x)

@@ -12,11 +12,16 @@ from support import prepared
 from vendors import CompileOnly
 
 from byoc.codegen import Artifact, CompileError, Executor, Region
-from byoc.profile.device import MeasuredCodegen, measure_copies, measure_launch, time_units
-from byoc.profile.machine import describe_machine
-from byoc.profile.records import MeasurementRecords
-from byoc.profile.sampling import Patience
-from byoc.rules.load import Target, load_rules
+from byoc.profiling import (
+    MeasuredCodegen,
+    MeasurementRecords,
+    Patience,
+    describe_machine,
+    measure_copies,
+    measure_launch,
+    time_units,
+)
+from byoc.rules import Target, load_rules
 
 TEXT = """
 g (float[1, 8] x) => (float[1, 8] y) <float[8] w = {0, 1, 2, 3, 4, 5, 6, 7}> {
@@ -161,7 +166,10 @@ def test_weights_come_along(tmp_path: Path) -> None:
     proto.CopyFrom(model.proto)
     del proto.graph.input[1]
     proto.graph.initializer.append(weight)
-    from byoc.graph.load import prepare_model  # noqa: PLC0415
+    from byoc.model import prepare_model  # noqa: PLC0415
 
-    assert time_units(prepare_model(proto, "test"), None, device(Looking(Clock())), MeasurementRecords()) == []
+    assert (
+        time_units(prepare_model(proto, "test"), None, device(Looking(Clock())), MeasurementRecords())
+        == []
+    )
     assert seen == [4096.0]

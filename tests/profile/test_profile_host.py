@@ -8,23 +8,25 @@ import pytest
 from clocks import Clock
 from support import parse, prepared
 
-from byoc.costs.table import CostTable
+from byoc.costs import CostTable
 from byoc.errors import InputError
-from byoc.graph.load import prepare_model
-from byoc.profile.compare import (
+from byoc.model import prepare_model
+from byoc.onnxrt import open_session
+from byoc.profiling import (
+    MeasurementRecords,
+    Patience,
     PredictionComparison,
+    Samples,
     compare_placement,
-    compare_host_times,
+    describe_machine,
     mean_error_factor,
     rank_correlation,
+    time_nodes,
 )
-from byoc.profile.host import NodeTimes, time_nodes
-from byoc.profile.machine import describe_machine
-from byoc.profile.records import MeasurementRecords
-from byoc.profile.sampling import Patience, Samples
-from byoc.runtime.onnxrt import open_session
-from byoc.runtime.program import StageProgram, Stage
-from byoc.runtime.session import Session
+from byoc.profiling._host_timing import NodeTimes
+from byoc.profiling._prediction_error import compare_host_times
+from byoc.runtime import Session
+from byoc.runtime._stage_program import Stage, StageProgram
 
 TEXT = """
 g (float[1, 8] x, float[N] n) => (float[8] y, float[1, 8] z, float[N] m) <int64[1] s = {8}> {

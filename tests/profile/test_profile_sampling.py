@@ -7,7 +7,8 @@ from itertools import chain, cycle, repeat
 import pytest
 from clocks import Clock
 
-from byoc.profile.sampling import Patience, Samples, measure_in_turn, measure_runs
+from byoc.profiling import Patience, Samples, measure_in_turn
+from byoc.profiling._sampling import measure_runs
 
 
 def test_warm_up_does_not_count_and_what_settles_is_enough() -> None:
@@ -70,7 +71,9 @@ def test_every_round_begins_with_another() -> None:
 def test_warming_up_does_not_count() -> None:
     clock = Clockwork()
 
-    found = measure_in_turn([clock.run("a", [9.0, 9.0, 1.0])], Patience(warmup=2, least=2, most=2), clock)
+    found = measure_in_turn(
+        [clock.run("a", [9.0, 9.0, 1.0])], Patience(warmup=2, least=2, most=2), clock
+    )
 
     assert found == [[1.0, 1.0]]
 

@@ -6,21 +6,23 @@ from typing import Any
 
 import pytest
 
-from byoc.costs.file import Energy, HostLink, MeasuredMachine
-from byoc.costs.fit import fit_linear_model
-from byoc.costs.load import load_cost_model, read_cost_file
-from byoc.costs.model import Price
-from byoc.costs.table import CostTable
-from byoc.costs.task import Task
-from byoc.costs.work import Work
+from byoc.costs import (
+    CostTable,
+    HostLink,
+    MeasuredMachine,
+    Price,
+    Task,
+    fit_linear_model,
+    load_cost_model,
+    read_cost_file,
+)
+from byoc.costs._cost_file import Energy
+from byoc.costs._work import Work
 from byoc.errors import InputError
-from byoc.graph.types import TensorType
-from byoc.plugins import COST_MODELS, find_file
-from byoc.profile import write
-from byoc.profile.machine import describe_machine
-from byoc.profile.records import MeasurementRecords
-from byoc.profile.write import write_costs
-from byoc.textfile import check_output
+from byoc.model import TensorType
+from byoc.profiling import MeasurementRecords, describe_machine, write_costs
+from byoc.profiling import _measured_costs as write
+from byoc.support import COST_MODELS, check_output, find_file
 
 SHAPE = TensorType("float32", (1, 8))
 RELU = Task("Relu", Work(8, 64), inputs=(SHAPE,), outputs=(SHAPE,))

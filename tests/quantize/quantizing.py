@@ -11,20 +11,17 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 from onnx.helper import make_node
 
-from byoc.graph.copying import copy_without
-from byoc.graph.load import Model, prepare_model
-from byoc.graph.marks import get_purpose
-from byoc.graph.unshare import unshare_dequantize
-from byoc.patterns.group import group_units
+from byoc.model import Model, copy_without, get_purpose, prepare_model, unshare_dequantize
+from byoc.onnxrt import open_session, without_optimizations
+from byoc.patterns import group_units
 from byoc.placement import Strategy
-from byoc.plan import Plan
-from byoc.quantize.quantize import QuantizedModel, quantize
-from byoc.quantize.ranges import GivenQuantization, Range, Ranges
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.load import Target
-from byoc.rules.schema import RuleFile
-from byoc.runtime.onnxrt import open_session, without_optimizations
-from byoc.verify.run import run_plain
+from byoc.planning import Plan
+from byoc.quantization import Range, Ranges
+from byoc.quantization._quantize_model import QuantizedModel, quantize
+from byoc.quantization._ranges import GivenQuantization
+from byoc.rules import Target, annotate_graph
+from byoc.rules._rule_schema import RuleFile
+from byoc.verification import run_plain
 
 SCHEME: dict[str, Any] = {
     "activations": {"dtype": ["int8", "uint8", "int16", "uint16"], "symmetric": False},
@@ -104,7 +101,9 @@ def values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**inputs, **run_plain(proto, model, inputs)}
 
 
-def ranges(model: Model, given: Iterable[Mapping[str, Any]] | None = None, **more: GivenQuantization) -> Ranges:
+def ranges(
+    model: Model, given: Iterable[Mapping[str, Any]] | None = None, **more: GivenQuantization
+) -> Ranges:
     """Return the least and greatest value of every tensor over some samples."""
     found: dict[str, Range | GivenQuantization] = {}
     for inputs in given if given is not None else samples(model):

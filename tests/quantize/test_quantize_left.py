@@ -18,8 +18,9 @@ from quantizing import (
 from support import VANILLA
 
 from byoc.errors import InputError
-from byoc.quantize.ranges import GivenQuantization, Ranges
-from byoc.rules.load import load_rules
+from byoc.quantization import Ranges
+from byoc.quantization._ranges import GivenQuantization
+from byoc.rules import load_rules
 
 
 def test_what_the_user_gave_is_kept_exactly() -> None:

@@ -22,8 +22,9 @@ from quantizing import (
 )
 
 from byoc.errors import InputError
-from byoc.quantize.ranges import GivenQuantization, Range
-from byoc.verify.run import run_plain
+from byoc.quantization import Range
+from byoc.quantization._ranges import GivenQuantization
+from byoc.verification import run_plain
 
 
 def test_a_network_keeps_its_numbers() -> None:
@@ -152,7 +153,7 @@ def test_old_operator_sets(opset: int, ir: int) -> None:
     if ir == 3:
         for tensor in proto.graph.initializer:
             proto.graph.input.append(helper.make_tensor_value_info(tensor.name, 1, tensor.dims))
-    from byoc.graph.load import prepare_model  # noqa: PLC0415
+    from byoc.model import prepare_model  # noqa: PLC0415
 
     model = prepare_model(proto, "old")
     inputs = samples(model)[0]

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byoc.quantize.numbers import (
-    ScaleRequirement,
+from byoc.quantization._arithmetic import (
     QuantizationParams,
-    quantize_bias,
+    ScaleRequirement,
+    compute_params,
     find_extremes,
     fits_int32,
-    compute_params,
+    quantize_bias,
     quantize_values,
     widen_scales,
 )
@@ -31,14 +31,22 @@ FORMS = st.builds(
         (-2.55, -1.0, ScaleRequirement("int8"), 0.01, 127),
         (-1.0, 2.54, ScaleRequirement("int8", symmetric=True), 0.02, 0),  # 2.54 / 127
         (0.0, 2.55, ScaleRequirement("uint8", symmetric=True), 0.01, 0),
-        (-1.0, 1.55, ScaleRequirement("int8", power_of_two=True), 2.0**-6, -64),  # 0.01 rounded up to 1/64
+        (
+            -1.0,
+            1.55,
+            ScaleRequirement("int8", power_of_two=True),
+            2.0**-6,
+            -64,
+        ),  # 0.01 rounded up to 1/64
         (-1.0, 1.0, ScaleRequirement("int8", True, True), 2.0**-6, 0),  # 1 / 127 is above 1 / 128
         (0.0, 127.0, ScaleRequirement("int8", True, True), 1.0, 0),  # a power of two stays
         (0.0, 0.0, ScaleRequirement("int8"), 1.0, -128),
         (0.0, 65535.0, ScaleRequirement("uint16"), 1.0, 0),
     ],
 )
-def test_scales_by_hand(low: float, high: float, form: ScaleRequirement, scale: float, zero: int) -> None:
+def test_scales_by_hand(
+    low: float, high: float, form: ScaleRequirement, scale: float, zero: int
+) -> None:
     found = compute_params(low, high, form)
     assert found is not None
     assert float(found.scale) == np.float32(scale)
@@ -86,7 +94,9 @@ def test_extremes_along_an_axis() -> None:
 def test_widened_weights_leave_room_for_the_bias(
     scale: float, activation: float, bias: list[float], two: bool
 ) -> None:
-    before = QuantizationParams(np.full(len(bias), scale, np.float32), np.zeros(len(bias), np.int64), "int8", 0)
+    before = QuantizationParams(
+        np.full(len(bias), scale, np.float32), np.zeros(len(bias), np.int64), "int8", 0
+    )
     values, source = np.float32(bias), np.asarray(np.float32(activation))
     after = widen_scales(before, values, source, two)
     assert (after.scale >= before.scale).all()

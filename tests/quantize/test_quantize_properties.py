@@ -8,12 +8,11 @@ from onnx.helper import make_node
 from quantizing import built, form, groups, quantize, ranges, samples, stored, target, tidied, values
 from strategies import Random
 
-from byoc.graph.load import Model
-from byoc.graph.marks import get_purpose
-from byoc.placement.strategies.host_only import HostOnly
-from byoc.quantize.ranges import Range
-from byoc.rules.load import Target
-from byoc.verify.run import run_plain
+from byoc.model import Model, get_purpose
+from byoc.placement.strategies._baselines import HostOnly
+from byoc.quantization import Range
+from byoc.rules import Target
+from byoc.verification import run_plain
 
 CHANNELS, SIZE = 4, 4
 IMAGE = [1, CHANNELS, SIZE, SIZE]

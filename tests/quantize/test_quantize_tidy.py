@@ -22,13 +22,13 @@ from quantizing import (
 from strategies import Alternating, Random
 from test_quantize_model import network
 
-from byoc.graph.load import Model
+from byoc.model import Model
 from byoc.placement import Placement, Problem
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.placement.strategies.host_only import HostOnly
-from byoc.plan import Plan
-from byoc.rules.load import Target
-from byoc.verify.run import run_plain
+from byoc.placement.strategies import AllSupported
+from byoc.placement.strategies._baselines import HostOnly
+from byoc.planning import Plan
+from byoc.rules import Target
+from byoc.verification import run_plain
 
 
 @dataclass(frozen=True)

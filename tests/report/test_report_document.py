@@ -9,9 +9,10 @@ import pytest
 from cutting import CHAIN, HOST_ONLY, cut
 from support import VANILLA, parse
 
-from byoc import partition
-from byoc.report.verification import make_verification_document
-from byoc.verify.compare import Accuracy, OutputError, Verification
+from byoc.pipeline import partition
+from byoc.reporting._verification_document import make_verification_document
+from byoc.verification import OutputError, Verification
+from byoc.verification._tensor_comparison import Accuracy
 
 KEYS = [
     "model",

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from byoc.report.text import print_report, summarize_report
+from byoc.reporting import print_report
+from byoc.reporting._report_text import summarize_report
 
 REPORT: dict[str, Any] = {
     "model": "m.onnx",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from byoc.report.units import format_count, objective_unit, format_quantity, format_share
+from byoc.reporting import format_count, format_quantity, format_share, objective_unit
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ import yaml
 from onnx import helper
 from support import parse
 
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.lint import lint_rule_file
-from byoc.rules.load import Target
-from byoc.rules.schema import RuleFile
-from byoc.verdict import Mark
+from byoc.errors import Mark
+from byoc.model import prepare_model
+from byoc.rules import Target, annotate_graph
+from byoc.rules._rule_lint import lint_rule_file
+from byoc.rules._rule_schema import RuleFile
 
 
 def target(text: str, **keys: Any) -> Target:

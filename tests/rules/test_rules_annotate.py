@@ -8,10 +8,9 @@ from onnx import helper
 from ruling import marks, rules, verdict
 from support import parse, prepared
 
-from byoc.graph.index import GraphIndex, get_stated_types
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import annotate_graph
-from byoc.verdict import Mark
+from byoc.errors import Mark
+from byoc.model import GraphIndex, get_stated_types, prepare_model
+from byoc.rules import annotate_graph
 
 CONV = """
 g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
@@ -182,7 +181,9 @@ def test_types_that_are_not_known() -> None:
     model = parse("g (float[2] x) => (float[2] y) { a = Odd (x)\n y = Relu (a) }")
     model.graph.node[0].domain = "acme"
     model.opset_import.append(helper.make_opsetid("acme", 1))
-    found = annotate_graph(prepare_model(model, "test").index, rules("[{op: Relu, tensors: {X: {rank: 1}}}]"))
+    found = annotate_graph(
+        prepare_model(model, "test").index, rules("[{op: Relu, tensors: {X: {rank: 1}}}]")
+    )
     assert str(found[0].verdict) == "acme.Odd is not among the operators of dla"
     assert str(found[1].verdict) == "Relu: the type of X is not known"
 

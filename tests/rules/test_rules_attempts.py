@@ -2,9 +2,8 @@
 
 from ruling import filled, rules, target
 
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import Annotator, Attempt, Objection
-from byoc.rules.load import Target
+from byoc.model import prepare_model
+from byoc.rules import Annotator, Attempt, Objection, Target
 
 CONV = """
 g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support import Ran
 
-from byoc.rules.json_schema import make_json_schema
+from byoc.rules import make_json_schema
 
 Cli = Callable[..., Ran]
 GOOD = (

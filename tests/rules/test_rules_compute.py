@@ -6,9 +6,8 @@ import pytest
 from ruling import filled, rules, target
 
 from byoc.errors import InputError
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.load import Target, require_dtype
+from byoc.model import prepare_model
+from byoc.rules import Target, annotate_graph, require_dtype
 
 CONV = """
 g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,4,3,5] w> { y = Conv(x, w) }

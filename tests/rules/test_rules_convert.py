@@ -4,10 +4,10 @@ import pytest
 from ruling import target
 from support import parse
 
-from byoc.graph.load import prepare_model
-from byoc.patterns.group import group_units
-from byoc.rules.annotate import annotate_graph
-from byoc.verdict import YES, Mark
+from byoc.errors import YES, Mark
+from byoc.model import prepare_model
+from byoc.patterns import group_units
+from byoc.rules import annotate_graph
 
 QDQ = """
 g (float[1,2] x, float[1,2] h, float t) => (float[1,2] y, float[1,2] w)

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byoc.expressions import TYPES, NoValueError, compile_expression, evaluate, parse_expression
+from byoc.expressions import NoValueError, compile_expression, evaluate
+from byoc.expressions._parser import parse_expression
+from byoc.expressions._syntax_tree import TYPES
 
 ATOMS = st.sampled_from(
     [

@@ -6,8 +6,7 @@ import pytest
 from support import prepared
 
 from byoc.errors import InputError
-from byoc.rules.annotate import Annotator
-from byoc.rules.load import Target, load_rules
+from byoc.rules import Annotator, Target, load_rules
 
 BASE = """
 target: one

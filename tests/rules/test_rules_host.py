@@ -5,11 +5,8 @@ import pytest
 from ruling import target
 from support import prepared
 
-from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import Annotator, annotate_graph
-from byoc.rules.host import find_unmatched_names
-from byoc.rules.load import Target
+from byoc.model import GraphIndex, prepare_model
+from byoc.rules import Annotator, Target, annotate_graph, find_unmatched_names
 
 CHAIN = """
 g (float[2] x) => (float[2] y, float[2] z) {

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from ruling import target
 
-from byoc import plugins
 from byoc.errors import InputError
-from byoc.rules.composites import make_patterns
-from byoc.rules.library import read_library
-from byoc.rules.lint import lint_rule_file
+from byoc.rules import read_library
+from byoc.rules._composite_library import make_patterns
+from byoc.rules._rule_lint import lint_rule_file
+from byoc.support import _plugins as plugins
 
 FILE = """
 composites:

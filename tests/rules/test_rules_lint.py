@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from byoc.errors import InputError
-from byoc.rules.lint import lint_rule_file
-from byoc.rules.load import load_rules
+from byoc.rules import load_rules
+from byoc.rules._rule_lint import lint_rule_file
 
 HEAD = "target: t\ncost_model: dla\ndtype: float32\n"
 CONV = HEAD + "ops:\n  - op: Conv\n    "

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from byoc.errors import InputError
-from byoc.rules.load import load_rules
+from byoc.rules import load_rules
 
 HEAD = "target: t\ncost_model: dla\ndtype: float32\n"
 

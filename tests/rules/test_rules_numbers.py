@@ -11,13 +11,11 @@ from ruling import rules, verdict
 from support import parse
 
 from byoc.errors import InputError
-from byoc.graph.facts import list_plain_elements
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.lint import lint_rule_file
-from byoc.rules.load import load_rules
-from byoc.rules.schema import RuleFile
-from byoc.yamlfile import validate_content
+from byoc.model import list_plain_elements, prepare_model
+from byoc.rules import annotate_graph, load_rules
+from byoc.rules._rule_lint import lint_rule_file
+from byoc.rules._rule_schema import RuleFile
+from byoc.support import validate_content
 
 HUGE = "9" * 400
 HEAD = {"target": "t", "cost_model": "dla", "dtype": "any"}
@@ -118,7 +116,9 @@ def constants(value: object, dtype: str, op: str) -> str:
         onnx.helper.tensor_dtype_to_np_dtype(model.graph.initializer[0].data_type)
     )
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(made, "c"))
-    marks = annotate_graph(prepare_model(model, "test").index, rules(f"[{{op: Mul, {op}}}]", dtype="any"))
+    marks = annotate_graph(
+        prepare_model(model, "test").index, rules(f"[{{op: Mul, {op}}}]", dtype="any")
+    )
     return str(marks[-1].verdict)
 
 

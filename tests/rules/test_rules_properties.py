@@ -8,14 +8,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from support import prepared
 
-from byoc.graph.index import GraphIndex
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import Annotator, annotate_graph
-from byoc.rules.hidden import find_hidden_rules
-from byoc.rules.lint import lint_rule_file
-from byoc.rules.load import Target
-from byoc.rules.schema import OpRule, RuleFile
-from byoc.yamlfile import validate_content
+from byoc.model import GraphIndex, prepare_model
+from byoc.rules import Annotator, OpRule, Target, annotate_graph
+from byoc.rules._rule_lint import find_hidden_rules, lint_rule_file
+from byoc.rules._rule_schema import RuleFile
+from byoc.support import validate_content
 
 DIMS = st.one_of(st.integers(1, 6), st.sampled_from(["N", "M"]))
 HEAD = {"target": "t", "cost_model": "dla", "dtype": "float32"}

@@ -4,9 +4,9 @@ import pytest
 from ruling import target
 from support import parse
 
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import Annotator, annotate_graph
-from byoc.verdict import Mark
+from byoc.errors import Mark
+from byoc.model import prepare_model
+from byoc.rules import Annotator, annotate_graph
 
 QDQ = """
 g (uint8[1,2,4,4] x, float[1,2,4,4] f) => ({out}) <
@@ -71,10 +71,20 @@ def test_floats_inside_a_composite_are_not_held_to_a_dtype() -> None:
 def test_an_operator_may_be_taken_both_ways() -> None:
     rule = "ops: [{op: Conv}, {op: Conv, quantized: true, dtype: any, level: must}]"
     mark = said(rule)[0]
-    assert (mark.rule, mark.is_required, mark.accepts_plain, mark.accepts_quantized) == ("ops[0]", False, True, True)
+    assert (mark.rule, mark.is_required, mark.accepts_plain, mark.accepts_quantized) == (
+        "ops[0]",
+        False,
+        True,
+        True,
+    )
     rule = "ops: [{op: Conv, quantized: true, dtype: any, standalone: false}, {op: Conv}]"
     mark = said(rule)[0]
-    assert (mark.rule, mark.standalone, mark.accepts_plain, mark.accepts_quantized) == ("ops[0]", False, True, True)
+    assert (mark.rule, mark.standalone, mark.accepts_plain, mark.accepts_quantized) == (
+        "ops[0]",
+        False,
+        True,
+        True,
+    )
     mark = said("ops: [{op: Conv}]")[0]
     assert (mark.accepts_plain, mark.accepts_quantized) == (True, False)
 
@@ -256,8 +266,14 @@ def test_the_kind_of_rule_that_fits_comes_first() -> None:
         "{op: Relu, quantized: true, dtype: any}]"
     )
     annotator = Annotator(rule, index)
-    assert [(a.rule, a.fits) for a in annotator.list_attempts(0)] == [("ops[0]", True), ("ops[1]", False)]
-    assert [(a.rule, a.fits) for a in annotator.list_attempts(2)] == [("ops[1]", True), ("ops[0]", False)]
+    assert [(a.rule, a.fits) for a in annotator.list_attempts(0)] == [
+        ("ops[0]", True),
+        ("ops[1]", False),
+    ]
+    assert [(a.rule, a.fits) for a in annotator.list_attempts(2)] == [
+        ("ops[1]", True),
+        ("ops[0]", False),
+    ]
     rule = target(
         "ops: [{op: Relu, tensors: {X: {rank: 3, static: false}}}, "
         "{op: Relu, quantized: true, dtype: any, tensors: {X: {rank: 4}}}]"

@@ -4,9 +4,9 @@ import pytest
 from ruling import target
 from support import parse
 
-from byoc.graph.load import prepare_model
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.lint import lint_rule_file
+from byoc.model import prepare_model
+from byoc.rules import annotate_graph
+from byoc.rules._rule_lint import lint_rule_file
 
 TEXT = """
 g (int8[2] p, int8[2] q) => (int8[2] y, int8[4] k) <

@@ -11,13 +11,13 @@ import yaml
 from pydantic import BaseModel
 
 from byoc import annotations
-from byoc.plugins import ANNOTATIONS, find_files
-from byoc.rules import schema as types
-from byoc.rules import values
-from byoc.rules.json_schema import SCHEMA_FILE, make_json_schema
-from byoc.rules.lint import lint_rule_file
-from byoc.rules.schema import RuleFile
-from byoc.yamlfile import validate_content
+from byoc.rules import _rule_schema as types
+from byoc.rules import _schema_values as values
+from byoc.rules import make_json_schema
+from byoc.rules._json_schema import SCHEMA_FILE
+from byoc.rules._rule_lint import lint_rule_file
+from byoc.rules._rule_schema import RuleFile
+from byoc.support import ANNOTATIONS, find_files, validate_content
 
 SHIPPED = Path(annotations.__path__[0]) / SCHEMA_FILE
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,8 @@ def complaints(content: Any) -> list[str]:
     """Return what an editor would say; in JSON all keys are texts."""
     as_json = json.loads(json.dumps(content))
     return [
-        error.message for error in jsonschema.Draft202012Validator(make_json_schema()).iter_errors(as_json)
+        error.message
+        for error in jsonschema.Draft202012Validator(make_json_schema()).iter_errors(as_json)
     ]
 
 

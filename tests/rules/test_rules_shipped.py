@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from byoc.plugins import ANNOTATIONS, find_files
+from byoc.support import ANNOTATIONS, find_files
 
 SHIPPED = {name: next(iter(found)) for name, found in find_files(ANNOTATIONS)[0].items()}
 

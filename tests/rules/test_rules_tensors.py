@@ -4,8 +4,8 @@ import pytest
 from ruling import rules, target, verdict
 from support import prepared
 
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.dims import classify_broadcast
+from byoc.rules import annotate_graph
+from byoc.rules._tensor_constraints import classify_broadcast
 
 CONV = """
 g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
@@ -212,6 +212,6 @@ def test_sizes() -> None:
     text = "g (float[256] x) => (float[256] y) { y = Relu (x) }"
     for size in ("1024", "1KiB", "'1 KiB'", "0.001024MB", "1GiB"):
         assert verdict(text, f"[{{op: Relu, tensors: {{X: {{bytes: {{max: {size}}}}}}}}}]") == "yes"
-    assert not annotate_graph(prepared(text).index, rules("[{op: Relu, tensors: {X: {bytes: {max: 1023}}}}]"))[
-        0
-    ].verdict
+    assert not annotate_graph(
+        prepared(text).index, rules("[{op: Relu, tensors: {X: {bytes: {max: 1023}}}}]")
+    )[0].verdict

@@ -11,11 +11,10 @@ import onnx
 from onnx import helper, numpy_helper
 from support import parse
 
-from byoc.graph.load import Model, prepare_model
-from byoc.pipeline import load_model
-from byoc.rules.annotate import annotate_graph
-from byoc.rules.load import Target, load_rules
-from byoc.verdict import Mark
+from byoc.errors import Mark
+from byoc.model import Model, prepare_model
+from byoc.rules import Target, annotate_graph, load_rules
+from byoc.stages import load_model
 
 INDICES = "indices"
 

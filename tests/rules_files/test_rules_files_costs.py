@@ -3,10 +3,8 @@
 import pytest
 from shipped_rules import target
 
-from byoc.costs.load import load_device_costs
-from byoc.costs.roofline import Roofline
-from byoc.costs.task import Task
-from byoc.costs.work import Work
+from byoc.costs import Roofline, Task, load_device_costs
+from byoc.costs._work import Work
 
 
 def costs_of(name: str) -> Roofline:

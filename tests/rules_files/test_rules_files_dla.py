@@ -7,10 +7,10 @@ import pytest
 from shipped_rules import plain, qdq, taken, target
 from support import LIGHT
 
-from byoc import partition
-from byoc.bundle.read import open_bundle
-from byoc.graph.load import Model
-from byoc.rules.annotate import Annotator
+from byoc.bundle import open_bundle
+from byoc.model import Model
+from byoc.pipeline import partition
+from byoc.rules import Annotator
 
 FILE = "dla"
 X = "float[1,8,12,12] x"

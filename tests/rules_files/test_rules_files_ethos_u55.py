@@ -4,8 +4,8 @@ import pytest
 from shipped_rules import firsts, mark, plain, qdq, taken, target, verdict, zoo
 from support import LIGHT
 
-from byoc.patterns.group import group_units
-from byoc.rules.annotate import annotate_graph
+from byoc.patterns import group_units
+from byoc.rules import annotate_graph
 
 FILE = "ethos-u55"
 X = {"x": "1,8,20,20"}
@@ -466,7 +466,9 @@ def test_a_quantized_convolution_and_its_activation_are_one_unit() -> None:
     model = qdq(X, "c = Conv (x, w)\ny = Relu (c)", W3)
     index = model.index
     rules = target(FILE)
-    (unit,) = [unit for unit in group_units(index, rules.patterns, annotate_graph(index, rules)) if unit.verdict]
+    (unit,) = [
+        unit for unit in group_units(index, rules.patterns, annotate_graph(index, rules)) if unit.verdict
+    ]
     assert sorted(index.nodes[node].op_type for node in unit.nodes) == [
         *("Conv", "DequantizeLinear"),
         *("QuantizeLinear", "Relu"),

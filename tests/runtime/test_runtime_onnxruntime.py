@@ -11,7 +11,7 @@ from support import parse
 
 import byoc
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.runtime.onnxrt import has_runtime, open_session, run_session
+from byoc.onnxrt import has_runtime, open_session, run_session
 
 SENTENCE = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
 

@@ -16,8 +16,8 @@ from support import Ran, parse
 from test_runtime_trace import check
 
 from byoc.errors import InputError
-from byoc.graph.types import TensorType
-from byoc.runtime.arrays import read_npy, read_npz, restore_dtype, write_npz
+from byoc.model import TensorType
+from byoc.runtime import read_npy, read_npz, restore_dtype, write_npz
 
 Byoc = Callable[..., Ran]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
-from byoc.runtime.program import StageProgram, Stage
+from byoc.runtime._stage_program import Stage, StageProgram
 
 WAIT = 60  # seconds, after which a test that hangs fails
 

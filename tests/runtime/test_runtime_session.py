@@ -10,8 +10,8 @@ import pytest
 from cutting import CHAIN, cut, original, ramp
 from support import parse
 
-from byoc import load
 from byoc.errors import InputError
+from byoc.runtime import load
 
 TWO = """two (float[1, 4] x, int64[N, 2] i) => (float[1, 4] y, int64[N, 2] j) {
   a = Relu(x)

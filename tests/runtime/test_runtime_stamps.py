@@ -11,10 +11,9 @@ import vendors
 from cutting import DEVICE_ONLY, cut, ramp
 from support import parse
 
-from byoc import load
 from byoc.codegen import Artifact, CompileError, Executor, Region
-from byoc.errors import InputError
-from byoc.verdict import YES, Verdict, refuse
+from byoc.errors import YES, InputError, Verdict, refuse
+from byoc.runtime import load
 
 
 class Versioned(vendors.Tables):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import parse
 
-from byoc.graph.index import GraphIndex, get_stated_types
-from byoc.runtime.segments import GraphStep, find_steps
+from byoc.model import GraphIndex, get_stated_types
+from byoc.runtime._program_builder import GraphStep, find_steps
 
 
 def _index(model: onnx.ModelProto) -> GraphIndex:

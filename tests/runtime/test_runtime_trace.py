@@ -11,10 +11,10 @@ import pytest
 from cutting import CHAIN, cut, ramp
 from support import parse
 
-from byoc import load
 from byoc.errors import InputError
-from byoc.runtime.program import StageProgram, Stage
-from byoc.runtime.trace import TraceEvent, Trace, record_into
+from byoc.runtime import Trace, load
+from byoc.runtime._stage_program import Stage, StageProgram
+from byoc.runtime._trace import TraceEvent, record_into
 
 
 def check(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -120,7 +120,9 @@ def test_threads_have_tracks_of_their_own() -> None:
     stages = [Stage("one", ("x",), meet, {}, ("a",)), Stage("two", ("x",), meet_too, {}, ("b",))]
     trace = Trace()
     with ThreadPoolExecutor(3) as pool, record_into(trace):
-        StageProgram(stages, {}, ("a", "b"), {}).run({"x": [np.zeros(2), np.zeros(1)]}, pool=lambda: pool)
+        StageProgram(stages, {}, ("a", "b"), {}).run(
+            {"x": [np.zeros(2), np.zeros(1)]}, pool=lambda: pool
+        )
     events = check(trace.to_json())
     assert {e["tid"] for e in events} == {0, 1}
     assert [e["args"]["bytes in"] for e in events] == [24, 24]

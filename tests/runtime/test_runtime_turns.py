@@ -11,10 +11,10 @@ import pytest
 from cutting import DEVICE_ONLY, cut, ramp
 from support import parse
 
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
-from byoc.runtime.regions import load_executor
+from byoc.runtime import load_executor
 
 
 class Watched:

@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 
 from byoc.codegen import Artifact, CompileError, Executor, NoOptions, Region
-from byoc.errors import InputError
-from byoc.runtime.onnxrt import open_session, session_runner
-from byoc.verdict import YES, Verdict, refuse
+from byoc.errors import YES, InputError, Verdict, refuse
+from byoc.onnxrt import open_session, session_runner
 
 _MODEL = "model.onnx"
 

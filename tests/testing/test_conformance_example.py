@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from byoc.plugins import CODEGENS, list_installed
+from byoc.support import CODEGENS, list_installed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "acme"
 

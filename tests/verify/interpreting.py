@@ -7,12 +7,11 @@ from typing import Any
 import onnx
 from onnx import ModelProto, NodeProto
 
-from byoc import partition
-from byoc.bundle.read import Bundle, open_bundle
+from byoc.bundle import Bundle, open_bundle
 from byoc.codegen import Artifact, CompileError, Executor, Region
-from byoc.graph.extract import extract_nodes
-from byoc.graph.load import prepare_model
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.model import extract_nodes, prepare_model
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.pipeline import partition
 
 Spoil = Callable[[NodeProto, ModelProto, list[Any]], Sequence[Any]]
 """Given a node, the model it is in and what it makes: what the codegen makes of it."""

@@ -10,9 +10,9 @@ import pytest
 from cutting import CHAIN, HOST_ONLY, cut, files
 from support import VANILLA, Ran, parse
 
-from byoc import MissingRuntimeError, partition, verify_against
-from byoc.bundle.manifest import describe_file
-from byoc.errors import InputError
+from byoc.bundle import describe_file
+from byoc.errors import InputError, MissingRuntimeError
+from byoc.pipeline import partition, verify_against
 
 
 @pytest.fixture

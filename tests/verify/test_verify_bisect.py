@@ -12,14 +12,12 @@ from interpreting import bundle_of, interpreter, only, operators, right
 from onnx import ModelProto, NodeProto
 from support import parse
 
-from byoc.bundle.regions import read_region
+from byoc.codegen import read_region
 from byoc.errors import InputError
-from byoc.graph.layout import parse_layout
-from byoc.runtime.arrays import read_npz
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
-from byoc.verify.bisect import Fault, bisect_region
-from byoc.verify.fault import rerun_fault, write_fault
-from byoc.verify.thresholds import read_thresholds
+from byoc.model import parse_layout
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.runtime import read_npz
+from byoc.verification import Fault, bisect_region, read_thresholds, rerun_fault, write_fault
 
 NET = """
 net (float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y)

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from byoc.verify.compare import TOLERANCE, OutputError, Verification, compare_tensors
+from byoc.verification import TOLERANCE, OutputError, Verification, compare_tensors
 
 
 def _one(expected: Any, actual: Any) -> OutputError:

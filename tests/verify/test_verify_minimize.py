@@ -6,7 +6,7 @@ from math import ceil, log2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byoc.verify.minimize import TrialOutcome, find_shortest_wrong, minimize_wrong
+from byoc.verification._part_trials import TrialOutcome, find_shortest_wrong, minimize_wrong
 
 OFF, RIGHT, UNKNOWN = TrialOutcome.WRONG, TrialOutcome.RIGHT, TrialOutcome.UNKNOWN
 

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from byoc.numerics import compute_cosine, compute_powers, convert_to_db, compute_same_class_share, compute_signal_to_noise
+from byoc.numerics import (
+    compute_cosine,
+    compute_powers,
+    compute_same_class_share,
+    compute_signal_to_noise,
+    convert_to_db,
+)
 
 _numbers = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=1, max_size=20)
 
@@ -59,7 +65,9 @@ def test_powers_of_parts_add_up(values: list[float], data: st.DataObject) -> Non
     cut = data.draw(st.integers(0, len(values)))
     parts = np.add(compute_powers(one[:cut], two[:cut]), compute_powers(one[cut:], two[cut:]))
     assert parts == pytest.approx(compute_powers(one, two))
-    assert compute_powers(one, two) == pytest.approx((sum(v * v for v in values), np.sum((two - one) ** 2)))
+    assert compute_powers(one, two) == pytest.approx(
+        (sum(v * v for v in values), np.sum((two - one) ** 2))
+    )
 
 
 def test_the_largest_of_each_row() -> None:

@@ -12,14 +12,11 @@ from interpreting import bundle_of, interpreter, only, right
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from support import VANILLA, parse
 
-from byoc import Precision, partition
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.errors import InputError
-from byoc.pipeline import verify_against
-from byoc.verify.bisect import bisect_region
-from byoc.verify.compare import require_passed
-from byoc.verify.regions import verify_regions
-from byoc.verify.thresholds import read_thresholds
+from byoc.pipeline import partition, verify_against
+from byoc.quantization import Precision
+from byoc.verification import bisect_region, read_thresholds, require_passed, verify_regions
 
 # Two regions with a Tanh on the host between them.
 TWO = """

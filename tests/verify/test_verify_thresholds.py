@@ -8,9 +8,14 @@ from onnx import TensorProto, helper
 from support import parse
 
 from byoc.errors import InputError
-from byoc.verify.compare import OutputError, compare_tensors
-from byoc.verify.quantized import find_quantized_tensors
-from byoc.verify.thresholds import DEFAULT_THRESHOLDS, Thresholds, read_thresholds
+from byoc.verification import (
+    DEFAULT_THRESHOLDS,
+    OutputError,
+    Thresholds,
+    compare_tensors,
+    read_thresholds,
+)
+from byoc.verification._region_verification import find_quantized_tensors
 
 I8 = np.array([-128, 0, 127, 5], np.int8)
 
@@ -72,7 +77,11 @@ def test_lower_precision_allows_more_but_for_what_the_user_asked() -> None:
     assert DEFAULT_THRESHOLDS.for_computation_in("bfloat16").relative["float16"] == 5e-2
     assert DEFAULT_THRESHOLDS.for_computation_in("int8") == DEFAULT_THRESHOLDS
     asked = read_thresholds({"float32": "1e-6"})
-    assert asked.for_computation_in("float16").relative == {**DEFAULT_THRESHOLDS.relative, "float32": 1e-6, "float64": 1e-2}
+    assert asked.for_computation_in("float16").relative == {
+        **DEFAULT_THRESHOLDS.relative,
+        "float32": 1e-6,
+        "float64": 1e-2,
+    }
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -100,7 +109,9 @@ def test_the_least_range_is_that_of_what_was_computed_in() -> None:
     wanted, got = np.float32([0.5, 0.5000001]), np.float32([0.5, 0.501])
     assert not one(wanted, got).within
     assert one(wanted, got, DEFAULT_THRESHOLDS.for_computation_in("float16")).within
-    assert not one(wanted, wanted * np.float32(1.01), DEFAULT_THRESHOLDS.for_computation_in("float16")).within
+    assert not one(
+        wanted, wanted * np.float32(1.01), DEFAULT_THRESHOLDS.for_computation_in("float16")
+    ).within
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from byoc import zoo
-from byoc.zoo.classics import ClassicModels
+from byoc.zoo._classic_models import ClassicModels
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from byoc.zoo.table import WheelPackage, TrainedRow, TrainedModel
+from byoc.zoo._trained_table import TrainedModel, TrainedRow, WheelPackage
 
 Failure = str | BaseException
 
@@ -23,7 +23,9 @@ def model(name: str, content: bytes, requirement: str = "pack==1", **changes: ob
         nodes=1,
         inputs={},
     ).model_copy(update=changes)
-    return TrainedModel(name, requirement, WheelPackage(licence="MIT", bytes=1000, models={name: row}), row)
+    return TrainedModel(
+        name, requirement, WheelPackage(licence="MIT", bytes=1000, models={name: row}), row
+    )
 
 
 def wheel(members: Mapping[str | ZipInfo, bytes]) -> bytes:

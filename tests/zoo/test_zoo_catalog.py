@@ -14,8 +14,9 @@ from support import LIGHT, parse
 
 from byoc import zoo
 from byoc.errors import InputError
-from byoc.zoo import catalog, classics
-from byoc.zoo.table import read_trained_table
+from byoc.zoo import _catalog as catalog
+from byoc.zoo import _classic_models as classics
+from byoc.zoo._trained_table import read_trained_table
 
 TINY = zoo.ZooEntry("tiny", "test", "here", "MIT", "none", 1)
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from byoc.zoo.feeds import InputSpec, make_inputs
-from byoc.zoo.samples import make_integers, make_page, make_voice
+from byoc.zoo._sample_inputs import InputSpec, make_inputs, make_integers, make_page, make_voice
 
 
 def test_a_photo_has_the_mean_and_deviation_asked_for() -> None:

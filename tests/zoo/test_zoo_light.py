@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 
 from byoc.errors import InputError
-from byoc.zoo.light import make_runnable
+from byoc.zoo._classic_models import make_runnable
 
 LIGHT = """
 <ir_version: 3, opset_import: ["" : 9]>

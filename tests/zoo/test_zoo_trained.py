@@ -13,10 +13,11 @@ from support import Ran
 
 from byoc import zoo
 from byoc.errors import InputError
-from byoc.graph.walk import walk_graphs
-from byoc.zoo import catalog, trained
-from byoc.zoo.table import read_trained_table
-from byoc.zoo.wheels import OUT_OF_REACH
+from byoc.model import walk_graphs
+from byoc.zoo import _catalog as catalog
+from byoc.zoo import _trained_models as trained
+from byoc.zoo._trained_table import read_trained_table
+from byoc.zoo._wheels import OUT_OF_REACH
 
 Cli = Callable[..., Ran]
 SMALL = ["swift_f0", "yunet"]
@@ -133,6 +134,8 @@ def test_two_small_ones_are_really_fetched_and_run(home: Path) -> None:
     for name in SMALL:
         nodes = [node for graph in walk_graphs(zoo.load(name).graph) for node in graph.node]
         assert sum(node.op_type != "Constant" for node in nodes) == read_trained_table()[name].row.nodes
-        session = onnxruntime.InferenceSession(str(zoo.find_path(name)), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            str(zoo.find_path(name)), providers=["CPUExecutionProvider"]
+        )
         outputs = session.run(None, zoo.sample_inputs(name))
         assert all(value.size and np.isfinite(value).all() for value in outputs)

@@ -9,8 +9,8 @@ import pytest
 
 from byoc import zoo
 from byoc.errors import InputError
-from byoc.zoo.roles import WeightGraph, choose_spread
-from byoc.zoo.weights import UniformSpread, derive_seed, draw_uniform
+from byoc.zoo._seeded_weights import UniformSpread, derive_seed, draw_uniform
+from byoc.zoo._weight_roles import WeightGraph, choose_spread
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,6 @@ def test_an_unknown_use_is_refused() -> None:
 
 
 def _wiring(body: str) -> WeightGraph:
-    return WeightGraph.from_graph(onnx.parser.parse_graph(f"g (float[1,3,8,8] image) => (float y) {{ {body} }}"))
+    return WeightGraph.from_graph(
+        onnx.parser.parse_graph(f"g (float[1,3,8,8] image) => (float y) {{ {body} }}")
+    )

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from byoc.zoo.exported import ExportedStructures
+from byoc.zoo._exported_structures import ExportedStructures
 
 
 @dataclass(frozen=True)

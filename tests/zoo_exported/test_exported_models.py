@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto
 
 import byoc
-from byoc.zoo.exported import FOLDER, ExportedStructures
+from byoc.zoo._exported_structures import FOLDER, ExportedStructures
 
 KERNELS = {"Conv", "Gemm", "MatMul"}
 STOCHASTIC = {"Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
@@ -43,7 +43,9 @@ def test_every_node_has_a_name_of_its_own_and_none_is_random(trial: Any) -> None
 def test_the_index_is_true_to_it(trial: Any) -> None:
     (entry,) = (entry for entry in ExportedStructures().entries() if entry.name == trial.name)
     assert entry.nodes == _count(trial.model.graph)
-    shapes = {name: array.shape for name, array in ExportedStructures().sample_inputs(trial.name, 0).items()}
+    shapes = {
+        name: array.shape for name, array in ExportedStructures().sample_inputs(trial.name, 0).items()
+    }
     assert shapes == {value.name: _dims(value) for value in trial.model.graph.input}
 
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from byoc.errors import InputError
-from byoc.zoo.exported import ExportedStructures
+from byoc.zoo._exported_structures import ExportedStructures
 
 
 @pytest.mark.parametrize(
@@ -19,14 +19,18 @@ from byoc.zoo.exported import ExportedStructures
 )
 def test_a_structure_has_the_same_weights_everywhere(name: str, digest: str) -> None:
     total = hashlib.sha256()
-    for tensor in sorted(ExportedStructures().load(name).graph.initializer, key=lambda tensor: tensor.name):
+    for tensor in sorted(
+        ExportedStructures().load(name).graph.initializer, key=lambda tensor: tensor.name
+    ):
         if tensor.data_type == onnx.TensorProto.FLOAT:
             total.update(tensor.name.encode() + b"\0" + tensor.raw_data)
     assert total.hexdigest() == digest
 
 
 def test_loading_twice_gives_equal_bytes() -> None:
-    first, again = (ExportedStructures().load("segformer_b0").SerializeToString(deterministic=True) for _ in "12")
+    first, again = (
+        ExportedStructures().load("segformer_b0").SerializeToString(deterministic=True) for _ in "12"
+    )
     assert first == again
 
 
@@ -45,6 +49,9 @@ def test_samples_make_sense() -> None:
 
 
 def test_an_unknown_name_lists_the_nearest() -> None:
-    for function in (ExportedStructures().load, lambda name: ExportedStructures().sample_inputs(name, 0)):
+    for function in (
+        ExportedStructures().load,
+        lambda name: ExportedStructures().sample_inputs(name, 0),
+    ):
         with pytest.raises(InputError, match=r"'brt' \(did you mean bert\?\); available: bert, "):
             function("brt")

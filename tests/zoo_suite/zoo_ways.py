@@ -11,14 +11,13 @@ from cutting import compilers, planned
 from strategies import Alternating, Random
 
 import byoc
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.options import Options
 from byoc.pipeline import emit
-from byoc.placement.strategies.all_supported import AllSupported
-from byoc.rules.load import load_rules
+from byoc.placement.strategies import AllSupported
+from byoc.rules import load_rules
 from byoc.stages import State
-from byoc.verify.compare import Verification
-from byoc.verify.run import NotVerifiableError, verify_bundle
+from byoc.verification import NotVerifiableError, Verification, verify_bundle
 
 COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"

@@ -13,7 +13,7 @@ from keyword import iskeyword
 from pathlib import Path
 
 from byoc.errors import InputError
-from byoc.plugins import ANNOTATIONS, CODEGENS, COST_MODELS, get_distribution, find_files, list_installed
+from byoc.support import ANNOTATIONS, CODEGENS, COST_MODELS, find_files, get_distribution, list_installed
 
 TEMPLATE = Path(__file__).parent / "template"
 

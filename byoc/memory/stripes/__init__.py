@@ -4,28 +4,14 @@ A plan gives the bands of rows in order, and for each tensor a window in the are
 may lie over rows of its operand that nobody reads any more, so the arena can be smaller than both.
 """
 
-from byoc.memory.stripes.problem import (
+from byoc.memory.stripes._striping import stripe
+from byoc.memory.stripes._striping_problem import (
     ALL_ROWS,
     SAME_ROW,
-    RowBand,
-    RowLayer,
-    RowNetwork,
-    RowWindow,
+    LayerMode,
     OperandRows,
-    StripedPlan,
+    RowLayer,
     RowTensor,
+    RowWindow,
+    StripedPlan,
 )
-from byoc.memory.stripes.stripe import stripe
-
-__all__ = [
-    "ALL_ROWS",
-    "SAME_ROW",
-    "RowBand",
-    "RowLayer",
-    "RowNetwork",
-    "RowWindow",
-    "OperandRows",
-    "StripedPlan",
-    "RowTensor",
-    "stripe",
-]

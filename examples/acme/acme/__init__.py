@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from byoc.codegen import Artifact, Executor, Region
-from byoc.verdict import YES, Verdict, refuse
+from byoc.errors import YES, Verdict, refuse
 
 from acme.program import FORMAT, assemble
 from acme.simulator import run

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import byoc
 import onnx
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 
 RULES = "acme"
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>

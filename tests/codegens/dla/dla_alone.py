@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from byoc.codegens.dla import DLA
-from byoc.codegens.dla.options import DLAOptions
+from byoc.codegens.dla.compiler import DLAOptions
 from dla_exact import exact
 
-from byoc.bundle.regions import read_region
-from byoc.codegen import Region
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
-from byoc.verify.cutting import RegionCutter
-from byoc.verify.trial import save_part, find_weight_layout
+from byoc.codegen import Region, read_region
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.verification._part_trials import find_weight_layout, save_part
+from byoc.verification._region_cutter import RegionCutter
 
 Values = Mapping[str, Any]
 

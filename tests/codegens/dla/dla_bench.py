@@ -5,13 +5,21 @@ from typing import Any
 
 import numpy as np
 import onnx
-from byoc.codegens.dla.cycles import MachineFigures
-from byoc.codegens.dla.isa import Command, End, Load, Program, Store
-from byoc.codegens.dla.operand import DType, Memory, Operand
+from byoc.codegens.dla.machine import (
+    Command,
+    DType,
+    End,
+    Load,
+    MachineFigures,
+    Memory,
+    Operand,
+    Program,
+    Store,
+)
 from byoc.codegens.dla.simulator import Simulator
 from numpy.typing import NDArray
 
-from byoc.runtime.onnxrt import open_session, without_optimizations
+from byoc.onnxrt import open_session, without_optimizations
 
 Array = NDArray[Any]
 FIGURES = MachineFigures({"float32": 1e12, "int8": 4e12}, 32e9, 1e-6, 5e-6, 1e9)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from byoc.codegens.dla.operand import Pads, Pair
+from byoc.codegens.dla.machine import Pads, Pair
 from dla_bench import Array
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from byoc.codegens.dla.layers import LayerNetwork
-from byoc.codegens.dla.oracle import lower_region
+from byoc.codegens.dla.compiler.layers import LayerNetwork
+from byoc.codegens.dla.compiler.lower_region import lower_region
 from onnx import numpy_helper
 
-from byoc.bundle.regions import read_region
-from byoc.codegen import Region, parse_codegen_options, find_codegen
-from byoc.runtime.onnxrt import open_session, run_session, without_optimizations
+from byoc.codegen import Region, find_codegen, parse_codegen_options, read_region
+from byoc.onnxrt import open_session, run_session, without_optimizations
 
 Arrays = Mapping[str, Any]
 

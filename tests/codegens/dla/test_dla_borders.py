@@ -78,7 +78,7 @@ def test_batches(batch: int, tmp_path: Path) -> None:
 
 
 def test_a_program_of_too_many_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = import_module("byoc.codegens.dla.build")
+    build = import_module("byoc.codegens.dla.compiler.compile_region")
     monkeypatch.setattr(build, "_MOST_COMMANDS", 100)
     text = "g (float[1,4,64,64] x) => (float[1,4,64,64] y) { a = Sigmoid(x) y = Tanh(a) }"
     proto = model(text)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.artifact import INTERFACE, PROGRAM, WEIGHTS
-from byoc.codegens.dla.binary import disassemble
+from byoc.codegens.dla.machine import disassemble
+from byoc.codegens.dla.region_artifact import INTERFACE, PROGRAM, WEIGHTS
 from byoc.codegens.dla.simulator import Simulator
 from dla_regions import executed, floats, model, region
 
-from byoc.codegen import Artifact, parse_codegen_options, find_codegen
+from byoc.codegen import Artifact, find_codegen, parse_codegen_options
 from byoc.errors import InputError
 from byoc.testing import CodegenConformance
 

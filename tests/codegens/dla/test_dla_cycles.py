@@ -5,25 +5,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.cycles import Statistics, command_cycles, count_operations, read_figures, simulate_timing
-from byoc.codegens.dla.isa import (
+from byoc.codegens.dla.machine import (
+    ABSENT,
     Add,
     Command,
     Conv,
     ConvFlags,
+    DType,
     Function,
     FunctionKind,
     Load,
+    Memory,
+    Operand,
+    Pair,
     Pool,
     PoolKind,
     Scale,
+    Statistics,
     Store,
+    read_figures,
+    simulate_timing,
 )
-from byoc.codegens.dla.operand import ABSENT, DType, Memory, Operand, Pair
+from byoc.codegens.dla.machine.timing import command_cycles, count_operations
 from byoc.codegens.dla.simulator import Simulator
 from dla_bench import FIGURES, box, program
 
-from byoc.costs.load import load_cost_model
+from byoc.costs import load_cost_model
 from byoc.errors import InputError
 
 LAUNCH, OVERHEAD = 5000, 1000

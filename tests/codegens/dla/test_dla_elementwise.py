@@ -2,18 +2,20 @@
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fixed_point import to_common_multipliers, to_multiplier
-from byoc.codegens.dla.isa import (
+from byoc.codegens.dla.machine import (
     Add,
+    DType,
     Function,
     FunctionKind,
     Mul,
     Scale,
     Table,
+    build_table,
+    evaluate_function,
+    to_common_multipliers,
+    to_multiplier,
 )
-from byoc.codegens.dla.operand import DType
 from byoc.codegens.dla.simulator import SimulationError
-from byoc.codegens.dla.tables import evaluate_function, build_table
 from dla_bench import Array, onnx_run, run_one
 from dla_cases import bytes_of, floats, same_integers
 
@@ -169,7 +171,13 @@ def test_tables(kind: FunctionKind, dtype: type):
       <float sx = {{0.0417}}, {name} zx = {{100}}, float sy = {{0.0113}}, {name} zy = {{20}}> {{
       d = DequantizeLinear(x, sx, zx) f = {FUNCTIONS[kind]}(d) y = QuantizeLinear(f, sy, zy) }}"""
     content = build_table(
-        lambda real: evaluate_function(kind, real, 0.3, 0.4), 0.0417, 100, mine_type, 0.0113, 20, mine_type
+        lambda real: evaluate_function(kind, real, 0.3, 0.4),
+        0.0417,
+        100,
+        mine_type,
+        0.0113,
+        20,
+        mine_type,
     )
     mine = run_one(
         lambda **boxes: Table(0, **boxes),

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.boxes import AxisSpan
-from byoc.codegens.dla.build import CompiledRegion, emit_program
-from byoc.codegens.dla.cycles import read_figures
-from byoc.codegens.dla.emit import TileStep, interleave_steps
-from byoc.codegens.dla.isa import Command, Conv, Load, Store
-from byoc.codegens.dla.resident import RunLayer, plan_residency
-from byoc.codegens.dla.schedule import LayerSchedule, schedule_whole
+from byoc.codegens.dla.compiler import CompiledRegion
+from byoc.codegens.dla.compiler.boxes import AxisSpan
+from byoc.codegens.dla.compiler.compile_region import emit_program
+from byoc.codegens.dla.compiler.emission import TileStep, interleave_steps
+from byoc.codegens.dla.compiler.scheduling import LayerSchedule, schedule_striped, schedule_whole
+from byoc.codegens.dla.compiler.scratchpad_residency import RunLayer, plan_residency
+from byoc.codegens.dla.compiler.tiling import TileBudget
+from byoc.codegens.dla.machine import Command, Conv, Load, Store, read_figures
 from byoc.codegens.dla.simulator import SimulationError, Simulator
-from byoc.codegens.dla.striped import schedule_striped
-from byoc.codegens.dla.tiles import TileBudget
 from dla_regions import floats, model, network
 
 FIGURES = read_figures()
@@ -36,7 +35,10 @@ CHAIN = """g (float[1,4,20,20] x) => (float[1,4,18,18] y) {
 
 
 def built(
-    folder: Path, make: Callable[..., LayerSchedule] = schedule_whole, scratchpad: int = 8192, **changes: int
+    folder: Path,
+    make: Callable[..., LayerSchedule] = schedule_whole,
+    scratchpad: int = 8192,
+    **changes: int,
 ) -> CompiledRegion:
     """Return the program of CHAIN; `changes` are added to offsets and windows of places."""
     made = network(model(CHAIN, CONSTANTS), folder)

@@ -4,13 +4,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fixed_point import (
-    to_common_multipliers,
-    to_multiplier,
+from byoc.codegens.dla.machine import (
     requantize,
     round_half_even,
     saturate,
     shift_half_even,
+    to_common_multipliers,
+    to_multiplier,
 )
 from dla_bench import onnx_run
 from hypothesis import given

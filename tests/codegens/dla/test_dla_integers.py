@@ -5,15 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byoc.codegens.dla import limits
-from byoc.codegens.dla.binary import disassemble
+from byoc.codegens.dla.compiler import layer_limits as limits
+from byoc.codegens.dla.machine import disassemble
 from dla_alone import Gaps, Values, gaps, layers_alone
 from dla_regions import floats, model
 
 import byoc
-from byoc.bundle.read import open_bundle
+from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, Region
-from byoc.verify.regions import record_reference_runs, bundle_samples
+from byoc.verification import record_reference_runs
+from byoc.verification._region_verification import bundle_samples
 
 # Something of each kind of layer, a residual among them.
 NETWORK = """

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from byoc.codegens.dla.artifact import PROGRAM, WEIGHTS
-from byoc.codegens.dla.interface import INTERFACE
+from byoc.codegens.dla.region_artifact import INTERFACE, PROGRAM, WEIGHTS
 from byoc.codegens.dla.simulator import SimulationError
 from dla_regions import floats, model, region
 
-from byoc.codegen import Artifact, Region, parse_codegen_options, find_codegen
+from byoc.codegen import Artifact, Region, find_codegen, parse_codegen_options
 from byoc.errors import InputError
 
 FOUND: Any = find_codegen("dla")

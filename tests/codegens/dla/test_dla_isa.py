@@ -6,9 +6,24 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.binary import assemble, disassemble, listing
-from byoc.codegens.dla.isa import COMMANDS, Add, Command, End, Load, Pool, PoolKind, Program
-from byoc.codegens.dla.operand import ABSENT, DType, Memory, Pair, Signed
+from byoc.codegens.dla.machine import (
+    ABSENT,
+    Add,
+    Command,
+    DType,
+    End,
+    Load,
+    Memory,
+    Pair,
+    Pool,
+    PoolKind,
+    Program,
+    assemble,
+    disassemble,
+)
+from byoc.codegens.dla.machine.instructions import COMMANDS
+from byoc.codegens.dla.machine.operands import Signed
+from byoc.codegens.dla.machine.program_file import listing
 from dla_bench import box
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fixed_point import to_multiplier
-from byoc.codegens.dla.isa import Conv, ConvFlags
-from byoc.codegens.dla.operand import ABSENT, DType
+from byoc.codegens.dla.machine import ABSENT, Conv, ConvFlags, DType, to_multiplier
 from byoc.codegens.dla.simulator import SimulationError
 from dla_bench import Array, onnx_run, run_one, to_rows
 from dla_cases import Case, bytes_of, close, floats, same_integers

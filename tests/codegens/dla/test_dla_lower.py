@@ -4,9 +4,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fold import ConvWeights, normalization_weights, requantize_weights
-from byoc.codegens.dla.layers import ActivationLayer, ConcatLayer, ConvLayer, EltwiseLayer, MachineLayer, MoveLayer, PoolLayer, RestackLayer
-from byoc.codegens.dla.tensors import Clamp, LayerTensor
+from byoc.codegens.dla.compiler.layer_tensors import Clamp, LayerTensor
+from byoc.codegens.dla.compiler.layers import (
+    ActivationLayer,
+    ConcatLayer,
+    ConvLayer,
+    EltwiseLayer,
+    MachineLayer,
+    MoveLayer,
+    PoolLayer,
+    RestackLayer,
+)
+from byoc.codegens.dla.compiler.weight_folding import (
+    ConvWeights,
+    normalization_weights,
+    requantize_weights,
+)
 from dla_regions import bytes_of, floats, mentioned, model, network
 
 from byoc.codegen import CompileError

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.memory import FaultError, PlainMemory, TaggedMemory
-from byoc.codegens.dla.operand import DType, Operand
+from byoc.codegens.dla.machine import DType, Operand
+from byoc.codegens.dla.simulator import FaultError
+from byoc.codegens.dla.simulator.tagged_memory import PlainMemory, TaggedMemory
 from hypothesis import given
 from hypothesis import strategies as st
 

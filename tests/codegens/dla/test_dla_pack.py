@@ -1,7 +1,7 @@
 """Weights of the dla: one piece of bytes, and the parameters of convolutions."""
 
 import numpy as np
-from byoc.codegens.dla.pack import WeightsImage, conv_parameters
+from byoc.codegens.dla.compiler.emission import WeightsImage, conv_parameters
 
 
 def test_arrays_lie_one_behind_the_other() -> None:

@@ -2,12 +2,7 @@
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fixed_point import to_multiplier
-from byoc.codegens.dla.isa import (
-    Pool,
-    PoolKind,
-)
-from byoc.codegens.dla.operand import DType, Pads, Pair
+from byoc.codegens.dla.machine import DType, Pads, Pair, Pool, PoolKind, to_multiplier
 from byoc.codegens.dla.simulator import SimulationError
 from dla_bench import Array, onnx_run, run_one, to_rows
 from dla_cases import Case, bytes_of, close, floats, same_integers

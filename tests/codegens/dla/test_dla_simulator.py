@@ -6,23 +6,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.fixed_point import to_multiplier
-from byoc.codegens.dla.isa import (
+from byoc.codegens.dla.machine import (
+    ABSENT,
     Add,
     Command,
     Conv,
     ConvFlags,
+    DType,
     End,
     Load,
+    Memory,
+    Operand,
+    Pads,
+    Pair,
     Pool,
     PoolKind,
     Program,
     Scale,
     Store,
+    to_multiplier,
 )
-from byoc.codegens.dla.kernels import compute
-from byoc.codegens.dla.operand import ABSENT, DType, Memory, Operand, Pads, Pair
 from byoc.codegens.dla.simulator import SimulationError, Simulator
+from byoc.codegens.dla.simulator.kernels import compute
 from dla_bench import FIGURES, Array, box, program
 
 F32 = DType.FLOAT32

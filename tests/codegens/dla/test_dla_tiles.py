@@ -5,24 +5,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.boxes import AxisSpan, receptive_field, split_images, split_span
-from byoc.codegens.dla.build import emit_program
-from byoc.codegens.dla.cycles import MachineFigures
-from byoc.codegens.dla.isa import Load, Store
-from byoc.codegens.dla.layers import ConvLayer, LayerNetwork, PoolLayer, BoundaryPort
-from byoc.codegens.dla.operand import DType
-from byoc.codegens.dla.schedule import schedule_whole
-from byoc.codegens.dla.shapes import windowed_extents
-from byoc.codegens.dla.slots import SlotNeed, LayerSlots, count_slot_bytes
-from byoc.codegens.dla.tensors import LayerTensor, SlidingWindow
-from byoc.codegens.dla.tiles import (
+from byoc.codegens.dla.compiler import BoundaryPort
+from byoc.codegens.dla.compiler.boxes import AxisSpan, receptive_field, split_images, split_span
+from byoc.codegens.dla.compiler.compile_region import emit_program
+from byoc.codegens.dla.compiler.layer_tensors import LayerTensor, SlidingWindow
+from byoc.codegens.dla.compiler.layers import ConvLayer, LayerNetwork, PoolLayer
+from byoc.codegens.dla.compiler.output_shapes import windowed_extents
+from byoc.codegens.dla.compiler.scheduling import schedule_whole
+from byoc.codegens.dla.compiler.tiling import (
+    LayerSlots,
+    SlotNeed,
     TileBudget,
     conv_slots,
-    find_conv_tiling,
+    count_slot_bytes,
     decreasing_parts,
-    simple_slots,
+    find_conv_tiling,
     find_simple_tiling,
+    simple_slots,
 )
+from byoc.codegens.dla.machine import DType, Load, MachineFigures, Store
 from dla_regions import executed, floats, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,7 +50,9 @@ def windows(draw: st.DrawFn) -> tuple[SlidingWindow, LayerTensor, LayerTensor]:
 
 
 @given(windows(), st.data())
-def test_a_field_is_all_that_is_read(drawn: tuple[SlidingWindow, LayerTensor, LayerTensor], data: st.DataObject) -> None:
+def test_a_field_is_all_that_is_read(
+    drawn: tuple[SlidingWindow, LayerTensor, LayerTensor], data: st.DataObject
+) -> None:
     window, x, y = drawn
     rows = AxisSpan(data.draw(st.integers(0, y.height - 1)), 1)
     rows = AxisSpan(rows.start, data.draw(st.integers(1, y.height - rows.start)))
@@ -97,7 +100,9 @@ def test_halves_go_down_to_one(extent: int) -> None:
 
 def test_slots_take_turns_and_tiles_stay() -> None:
     pad = LayerSlots({"x": SlotNeed(100), "y": SlotNeed(10, twice=False)}, count(1), doubled=True)
-    assert count_slot_bytes({"x": SlotNeed(100), "y": SlotNeed(10, twice=False)}, doubled=True) == 256 + 64
+    assert (
+        count_slot_bytes({"x": SlotNeed(100), "y": SlotNeed(10, twice=False)}, doubled=True) == 256 + 64
+    )
     assert [slot.addresses for slot in pad.slots.values()] == [(0, 128), (256,)]
     made = [pad.new_tile("x", key, (1, 1, 4), DType.INT8) for key in "abc"]
 

@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from byoc.codegens.dla.options import DLAOptions
+from byoc.codegens.dla.compiler import DLAOptions
 from support import Ran
 
 PAGE = Path(__file__).parents[3] / "docs" / "tutorial.md"

@@ -1,1 +1,0 @@
-"""Rewriting of nodes to compute in float16 or bfloat16 where the operators' schemas allow it."""

@@ -1,0 +1,252 @@
+"""The contract check: host and region must describe each boundary tensor in the same way.
+
+Each view is read independently: the region view from the region's stand-alone model, the host view from
+the graph around the call; types are inferred anew for both. The two must agree on dtype, shape, layout,
+scale, zero point and axis. In addition, every tensor with a name of the user's model must have the type
+that it has there, on the host and in the regions.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+from onnx import NodeProto, TypeProto
+
+from byoc.boundary.contracts._boundary_nodes import (
+    is_conversion,
+    is_dequantize,
+    is_quantize,
+    read_scales,
+)
+from byoc.boundary.contracts._conversion_path import find_origin, find_user_name
+from byoc.boundary.contracts._host_view import HostGraph, HostView
+from byoc.boundary.contracts._region_view import (
+    RegionContracts,
+    infer_region_types,
+    read_region_contracts,
+)
+from byoc.boundary.contracts._tensor_contract import ContractError, TensorContract, types_agree
+from byoc.model import (
+    BoundaryNames,
+    GraphIndex,
+    TensorLayout,
+    TensorType,
+    extract_call,
+    get_stated_types,
+    infer_types,
+    rate_knowledge,
+    read_tensor_types,
+    read_type,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class RegionContext:
+    """Facts about a region that the partitioned model does not contain.
+
+    `users` is the index of the graph that the region was cut from, and `border` names the tensors that
+    crossed the boundary there. `added` gives the types of tensors that the boundary stage inserted, and
+    `origins` the user's tensors whose content they hold (see `byoc.boundary.convert`). `weights` is the
+    weight layout of the region's target.
+    """
+
+    user_index: GraphIndex | None = None
+    interface: BoundaryNames | None = None
+    added: Mapping[str, TypeProto] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    weights: TensorLayout | None = None
+
+    @property
+    def user_types(self) -> Mapping[str, TypeProto]:
+        """The types of the user's tensors by name; empty if they are not known."""
+        return self.user_index.runtime_types if self.user_index is not None else {}
+
+    @property
+    def stated_types(self) -> Mapping[str, TypeProto]:
+        """The types that conversions rely on, including those that only the user's model states."""
+        return {**self.added, **(self.user_index.type_protos if self.user_index is not None else {})}
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedRegion:
+    """A region whose boundary passed the check: its stand-alone model and its contracts."""
+
+    model: onnx.ModelProto
+    contracts: RegionContracts
+
+
+def check_contracts(
+    proto: onnx.ModelProto,
+    domains: Iterable[str],
+    contexts: Mapping[str, RegionContext] = MappingProxyType({}),
+    folder: Path | None = None,
+) -> dict[str, CheckedRegion]:
+    """Check the contracts of all regions of a partitioned model and return the regions by name.
+
+    `domains` are the domains of the targets. `known` gives further facts about regions by name, and
+    `folder` is the directory of external data. The model is not changed.
+
+    Raises ContractError, naming the region, the tensor and both views, if host and region disagree.
+    """
+    host = _infer_host_types(proto)
+    calls = {
+        call.op_type: (index, call)
+        for index in host.walk()
+        for call in index.nodes
+        if call.domain in set(domains)
+    }
+    regions: dict[str, CheckedRegion] = {}
+    typed: dict[str, GraphIndex] = {}
+    for name, (index, call) in calls.items():
+        context = contexts.get(name, RegionContext())
+        values = {**index.runtime_types, **context.added, **context.user_types}
+        model = extract_call(index, call, values)
+        _state_shapes(model, context.stated_types)
+        inside = infer_region_types(model)
+        contracts = read_region_contracts(model, values, folder, context.weights, inside)
+        regions[name] = CheckedRegion(model, contracts)
+        typed[name] = inside
+    read = {
+        name: _restore_names(region.contracts, contexts.get(name, RegionContext()))
+        for name, region in regions.items()
+    }
+    for name, (index, call) in calls.items():
+        context = contexts.get(name, RegionContext())
+        stated = read_tensor_types(context.stated_types)
+        around = HostGraph(
+            index, read, context.user_types, context.user_index, context.origins, folder, stated
+        )
+        regions[name] = replace(regions[name], contracts=_check_region(name, call, read[name], around))
+    # Afterwards, since it names what is behind a wrong border, and not the border.
+    graphs = {
+        id(index): (index, contexts.get(name, RegionContext())) for name, (index, _) in calls.items()
+    }
+    for index, context in graphs.values():
+        _check_types("the host", index, context.user_types)
+    for name, inside in typed.items():
+        _check_types(f"region {name}", inside, contexts.get(name, RegionContext()).user_types)
+    return regions
+
+
+def _infer_host_types(proto: onnx.ModelProto) -> GraphIndex:
+    """Return the index of a partitioned model with types inferred through its regions."""
+    found = infer_types(proto, get_stated_types(proto))
+    return GraphIndex(proto, found.type_protos, found.typed_graph)
+
+
+def _state_shapes(model: onnx.ModelProto, known: Mapping[str, TypeProto]) -> None:
+    """State in a region's model, in place, the shapes that conversions inside it rely on.
+
+    Type inference may not find them; without them a blocked layout cannot be read from a Reshape by a
+    reader that has the region alone.
+    """
+    stated = {value.name: value for value in model.graph.value_info}
+    boundary = {value.name for value in (*model.graph.input, *model.graph.output)}
+    for node in filter(is_conversion, model.graph.node):
+        for name in sorted({node.input[0], node.output[0]} & known.keys() - boundary):
+            if name not in stated:
+                stated[name] = model.graph.value_info.add(name=name)
+            if rate_knowledge(stated[name].type) < rate_knowledge(known[name]):
+                stated[name].type.CopyFrom(known[name])
+
+
+def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) -> None:
+    """Raise ContractError if a tensor named in the user's model has another type than it has there."""
+    for name, kind in index.runtime_types.items():
+        here, there = read_type(kind), read_type(users[name]) if name in users else None
+        if here is not None and there is not None and not types_agree(here, there):
+            raise ContractError(f"{where}: '{name}' is {here}, but {there} in the user's model")
+
+
+def _restore_names(contracts: RegionContracts, known: RegionContext) -> RegionContracts:
+    """Return contracts with the names that tensors had in the user's model when regions were cut out.
+
+    Inside the region a tensor may have been renamed to another form of itself since then.
+    """
+    border = known.interface
+    if border is None:
+        return contracts
+    return replace(
+        contracts,
+        inputs=_rename_contracts(contracts.inputs, border.inputs),
+        outputs=_rename_contracts(contracts.outputs, border.outputs),
+    )
+
+
+def _rename_contracts(
+    contracts: tuple[TensorContract, ...], names: Sequence[str]
+) -> tuple[TensorContract, ...]:
+    if len(names) != len(contracts):
+        return contracts
+    pairs = zip(contracts, names, strict=True)
+    return tuple(replace(contract, tensor=name) for contract, name in pairs)
+
+
+def _check_region(
+    name: str, call: NodeProto, contracts: RegionContracts, host: HostGraph
+) -> RegionContracts:
+    """Check the contracts of a region against the host's views; return them completed."""
+    data = [outer_name for outer_name in call.input if not host.index.is_constant(outer_name)]
+    inputs = [
+        _check_tensor(name, contract, [host.view_input(outer_name, contract.tensor)], host)
+        for outer_name, contract in zip(data, contracts.inputs, strict=True)
+    ]
+    outputs = [
+        _check_tensor(name, contract, list(host.view_output(outer_name, contract.tensor)), host)
+        for outer_name, contract in zip(call.output, contracts.outputs, strict=True)
+    ]
+    return replace(contracts, inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+def _check_tensor(
+    region: str, contract: TensorContract, views: list[HostView], host: HostGraph
+) -> TensorContract:
+    """Check a contract against the host's views; return it with the user's name and type."""
+    for view in views:
+        if not view.is_connected:
+            raise ContractError(
+                f"region {region}: the host has '{view.tensor}' where the region has '{contract.tensor}'"
+            )
+        host_view = view.view
+        if (
+            not host_view.agrees(contract.view)
+            and not view.is_own
+            and _has_differing_scales(host, contract)
+        ):
+            host_view = replace(host_view, scale=None)
+        if not host_view.agrees(contract.view):
+            raise ContractError(
+                f"region {region}: the host has '{contract.name}' as {host_view.describe(contract.view)}, "
+                f"the region as {contract.view.describe(host_view)}"
+            )
+    names = [
+        find_origin(host.user_index, name)
+        for name in (contract.tensor, *(view.tensor for view in views))
+    ]
+    tensor = next((name for name in names if name in host.types), names[-1])
+    known = read_type(host.types[tensor]) if tensor in host.types else None
+    converts = dict(contract.converts)
+    if any(view.cast for view in views):
+        converts["cast"] = "host"
+    logical = known or _logical_type(host, tensor, contract)
+    user_name = find_user_name(host.user_index, tensor)
+    return replace(contract, tensor=user_name, logical=logical, converts=converts)
+
+
+def _logical_type(host: HostGraph, tensor: str, contract: TensorContract) -> TensorType:
+    kind = host.index.runtime_types.get(tensor)
+    return (read_type(kind) if kind is not None else None) or contract.logical
+
+
+def _has_differing_scales(host: HostGraph, contract: TensorContract) -> bool:
+    """Return whether the user's model quantizes and dequantizes a tensor with different scales."""
+    users, name = host.user_index, contract.tensor
+    if users is None or name not in users.producers:
+        return False
+    maker = users.nodes[users.producers[name]]
+    readers = [users.nodes[i] for i in users.consumers.get(name, ())]
+    pairs = [node for node in (maker, *readers) if is_quantize(node) or is_dequantize(node)]
+    found = [read_scales(users, node, host.folder) for node in pairs]
+    return any(scales != found[0] for scales in found)

@@ -1,0 +1,128 @@
+"""Paths on the host from a boundary tensor to the user's tensor that it is a form of.
+
+Tensors of the user's model that are transposed forms of one another by the user's own Transposes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from onnx import NodeProto
+
+from byoc.boundary.contracts import _axis_terms as axes
+from byoc.boundary.contracts._boundary_nodes import Scales
+from byoc.model import TENSOR_KEY, GraphIndex, get_metadata, get_stated_attributes, is_inserted
+
+
+@dataclass(frozen=True)
+class ConversionPath:
+    """The path on the host from a boundary tensor, which the region knows as `inner`.
+
+    `passed` are the tensors on the path, the boundary tensor first; `steps` the conversions in the order
+    of execution; `behind` those of them between the scales that were found and the boundary. `quantized`
+    is whether scales that are found still apply to the boundary tensor, that is, no node on the path has
+    changed them.
+    """
+
+    inner: str
+    tensors: tuple[str, ...]
+    steps: tuple[NodeProto, ...] = ()
+    scales: Scales | None = None
+    outer_steps: tuple[NodeProto, ...] = ()
+    seeks_scales: bool = True
+
+    @property
+    def boundary_tensor(self) -> str:
+        """The boundary tensor."""
+        return self.tensors[0]
+
+    @property
+    def end(self) -> str:
+        """The tensor at the current end of the path."""
+        return self.tensors[-1]
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether the path leads against the order of execution; False if it has no step."""
+        if not self.steps:
+            return False
+        reads, makes = self.steps[0].input[0], self.steps[0].output[0]
+        return self.tensors.index(makes) < self.tensors.index(reads)
+
+    def extend_backward(self, node: NodeProto) -> "ConversionPath":
+        """Return the path extended from a node's output to its input."""
+        return replace(self, tensors=(*self.tensors, node.input[0]))
+
+    def extend_forward(self, node: NodeProto) -> "ConversionPath":
+        """Return the path extended from a node's input to its output."""
+        return replace(self, tensors=(*self.tensors, node.output[0]))
+
+
+def find_producer(index: GraphIndex, name: str) -> tuple[GraphIndex, NodeProto | None]:
+    """Return the node that makes a tensor, or None, and the index of the graph that the node is in."""
+    while True:
+        number = index.producers.get(name)
+        if number is not None:
+            return index, index.nodes[number]
+        if index.outer is None:
+            return index, None
+        index = index.outer
+
+
+def find_origin(users: GraphIndex | None, name: str) -> str:
+    """Return the user's tensor before byoc's own quantization of the planned model."""
+    while users is not None:
+        users, node = find_producer(users, name)
+        if node is None or not is_inserted(node):
+            return name
+        name = node.input[0]
+    return name
+
+
+def find_user_name(users: GraphIndex | None, name: str) -> str:
+    """Return the user's name of a tensor that byoc's own QuantizeLinear of the planned model reads."""
+    index = users
+    while index is not None:
+        readers = (index.nodes[number] for number in index.consumers.get(name, ()))
+        user_name = next((get_metadata(node, TENSOR_KEY) for node in readers if is_inserted(node)), "")
+        if user_name:
+            return user_name
+        index = index.outer
+    return name
+
+
+def relate_layouts(users: GraphIndex | None, one: str, other: str) -> axes.AxisTerms | None:
+    """Return the layout of the second tensor in the axes of the first, or None if they are unrelated.
+
+    Two tensors are related if both are made of one tensor by Transposes alone.
+    """
+    if users is None:
+        return None
+    first_chain, second_chain = (
+        _transpose_chain(users, find_origin(users, one)),
+        _transpose_chain(users, find_origin(users, other)),
+    )
+    common = next((name for name in second_chain if name in first_chain), None)
+    if common is None:
+        return None
+    from_one, from_other = first_chain[common], second_chain[common]
+    # Dimension i of a tensor is dimension order[i] of the common one.
+    if len(from_one) != len(from_other):
+        return None
+    return tuple(axes.AxisTerm(from_one.index(dim)) for dim in from_other)
+
+
+def _transpose_chain(users: GraphIndex, name: str) -> Mapping[str, tuple[int, ...]]:
+    """Return the tensors that a tensor is a transposed form of, with its order of dimensions in each."""
+    kind = users.types.get(name)
+    if kind is None or kind.shape is None:
+        return {}
+    order = tuple(range(len(kind.shape)))
+    found = {name: order}
+    index, node = find_producer(users, name)
+    while node is not None and node.op_type == "Transpose":
+        turn = get_stated_attributes(node).get("perm", list(reversed(range(len(order)))))
+        order = tuple(turn[dim] for dim in order)
+        name = find_origin(users, node.input[0])
+        found[name] = order
+        index, node = find_producer(index, name)
+    return found

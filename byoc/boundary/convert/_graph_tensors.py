@@ -1,0 +1,203 @@
+"""Axis orders as in ONNX's Transpose: axis `i` of the output is axis `order[i]` of the input.
+
+Known types of a graph's tensors, and values of small constants.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cached_property
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+
+from byoc.boundary.convert._model_editor import ModelEditor, RegionBoundary, Scope
+from byoc.model import (
+    DTYPES,
+    TensorType,
+    count_bits,
+    count_bytes,
+    get_stated_attributes,
+    is_onnx,
+    read_type,
+)
+
+AxisOrder = tuple[int, ...]
+T = TypeVar("T")
+
+
+def identity_order(rank: int) -> AxisOrder:
+    """Return the order that changes nothing."""
+    return tuple(range(rank))
+
+
+def invert_order(order: AxisOrder) -> AxisOrder:
+    """Return the order that reverts another."""
+    return tuple(order.index(axis) for axis in range(len(order)))
+
+
+def compose_orders(first: AxisOrder, second: AxisOrder) -> AxisOrder:
+    """Return the order that is equivalent to two orders in succession."""
+    return tuple(first[axis] for axis in second)
+
+
+def permute(order: AxisOrder, items: Sequence[T]) -> list[T]:
+    """Return items given per axis (extents, pads) in the axis order of a transposed tensor."""
+    return [items[axis] for axis in order]
+
+
+def permute_axis(order: AxisOrder, axis: int) -> int:
+    """Return the position of an axis, which may count from the end, in a transposed tensor."""
+    return order.index(axis % len(order))
+
+
+def transpose_type(kind: TypeProto | None, order: AxisOrder) -> TypeProto | None:
+    """Return the type of a transposed tensor, or None if the rank is not known."""
+    if kind is None or len(kind.tensor_type.shape.dim) != len(order):
+        return None
+    result = deepcopy(kind)
+    for i, axis in enumerate(order):
+        result.tensor_type.shape.dim[i].CopyFrom(kind.tensor_type.shape.dim[axis])
+    return result
+
+
+def read_order(node: NodeProto, rank: int | None) -> AxisOrder | None:
+    """Return the axis order of a Transpose, or None for another node or an unknown rank."""
+    if node.op_type != "Transpose" or not is_onnx(node):
+        return None
+    perm = get_stated_attributes(node).get("perm")
+    if perm is not None:
+        return tuple(perm)
+    return tuple(reversed(range(rank))) if rank is not None else None
+
+
+def set_attribute_value(node: NodeProto, name: str, value: int | Sequence[int]) -> None:
+    """Set an attribute of a node, replacing one of the same name."""
+    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+# Constants up to this are transposed at compile time; a larger one would be in the bundle twice.
+_SMALL_BYTES = 4 << 20
+# Extents that nobody knows: one image at a time, and an image is not small.
+_UNKNOWN_BATCH, _UNKNOWN_EXTENT = 1, 64
+_ELEMENT_BYTES = 4
+
+
+class GraphTensors:
+    """The types and constants known in a graph, including those of the graphs around it."""
+
+    def __init__(self, edit: ModelEditor, scope: Scope, borders: Sequence[RegionBoundary]) -> None:
+        """Take a graph of a model that is edited."""
+        assert isinstance(scope.proto, GraphProto)
+        self.edit = edit
+        self.graph = scope.proto
+        self.outer = GraphTensors(edit, scope.outer, borders) if scope.outer is not None else None
+        self._borders = borders
+        self._read: dict[str, TensorType | None] = {}
+        self._constant_nodes = {
+            node.output[0]: node for node in scope.nodes if node.op_type == "Constant" and is_onnx(node)
+        }
+
+    @cached_property
+    def stored(self) -> Mapping[str, TensorProto]:
+        """The initializers that no caller can override."""
+        inputs = {value.name for value in self.graph.input}
+        return {t.name: t for t in self.graph.initializer if t.name not in inputs}
+
+    @cached_property
+    def _own(self) -> Mapping[str, TypeProto]:
+        values = (*self.graph.value_info, *self.graph.input, *self.graph.output)
+        return {value.name: value.type for value in values if value.HasField("type")}
+
+    def find_type_proto(self, name: str) -> TypeProto | None:
+        """Return the known type of a tensor, or None."""
+        found = self._own.get(name) or self.edit.values.get(name)
+        if found is None and self.outer is not None:
+            found = self.outer.find_type_proto(name)
+        if found is None:
+            found = next((b.types[name] for b in self._borders if name in b.types), None)
+        return found
+
+    def find_type(self, name: str) -> TensorType | None:
+        """Return a tensor's type, constants included."""
+        if name not in self._read:
+            self._read[name] = self._read_type(name)
+        return self._read[name]
+
+    def _read_type(self, name: str) -> TensorType | None:
+        tensor = self.find_tensor(name)
+        if tensor is not None:
+            return TensorType(DTYPES[tensor.data_type], tuple(tensor.dims))
+        kind = self.find_type_proto(name)
+        return read_type(kind) if kind is not None else None
+
+    def find_rank(self, name: str) -> int | None:
+        """Return a tensor's rank, or None if it is not known."""
+        kind = self.find_type(name)
+        return None if kind is None or kind.shape is None else len(kind.shape)
+
+    def is_single(self, name: str) -> bool:
+        """Return whether a tensor has exactly one element and is therefore the same in every layout."""
+        kind = self.find_type(name)
+        return kind is not None and kind.elements == 1
+
+    def find_tensor(self, name: str) -> TensorProto | None:
+        """Return the stored tensor of an initializer or Constant node by name."""
+        found = self.stored.get(name)
+        node = self._constant_nodes.get(name)
+        if node is not None:
+            found = next((a.t for a in node.attribute if a.name == "value"), None)
+        if found is None and node is None and self.outer is not None and name not in self._own:
+            return self.outer.find_tensor(name)
+        return found
+
+    def is_constant(self, name: str) -> bool:
+        """Return whether a tensor can be transposed at compile time: stored, small, whole bytes."""
+        tensor = self.find_tensor(name)
+        return (
+            tensor is not None
+            and tensor.data_location != TensorProto.EXTERNAL
+            and tensor.data_type != TensorProto.STRING
+            and count_bits(DTYPES[tensor.data_type]) >= 8
+            and count_bytes(tensor) <= _SMALL_BYTES
+        )
+
+    def find_value(self, name: str) -> NDArray[Any] | None:
+        """Return the value of a constant, or None if it is not constant or not small."""
+        node = self._constant_nodes.get(name)
+        if node is not None:
+            listed = get_stated_attributes(node)
+            for key in ("value_ints", "value_int"):
+                if key in listed:
+                    return np.asarray(listed[key], np.int64)
+        tensor = self.find_tensor(name)
+        if tensor is None or not self.is_constant(name):
+            return None
+        value: NDArray[Any] = numpy_helper.to_array(tensor)
+        return value
+
+    def estimate_bytes(self, name: str) -> int:
+        """Return the size of a tensor in bytes, at least 1; unknown extents are guessed."""
+        kind = self.find_type(name)
+        if kind is None or kind.shape is None:
+            return _ELEMENT_BYTES * _UNKNOWN_EXTENT**2
+        guesses = [_UNKNOWN_BATCH] + [_UNKNOWN_EXTENT] * len(kind.shape)
+        extents = (
+            dim if isinstance(dim, int) else guess
+            for dim, guess in zip(kind.shape, guesses, strict=False)
+        )
+        return max(1, prod(extents) * count_bits(kind.dtype) // 8)
+
+
+def find_lasting_names(scope: Scope) -> dict[str, None]:
+    """Return the tensors that must keep their names: a graph's outputs and captures of bodies."""
+    assert isinstance(scope.proto, GraphProto)
+    names = [value.name for value in scope.proto.output]
+    for node in scope.nodes:
+        for body in scope.inner.get(id(node), ()):
+            names += body.find_captures()
+    return dict.fromkeys(names)

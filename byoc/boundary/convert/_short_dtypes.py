@@ -1,0 +1,241 @@
+"""Rounding of constants to float16 and bfloat16: to nearest, ties to even (IEEE 754).
+
+Values beyond the range become the largest finite number, not infinity: attention masks hold the lowest
+float32 and would produce NaN. Infinities, NaN and subnormal numbers are kept.
+
+Data types according to the operators' schemas: the tensors of a node that may be short.
+
+Formal parameters that share a type variable have one type. No operator but Cast is treated by name.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
+from onnx.defs import OpSchema
+
+from byoc.model import (
+    DTYPE_NUMBERS,
+    DTYPES,
+    get_allowed_dtypes,
+    get_schema,
+    infer_body_input_types,
+    is_onnx,
+    read_raw_bytes,
+    read_type,
+)
+
+FLOAT16, BFLOAT16 = "float16", "bfloat16"
+
+_LARGEST = {FLOAT16: 0x7BFF, BFLOAT16: 0x7F7F}
+_INFINITY = {FLOAT16: 0x7C00, BFLOAT16: 0x7F80}
+_SIGN = 0x8000
+_QUIET = 0x0040
+
+
+def round_values(values: NDArray[np.float32], dtype: str) -> tuple[NDArray[np.uint16], int]:
+    """Return float32 values in `dtype`, as uint16 bit patterns of the same shape.
+
+    The second result is the number of finite values that were beyond the range.
+    """
+    if dtype == FLOAT16:
+        with np.errstate(over="ignore", under="ignore"):
+            bits = values.astype(np.float16).view(np.uint16)
+    else:
+        bits = _round_to_bfloat16(values)
+    beyond = ((bits & ~np.uint16(_SIGN)) == _INFINITY[dtype]) & np.isfinite(values)
+    bits = np.where(beyond, (bits & np.uint16(_SIGN)) | np.uint16(_LARGEST[dtype]), bits)
+    return bits.astype(np.uint16), int(beyond.sum())
+
+
+def _round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return the upper half of each float32, rounded by its lower half."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    carry = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    nearest = ((bits + carry) >> np.uint32(16)).astype(np.uint16)
+    quiet = (bits >> np.uint32(16)).astype(np.uint16) | np.uint16(_QUIET)
+    return np.where(np.isnan(values), quiet, nearest)
+
+
+def round_tensor(
+    tensor: TensorProto, name: str, dtype: str, folder: Path | None = None
+) -> tuple[TensorProto, int]:
+    """Return a stored float32 tensor rounded to `dtype`, and the number of values beyond its range.
+
+    `folder` is the directory of external data; the result holds its own data. Raises InputError if the
+    data is missing.
+    """
+    values = np.frombuffer(read_raw_bytes(tensor, folder), "<f4")
+    bits, beyond = round_values(values, dtype)
+    result = TensorProto(name=name, data_type=DTYPE_NUMBERS[dtype], dims=tensor.dims)
+    result.doc_string = tensor.doc_string
+    result.raw_data = bits.astype("<u2").tobytes()
+    return result, beyond
+
+
+FLOAT = "float32"
+Dtypes = Mapping[str, str]
+"""Tensors to their data types; those that are not known, or are no tensors, are left out."""
+
+_FIXED = {f"tensor({name})": name for name in DTYPE_NUMBERS} | {"tensor(float)": FLOAT}
+_FIXED["tensor(double)"] = "float64"
+
+
+@dataclass(frozen=True)
+class OperatorSchemas:
+    """Operator schemas at the versions that a model imports; `opsets` are those versions by domain."""
+
+    opsets: Mapping[str, int]
+
+    def find(self, node: NodeProto) -> OpSchema | None:
+        """Return the schema of a node's operator, or None if ONNX has none."""
+        domain = "" if is_onnx(node) else node.domain
+        return get_schema(node.op_type, domain, self.opsets.get(domain, 1))
+
+    def input_types(self, node: NodeProto) -> list[str]:
+        """Return the type or type variable of each input, empty without a schema."""
+        schema = self.find(node)
+        return list(_formal_types(schema.inputs if schema else (), len(node.input)))
+
+    def output_types(self, node: NodeProto) -> list[str]:
+        """Return the type or type variable of each output, empty without a schema."""
+        schema = self.find(node)
+        return list(_formal_types(schema.outputs if schema else (), len(node.output)))
+
+    def allows(self, node: NodeProto, type_str: str, dtype: str) -> bool:
+        """Return whether tensors of a type variable may have a data type.
+
+        For an operator that ONNX does not define all may: the rule file says that the accelerator has
+        it.
+        """
+        schema = self.find(node)
+        return schema is None or dtype in get_allowed_dtypes(schema, type_str)
+
+    def has_only_tensors(self, node: NodeProto) -> bool:
+        """Return whether all parameters of a node are tensors, none a sequence or a map."""
+        schema = self.find(node)
+        if schema is None:
+            return True
+        parameters = (schema.inputs, len(node.input)), (schema.outputs, len(node.output))
+        formals = (formal for formals_of_side, count in parameters for formal in formals_of_side[:count])
+        return all(any(kind.startswith("tensor(") for kind in formal.types) for formal in formals)
+
+    def infer_outputs(self, node: NodeProto, known: Dtypes) -> dict[str, str]:
+        """Return the data types of a node's outputs by ONNX's inference; empty if that fails."""
+        schema = self.find(node)
+        if schema is None:
+            return {}
+        kinds = {
+            name: helper.make_tensor_type_proto(DTYPE_NUMBERS[dtype], None)
+            for name, dtype in known.items()
+        }
+        imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
+        try:
+            found = onnx.shape_inference.infer_node_outputs(schema, node, kinds, opset_imports=imports)
+        except (KeyError, RuntimeError, onnx.shape_inference.InferenceError):
+            return {}
+        return _tensor_dtypes(found)
+
+    def infer_output(self, node: NodeProto, position: int, known: Dtypes) -> str | None:
+        """Return the data type of an output of a node, or None if it is not known."""
+        schema = self.find(node)
+        if schema is None:
+            return next((known[name] for name in node.input if name in known), None)
+        type_str = self.output_types(node)[position]
+        if type_str in _FIXED:
+            return _FIXED[type_str]
+        same = zip(self.input_types(node), node.input, strict=True)
+        bound = next((known[name] for t, name in same if t == type_str and name in known), None)
+        return bound or self.infer_outputs(node, _inference_inputs(node, known)).get(
+            node.output[position]
+        )
+
+    def shorten_output(
+        self, node: NodeProto, output: str, known: Dtypes, dtype: str
+    ) -> tuple[NodeProto, str] | None:
+        """Return a node changed to make an output in `dtype`, and the output's resulting data type.
+
+        Applies to outputs whose type follows from an attribute instead of an input: a Cast's `to`, or a
+        tensor such as a ConstantOfShape's `value`. None for operators that make numbers from nothing but
+        an extent: their float32 results are more precise, and onnxruntime does not have all of them in
+        float16. `known` has the types of the inputs as they would be.
+        """
+        schema = self.find(node)
+        known = _inference_inputs(node, known)
+        for changed in _changed_copies(node, schema, dtype) if schema is not None else ():
+            if self.infer_outputs(changed, known).get(output) == dtype:
+                return changed, dtype
+        found = self.infer_outputs(node, known).get(output)
+        return (node, found) if found is not None and found != dtype else None
+
+
+def is_fixed(type_str: str) -> bool:
+    """Return whether a parameter has one type by its schema rather than a type variable."""
+    return type_str in _FIXED
+
+
+def _formal_types(formals: Sequence[OpSchema.FormalParameter], count: int) -> Iterator[str]:
+    for position in range(count):
+        if not formals:
+            yield ""
+            continue
+        formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
+        yield formal.type_str
+
+
+def _inference_inputs(node: NodeProto, known: Dtypes) -> Dtypes:
+    """Return the types that a node's inference needs: all known ones for a node with bodies."""
+    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        return dict(known)
+    return {name: known[name] for name in node.input if name in known}
+
+
+def _changed_copies(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProto]:
+    """Yield copies of a node with one attribute changed that may determine a float32 output."""
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    for name, formal in schema.attributes.items():
+        attribute = attributes.get(name)
+        if formal.type == OpSchema.AttrType.TENSOR:
+            zero = TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4))
+            old = attribute.t if attribute is not None else zero
+            if old.data_type != TensorProto.FLOAT:
+                continue
+            new = helper.make_attribute(name, round_tensor(old, old.name, dtype)[0])
+        elif (schema.name, name) == ("Cast", "to"):
+            new = helper.make_attribute(name, DTYPE_NUMBERS[dtype])
+        else:
+            continue
+        changed = deepcopy(node)
+        set_attribute(changed, new)
+        yield changed
+
+
+def set_attribute(node: NodeProto, attribute: AttributeProto) -> None:
+    """Set an attribute of a node, replacing one of the same name."""
+    for own in node.attribute:
+        if own.name == attribute.name:
+            own.CopyFrom(attribute)
+            return
+    node.attribute.add().CopyFrom(attribute)
+
+
+def infer_body_dtypes(node: NodeProto, body: GraphProto, around: Dtypes) -> dict[str, str]:
+    """Return the data types stated in a body, and those of its inputs that follow from its node's."""
+    kinds = {name: helper.make_tensor_type_proto(DTYPE_NUMBERS[t], None) for name, t in around.items()}
+    found = infer_body_input_types(
+        node, body, {name: kinds[name] for name in node.input if name in kinds}
+    )
+    stated = {v.name: v.type for v in (*body.value_info, *body.output, *body.input)}
+    found.update((name, kind) for name, kind in stated.items() if read_type(kind) is not None)
+    result = _tensor_dtypes(found)
+    return result | {tensor.name: DTYPES[tensor.data_type] for tensor in body.initializer}
+
+
+def _tensor_dtypes(kinds: Mapping[str, TypeProto]) -> dict[str, str]:
+    read = {name: read_type(kind) for name, kind in kinds.items()}
+    return {name: kind.dtype for name, kind in read.items() if kind is not None}

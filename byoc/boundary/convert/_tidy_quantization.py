@@ -1,0 +1,236 @@
+"""Clean-up of the DequantizeLinear and QuantizeLinear nodes of byoc's once the placement is known.
+
+Quantization inserts them around everything that an accelerator might take. Operators that remain on the
+host return to floating point; at a region's boundary the nodes move to the side that converts.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from copy import deepcopy
+from itertools import chain
+
+from onnx import NodeProto
+
+from byoc.boundary.convert._model_editor import ModelEditor, RegionBoundary, RegionCall, Scope
+from byoc.model import (
+    QUANTIZE,
+    TENSOR_KEY,
+    WEIGHT_KEY,
+    get_metadata,
+    get_purpose,
+    is_dequantize,
+    is_onnx,
+    is_quantize,
+)
+
+
+def tidy_quantization(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -> None:
+    """Keep only the DequantizeLinear and QuantizeLinear of byoc's that regions need; edit in place.
+
+    On the host, a QuantizeLinear of byoc's and the DequantizeLinear after it vanish, so that the float
+    before them is read; a DequantizeLinear of a weight is replaced by the float weight; of several equal
+    ones that read one tensor, one remains. If the device converts, the host's QuantizeLinear before a
+    region moves into it, and into each other region that reads the tensor; so does the DequantizeLinear
+    after a region, if nothing else reads the quantized tensor. Stored tensors that are no longer read
+    are dropped.
+    """
+    ours = [node for scope in edit.scopes for node in scope.nodes if _is_own(node)]
+    inside = [node for call in edit.calls.values() for node in call.inside.nodes if _is_own(node)]
+    if not ours and not inside:
+        return
+    removable = {*(get_metadata(n, WEIGHT_KEY) for n in (*ours, *inside)), *_constants_read(ours)} - {""}
+    for scope in edit.scopes:
+        _tidy_host(edit, scope)
+    for border in boundaries:
+        if border.format.convert == "device" and border.region in edit.calls:
+            _move_into_region(edit, edit.calls[border.region])
+    for scope in edit.scopes:
+        _remove_unread(edit, scope)
+    _drop_unread(edit, removable)
+
+
+def _is_own(node: NodeProto) -> bool:
+    return get_purpose(node) == QUANTIZE
+
+
+def _constants_read(nodes: Sequence[NodeProto]) -> Sequence[str]:
+    """Return the constants that nodes of byoc's read."""
+    return [name for node in nodes for name in node.input[0 if get_metadata(node, WEIGHT_KEY) else 1 :]]
+
+
+def _tidy_host(edit: ModelEditor, scope: Scope) -> None:
+    """Remove from a graph the pairs that begin and end on the host, those of weights first."""
+    own = [node for node in scope.nodes if _is_own(node)]
+    weights = [node for node in own if get_metadata(node, WEIGHT_KEY)]
+    names = {node.output[0]: get_metadata(node, WEIGHT_KEY) for node in weights}
+    removed = set(map(id, weights))
+    readers: dict[str, list[NodeProto]] = {}
+    for node in own:
+        if is_dequantize(node) and not get_metadata(node, WEIGHT_KEY):
+            readers.setdefault(node.input[0], []).append(node)
+    outputs = _graph_outputs(edit)
+    made = {name for node in scope.nodes for name in node.output}
+    local = scope.own_names()
+    for node in own:
+        if not is_quantize(node) or get_metadata(node, WEIGHT_KEY):
+            continue
+        pairs = readers.pop(node.output[0], [])
+        results = [pair.output[0] for pair in pairs]
+        kept = _choose_name(node, results, made, local)
+        if not any(name in outputs and name != kept for name in results):
+            names.update((name, kept) for name in (node.input[0], *results) if name != kept)
+            removed.update(map(id, pairs))
+    for several in readers.values():
+        first, *others = _equal_dequantizers(several, outputs)
+        names.update((other.output[0], first.output[0]) for other in others)
+        removed.update(map(id, others))
+    scope.nodes = [node for node in scope.nodes if id(node) not in removed]
+    _rename_tensors(scope, names)
+    _remove_unread(edit, scope)
+
+
+def _choose_name(quantize: NodeProto, results: Sequence[str], made: Set[str], local: Set[str]) -> str:
+    """Return the name of a float after its pairs are removed: the user's own if that is possible."""
+    raw, user_name = quantize.input[0], get_metadata(quantize, TENSOR_KEY)
+    is_free = user_name in results or user_name not in local
+    return user_name if raw in made and is_free else raw
+
+
+def _equal_dequantizers(several: Sequence[NodeProto], outputs: frozenset[str]) -> list[NodeProto]:
+    """Return equal DequantizeLinear nodes of a tensor, first the one whose name must stay."""
+    alike = [node for node in several if list(node.input) == list(several[0].input)]
+    return sorted(
+        alike, key=lambda n: (n.output[0] not in outputs, n.output[0] != get_metadata(n, TENSOR_KEY))
+    )
+
+
+def _graph_outputs(edit: ModelEditor) -> frozenset[str]:
+    """Return the outputs of all graphs and bodies, which must keep their names."""
+    protos = (scope.proto for scope in edit.scopes)
+    return frozenset(
+        value.name for proto in protos for value in proto.output if not isinstance(value, str)
+    )
+
+
+def _rename_tensors(scope: Scope, names: Mapping[str, str]) -> None:
+    """Rename tensors that nodes of a graph and of its bodies read and make."""
+    if not names:
+        return
+    for node in chain.from_iterable(inner.nodes for inner in scope.walk()):
+        for position, name in enumerate(node.input):
+            if name in names:
+                node.input[position] = _resolve_name(names, name)
+        for position, name in enumerate(node.output):
+            if name in names:
+                node.output[position] = _resolve_name(names, name)
+
+
+def _resolve_name(names: Mapping[str, str], name: str) -> str:
+    while name in names:
+        name = names[name]
+    return name
+
+
+def _remove_unread(edit: ModelEditor, scope: Scope) -> None:
+    """Remove QuantizeLinear and DequantizeLinear nodes of byoc's whose output is not read."""
+    outputs = _graph_outputs(edit)
+    while True:
+        readers = scope.find_readers()
+        dead = {
+            id(node)
+            for node in scope.nodes
+            if _is_own(node) and node.output[0] not in readers and node.output[0] not in outputs
+        }
+        if not dead:
+            return
+        scope.nodes = [node for node in scope.nodes if id(node) not in dead]
+
+
+def _move_into_region(edit: ModelEditor, call: RegionCall) -> None:
+    """Move the conversions at a region's boundary into the region."""
+    makers = {
+        name: node
+        for scope in _scopes_around(call.scope)
+        for node in scope.nodes
+        for name in node.output
+    }
+    for position, name in enumerate(list(call.node.input)):
+        node = makers.get(name)
+        if node is not None and _is_own(node) and is_quantize(node):
+            source = node.input[0]
+            inner = _inner_name(edit, call, source)
+            step = _copy_into(edit, call, node, inner, call.function.input[position])
+            call.replace_input(position, source, step, inside=inner)
+    readers = call.scope.find_readers()
+    outputs = _graph_outputs(edit)
+    removed: set[int] = set()
+    for position, name in enumerate(list(call.node.output)):
+        nodes = readers.get(name, [])
+        if len(nodes) != 1 or name in outputs or not _is_own(nodes[0]) or not is_dequantize(nodes[0]):
+            continue
+        result = nodes[0].output[0]
+        inner = _inner_name(edit, call, result)
+        step = _copy_into(edit, call, nodes[0], call.function.output[position], inner)
+        call.replace_output(position, result, step, inside=inner)
+        removed.add(id(nodes[0]))
+    call.scope.nodes = [node for node in call.scope.nodes if id(node) not in removed]
+
+
+def _scopes_around(scope: Scope | None) -> list[Scope]:
+    """Return a graph and those around it, the outermost first."""
+    found: list[Scope] = []
+    while scope is not None:
+        found.insert(0, scope)
+        scope = scope.outer
+    return found
+
+
+def _inner_name(edit: ModelEditor, call: RegionCall, name: str) -> str:
+    """Return a name for a tensor inside a region: the same as outside, unless it is taken there."""
+    return edit.new_name(name, name) if name in call.inside.own_names() else name
+
+
+def _copy_into(edit: ModelEditor, call: RegionCall, node: NodeProto, read: str, made: str) -> NodeProto:
+    """Return a copy of a node for use inside a region, and pass its scale and zero point in."""
+    result = deepcopy(node)
+    result.input[0], result.output[0] = read, made
+    for position, name in enumerate(node.input[1:], 1):
+        result.input[position] = _pass_constant(edit, call, name)
+    return result
+
+
+def _pass_constant(edit: ModelEditor, call: RegionCall, name: str) -> str:
+    """Return the name inside a region of a constant from outside, which becomes one of its inputs."""
+    inputs = list(call.node.input)
+    if name in inputs:
+        return call.function.input[inputs.index(name)]
+    inner = _inner_name(edit, call, name)
+    call.node.input.append(name)
+    call.function.input.append(inner)
+    return inner
+
+
+def _drop_unread(edit: ModelEditor, removable: set[str]) -> None:
+    """Remove unread `removable` tensors from the main graph, and constants only they were made of."""
+    main, graph, outputs = edit.main, edit.model.graph, _graph_outputs(edit)
+    users = Counter(name for node in main.nodes for name in main.find_reads(node))
+    inner = (scope for scope in edit.scopes if scope is not main)
+    kept = outputs.union(
+        name for scope in inner for node in scope.nodes for name in scope.find_reads(node)
+    )
+    read = kept | users.keys()
+    removed: set[int] = set()
+    for node in reversed(main.nodes):  # constants are made of constants before them
+        if not node.output or not removable.issuperset(filter(None, node.output)):
+            continue
+        if not is_onnx(node) or id(node) in main.inner or not read.isdisjoint(node.output):
+            continue
+        removed.add(id(node))
+        users.subtract(main.find_reads(node))
+        unread = {name for name in main.find_reads(node) if not users[name]} - kept
+        read -= unread
+        removable = removable | unread
+    main.nodes = [node for node in main.nodes if id(node) not in removed]
+    for position in reversed(range(len(graph.initializer))):
+        if graph.initializer[position].name in removable - read:
+            del graph.initializer[position]

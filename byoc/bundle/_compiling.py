@@ -1,0 +1,307 @@
+"""Compilation of the regions of a plan: results are checked, and identical regions compiled once.
+
+The compiler of each target, from the codegens and options of users and rule files.
+"""
+
+import hashlib
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from byoc.codegen import (
+    Artifact,
+    ArtifactCache,
+    ArtifactError,
+    Codegen,
+    CompileError,
+    Isolation,
+    Refusal,
+    RefusedError,
+    Region,
+    ResourceError,
+    Together,
+    compile_isolated,
+    compile_region,
+    compile_together,
+    find_codegen,
+    find_identical,
+    find_option_problems,
+    is_plain_name,
+    parse_codegen_options,
+    quote_name,
+    resolve_node_names,
+)
+from byoc.errors import InputError, suggest_nearest
+from byoc.rules import Target
+
+Progress = Callable[[str], None]
+# File systems take 255 bytes; some, such as encrypted ones, fewer.
+_MOST_NAME_BYTES = 200
+
+
+@dataclass(frozen=True, eq=False)
+class RegionCompiler:
+    """A codegen with the user's options, which compiles the regions of a target.
+
+    With `isolation` it compiles in separate processes. `made` caches the artifacts so far.
+    """
+
+    codegen: Codegen
+    options: Mapping[str, str]
+    isolation: Isolation | None = None
+    cache: ArtifactCache = field(default_factory=ArtifactCache)
+
+    @cached_property
+    def parsed_options(self) -> Any:
+        """The parsed `options` argument of `compile`. Raises InputError when an option is wrong."""
+        return parse_codegen_options(self.codegen, self.options)
+
+    def compile(self, region: Region) -> Artifact:
+        """Compile a region. Raises CompileError with one sentence, whatever goes wrong."""
+        with _forbid_changes((region,)):
+            if self.isolation is None:
+                return _check_file_names(compile_region(self.codegen, region, self.parsed_options))
+            timeout = self.isolation.timeout
+            made = compile_isolated(self.codegen.name, (region,), self.options, timeout)
+            return _check_file_names(made[region.name])
+
+    def compile_all(self, regions: Sequence[Region]) -> dict[str, Artifact]:
+        """Compile regions in one call; return the artifacts by region name. Raises as `compile`."""
+        with _forbid_changes(regions):
+            if self.isolation is None:
+                assert isinstance(self.codegen, Together)
+                found = compile_together(self.codegen, regions, self.parsed_options)
+            else:
+                timeout = self.isolation.timeout
+                found = compile_isolated(
+                    self.codegen.name, regions, self.options, timeout, together=True
+                )
+        for name, artifact in found.items():
+            try:
+                _check_file_names(artifact)
+            except CompileError as error:
+                raise ArtifactError(str(error), name) from None
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledRegion:
+    """A compiled region: its artifact, which may be that of an identical earlier region, `same_as`."""
+
+    artifact: Artifact
+    same_as: str = ""
+
+
+def compile_regions(
+    regions: Sequence[Region], compiler: RegionCompiler, progress: Progress, strict: bool = True
+) -> dict[str, CompiledRegion]:
+    """Compile the regions of one target; return the results by region name.
+
+    Of regions that are identical except for names only the first is compiled, and cached artifacts are
+    reused. Raises RefusedError with all regions that the codegen refuses or gives no artifact for; with
+    `strict`, CompileError for the first.
+    """
+    same = find_identical(regions)
+    first = [region for region in regions if region.name not in same]
+    together = isinstance(compiler.codegen, Together)
+    calls = [_CodegenCall(tuple(first), True)] if together and first else _single_calls(first)
+    artifacts: dict[str, Artifact] = {}
+    refusals: list[Refusal] = []
+    while calls:
+        call = calls.pop(0)
+        try:
+            artifacts |= call.compile(compiler, progress)
+        except CompileError as error:
+            if strict:
+                refusal = call.refusal(compiler, error)
+                kind = ResourceError if refusal.too_large else CompileError
+                raise kind(str(refusal), refusal.nodes) from error
+            if os.environ.get("BYOC_DEBUG"):
+                traceback.print_exception(error)
+            found = call.refusals(compiler, error)
+            refusals += found
+            if not found:  # compiled together and none named: compile one by one
+                calls = _single_calls(call.regions)
+    if refusals:
+        raise RefusedError([*refusals, *_refusals_of_identical(refusals, regions, same)])
+    return {
+        region.name: CompiledRegion(
+            artifacts[same.get(region.name, region.name)], same.get(region.name, "")
+        )
+        for region in regions
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _CodegenCall:
+    """One call of a codegen: its regions, and whether they are compiled together."""
+
+    regions: tuple[Region, ...]
+    together: bool
+
+    @property
+    def display_name(self) -> str:
+        return ", ".join(region.name for region in self.regions)
+
+    def compile(self, compiler: RegionCompiler, progress: Progress) -> Mapping[str, Artifact]:
+        """Return the artifacts by region name, from the cache where it has them."""
+        found = compiler.cache.find(self.regions)
+        if found is None:
+            progress(f"compile {self.display_name} with {compiler.codegen.name}")
+            if self.together:
+                found = compiler.compile_all(self.regions)
+            else:
+                found = {self.regions[0].name: compiler.compile(self.regions[0])}
+        compiler.cache.add(self.regions, found)
+        return found
+
+    def refusals(self, compiler: RegionCompiler, error: CompileError) -> list[Refusal]:
+        """Return the refusals of a failed call; none when any of several regions may be at fault."""
+        if len(self.regions) == 1 or isinstance(error, ArtifactError):
+            return [self.refusal(compiler, error)]
+        whole = self.refusal(compiler, error)
+        named = [
+            (
+                region.name,
+                tuple(
+                    n for n in resolve_node_names(region, error.nodes) if n in _name_positions(region)
+                ),
+            )
+            for region in self.regions
+        ]
+        return [replace(whole, region=region, nodes=nodes) for region, nodes in named if nodes]
+
+    def refusal(self, compiler: RegionCompiler, error: CompileError) -> Refusal:
+        """Return the refusal of the call as a whole."""
+        return Refusal(
+            self.regions[0].target,
+            compiler.codegen.name,
+            error.region if isinstance(error, ArtifactError) else self.display_name,
+            str(error),
+            resolve_node_names(self.regions[0], error.nodes)
+            if len(self.regions) == 1
+            else tuple(error.nodes),
+            isinstance(error, ResourceError),
+        )
+
+
+def _single_calls(regions: Sequence[Region]) -> list[_CodegenCall]:
+    return [_CodegenCall((region,), False) for region in regions]
+
+
+def _name_positions(region: Region) -> dict[str, tuple[int, int]]:
+    """Map each name of a node or its outputs to (node number, position: 0 for the node's name)."""
+    found: dict[str, tuple[int, int]] = {}
+    for number, node in enumerate(region.nodes):
+        for place, name in enumerate((node.name, *node.output)):
+            if name:
+                found.setdefault(name, (number, place))
+    return found
+
+
+def _refusals_of_identical(
+    refusals: Sequence[Refusal], regions: Sequence[Region], same: Mapping[str, str]
+) -> Iterator[Refusal]:
+    """Yield the refusals of regions identical to a refused one, with nodes mapped by position."""
+    of_name = {region.name: region for region in regions}
+    for refusal in refusals:
+        for name in (twin for twin, first in same.items() if first == refusal.region):
+            places, there = _name_positions(of_name[refusal.region]), list(of_name[name].nodes)
+            nodes = [
+                (there[number].name, *there[number].output)[place]
+                for number, place in (places[each] for each in refusal.nodes if each in places)
+            ]
+            whole = len(nodes) < len(refusal.nodes)
+            yield replace(refusal, region=name, nodes=() if whole else tuple(nodes))
+
+
+@contextmanager
+def _forbid_changes(regions: Sequence[Region]) -> Iterator[None]:
+    """Raise ArtifactError for the first region whose file the codegen changed or removed inside."""
+    before = [_file_digest(region) for region in regions]
+    yield
+    for region, digest in zip(regions, before, strict=True):
+        if _file_digest(region) != digest:
+            raise ArtifactError(f"it changed the file it was handed, {region.path.name}", region.name)
+
+
+def _file_digest(region: Region) -> bytes | None:
+    try:
+        with region.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return None
+
+
+def _check_file_names(artifact: Artifact) -> Artifact:
+    """Return an artifact. Raises CompileError unless its files have plain names of limited length."""
+    for name in artifact.files:
+        if not is_plain_name(name):
+            raise CompileError(f"{name!r} is not a plain file name for an artifact")
+        if len(name.encode()) > _MOST_NAME_BYTES:
+            raise CompileError(
+                f"the file name {quote_name(name[:40])}... is longer than {_MOST_NAME_BYTES} bytes"
+            )
+    return artifact
+
+
+OptionTexts = Mapping[str, str]
+_TARGET_SEPARATOR = ":"
+
+
+def load_compilers(
+    targets: Sequence[Target], codegens: Mapping[str, str], given: OptionTexts
+) -> dict[str, RegionCompiler]:
+    """Return the compiler of each target, by target name.
+
+    `codegens` names the codegen of each target. `given` holds options by `name`, for all codegens, or by
+    `target:name`, for one target's; both take precedence over the target's rule file.
+
+    Raises InputError when a codegen cannot be loaded, an option is wrong, or there is no such target.
+    """
+    names = [target.name for target in targets]
+    for key in given:
+        target, mark, _ = key.partition(_TARGET_SEPARATOR)
+        if mark and target not in names:
+            raise InputError(f"codegen option {key}: no such target{suggest_nearest(target, names)}")
+    return {target.name: _load_compiler(target, codegens[target.name], given) for target in targets}
+
+
+def _load_compiler(target: Target, name: str, given: OptionTexts) -> RegionCompiler:
+    codegen = find_codegen(name)
+    options = dict(rule_file_options(target, codegen))
+    options |= {key: value for key, value in given.items() if _TARGET_SEPARATOR not in key}
+    own = f"{target.name}{_TARGET_SEPARATOR}"
+    options |= {key.removeprefix(own): value for key, value in given.items() if key.startswith(own)}
+    compiler = RegionCompiler(codegen, options)
+    _ = compiler.parsed_options
+    return compiler
+
+
+def rule_file_options(target: Target, codegen: Codegen) -> OptionTexts:
+    """Return a rule file's options for a codegen; none when the file names another codegen.
+
+    Raises InputError with a line for each wrong option.
+    """
+    if codegen.name != target.rules.codegen:
+        return {}
+    problems = find_rule_file_problems(target, codegen)
+    if problems:
+        raise InputError("\n".join(problems))
+    return target.rules.codegen_options
+
+
+def find_rule_file_problems(target: Target, codegen: Codegen) -> list[str]:
+    """Return a sentence for each option in a rule file that its codegen refuses."""
+    cls = getattr(codegen, "Options", None)
+    if cls is None:
+        return []
+    found = find_option_problems(cls, target.rules.codegen_options)
+    return [
+        f"{target.source}: {target.locate(f'codegen_options.{key}')}: codegen {codegen.name} {problem}"
+        for key, problem in found.items()
+    ]

@@ -1,0 +1,283 @@
+"""Contracts of boundary tensors in a manifest, as JSON and back.
+
+The manifest of a bundle: the arguments, the regions, the report, and every file's hash.
+
+It is the JSON file `manifest.json` in the bundle's folder. Its paths are relative to that folder and
+stay inside it.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from byoc.boundary.contracts import TensorContract
+from byoc.codegen import describe_path_problem, escape_line, is_plain_name, parse_strict_json, quote_name
+from byoc.errors import InputError
+from byoc.model import DTYPES, TensorType
+from byoc.support import StrictModel
+
+_Dim = Annotated[int, Field(ge=0)] | str | None
+
+
+class TypeEntry(StrictModel):
+    """A tensor's dtype and shape; a variable extent is a name or null, an unknown shape is null."""
+
+    dtype: Literal[tuple(DTYPES.values())] = Field(  # type: ignore[valid-type]
+        description="The element type."
+    )
+    shape: tuple[_Dim, ...] | None = Field(description="The extents.")
+
+
+class ContractEntry(StrictModel):
+    """A boundary tensor or a stored tensor of a region; the fields are those of `Contract`."""
+
+    tensor: str = Field(description="The name in the user's model.")
+    name: str = Field(description="The name in the region's model, as an input, output or initializer.")
+    inner: str = Field(description="The name in the region's model inside of byoc's own conversions.")
+    type: TypeEntry = Field(description="Its type at the boundary.")
+    logical: TypeEntry = Field(description="Its type in the user's model.")
+    layout: str = Field(description="The layout at the boundary, such as NHWC; empty for ONNX's.")
+    scale: tuple[float, ...] | None = Field(
+        description="Real value = (stored - zero point) * scale; null where it is not quantized."
+    )
+    zero_point: tuple[int, ...] | None = Field(description="As many values as scales.")
+    axis: int | None = Field(
+        description="The dimension of `logical` that has a scale for each element; null for one scale."
+    )
+    converts: dict[str, Literal["host", "device", "model"]] = Field(
+        description="The side that converts it, by `layout`, `quantize` and `cast`, where needed."
+    )
+
+
+def contract_to_entry(contract: TensorContract) -> ContractEntry:
+    """Return the manifest's entry for a contract."""
+    return ContractEntry.model_validate(asdict(contract))
+
+
+def entry_to_contract(entry: ContractEntry) -> TensorContract:
+    """Return the contract of a manifest's entry; the inverse of `as_entry`."""
+    types = {name: TensorType(**dict(getattr(entry, name))) for name in ("type", "logical")}
+    return TensorContract(**{**dict(entry), **types})
+
+
+MANIFEST_FORMAT = 3
+MANIFEST_FILE = "manifest.json"
+MOST_MANIFEST_BYTES = 1 << 28
+"""The size limit of a manifest; 10,000 regions take about a tenth of it."""
+_LARGEST_SIZE = 2**63 - 1
+_BLOCK = 1 << 20
+
+
+class FileEntry(StrictModel):
+    """A file of the bundle."""
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(description="The hash, in hex.")
+    bytes: Annotated[int, Field(ge=0, le=_LARGEST_SIZE)] = Field(description="The size.")
+
+
+class RegionEntry(StrictModel):
+    """A region: its model, the contracts of its boundary tensors, and its artifact."""
+
+    name: str = Field(description="The name, also of its function in the partitioned model.")
+    target: str = Field(description="The accelerator.")
+    model: str = Field(description="The file with the region as a separate model.")
+    codegen: str = Field(description="The codegen that compiled it, and loads it.")
+    composites: tuple[str, ...] = Field(description="The composites in it, in order of execution.")
+    inputs: tuple[ContractEntry, ...] = Field(description="Its inputs, in order.")
+    outputs: tuple[ContractEntry, ...] = Field(description="Its outputs, in order.")
+    constants: tuple[ContractEntry, ...] = Field(description="The tensors stored in it.")
+    codegen_options: dict[str, str] = Field(
+        default_factory=dict,
+        description="The options of the codegen, including those of the rule file.",
+    )
+    same_as: str = Field(
+        default="",
+        description=(
+            "The earlier region whose artifact runs this one too, tensors by position; else empty."
+        ),
+    )
+    artifact_files: dict[str, str] = Field(
+        description="The codegen's names of its files, to paths in the bundle."
+    )
+    artifact_metadata: dict[str, str] = Field(
+        description="The metadata that the codegen needs to load the artifact."
+    )
+
+
+class Manifest(StrictModel):
+    """The contents of a bundle. All paths are relative to the bundle's folder, with `/`."""
+
+    format: int = Field(description="The version of this format.")
+    versions: dict[str, str] = Field(description="The versions of the packages that made it.")
+    asked: dict[str, Any] = Field(description="The arguments of the partition.")
+    targets: tuple[str, ...] = Field(description="The accelerators, in the order of the arguments.")
+    model: str = Field(description="The file with the partitioned model.")
+    regions: tuple[RegionEntry, ...] = Field(description="The regions, in order of execution.")
+    report: dict[str, Any] = Field(
+        description="The report, as `byoc partition --format json` prints it."
+    )
+    files: dict[str, FileEntry] = Field(description="Every other file of the bundle, by path.")
+
+
+def list_files(content: bytes) -> set[str] | None:
+    """Return the files that a manifest of any format lists; None when it is not one of byoc's.
+
+    Many tools write a manifest.json: byoc's names the version of byoc and lists files.
+    """
+    try:
+        read = json.loads(content)
+        return set(read["files"]) if isinstance(read["versions"]["byoc"], str) else None
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return None
+
+
+def read_manifest(folder: Path, place: Path | None = None) -> Manifest:
+    """Read a bundle's manifest and check every file it names.
+
+    Errors call the bundle `place`, by default `folder`. Raises InputError when it is not a bundle, has
+    another format, or a file is missing, changed or outside the folder.
+    """
+    place = place or folder
+    path = folder / MANIFEST_FILE
+    if not path.is_file() or path.is_symlink():
+        raise InputError(f"{place}: not a bundle: it holds no {MANIFEST_FILE}")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_MANIFEST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{place / MANIFEST_FILE}: cannot be read: {error.strerror or error}") from None
+    manifest = parse_manifest(content, place / MANIFEST_FILE)
+    for name, entry in manifest.files.items():
+        _check_file(folder, name, entry, place)
+    return manifest
+
+
+def parse_manifest(content: bytes, path: Path) -> Manifest:
+    """Parse a manifest and check its names, without looking at its files.
+
+    Errors call it `path`. Raises InputError with one sentence.
+    """
+    if len(content) > MOST_MANIFEST_BYTES:
+        raise InputError(f"{path}: not a manifest: it has more than {MOST_MANIFEST_BYTES} bytes")
+    try:
+        read = parse_strict_json(content)
+        found = read.get("format") if isinstance(read, dict) else None
+        if type(found) is not int or found != MANIFEST_FORMAT:
+            raise InputError(f"{path}: {_describe_format(found)}")
+        # Only pydantic's own JSON parser accepts a list for a tuple but not "1" for 1.
+        manifest = Manifest.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = [escape_line(".".join(map(str, first["loc"])))] if first["loc"] else []
+        raise InputError(": ".join([f"{path}: not a manifest", *where, first["msg"]])) from None
+    except ValueError as error:
+        raise InputError(f"{path}: not a manifest: {error}") from None
+    _check_names(manifest, path)
+    return manifest
+
+
+def resolve_inside(folder: Path, name: str, place: Path | None = None) -> Path:
+    """Return the path of a bundle's file. Raises InputError for a path outside the folder."""
+    try:
+        path = (folder / name).resolve()
+    except (OSError, ValueError, RuntimeError):  # an impossible file name; a loop of links
+        path = Path()
+    if not path.is_relative_to(folder.resolve()):
+        raise InputError(
+            f"{(place or folder) / MANIFEST_FILE}: the file {quote_name(name)} is not inside the bundle"
+        )
+    return path
+
+
+def describe_file(path: Path) -> FileEntry:
+    """Return a file's size and hash."""
+    with path.open("rb") as file:
+        return copy_and_hash(file)
+
+
+def copy_and_hash(
+    source: IO[bytes], target: IO[bytes] | None = None, most: int = _LARGEST_SIZE
+) -> FileEntry:
+    """Copy a file to another, if given, in blocks; return the size and hash of its content.
+
+    Stops after more than `most` bytes; the returned size is then larger than `most`.
+    """
+    digest, size = hashlib.sha256(), 0
+    while size <= most and (block := source.read(_BLOCK)):
+        digest.update(block)
+        size += len(block)
+        if target is not None and size <= most:
+            target.write(block)
+    return FileEntry(sha256=digest.hexdigest(), bytes=size)
+
+
+def check_file_entry(place: Path, name: str, found: FileEntry, entry: FileEntry) -> None:
+    """Raise InputError unless a file has the size and hash that the manifest has for it."""
+    for what, actual, expected in (
+        ("size", found.bytes, entry.bytes),
+        ("hash", found.sha256, entry.sha256),
+    ):
+        if actual != expected:
+            raise InputError(
+                f"{place}: the file {quote_name(name)} is not as it was written: its {what} differs"
+            )
+
+
+def _check_file(folder: Path, name: str, entry: FileEntry, place: Path) -> None:
+    path = resolve_inside(folder, name, place)
+    try:
+        if not path.is_file():
+            raise InputError(f"{place}: the file {quote_name(name)} of the bundle is missing")
+        size = path.stat().st_size
+        same = size == entry.bytes  # otherwise there is no need to read it
+        found = describe_file(path) if same else FileEntry(sha256=entry.sha256, bytes=size)
+    except OSError as error:
+        raise InputError(
+            f"{place}: the file {quote_name(name)} cannot be read: {error.strerror}"
+        ) from None
+    check_file_entry(place, name, found, entry)
+
+
+def _check_names(manifest: Manifest, path: Path) -> None:
+    """Raise InputError for a name that leaves the folder, has no hash, or is ambiguous."""
+    for name in manifest.files:
+        wrong = describe_path_problem(name) or (
+            "is the manifest itself" if name.lower() == MANIFEST_FILE else ""
+        )
+        if wrong:
+            raise InputError(f"{path}: the file {quote_name(name)} {wrong}")
+    for name in _referenced_files(manifest):
+        if name not in manifest.files:
+            raise InputError(f"{path}: the file {quote_name(name)} is named but has no hash")
+    times = Counter(region.name for region in manifest.regions)
+    for region in manifest.regions:
+        if times[region.name] > 1:
+            raise InputError(f"{path}: the region {quote_name(region.name)} stands in it twice")
+        if not is_plain_name(region.name):
+            raise InputError(f"{path}: the region {quote_name(region.name)} does not have a plain name")
+        for name in region.artifact_files:
+            if not is_plain_name(name):
+                where = f"the artifact of region {quote_name(region.name)}"
+                raise InputError(f"{path}: {where}: {quote_name(name)} is not a plain file name")
+
+
+def _referenced_files(manifest: Manifest) -> Iterator[str]:
+    yield manifest.model
+    for region in manifest.regions:
+        yield region.model
+        yield from region.artifact_files.values()
+
+
+def _describe_format(found: object) -> str:
+    shown = escape_line(repr(found))
+    if type(found) is int and 0 < found < MANIFEST_FORMAT:
+        return f"format {shown} is that of an older byoc: partition the model again"
+    if type(found) is int and found > MANIFEST_FORMAT:
+        return f"format {shown} is that of a newer byoc; this one reads format {MANIFEST_FORMAT}"
+    return f"format {shown}; this version of byoc reads format {MANIFEST_FORMAT}"

@@ -1,0 +1,184 @@
+"""A bundle as one file: a zip whose bytes depend on its contents and names only.
+
+Entries are not compressed, since weights hardly shrink and compressors differ between versions; they
+are sorted by name and have equal times and permissions.
+
+Unpacking of packed bundles: only files that the manifest names, in the sizes that it states.
+
+A zip from elsewhere may be malicious: names outside the folder, links, entries that unpack to huge
+sizes. Names and sizes are checked before the first file is written.
+"""
+
+import shutil
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from byoc.bundle._manifest import (
+    MANIFEST_FILE,
+    MOST_MANIFEST_BYTES,
+    Manifest,
+    check_file_entry,
+    copy_and_hash,
+    parse_manifest,
+)
+from byoc.codegen import describe_path_problem, escape_line, quote_name
+from byoc.errors import InputError
+
+PACKED_SUFFIX = ".zip"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip
+_UNIX = 3
+_PERMISSIONS = stat.S_IFREG | 0o644
+
+
+def is_packed_name(path: Path) -> bool:
+    """Return whether a path's name, such as `m.byoc.zip`, asks for a packed bundle."""
+    return path.suffix.lower() == PACKED_SUFFIX
+
+
+def pack_folder(folder: Path, files: Iterable[str], path: Path) -> None:
+    """Write a zip of a folder's manifest and the given files.
+
+    Raises InputError when the folder cannot be read, and OSError when the zip cannot be written.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted({MANIFEST_FILE, *files}):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.create_system = _UNIX
+            info.external_attr = _PERMISSIONS << 16
+            try:
+                source = (folder / name).open("rb")
+            except OSError as error:
+                reason = error.strerror or error
+                raise InputError(
+                    f"{folder}: the file {quote_name(name)} cannot be read: {reason}"
+                ) from None
+            with source:
+                info.file_size = (folder / name).stat().st_size  # selects Zip64 for sizes over 2 GiB
+                with archive.open(info, "w") as entry:
+                    shutil.copyfileobj(source, entry, 1 << 20)
+
+
+_ENCRYPTED_FLAG = 1  # a bit of an entry's flags (APPNOTE.TXT, 4.4.4)
+_COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# The largest expansion: Deflate reaches a thousand, weights of mostly zeros only tens.
+_MOST_EXPANSION = 100
+# Exceptions of zipfile for damaged files.
+_DAMAGED_ZIP_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
+    *(struct.error, ValueError, LookupError, OverflowError),
+)
+
+ZipEntries = Mapping[str, zipfile.ZipInfo]
+
+
+def unpack_bundle(path: Path, folder: Path) -> Manifest:
+    """Unpack a bundle into an empty folder and return its manifest.
+
+    Raises InputError with one sentence when a file differs from the manifest.
+    """
+    with _open_zip(path) as archive:
+        entries = _zip_entries(archive, path)
+        content = _read_packed_manifest(archive, entries, path)
+        manifest = parse_manifest(content, path / MANIFEST_FILE)
+        _check_sizes(manifest, entries, path, folder)
+        for name, entry in manifest.files.items():
+            target = folder / name
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entries[name]) as source, target.open("xb") as file:
+                    found = copy_and_hash(source, file, entry.bytes)
+            except OSError as error:
+                reason = error.strerror or error
+                raise InputError(f"{path}: {quote_name(name)} cannot be unpacked: {reason}") from None
+            check_file_entry(path, name, found, entry)
+        (folder / MANIFEST_FILE).write_bytes(content)
+    return manifest
+
+
+def list_packed_files(path: Path) -> tuple[bytes, set[str]] | None:
+    """Return the manifest's bytes and the files of a packed bundle; None when it is not such a zip."""
+    try:
+        with _open_zip(path) as archive:
+            entries = _zip_entries(archive, path)
+            return _read_packed_manifest(archive, entries, path), set(entries)
+    except InputError:
+        return None
+
+
+@contextmanager
+def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a zip. Raises InputError with a sentence when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            starts = file.read(2)
+            try:
+                archive = zipfile.ZipFile(file)
+            except zipfile.BadZipFile:
+                if starts != b"PK":
+                    raise InputError(f"{path}: not a bundle: neither a folder nor a zip") from None
+                raise
+            with archive:
+                yield archive
+    except _DAMAGED_ZIP_ERRORS as error:
+        reason = escape_line(str(error) or type(error).__name__)
+        raise InputError(f"{path}: a zip that is damaged or cut short: {reason}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _zip_entries(archive: zipfile.ZipFile, path: Path) -> ZipEntries:
+    """Return the files of a zip by name. Raises InputError for entries that no bundle has."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        name = info.orig_filename
+        wrong = _entry_problem(info) or (name in found and "stands in it twice")
+        if wrong:
+            raise InputError(f"{path}: the file {quote_name(name)} {wrong}")
+        if not name.endswith("/"):
+            found[name] = info
+    if sum(info.compress_size for info in found.values()) > path.stat().st_size:
+        raise InputError(f"{path}: a zip that is damaged: its files are larger than it is")
+    return found
+
+
+def _entry_problem(info: zipfile.ZipInfo) -> str:
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return "is a link or a device"
+    if info.flag_bits & _ENCRYPTED_FLAG:
+        return "is encrypted"
+    if info.compress_type not in _COMPRESSION_METHODS:
+        return "is compressed in a way that is not read"
+    return describe_path_problem(info.orig_filename.removesuffix("/"))
+
+
+def _read_packed_manifest(archive: zipfile.ZipFile, entries: ZipEntries, path: Path) -> bytes:
+    if MANIFEST_FILE not in entries:
+        raise InputError(f"{path}: not a bundle: it holds no {MANIFEST_FILE}")
+    with archive.open(entries[MANIFEST_FILE]) as file:
+        return file.read(MOST_MANIFEST_BYTES + 1)
+
+
+def _check_sizes(manifest: Manifest, entries: ZipEntries, path: Path, folder: Path) -> None:
+    """Raise InputError unless all files exist, in the sizes of the manifest, and fit on the disk."""
+    for name, entry in manifest.files.items():
+        if name not in entries:
+            raise InputError(f"{path}: the file {quote_name(name)} of the bundle is missing")
+        if entries[name].file_size != entry.bytes:
+            raise InputError(
+                f"{path}: the file {quote_name(name)} is not as it was written: its size differs"
+            )
+    total = sum(entry.bytes for entry in manifest.files.values())
+    packed = path.stat().st_size
+    if total > _MOST_EXPANSION * packed:
+        raise InputError(
+            f"{path}: its {packed} bytes would unpack to {total}, over {_MOST_EXPANSION} times as many"
+        )
+    free = shutil.disk_usage(folder).free
+    if total > free:
+        raise InputError(f"{path}: its {total} bytes do not fit into '{folder}', where {free} are free")

@@ -1,0 +1,165 @@
+"""Reading of bundles: a checked manifest, the partitioned model, regions and artifacts."""
+
+import os
+import shutil
+import tempfile
+import weakref
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from byoc.boundary.contracts import RegionContracts
+from byoc.bundle._manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    RegionEntry,
+    entry_to_contract,
+    read_manifest,
+    resolve_inside,
+)
+from byoc.bundle._packing import unpack_bundle
+from byoc.codegen import Artifact, Region, find_disagreement, quote_name, read_region, region_structure
+from byoc.errors import InputError
+from byoc.model import find_non_text, walk_tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A bundle on disk whose files all match their hashes.
+
+    `packed` is the zip that it was unpacked from, None for a folder; `folder` is then temporary and
+    removed with this object, so keep the object as long as its regions are used. `called` is a folder's
+    path as given by the user.
+    """
+
+    folder: Path
+    manifest: Manifest
+    packed: Path | None = None
+    given_path: Path | None = None
+
+    @property
+    def display_path(self) -> Path:
+        """The path that was opened, for error messages."""
+        return self.packed or self.given_path or self.folder
+
+    def model(self) -> onnx.ModelProto:
+        """Return the partitioned model, its weights left in the bundle's weight file."""
+        return self._read_model(self.manifest.model)
+
+    def regions(self) -> list[tuple[str, Region, Artifact]]:
+        """Return (codegen name, region, artifact) for each region, in order of execution.
+
+        A region in `twins` has the artifact of the earlier region it is identical to, which contains
+        that region's names.
+        """
+        found: list[tuple[str, Region, Artifact]] = []
+        twins = self.identical_regions
+        for entry in self.manifest.regions:
+            self._read_model(entry.model)
+            path = resolve_inside(self.folder, entry.model, self.display_path)
+            contracts = self._read_contracts(entry, path)
+            region = read_region(path, entry.name, entry.target, contracts)
+            if entry.name in twins:
+                own = next(own for own in found if own[1].name == twins[entry.name])
+                if region_structure(region) != region_structure(own[1]):
+                    raise self._twin_error(entry)
+                found.append((entry.codegen, region, own[2]))
+                continue
+            files = {
+                name: resolve_inside(self.folder, path, self.display_path).read_bytes()
+                for name, path in entry.artifact_files.items()
+            }
+            found.append((entry.codegen, region, Artifact(files, entry.artifact_metadata)))
+        return found
+
+    @property
+    def identical_regions(self) -> Mapping[str, str]:
+        """Regions identical to an earlier one except for names, mapped to that region's name.
+
+        The earlier one's executor runs them too, inputs and outputs by position. Raises InputError when
+        the manifest names no such region.
+        """
+        found = {}
+        earlier: dict[str, RegionEntry] = {}
+        for entry in self.manifest.regions:
+            if not entry.same_as:
+                earlier[entry.name] = entry
+                continue
+            own = earlier.get(entry.same_as)
+            if own is None or (own.target, own.codegen) != (entry.target, entry.codegen):
+                raise self._twin_error(entry)
+            found[entry.name] = own.name
+        return found
+
+    def _twin_error(self, entry: RegionEntry) -> InputError:
+        what = f"it is not the same as {quote_name(entry.same_as)}"
+        return InputError(f"{self.display_path / MANIFEST_FILE}: regions: {entry.name}: {what}")
+
+    def _read_contracts(self, entry: RegionEntry, path: Path) -> RegionContracts:
+        """Return a region's contracts. Raises InputError when its model contradicts them."""
+        sides = (entry.inputs, entry.outputs, entry.constants)
+        try:
+            contracts = RegionContracts(*(tuple(map(entry_to_contract, entries)) for entries in sides))
+            wrong = find_disagreement(path, contracts)
+        except (ValueError, LookupError, TypeError):  # an invalid layout; a node without its attribute
+            wrong = entry.name
+        if wrong:
+            what = f"{quote_name(wrong)} is not as the region's model has it"
+            raise InputError(f"{self.display_path / MANIFEST_FILE}: regions: {entry.name}: {what}")
+        return contracts
+
+    def _read_model(self, name: str) -> onnx.ModelProto:
+        """Read a model of the bundle. Raises InputError for weights outside the files with a hash."""
+        try:
+            proto = onnx.load(
+                resolve_inside(self.folder, name, self.display_path), load_external_data=False
+            )
+        except DecodeError:
+            raise InputError(f"{self.display_path}: {quote_name(name)} is not an ONNX model") from None
+        wrong = find_non_text(proto)
+        if wrong:
+            raise InputError(
+                f"{self.display_path}: {quote_name(name)} is not an ONNX model: {wrong} is not text"
+            )
+        for tensor in walk_tensors(proto):
+            places = [entry.value for entry in tensor.external_data if entry.key == "location"]
+            if not places and tensor.data_location == TensorProto.EXTERNAL:
+                places = [""]
+            for place in places:
+                if place not in self.manifest.files:
+                    raise InputError(
+                        f"{self.display_path}: the file {quote_name(place)} has no hash in {MANIFEST_FILE}"
+                    )
+        return proto
+
+
+def is_bundle(path: Path) -> bool:
+    """Return whether a path may be a bundle rather than a model: a folder or a zip."""
+    return path.is_dir() or (path.is_file() and zipfile.is_zipfile(path))
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Open the bundle in a folder or zip. Raises InputError unless it is complete and unchanged."""
+    if path.is_dir():
+        # Absolute: a codegen may change the working directory.
+        return Bundle(path.absolute(), read_manifest(path), given_path=path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such bundle")
+    folder = Path(tempfile.mkdtemp(prefix="byoc-"))
+    try:
+        bundle = Bundle(folder, unpack_bundle(path, folder), path)
+    except BaseException:  # leave nothing behind, even after an interrupt
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(bundle, _remove_folder, folder, os.getpid())
+    return bundle
+
+
+def _remove_folder(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked process has the object, too, but does not own the folder
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,208 @@
+"""`byoc inspect`: the content of a bundle.
+
+`byoc pack`: write a bundle as one file.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from byoc.bundle import (
+    Bundle,
+    Manifest,
+    RegionEntry,
+    describe_file,
+    entry_to_contract,
+    manifest_schema,
+    open_bundle,
+    pack_folder,
+    stage_packed_file,
+)
+from byoc.cli._common import (
+    FormatOption,
+    OutputFormat,
+    make_console,
+    print_json,
+    print_rows,
+    show_status,
+)
+from byoc.errors import InputError
+from byoc.reporting import format_count, format_quantity, print_report
+
+_WIDTH = 11
+
+
+def _show_schema(wanted: bool) -> None:
+    if wanted:
+        print_json(manifest_schema())
+        raise typer.Exit
+
+
+def inspect(
+    bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
+    form: FormatOption = OutputFormat.text,
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--schema", callback=_show_schema, is_eager=True, help="Print the JSON Schema of manifests."
+        ),
+    ] = False,
+) -> None:
+    """Show what is in a bundle: decision, regions, boundary, files."""
+    opened = open_bundle(bundle)
+    manifest = opened.manifest
+    if form is OutputFormat.json:
+        print_json(manifest.model_dump(mode="json"))
+        return
+    try:
+        report, outputs = _read_report(manifest.report), _make_output_rows(manifest.report)
+        top = _make_summary(opened)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+        raise InputError(f"{bundle}: the report in the manifest is not one that byoc wrote") from None
+    for name, value in top.items():
+        typer.echo(f"{name + ':':{_WIDTH}}{value}")
+    typer.echo(f"\n{report}", nl=False)
+    sections = {
+        "What was made of the regions": [_make_row(manifest, region) for region in manifest.regions],
+        "What their codegens noted": _make_note_rows(manifest),
+        "What crosses their borders": _make_boundary_rows(manifest),
+        "Outputs, as they were verified": outputs,
+        "Files": _make_file_rows(manifest),
+    }
+    for title, rows in sections.items():
+        if rows:
+            typer.echo(f"\n{title}:")
+            print_rows(rows, form)
+
+
+def _make_summary(bundle: Bundle) -> dict[str, str]:
+    """Return lines that say how the bundle was made."""
+    manifest = bundle.manifest
+    size = format_quantity(sum(entry.bytes for entry in manifest.files.values()), "B")
+    form = "folder" if bundle.packed is None else "packed"
+    asked = {name: _format_option(value) for name, value in manifest.asked.items() if name != "model"}
+    return {
+        "bundle": f"{form}, format {manifest.format}, {format_count(len(manifest.files), 'file')}, {size}",
+        "model": _format_option(manifest.asked.get("model", "")),
+        "targets": ", ".join(manifest.targets),
+        "precision": _describe_precision(manifest.report["precision"]),
+        "asked": ", ".join(f"{name} {value}" for name, value in asked.items() if value),
+        "made with": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
+    }
+
+
+def _describe_precision(lowered: Mapping[str, Any] | None) -> str:
+    if lowered is None:
+        return "as in the model"
+    parts = [str(lowered[key]) for key in ("dtype", "method", "source") if lowered[key]]
+    left = len(lowered["in_float"])
+    return ", ".join(
+        [*parts, *([f"{format_count(left, 'unit')} left in floating point"] if left else [])]
+    )
+
+
+def _read_report(report: Mapping[str, Any]) -> str:
+    """Return the complete report as `byoc partition` printed it; None if part of it is missing."""
+    shown = make_console()
+    with shown.capture() as captured:
+        print_report(report, shown)
+    return captured.get()
+
+
+def _make_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
+    made = [
+        f"{name} {format_quantity(manifest.files[path].bytes, 'B')}"
+        for name, path in region.artifact_files.items()
+    ]
+    composites = Counter(region.composites)
+    return {
+        "region": region.name,
+        "target": region.target,
+        "codegen": region.codegen,
+        "model": region.model,
+        "constants": len(region.constants),
+        "composites": ", ".join(f"{n} x {name}" if n > 1 else name for name, n in composites.items()),
+        "artifact": f"that of {region.same_as}" if region.same_as else ", ".join(made) or "none",
+    }
+
+
+def _make_note_rows(manifest: Manifest) -> list[dict[str, str]]:
+    """Return one row for each note of the artifacts' metadata; the first of a region has its name."""
+    return [
+        {"region": "" if number else region.name, "note": name, "value": value}
+        for region in manifest.regions
+        for number, (name, value) in enumerate(region.artifact_metadata.items())
+    ]
+
+
+def _make_boundary_rows(manifest: Manifest) -> list[dict[str, str]]:
+    """Return one row for each boundary tensor: as the user's model has it, and as it crosses."""
+    return [
+        {
+            "region": region.name,
+            "way": way,
+            "tensor": f"{contract.tensor}: {contract.logical}",
+            "crosses as": str(contract) if contract.converts else "",
+            "converts": ", ".join(f"{what} {who}" for what, who in contract.converts.items()),
+        }
+        for region in manifest.regions
+        for way, entries in (("in", region.inputs), ("out", region.outputs))
+        for contract in map(entry_to_contract, entries)
+    ]
+
+
+def _make_output_rows(report: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the output errors of the verification that was made when the bundle was written."""
+    verification = report["verification"]
+    if verification is None:
+        return []
+    return [
+        {
+            "output": str(output["name"]),
+            "dtype": str(output["dtype"]),
+            "against": str(verification["against"]),
+            "of its range": "not finite" if output["relative"] is None else f"{output['relative']:.1e}",
+            "allowed": f"{output['tolerance']:g}",
+        }
+        for output in verification["outputs"]
+    ]
+
+
+def _make_file_rows(manifest: Manifest) -> list[dict[str, str]]:
+    return [
+        {"file": name, "size": format_quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}
+        for name, entry in manifest.files.items()
+    ]
+
+
+def _format_option(value: object) -> str:
+    """Return an option's value as a person would write it; empty if it was not given."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={inner}" for name, inner in value.items() if inner is not None)
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "" if value is None or value is False else str(value)
+
+
+def pack(
+    bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Write the zip here, such as m.byoc.zip.")
+    ],
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """Pack a bundle into one file that every verb opens."""
+    with show_status() as show:
+        show("check")
+        opened = open_bundle(bundle)
+        show("pack")
+        with stage_packed_file(output) as file:
+            pack_folder(opened.folder, opened.manifest.files, file)
+        written = describe_file(output)
+    if form is OutputFormat.json:
+        print_json({"bundle": str(output), **written.model_dump()})
+    else:
+        typer.echo(f"{output}: {format_quantity(written.bytes, 'B')}, sha256 {written.sha256}")

@@ -1,0 +1,132 @@
+"""Parts shared by the verbs: output formats, consoles, progress, NAME=VALUE options, JSON."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+_PIPE_WIDTH = 10_000
+_MOST_DIGITS = 20
+
+
+class OutputFormat(StrEnum):
+    """A format of results."""
+
+    text = "text"
+    json = "json"
+
+
+DimOption = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
+]
+FormatOption = Annotated[
+    OutputFormat, typer.Option("--format", help="text for people, json for programs.")
+]
+
+
+def make_console() -> Console:
+    """Return the console for results; in a pipe no line is folded to the width of a terminal."""
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, emoji=False)  # in a name, `:car:` is just that
+
+
+@contextmanager
+def reserve_stdout() -> Iterator[None]:
+    """Keep standard output for results; output of plug-ins goes to standard error."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # standard output is closed
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextmanager
+def show_status() -> Iterator[Callable[[str], None]]:
+    """Give a function that shows the current step; it does nothing where there is no terminal."""
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield lambda step: None
+        return
+    with errors.status("starting") as status:
+        yield lambda step: status.update(escape(step))
+
+
+def read_pairs(values: Sequence[str], option: str) -> dict[str, str]:
+    """Return `NAME=VALUE` options as a mapping. A value without `=` is a usage error."""
+    result = {}
+    for value in values:
+        name, equals, content = value.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"'{value}' is not of the form NAME=VALUE", param_hint=option)
+        if name in result:
+            raise typer.BadParameter(f"'{name}' is given twice", param_hint=option)
+        result[name] = content
+    return result
+
+
+def read_by_target(values: Sequence[str] | None, option: str) -> str | dict[str, str] | None:
+    """Return `NAME` options as the name, `TARGET=NAME` options as a mapping, None without any."""
+    if not values:
+        return None
+    if len(values) == 1 and "=" not in values[0]:
+        return values[0]
+    return read_pairs(values, option)
+
+
+def read_sizes(values: Sequence[str] | None, option: str) -> dict[str, int]:
+    """Return `NAME=SIZE` options as a mapping. What is not a whole number is a usage error."""
+    return {name: _size(name, value, option) for name, value in read_pairs(values or [], option).items()}
+
+
+def _size(name: str, value: str, option: str) -> int:
+    if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS:
+        raise typer.BadParameter(f"'{name}={value}': a whole number is expected", param_hint=option)
+    return int(value)
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on standard output."""
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], form: OutputFormat) -> None:
+    """Print rows that share their keys as a table, or as a JSON list of objects."""
+    if form is OutputFormat.json:
+        print_json([dict(row) for row in rows])
+        return
+    rows = _without_empty_columns(rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(value)) for value in row.values()))
+    make_console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _without_empty_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    used = [key for key in (rows[0] if rows else ()) if any(row[key] not in ("", None) for row in rows)]
+    return [{key: row[key] for key in used} for row in rows]

@@ -1,0 +1,182 @@
+"""`byoc compare`: strategies side by side, over models and links."""
+
+import csv
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from math import isfinite
+from typing import Annotated, Any
+
+import typer
+
+from byoc.cli._common import OutputFormat, print_json, print_rows, reserve_stdout, show_status
+from byoc.cli._option_flags import take_options
+from byoc.comparison import ROW_KEYS, TOTAL, StrategyRow, Study, check_study, summarize_strategies
+from byoc.comparison import compare as run
+from byoc.options import PlanOptions, list_files
+from byoc.reporting import format_count, format_quantity, objective_unit
+from byoc.support import keywords_of, show_progress
+
+_CHEAP = "host-only,all-supported,faster-ops,faster-ops-transfer,tree-dp,min-cut,launch-aware"
+_ONE_ACCELERATOR = "min-cut"
+_MOST_NOTES = 10
+
+
+class TableFormat(StrEnum):
+    """A format of rows."""
+
+    text = "text"
+    csv = "csv"
+    json = "json"
+
+
+@take_options(PlanOptions)
+def compare(  # noqa: PLR0913 - the options of the verb
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
+    options: PlanOptions,
+    *,
+    strategies: Annotated[
+        str | None,
+        typer.Option(help="Names, with commas between: see byoc strategies.", show_default=_CHEAP),
+    ] = None,
+    link: Annotated[
+        str | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at a time; as many as processors unless given.")
+    ] = None,
+    form: Annotated[
+        TableFormat, typer.Option("--format", help="text, csv, or json: a list of rows.")
+    ] = TableFormat.text,
+) -> None:
+    """Place models by several strategies, and show what each comes to.
+
+    A model that fails is an error of its own, and the rest goes on; the exit code is then 1. Where
+    --rules is given more than once, min-cut is not among the strategies unless they are given.
+    """
+    study = Study(
+        **keywords_of(options, PlanOptions),
+        strategies=_read_names(
+            strategies if strategies is not None else _default_strategies(len(list_files(options.rules)))
+        ),
+        links=_read_links(link),
+    )
+    with show_status() as show, show_progress(show), reserve_stdout():
+        check_study(study)
+        rows = run(list(dict.fromkeys(models)), study, jobs)
+    _print(rows, form, objective_unit(options.objective))
+    if any(row["error"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _default_strategies(accelerators: int) -> str:
+    """Return the strategies to compare by default: those that take that many accelerators."""
+    names = (name for name in _CHEAP.split(",") if accelerators == 1 or name != _ONE_ACCELERATOR)
+    return ",".join(names)
+
+
+def _read_names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise typer.BadParameter("give at least one name", param_hint="--strategies")
+    return names
+
+
+def _read_links(text: str | None) -> tuple[float | None, ...]:
+    if text is None:
+        return (None,)
+    links = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            value = 0.0
+        if not (isfinite(value) and value > 0):
+            raise typer.BadParameter(f"'{part}': a number of GB/s is expected", param_hint="--link")
+        links.append(value)
+    return tuple(dict.fromkeys(links))
+
+
+def _print(rows: list[StrategyRow], form: TableFormat, unit: str) -> None:
+    if form is TableFormat.json:
+        print_json(rows)
+    elif form is TableFormat.csv:
+        writer = csv.DictWriter(sys.stdout, ROW_KEYS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row | {"notes": "; ".join(row["notes"])} for row in rows)
+    else:
+        _print_text(rows, unit)
+
+
+def _print_text(rows: Sequence[StrategyRow], unit: str) -> None:
+    solved = [row for row in rows if row["objective"] is not None]
+    if solved:
+        notes = Counter(note for row in solved for note in row["notes"])
+        numbers = {note: number for number, (note, _) in enumerate(notes.most_common(_MOST_NOTES), 1)}
+        print_rows([_format_row(row, unit, numbers) for row in solved], OutputFormat.text)
+        for note, number in numbers.items():
+            typer.echo(f"{number:>3}  {note}")
+        if len(notes) > len(numbers):
+            typer.echo(
+                f"     and {format_count(len(notes) - len(numbers), 'other note')} (--format json)"
+            )
+    for model in dict.fromkeys(row["model"] for row in rows if row["error"]):
+        typer.echo(f"error: {_describe_errors(model, [row for row in rows if row['model'] == model])}")
+    cases = len({(row["model"], row["link"]) for row in solved})
+    alike = " by the same measure" if len({row["measure"] for row in solved}) > 1 else ""
+    over = f"Over {format_count(cases, 'case')}, each a model at a link"
+    typer.echo(f"\n{over}, as ratios to the best that was found for it{alike}:")
+    print_rows([_format_mean(row) for row in summarize_strategies(rows)], OutputFormat.text)
+
+
+def _describe_errors(model: str, rows: Sequence[StrategyRow]) -> str:
+    """Return a line for a model: each error once, with its strategies where not all failed."""
+    found: dict[str, list[StrategyRow]] = {}
+    for row in rows:
+        if row["error"]:
+            found.setdefault(row["error"].removeprefix(f"{model}: "), []).append(row)
+    lines = []
+    for error, failed in found.items():
+        names = ", ".join(dict.fromkeys(row["strategy"] for row in failed))
+        lines.append(error if len(failed) == len(rows) or names in error else f"{names}: {error}")
+    return f"{model}: {'; '.join(lines)}"
+
+
+def _format_row(row: StrategyRow, unit: str, notes: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "model": row["model"],
+        "link": f"{row['link']:g} GB/s" if row["link"] is not None else "",
+        "strategy": row["strategy"],
+        "measure": _name_measure(row),
+        "objective": format_quantity(row["objective"], unit),
+        "gap": _format_percent(row["gap"]),
+        "regions": row["regions"],
+        "offloaded": f"{row['offloaded']:.1%}",
+        "moved": format_quantity(row["bytes_moved"], "B"),
+        "took": format_quantity(row["seconds"], "s"),
+        "notes": ", ".join(str(n) for n in sorted(notes[n] for n in row["notes"] if n in notes)),
+    }
+
+
+def _format_mean(row: dict[str, Any]) -> dict[str, Any]:
+    known = row["mean_ratio"] is not None
+    return {
+        "strategy": row["strategy"],
+        "measure": _name_measure(row),
+        "cases": row["cases"],
+        "errors": row["errors"] or "",
+        "mean": f"{row['mean_ratio']:.4f}" if known else "",
+        "worst": f"{row['worst_ratio']:.4f}" if known else "",
+        "largest_gap": _format_percent(row["largest_gap"]),
+        "took": format_quantity(row["seconds"], "s"),
+    }
+
+
+def _name_measure(row: Mapping[str, Any]) -> str:
+    """Return the measure that was minimised, empty where it is the usual one."""
+    return "" if row["measure"] == TOTAL else row["measure"] or ""
+
+
+def _format_percent(gap: float | None) -> str:
+    return "" if gap is None else f"{gap:.4%}"

@@ -1,0 +1,74 @@
+"""`byoc partition`: partition a model, and write the bundle."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from byoc.cli._common import (
+    FormatOption,
+    OutputFormat,
+    make_console,
+    print_json,
+    read_pairs,
+    reserve_stdout,
+    show_status,
+)
+from byoc.cli._option_flags import take_options
+from byoc.comparison import fastest
+from byoc.options import Options
+from byoc.pipeline import Result, save_placement
+from byoc.pipeline import partition as run
+from byoc.reporting import print_report
+from byoc.support import check_output, keywords_of
+from byoc.verification import read_thresholds
+
+
+@take_options(Options, first=("rules", "output", "strategy"))
+def partition(  # noqa: PLR0913 - the options of the verb
+    model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
+    options: Options,
+    *,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DTYPE=ERROR", help="What --gate lets pass, as a share of the range: float32=0.001."
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save-placement", help="Write where each node is to this file."),
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Cut it as host-only and all-supported do, too, run all here, and keep the fastest.",
+        ),
+    ] = False,
+    reasons: Annotated[
+        bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
+    ] = False,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """Cut a model between the host and one or several accelerators."""
+    if save is not None:
+        check_output(save)
+        save = save.absolute()  # a codegen's code may change the working directory
+    if threshold and not options.gate:
+        raise typer.BadParameter("it says what --gate lets pass", param_hint="--threshold")
+    if measure and options.output is None:
+        raise typer.BadParameter("it runs the bundles that it writes (-o)", param_hint="--measure")
+    if threshold:
+        options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
+    cut: Callable[..., Result] = fastest if measure else run
+    with show_status() as show, reserve_stdout():
+        result = cut(model, **keywords_of(replace(options, progress=show), Options))
+    if save is not None:
+        save_placement(result.plan, save)
+    if form is OutputFormat.json:
+        print_json(result.report)
+    else:
+        print_report(result.report, make_console(), every_reason=reasons)

@@ -1,0 +1,89 @@
+"""The text that `byoc plan-memory` prints for people: a sentence, the table of plans, notes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from byoc.cli._common import OutputFormat, print_rows
+from byoc.memory.report import STRIPED, STRIPED_COUNTS, MemoryReport, ReportRow, describe_conventions
+from byoc.memory.scratchpad import ScratchpadPlan
+from byoc.reporting import format_count, format_quantity
+
+_PROOFS = {
+    "cut": "minimum cut",
+    "search": "all orders searched",
+    "total": "inputs together",
+}
+
+
+def print_report(report: MemoryReport, size: int | None) -> None:
+    """Print the plans of a model; with `size` (bytes) each row says whether its arena fits."""
+    problem = report.plan.problem
+    made = f"{format_count(len(problem.steps), 'step')}, {format_count(len(problem.sizes), 'buffer')}"
+    rounded = f", rounded up to {problem.alignment} B" if problem.alignment > 1 else ""
+    typer.echo(_summarize(report))
+    typer.echo(f"{made} in {describe_convention(report)}{rounded}")
+    print_rows([_make_row(row, size) for row in report.rows], OutputFormat.text)
+    if report.scratchpad is not None:
+        there = format_quantity(report.scratchpad.size, "B")
+        typer.echo(f"scratchpad of {there} and system memory, bytes moved:")
+        print_rows([_format_traffic(report.scratchpad)], OutputFormat.text)
+    for note in report.notes:
+        typer.echo(f"note: {note}")
+
+
+def explain_conventions(has_striped: bool) -> Iterator[str]:
+    """Yield lines that explain the conventions of the rows."""
+    yield "Weights are not counted."
+    for letter, counts in describe_conventions().items():
+        yield f"{letter}: {counts}"
+    if has_striped:
+        yield f"{STRIPED}: {STRIPED_COUNTS}"
+
+
+def describe_convention(report: MemoryReport) -> str:
+    """Return the convention of the detailed plan, in words."""
+    return f"convention {report.model.convention.name} ({report.model.convention})"
+
+
+def _summarize(report: MemoryReport) -> str:
+    plan = report.plan
+    proven = f"no plan needs less than {format_quantity(plan.bound, 'B')}"
+    told = f"{format_quantity(plan.size, 'B')} of activations, "
+    told += "proven minimal" if plan.is_minimal else proven
+    if report.striped is not None and report.striped.plan.size < plan.size:
+        told += f"; {format_quantity(report.striped.plan.size, 'B')} in bands of rows"
+    return f"{report.name}: {told}"
+
+
+def _make_row(row: ReportRow, size: int | None) -> dict[str, Any]:
+    return {
+        "plan": row.name,
+        "counts": row.convention,
+        "arena": format_quantity(row.size, "B"),
+        "bytes": row.size,
+        "lower_bound": row.bound,
+        "ratio": _format_ratio(row.ratio),
+        "proof": _PROOFS.get(row.proof or "", row.proof),
+        "of_C's_bound": _format_ratio(row.ratio_to_c),
+        "fits": None if size is None else row.size <= size,
+    }
+
+
+def _format_ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _format_traffic(levels: ScratchpadPlan) -> dict[str, Any]:
+    moved = {
+        "moved": levels.moved,
+        "bound": levels.bound,
+        "loaded": levels.loaded,
+        "stored": levels.stored,
+        "streamed": levels.streamed,
+        "unkept": levels.unkept,
+        "arena": levels.arena,
+    }
+    told = {key: format_quantity(bytes_, "B") for key, bytes_ in moved.items()}
+    return told | {"loads": levels.loads, "stores": levels.stores}

@@ -1,0 +1,184 @@
+"""`byoc codegens`, `strategies`, `cost-models`: the installed plug-ins and their origin.
+
+`byoc new-codegen`: a complete package to start a codegen from.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
+from byoc.codegen import ABILITIES, API_VERSION, Executable, Option, find_codegen, list_options
+from byoc.codegen.scaffold import new_codegen as write
+from byoc.costs import load_cost_model, read_cost_file
+from byoc.errors import InputError
+from byoc.support import (
+    CODEGENS,
+    COST_MODELS,
+    COSTS,
+    STRATEGIES,
+    find_files,
+    get_distribution,
+    list_installed,
+    load_plugin,
+)
+
+TableRow = dict[str, Any]
+
+
+def codegens(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """List the installed codegens, or show one and its options.
+
+    "executable" says that the codegen can run its artifacts; that may need a package that is missing.
+    """
+    if name is not None:
+        _print_codegen(name, form)
+        return
+    rows = []
+    for called, point in list_installed(CODEGENS).items():
+        row: TableRow = {
+            "name": called,
+            "from": get_distribution(point),
+            "executable": None,
+            "problem": "",
+        }
+        try:
+            with reserve_stdout():
+                row["executable"] = isinstance(find_codegen(called), Executable)
+        except InputError as error:
+            row["problem"] = str(error)
+        rows.append(row)
+    print_rows(rows, form)
+
+
+def _print_codegen(name: str, form: OutputFormat) -> None:
+    with reserve_stdout():
+        found = find_codegen(name)
+    point = list_installed(CODEGENS)[name]
+    cls = getattr(found, "Options", None)
+    options = None if cls is None else list_options(cls)
+    shown: TableRow = {
+        "name": name,
+        "description": _get_first_sentence(type(found)),
+        "distribution": point.dist.name if point.dist else None,
+        "version": point.dist.version if point.dist else None,
+        "api": getattr(found, "api", API_VERSION),
+        "abilities": [ability for ability, kind in ABILITIES.items() if isinstance(found, kind)],
+        "options": None if options is None else [_make_option_row(option) for option in options],
+    }
+    if form is OutputFormat.json:
+        print_json(shown)
+        return
+    typer.echo(name + f": {shown['description']}" * bool(shown["description"]))
+    typer.echo(f"from: {get_distribution(point)}, interface version {shown['api']}")
+    typer.echo(f"abilities: {', '.join(shown['abilities']) or 'none but to compile'}")
+    if not options:
+        typer.echo("options: none" if options is not None else "options: any, it reads them itself")
+        return
+    typer.echo("options:")
+    print_rows([_make_option_row(option) for option in options], form)
+
+
+def _make_option_row(option: Option) -> TableRow:
+    default = option.default
+    return {"option": option.name, "takes": option.kind, "default": default, "help": option.help}
+
+
+def strategies(form: FormatOption = OutputFormat.text) -> None:
+    """List the installed placement strategies."""
+    rows = []
+    for name, point in list_installed(STRATEGIES).items():
+        row: TableRow = {"name": name, "from": get_distribution(point), "description": "", "honours": []}
+        row["problem"] = ""
+        try:
+            strategy = load_plugin(STRATEGIES, name)
+            row["description"] = _get_first_sentence(type(strategy))
+            row["honours"] = sorted(getattr(strategy, "honours", ()))
+        except InputError as error:
+            row["problem"] = str(error).splitlines()[0]
+        rows.append(row)
+    if form is OutputFormat.text:
+        for row in rows:
+            del row["honours"]
+    print_rows(rows, form)
+
+
+def _get_first_sentence(kind: type) -> str:
+    """Return the first sentence of a class's docstring, empty without one."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    if text.startswith(f"{kind.__name__}("):  # what a dataclass without one is given
+        return ""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return paragraph.split(". ")[0].rstrip(".")
+
+
+def cost_models(form: FormatOption = OutputFormat.text) -> None:
+    """List the installed cost models.
+
+    Both files and plug-ins are listed."""
+
+    def describe(path: Path) -> TableRow:
+        found = read_cost_file(path)
+        return {"kind": getattr(found, "kind", ""), "description": found.description}
+
+    rows = list(make_file_rows(COST_MODELS, describe))
+    for name, point in list_installed(COSTS).items():
+        row: TableRow = {
+            "name": name,
+            "from": get_distribution(point),
+            "kind": "plug-in",
+            "description": "",
+        }
+        try:
+            row["description"] = getattr(load_cost_model(name), "description", "")
+            row["problem"] = ""
+        except InputError as error:
+            row["problem"] = str(error).splitlines()[0]
+        rows.append(row)
+    print_rows(rows, form)
+
+
+def make_file_rows(group: str, describe: Callable[[Path], TableRow]) -> Iterable[TableRow]:
+    """Return a row for each file of a group, and one for each package that failed to list its files."""
+    found, broken = find_files(group)
+    rows = []
+    for name, same in found.items():
+        for file in same.values():
+            row: TableRow = {"name": name, "from": get_distribution(file.point)}
+            try:
+                rows.append(row | describe(file.path) | {"problem": _describe_clash(len(same))})
+            except InputError as error:
+                rows.append(row | {"problem": str(error).splitlines()[0]})
+    rows.extend({"problem": f"could not look in {problem}"} for problem in broken)
+    keys = dict.fromkeys(key for row in rows for key in row if key != "problem")
+    return ({**dict.fromkeys(keys), **row, "problem": row["problem"]} for row in rows)
+
+
+def _describe_clash(number: int) -> str:
+    return f"{number} packages bring one of this name: give a path" if number > 1 else ""
+
+
+def new_codegen(
+    name: Annotated[str, typer.Argument(help="What users will call it, such as acme or my-npu.")],
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="DIR", help="Write to this new folder instead of ./NAME."),
+    ] = None,
+) -> None:
+    """Write a complete package for a codegen of your own.
+
+    It has a codegen, a rule file, a cost model and tests, and works as it is."""
+    folder = Path(name) if into is None else into
+    for path in write(name, folder):
+        typer.echo(folder / path)
+    place = folder if folder.is_absolute() else f"./{folder}"  # else pip takes it for a project's name
+    typer.echo(
+        f"\nNext:\n  pip install -e '{place}[test]'\n  pytest {folder}\n"
+        f"  byoc partition zoo:squeezenet --rules {name}.yaml -o squeezenet.byoc"
+    )

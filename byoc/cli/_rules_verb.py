@@ -1,0 +1,159 @@
+"""`byoc rules`: list rule files; check them; print their schema and the library of composites."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from byoc.bundle import find_rule_file_problems
+from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
+from byoc.cli._plugin_verbs import TableRow, make_file_rows
+from byoc.codegen import find_codegen
+from byoc.errors import InputError
+from byoc.patterns import parse_pattern
+from byoc.rules import (
+    LibraryComposite,
+    Target,
+    find_missing_plugins,
+    format_clash,
+    load_rules,
+    make_json_schema,
+    read_library,
+)
+from byoc.support import ANNOTATIONS
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def rules(context: typer.Context, form: FormatOption = OutputFormat.text) -> None:
+    """List rule files, check one, or help to write one."""
+    if context.invoked_subcommand:
+        return
+
+    def describe(path: Path) -> TableRow:
+        described = load_rules(str(path)).rules
+        return {
+            "target": described.target,
+            "description": described.description,
+            "codegen": described.codegen,
+            "cost_model": described.cost_model,
+            "operators": len({op for rule in described.ops for op in rule.op}),
+            "composites": len(described.composites),
+        }
+
+    with reserve_stdout():
+        rows = list(make_file_rows(ANNOTATIONS, describe))
+    print_rows(rows, form)
+
+
+@app.command("check")
+def check(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Rule files, or names of some.")],
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """List every mistake in rule files, each with its location."""
+    with reserve_stdout():
+        rows = [_check_file(file) for file in files]
+    if form is OutputFormat.json:
+        print_json(rows)
+    else:
+        _print_problems(rows)
+    if any(row["problems"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _check_file(file: str) -> TableRow:
+    try:
+        target = load_rules(file)
+    except InputError as error:
+        return {"file": file, "operators": None, "composites": None, "problems": str(error).splitlines()}
+    return {
+        "file": file,
+        "operators": len({op for rule in target.rules.ops for op in rule.op}),
+        "composites": len(target.rules.composites),
+        "problems": find_missing_plugins(target) + _find_option_problems(target),
+    }
+
+
+def _find_option_problems(target: Target) -> list[str]:
+    """Return the mistakes in the options of a file's codegen, if that codegen can be loaded."""
+    try:
+        return find_rule_file_problems(target, find_codegen(target.rules.codegen))
+    except InputError:
+        return []
+
+
+def _print_problems(rows: Sequence[TableRow]) -> None:
+    """Print the mistakes; one in a file that several extend is printed once."""
+    told: set[str] = set()
+    for row in rows:
+        new = [problem for problem in row["problems"] if problem not in told]
+        told.update(new)
+        if row["problems"] and not new:
+            typer.echo(f"{row['file']}: builds on what is wrong above")
+        else:
+            typer.echo("\n".join(new) or _describe_success(row))
+
+
+def _describe_success(row: TableRow) -> str:
+    operators, composites = row["operators"], row["composites"]
+    return (
+        f"{row['file']}: ok, {operators} operator{'s' * (operators != 1)}, "
+        f"{composites} composite{'s' * (composites != 1)}"
+    )
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of rule files, which editors complete and check them by."""
+    print_json(make_json_schema())
+
+
+@app.command("composites")
+def composites(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """List the composites that rule files can use by name, or show one of them."""
+    with reserve_stdout():
+        found = read_library()
+    if name is not None:
+        _print_composite(found.get(name), form)
+        return
+    rows: list[TableRow] = []
+    for called, entries in found.entries.items():
+        for entry in entries:
+            row: TableRow = {"name": called, "description": entry.composite.description}
+            if form is OutputFormat.json:
+                row |= {"names": _list_names(entry.composite), "file": str(entry.file.path)}
+            rows.append({**row, "problem": format_clash(called, entries) if len(entries) > 1 else ""})
+    empty = {"name": "", "description": "", "names": [], "file": ""}
+    blank = {key: value for key, value in empty.items() if not rows or key in rows[0]}
+    print_rows([*rows, *({**blank, "problem": problem} for problem in found.problems)], form)
+
+
+def _list_names(composite: LibraryComposite) -> list[str]:
+    """Return the names that conditions can use; none where the pattern is wrong."""
+    try:
+        found = parse_pattern(composite.name, composite.pattern)
+    except ValueError:
+        return []
+    written = set(re.findall(r"\w+", "\n".join(composite.pattern)))
+    return [name for name in found.names if name in written]
+
+
+def _print_composite(composite: LibraryComposite, form: OutputFormat) -> None:
+    if form is OutputFormat.json:
+        shown = composite.model_dump(mode="json")
+        print_json({**shown, "names": _list_names(composite)})
+        return
+    typer.echo(f"{composite.name}: {composite.description}")
+    for number, text in enumerate(composite.pattern):
+        title = "pattern:" if len(composite.pattern) == 1 else f"pattern[{number}]:"
+        typer.echo("\n".join([title, *(f"  {line}" for line in text.strip().splitlines())]))
+    for condition in composite.where:
+        typer.echo(f"where: {condition.expr}" + f"  ({condition.reason})" * bool(condition.reason))
+    typer.echo(f"names: {', '.join(_list_names(composite))}")

@@ -1,0 +1,167 @@
+"""`byoc run`: run a bundle on inputs from files, and show the time of each segment."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from byoc.bundle import open_bundle
+from byoc.cli._common import (
+    FormatOption,
+    OutputFormat,
+    print_json,
+    print_rows,
+    read_pairs,
+    reserve_stdout,
+    show_status,
+)
+from byoc.errors import InputError
+from byoc.model import GraphIndex, get_stated_types
+from byoc.reporting import format_count, format_quantity
+from byoc.runtime import (
+    Session,
+    Trace,
+    load_bundle,
+    read_npy,
+    read_npz,
+    restore_dtype,
+    sample_inputs,
+    write_npz,
+)
+from byoc.support import check_output, write_text
+
+_RANDOM = "random"
+
+
+class _MissingOptionError(typer.BadParameter):
+    """Usage error for a missing option; Typer's own would call its value invalid."""
+
+    def format_message(self) -> str:
+        """Return the message alone."""
+        return self.message
+
+
+def run(  # noqa: PLR0913, PLR0917 - the options of the verb
+    bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` or `byoc pack` wrote.")],
+    inputs: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.npz|random", help="The inputs by name, or seeded random ones."),
+    ] = None,
+    single: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=FILE.npy", help="One input; it wins over --inputs."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Run so often; more than once, after a run that does not count.")
+    ] = 1,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write when what ran, in Chrome's trace format; of the last run."),
+    ] = None,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """Run a bundle, and show what its segments took."""
+    files = read_pairs(single or [], "--input")
+    if inputs is None and not files:
+        raise _MissingOptionError("--inputs is missing: a file, or random")
+    for path in (output, trace):
+        if path is not None:
+            check_output(path)
+            _check_outside(path, bundle)
+    # A codegen's code may change the working directory.
+    places = [None if path is None else path.absolute() for path in (output, trace)]
+    with show_status() as show, reserve_stdout():
+        show("load")
+        session, given = _prepare_session(bundle, inputs, files)
+        show("run")
+        if repeat > 1:
+            session.run(given)
+        traces = [Trace() for _ in range(repeat)]
+        outputs: Mapping[str, Any] = {}
+        for each in traces:
+            outputs = session.run(given, each)
+    if places[0] is not None:
+        write_npz(places[0], outputs)
+    if places[1] is not None:
+        write_text(places[1], traces[-1].to_text())
+    rows = _make_rows(session, traces)
+    whole = median(each.seconds for each in traces)
+    made = [_describe_output(name, value) for name, value in outputs.items()]
+    if form is OutputFormat.json:
+        print_json({"seconds": whole, "repeats": repeat, "segments": rows, "outputs": made})
+        return
+    print_rows([_format_row(row) for row in rows], form)
+    times = f", the median of {format_count(repeat, 'run')}" if repeat > 1 else ""
+    typer.echo(f"{format_quantity(whole, 's')} in all{times}")
+    for entry in made:
+        typer.echo(f"{entry['name']}: {entry['type']}")
+    for path in (output, trace):
+        if path is not None:
+            typer.echo(f"Written to {path}")
+
+
+def _check_outside(path: Path, bundle: Path) -> None:
+    """Raise InputError when an output would change the bundle that is run."""
+    place, whole = path.resolve(), bundle.resolve()
+    if whole in (place, *place.parents):
+        raise InputError(f"{path}: cannot be written: it would change the bundle that is run, {bundle}")
+
+
+def _prepare_session(
+    path: Path, inputs: str | None, files: Mapping[str, str]
+) -> tuple[Session, dict[str, Any]]:
+    """Return a session of a bundle, and the inputs from files, also those of unknown names."""
+    bundle = open_bundle(path)
+    given: dict[str, Any] = {}
+    if inputs is not None and inputs != _RANDOM:
+        given = dict(read_npz(Path(inputs)))
+    given |= {name: read_npy(Path(file)) for name, file in files.items()}
+    session = load_bundle(bundle)
+    if inputs == _RANDOM:
+        proto = bundle.model()
+        given = {**sample_inputs(GraphIndex(proto, get_stated_types(proto))), **given}
+    return session, {
+        name: restore_dtype(value, session.types.get(name)) for name, value in given.items()
+    }
+
+
+def _make_rows(session: Session, traces: Sequence[Trace]) -> list[dict[str, Any]]:
+    """Return a row for each segment in order of execution, with the median of its times."""
+    rows = []
+    for stage in session.stages:
+        of_it = [[e for e in trace.events if e.name == stage.name] for trace in traces]
+        rows.append(
+            {
+                "segment": stage.name,
+                "on": stage.device,
+                "seconds": median(sum(event.seconds for event in events) for events in of_it),
+                "bytes_in": sum(event.bytes_read for event in of_it[-1]),
+                "bytes_out": sum(event.bytes_made for event in of_it[-1]),
+            }
+        )
+    return rows
+
+
+def _format_row(row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "segment": row["segment"],
+        "on": row["on"],
+        "time": format_quantity(row["seconds"], "s"),
+        "in": format_quantity(row["bytes_in"], "B"),
+        "out": format_quantity(row["bytes_out"], "B"),
+    }
+
+
+def _describe_output(name: str, value: Any) -> dict[str, str]:
+    if value is None:
+        return {"name": name, "type": "empty"}
+    if isinstance(value, list | tuple):
+        return {"name": name, "type": f"a sequence of {len(value)}"}
+    array = np.asarray(value)
+    return {"name": name, "type": f"{array.dtype}{list(array.shape)}"}

@@ -1,0 +1,235 @@
+"""Lookup of a codegen by name, with a check of its interface and version.
+
+Calls of a codegen to compile or time regions; any misbehaviour becomes a CompileError.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from byoc.codegen._codegen_options import list_options, read_options
+from byoc.codegen._interface import (
+    API_VERSION,
+    Artifact,
+    Codegen,
+    CompileError,
+    Measured,
+    Region,
+    ResourceError,
+    Together,
+)
+from byoc.errors import (
+    ByocError,
+    InputError,
+    MissingRuntimeError,
+    describe_error,
+    get_error_text,
+    must_propagate,
+    shorten_text,
+)
+from byoc.support import CODEGENS, UnsuitablePluginError, load_plugin
+
+
+def find_codegen(name: str) -> Codegen:
+    """Return the installed codegen of a name.
+
+    Raises InputError when there is none, when it cannot be loaded or is not a codegen, when it
+    implements an unsupported version of the interface, or when its `name` is another one.
+    """
+    found: Codegen = load_plugin(CODEGENS, name, lambda kind: _instantiate(kind, name))
+    return found
+
+
+def parse_codegen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
+    """Parse options given as text; return the `options` argument of the codegen's `compile`.
+
+    Raises InputError naming the codegen and the option when one is wrong.
+    """
+    options = getattr(codegen, "Options", None)
+    if options is None:
+        return given
+    try:
+        return read_options(options, given)
+    except InputError as error:
+        raise InputError(f"codegen {codegen.name} {error}") from None
+
+
+def _instantiate(kind: Any, name: str) -> Codegen:
+    """Instantiate a codegen class. Raises UnfitError with the end of a sentence."""
+    _check_version(kind)
+    found = kind()
+    _check_version(found)
+    if not isinstance(found, Codegen) or not callable(found.compile):
+        raise UnsuitablePluginError(
+            "is not one: it needs a `name` and a method `compile(region, options)`"
+        )
+    try:
+        inspect.signature(found.compile).bind(None, None)
+    except TypeError:
+        raise UnsuitablePluginError(
+            "is not one: its `compile` does not take (region, options)"
+        ) from None
+    except ValueError:  # not written in Python, so its signature is unknown
+        pass
+    if getattr(found, "Options", None) is not None:
+        try:
+            list_options(found.Options)  # type: ignore[attr-defined]
+        except TypeError as error:
+            raise UnsuitablePluginError(f"cannot be used: {error}") from None
+    if found.name != name:  # a bundle stores the name to find its codegen again
+        raise UnsuitablePluginError(f"calls itself '{found.name}': rename either")
+    return found
+
+
+def _check_version(kind: Any) -> None:
+    version = getattr(kind, "api", API_VERSION)
+    if isinstance(version, property):  # known only from an instance
+        return
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise UnsuitablePluginError(
+            f"is not one: its `api` is {version!r}, and not the number of a version"
+        )
+    if version > API_VERSION:
+        raise UnsuitablePluginError(
+            f"speaks version {version} of the codegen interface and this byoc no newer one than "
+            f"{API_VERSION}: install a newer onnx-byoc, or an older version of it"
+        )
+    if version < 1:
+        raise UnsuitablePluginError(
+            f"speaks version {version} of the codegen interface, which this byoc does not: the oldest "
+            "is 1; install a newer version of it"
+        )
+
+
+_NO_REASON = "it does not say why"
+
+
+class ArtifactError(CompileError):
+    """The result of one call for several regions is wrong for one of them, `region`."""
+
+    def __init__(self, reason: str, region: str) -> None:
+        """Keep the region beside the message."""
+        super().__init__(reason)
+        self.region = region
+
+
+def compile_region(codegen: Codegen, region: Region, options: Any) -> Artifact:
+    """Compile a region; return its artifact as plain dictionaries, with unchecked file names.
+
+    Raises CompileError with one sentence when the codegen refuses the region or fails in any way, and
+    MissingRuntimeError when it needs a package that is not installed.
+    """
+    artifact: Artifact = _call_codegen(lambda: _copy_artifact(codegen.compile(region, options)))
+    return artifact
+
+
+def compile_together(codegen: Together, regions: Sequence[Region], options: Any) -> dict[str, Artifact]:
+    """Compile several regions in one call; return the artifacts by name. Raises as `compiled`."""
+    names = [region.name for region in regions]
+    given: dict[Any, Any] = _call_codegen(
+        lambda: _check_mapping(codegen.compile_all(tuple(regions), options))
+    )
+    found = {}
+    for name in names:
+        if name not in given:
+            raise ArtifactError("compile_all gave no artifact for it", name)
+        try:
+            found[name] = _call_codegen(lambda name=name: _copy_artifact(given[name]))  # type: ignore[misc]
+        except CompileError as error:
+            raise ArtifactError(str(error), name) from error
+    for name in given:
+        if name not in names:
+            shown = shorten_text(name, 100) if isinstance(name, str) else type(name).__name__
+            raise CompileError(f"compile_all gave an artifact for '{shown}', which it was not asked for")
+    return found
+
+
+def measure_seconds(codegen: Measured, region: Region) -> float:
+    """Measure the seconds that a region takes on the device. Raises as `compiled`."""
+    seconds: float = _call_codegen(lambda: _check_seconds(codegen.cost(region)))
+    return seconds
+
+
+def _call_codegen(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except CompileError as error:
+        kind = ResourceError if isinstance(error, ResourceError) else CompileError
+        raise kind(get_error_text(error) or _NO_REASON, _node_names(error)) from error
+    except MissingRuntimeError as error:
+        raise MissingRuntimeError(get_error_text(error) or _NO_REASON) from error
+    except ByocError as error:
+        raise CompileError(get_error_text(error) or _NO_REASON) from error
+    except BaseException as error:  # a plug-in can fail in any way
+        if must_propagate(error):
+            raise
+        raise CompileError(f"failed with {describe_error(error)}") from error
+
+
+def _node_names(error: CompileError) -> list[str]:
+    """Return the names in a codegen's error, skipping anything that is not a name."""
+    try:
+        given = error.nodes if isinstance(error.nodes, (list, tuple, set, frozenset)) else ()
+        return [str.__str__(name) for name in given if isinstance(name, str) and name]
+    except Exception:  # the error's class is the codegen's own
+        return []
+
+
+def _check_seconds(given: Any) -> float:
+    if not isinstance(given, (int, float)) or not 0 < given < inf:
+        raise CompileError(f"cost gave {shorten_text(repr(given), 100)}, not seconds above 0")
+    return float(given)
+
+
+def _check_mapping(given: Any) -> dict[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise CompileError(f"compile_all gave {type(given).__name__}, not artifacts by region")
+    return {_plain_str(name): artifact for name, artifact in given.items()}
+
+
+def _copy_artifact(artifact: Any) -> Artifact:
+    """Copy an artifact into Python's built-in types. Raises CompileError when it is not an artifact.
+
+    The methods of a subclass could fail later, when the codegen is no longer known to be at fault.
+    """
+    if not isinstance(artifact, Artifact):
+        raise CompileError(f"compile gave {type(artifact).__name__}, not an Artifact")
+    given = {"files": artifact.files, "metadata": artifact.metadata}
+    for what, entries in given.items():
+        if not isinstance(entries, Mapping):
+            raise CompileError(f"the artifact's {what} are {type(entries).__name__}, not a mapping")
+    files: dict[str, bytes] = {}
+    for name, content in given["files"].items():
+        if not isinstance(name, str):
+            raise CompileError(f"{name!r} is not a plain file name for an artifact")
+        files[_check_encodable(_plain_str(name), "file name")] = _check_content(name, content)
+    metadata: dict[str, str] = {}
+    for key, value in given["metadata"].items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise CompileError(f"the metadata '{key}' is not text")
+        for text in (key, value):
+            _check_encodable(_plain_str(text), "metadata")
+        metadata[_plain_str(key)] = _plain_str(value)
+    return Artifact(files, metadata)
+
+
+def _check_content(name: str, content: Any) -> bytes:
+    if not isinstance(content, bytes):
+        raise CompileError(f"the content of '{name}' is {type(content).__name__}, not bytes")
+    return content if type(content) is bytes else bytes(memoryview(content))
+
+
+def _plain_str(text: Any) -> Any:
+    """Return a string as a plain `str`, anything else unchanged."""
+    return str.__str__(text) if isinstance(text, str) else text
+
+
+def _check_encodable(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        raise CompileError(
+            f"the {what} '{shorten_text(text, 100)}' is not text that can be stored"
+        ) from None
+    return text

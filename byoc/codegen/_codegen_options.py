@@ -1,0 +1,215 @@
+"""Sizes in bytes as users write them: `131072`, `128KiB`, `2 MB`.
+
+A codegen's options: a frozen dataclass, parsed from the text that users write.
+
+A field is a str, int, `Bytes` (an int that users may write with a unit, such as 128KiB), float, bool, an
+Enum or a Literal, each optionally None; `field(default=..., metadata={"help": "..."})` documents it.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import Enum
+from math import isnan
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from byoc.errors import InputError, describe_error, shorten_text, suggest_nearest
+
+SIZE_UNITS: Mapping[str, int] = MappingProxyType(
+    {
+        **{"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
+        **{"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
+    }
+)
+"""The units of a size, in bytes; a size without a unit is in bytes."""
+
+_SIZE = re.compile(rf"([0-9]{{1,18}})\s*({'|'.join(SIZE_UNITS)})?")
+
+
+def parse_size(text: str) -> int:
+    """Parse a size in bytes. Raises ValueError unless it is a whole number, optionally with a unit."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"'{text}' is not a size")
+    return int(found[1]) * SIZE_UNITS[found[2] or "B"]
+
+
+T = TypeVar("T")
+
+Bytes = Annotated[int, "bytes"]
+
+NONE = "none"
+_MOST_CHARACTERS_SHOWN = 80
+_BOOL_WORDS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a codegen, as documented to users.
+
+    `kind` describes its values in words. `default` is its default as text, None when it is required;
+    `read` parses a value and raises ValueError with the kind in words.
+    """
+
+    name: str
+    kind: str
+    default: str | None
+    help: str
+    read: Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The `Options` of a codegen without options, so that any is refused."""
+
+
+def list_options(cls: Any) -> tuple[Option, ...]:
+    """Return the options of a dataclass, in the order of its fields.
+
+    Raises TypeError with a sentence when it is not a dataclass, or a field cannot be given as text.
+    """
+    if not (isinstance(cls, type) and is_dataclass(cls)):
+        raise TypeError("its `Options` is not a dataclass")
+    try:
+        kinds = get_type_hints(cls, include_extras=True)
+    except Exception as error:  # evaluating annotations may fail in any way
+        raise TypeError(f"its `Options` cannot be read: {describe_error(error)}") from None
+    return tuple(_describe_option(field, kinds[field.name]) for field in fields(cls) if field.init)
+
+
+def find_option_problems(cls: Any, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the problem of each wrong option, as the end of a sentence, by option name.
+
+    Missing options are not reported. Raises TypeError as `options_of`.
+    """
+    known = {option.name: option for option in list_options(cls)}
+    problems = {}
+    for name, text in given.items():
+        if name not in known:
+            there = ", ".join(known) or "none"
+            shown = shorten_text(str(name), _MOST_CHARACTERS_SHOWN)
+            problems[name] = f"has no option '{shown}'{suggest_nearest(shown, known)}; it has: {there}"
+            continue
+        try:
+            known[name].read(str(text))
+        except ValueError as error:
+            shown = shorten_text(str(text), _MOST_CHARACTERS_SHOWN)
+            problems[name] = f"takes as option '{name}' {error}, not '{shown}'"
+    return problems
+
+
+def read_options(cls: type[T], given: Mapping[str, str]) -> T:
+    """Parse options given as text; return an instance of the dataclass.
+
+    Options not given have their field's default. Raises InputError with all problems: unknown names,
+    values of a wrong type, missing options without a default, and a ValueError of the class itself.
+    """
+    known = list_options(cls)
+    problems = list(find_option_problems(cls, given).values())
+    problems += [
+        f"needs the option '{option.name}'"
+        for option in known
+        if option.default is None and option.name not in given
+    ]
+    if problems:
+        raise InputError("; ".join(problems))
+    try:
+        return cls(
+            **{option.name: option.read(given[option.name]) for option in known if option.name in given}
+        )
+    except Exception as error:  # the class's own checks
+        text = str(error) if isinstance(error, ValueError) else describe_error(error)
+        raise InputError(f"refuses its options: {text}") from None
+
+
+def format_options(options: Any) -> dict[str, str]:
+    """Return a dataclass of options as text, which `read_options` parses back."""
+    return {
+        field.name: _format_value(getattr(options, field.name))
+        for field in fields(options)
+        if field.init
+    }
+
+
+def _describe_option(field: Field[Any], annotation: Any) -> Option:
+    read, kind = _value_parser(annotation, field.name)
+    default = None
+    if field.default is not MISSING:
+        default = _format_value(field.default)
+    elif field.default_factory is not MISSING:
+        default = _format_value(field.default_factory())
+    return Option(field.name, kind, default, str(field.metadata.get("help", "")), read)
+
+
+def _format_value(value: Any) -> str:
+    if value is None:
+        return NONE
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value_parser(annotation: Any, name: str) -> tuple[Callable[[str], Any], str]:
+    """Return a parser for a field's type, and the description of its values."""
+    if get_origin(annotation) is Annotated and annotation != Bytes:
+        return _value_parser(get_args(annotation)[0], name)
+    if get_origin(annotation) in (Union, UnionType):
+        parts = [part for part in get_args(annotation) if part is not NoneType]
+        if len(parts) == 1:
+            read, inner = _value_parser(parts[0], name)
+            kind = f"{inner}, or {NONE}"
+            return (
+                lambda text: None if text.strip().lower() == NONE else _convert(read, text, kind),
+                kind,
+            )
+    elif get_origin(annotation) is Literal:
+        return _choice_parser({_format_value(value): value for value in get_args(annotation)})
+    elif isinstance(annotation, type) and issubclass(annotation, Enum):
+        return _choice_parser({_format_value(member): member for member in annotation})
+    elif annotation in _PARSERS:
+        convert, kind = _PARSERS[annotation]
+        return lambda text: _convert(convert, text, kind), kind
+    raise TypeError(f"its option '{name}' is a {annotation}, which cannot be given as text")
+
+
+def _convert(convert: Callable[[str], Any], text: str, kind: str) -> Any:
+    try:
+        return convert(text)
+    except (KeyError, ValueError):
+        raise ValueError(kind) from None
+
+
+def _choice_parser(values: Mapping[str, Any]) -> tuple[Callable[[str], Any], str]:
+    def read(text: str) -> Any:
+        if text not in values:
+            raise ValueError(f"{kind}{suggest_nearest(text, values)}")
+        return values[text]
+
+    kind = _one_of(list(values))
+    return read, kind
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"one of {', '.join(names)}" if len(names) > 1 else str(names[0])
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if isnan(value):
+        raise ValueError
+    return value
+
+
+_PARSERS: Mapping[Any, tuple[Callable[[str], Any], str]] = MappingProxyType(
+    {
+        str: (str, "text"),
+        int: (int, "a whole number"),
+        Bytes: (parse_size, "bytes, such as 131072 or 128KiB"),
+        float: (_parse_float, "a number"),
+        bool: (lambda text: _BOOL_WORDS[text.strip().lower()], "true or false"),
+    }
+)

@@ -1,0 +1,243 @@
+"""Detection of regions that are identical except for names, which are compiled once.
+
+Networks repeat blocks. Two regions are identical when renaming tensors, nodes and symbolic extents turns
+one into the other: nodes in order, attributes, types, composites, contracts, and the constants' bytes.
+
+A cache of artifacts, so that replanning a model does not compile the same region twice.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+)
+
+from byoc.boundary.contracts import TensorContract
+from byoc.codegen._interface import Artifact, Region
+from byoc.model import COMPOSITE_KEY, PURPOSE_KEY, Dim, TensorType, write_raw_bytes
+
+_METADATA_KEYS = (PURPOSE_KEY, COMPOSITE_KEY)  # the relevant metadata of a node; the rest is provenance
+
+
+def find_identical(regions: Sequence[Region]) -> dict[str, str]:
+    """Map each region that is identical to an earlier one to the name of the first such region.
+
+    Constants are read only for regions that are otherwise identical.
+    """
+    first: dict[str, str] = {}
+    found = {}
+    structures: dict[str, list[Region]] = {}
+    for region in regions:
+        structures.setdefault(region_structure(region), []).append(region)
+    for alike in structures.values():
+        for region in alike if len(alike) > 1 else ():
+            same = first.setdefault(region_fingerprint(region), region.name)
+            if same != region.name:
+                found[region.name] = same
+    return found
+
+
+def region_fingerprint(region: Region) -> str:
+    """Return a SHA-256 in hex that is equal for identical regions; it covers the constants' bytes."""
+    digest = hashlib.sha256(region_structure(region).encode())
+    tensors = {tensor.name: tensor for tensor in region.model.graph.initializer}
+    for name in _constant_names(region):
+        digest.update(_constant_digest(tensors[name], region))
+    return digest.hexdigest()
+
+
+def region_structure(region: Region) -> str:
+    """Return a SHA-256 in hex that is equal for regions identical but for their constants' bytes."""
+    renaming = _Renaming()
+    model = ModelProto(ir_version=region.model.ir_version)
+    model.opset_import.extend(sorted(region.model.opset_import, key=lambda entry: entry.domain))
+    model.functions.extend(sorted(region.model.functions, key=lambda f: (f.domain, f.name)))
+    bare = GraphProto()
+    bare.input.extend(region.model.graph.input)
+    bare.output.extend(region.model.graph.output)
+    bare.node.extend(region.model.graph.node)
+    bare.value_info.extend(region.model.graph.value_info)
+    renaming.rename_graph(bare)
+    model.graph.CopyFrom(bare)
+    for tensor in region.model.graph.initializer:
+        model.graph.initializer.add(
+            name=renaming.rename_tensor(tensor.name), data_type=tensor.data_type, dims=tensor.dims
+        )
+    for sparse in region.model.graph.sparse_initializer:
+        copied = model.graph.sparse_initializer.add()
+        copied.CopyFrom(sparse)
+        copied.values.name = renaming.rename_tensor(sparse.values.name)
+    for values in (model.graph.initializer, model.graph.value_info):
+        _sort_by_name(values)
+    digest = hashlib.sha256(region.target.encode() + b"\0")
+    digest.update(model.SerializeToString(deterministic=True))
+    constants = {contract.name: contract for contract in region.constants}
+    ordered = [constants[name] for name in _constant_names(region) if name in constants]
+    for contract in (*region.inputs, *region.outputs, *ordered):
+        digest.update(repr(renaming.rename_contract(contract)).encode())
+    return digest.hexdigest()
+
+
+def _constant_names(region: Region) -> list[str]:
+    """Return the names of the constants in the order of their first readers."""
+    graph = region.model.graph
+    stored = {tensor.name for tensor in graph.initializer}
+    read = dict.fromkeys(name for node in graph.node for name in node.input if name in stored)
+    return [*read, *(tensor.name for tensor in graph.initializer if tensor.name not in read)]
+
+
+def _constant_digest(tensor: TensorProto, region: Region) -> bytes:
+    if tensor.data_type == TensorProto.STRING:
+        return hashlib.sha256(b"".join(b"%d:%b" % (len(s), s) for s in tensor.string_data)).digest()
+    sink = _DigestSink()
+    write_raw_bytes(tensor, region.path.parent, sink)  # type: ignore[arg-type]
+    return sink.digest.digest()
+
+
+@dataclass
+class _DigestSink:
+    """A file-like sink that hashes tensors block by block, so that none must fit in memory."""
+
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    def write(self, block: bytes) -> int:
+        self.digest.update(block)
+        return len(block)
+
+
+def _sort_by_name(values: object) -> None:
+    values.sort(key=lambda value: (len(value.name), value.name))  # type: ignore[attr-defined]
+
+
+@dataclass
+class _Renaming:
+    """Canonical names, numbered by first appearance."""
+
+    names: dict[str, str] = field(default_factory=lambda: {"": ""})
+    dims: dict[str, str] = field(default_factory=lambda: {"": ""})
+    user_names: dict[str, str] = field(default_factory=dict)
+
+    def rename_tensor(self, name: str) -> str:
+        return self.names.setdefault(name, f"v{len(self.names)}")
+
+    def rename_dim(self, name: str) -> str:
+        return self.dims.setdefault(name, f"d{len(self.dims)}")
+
+    def rename_graph(self, graph: GraphProto) -> None:
+        """Rename everything in a graph, in place."""
+        graph.name = graph.doc_string = ""
+        self._rename_values(graph.input)
+        for tensor in graph.initializer:  # of a body
+            tensor.name = self.rename_tensor(tensor.name)
+        for node in graph.node:
+            self._rename_node(node)
+        self._rename_values(graph.output)
+        self._rename_values(graph.value_info)
+
+    def rename_contract(self, contract: TensorContract) -> TensorContract:
+        return replace(
+            contract,
+            tensor=self.user_names.setdefault(contract.tensor, f"u{len(self.user_names)}"),
+            name=self.rename_tensor(contract.name),
+            inner=self.rename_tensor(contract.inner),
+            type=self._rename_type(contract.type),
+            logical=self._rename_type(contract.logical),
+            converts=dict(sorted(contract.converts.items())),
+        )
+
+    def _rename_type(self, kind: TensorType) -> TensorType:
+        if kind.shape is None:
+            return kind
+        return TensorType(kind.dtype, tuple(map(self._rename_extent, kind.shape)))
+
+    def _rename_extent(self, dim: Dim) -> Dim:
+        return self.rename_dim(dim) if isinstance(dim, str) else dim
+
+    def _rename_node(self, node: NodeProto) -> None:
+        node.input[:] = [self.rename_tensor(name) for name in node.input]
+        node.output[:] = [self.rename_tensor(name) for name in node.output]
+        node.name = node.doc_string = ""
+        kept = sorted((e.key, e.value) for e in node.metadata_props if e.key in _METADATA_KEYS)
+        del node.metadata_props[:]
+        for key, value in kept:
+            node.metadata_props.add(key=key, value=value)
+        ordered: list[AttributeProto] = sorted(node.attribute, key=lambda attribute: attribute.name)
+        del node.attribute[:]
+        node.attribute.extend(ordered)
+        for attribute in node.attribute:
+            attribute.doc_string = ""
+            if attribute.HasField("t"):
+                attribute.t.name = attribute.t.doc_string = ""
+            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                self.rename_graph(body)
+
+    def _rename_values(self, values: Iterable[ValueInfoProto]) -> None:
+        for value in values:
+            value.name = self.rename_tensor(value.name)
+            value.doc_string = ""
+            del value.metadata_props[:]
+            self._rename_type_dims(value.type)
+
+    def _rename_type_dims(self, kind: TypeProto) -> None:
+        for dim in kind.tensor_type.shape.dim if kind.HasField("tensor_type") else ():
+            if dim.HasField("dim_param"):
+                dim.dim_param = self.rename_dim(dim.dim_param)
+
+
+@dataclass(eq=False)
+class ArtifactCache:
+    """The artifacts that one codegen produced with one set of options.
+
+    An artifact is reused for a region with the same fingerprint and the same names of tensors and nodes;
+    an artifact that contains its region's name is reused only for a region of that name.
+    """
+
+    _unindexed: list[tuple[Sequence[Region], Mapping[str, Artifact]]] = field(default_factory=list)
+    _by_key: dict[str, tuple[list[str], list[Artifact]]] = field(default_factory=dict)
+
+    def add(self, regions: Sequence[Region], artifacts: Mapping[str, Artifact]) -> None:
+        """Record the artifacts of one call of the codegen."""
+        self._unindexed.append((regions, artifacts))
+
+    def index_added(self) -> None:
+        """Index the recorded artifacts while the regions' files still exist; they may go afterwards."""
+        for regions, artifacts in self._unindexed:
+            names = [region.name for region in regions]
+            self._by_key[_cache_key(regions)] = names, [artifacts[name] for name in names]
+        self._unindexed.clear()
+
+    def find(self, regions: Sequence[Region]) -> dict[str, Artifact] | None:
+        """Return the artifacts of an earlier call for the same regions, or None."""
+        names, artifacts = self._by_key.get(_cache_key(regions), ([], [])) if self._by_key else ([], [])
+        if not names:
+            return None
+        for name, region in zip(names, regions, strict=True):
+            if name != region.name and any(_mentions(artifact, name) for artifact in artifacts):
+                return None
+        return {region.name: made for region, made in zip(regions, artifacts, strict=True)}
+
+
+def _cache_key(regions: Sequence[Region]) -> str:
+    digest = hashlib.sha256()
+    for region in regions:
+        graph = region.model.graph
+        names = [(node.name, *node.input, *node.output) for node in graph.node]
+        border = [value.name for value in (*graph.input, *graph.output)]
+        digest.update(f"{region_fingerprint(region)} {names!r} {border!r}\n".encode(errors="replace"))
+    return digest.hexdigest()
+
+
+def _mentions(artifact: Artifact, name: str) -> bool:
+    """Return whether a name occurs in an artifact."""
+    if any(name in text for pair in artifact.metadata.items() for text in pair):
+        return True
+    content = name.encode(errors="replace")
+    return any(name in file or content in data for file, data in artifact.files.items())

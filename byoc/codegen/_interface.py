@@ -1,0 +1,286 @@
+"""The Protocols of a codegen plug-in, and the values that they exchange."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import onnx
+import onnx.inliner
+from numpy.typing import NDArray
+
+from byoc.boundary.contracts import TensorContract, find_convolution_weights, pack_weight
+from byoc.codegen._operations import Operation, read_operations
+from byoc.codegen._region_arena import Arena, plan_arena
+from byoc.errors import InputError, Verdict
+from byoc.model import GraphIndex, copy_without, fold_constants, get_stated_types, read_array
+
+API_VERSION = 1
+"""The version of this interface; a codegen's `api` is the version that it was written for."""
+
+AnyArray = NDArray[np.generic]
+Executor = Callable[[Mapping[str, AnyArray]], Mapping[str, AnyArray]]
+"""Runs a compiled region: from inputs by name to outputs by name, in the declared dtypes and shapes."""
+
+
+class CompileError(InputError):
+    """A codegen cannot compile a region, for the reason in the message.
+
+    `nodes` names the nodes at fault, each by its name or else its first output; it is empty when the
+    codegen does not know them.
+    """
+
+    def __init__(self, reason: str, nodes: Sequence[str] = ()) -> None:
+        """Keep the nodes beside the message."""
+        super().__init__(reason)
+        self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
+
+
+class ResourceError(CompileError):
+    """A region is too large for the device; a region with fewer nodes may compile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A region to compile: a complete ONNX model of standard operators and composites.
+
+    `path` is the model file; its large constants are ONNX external data in the same folder, so onnx.load
+    and every ONNX tool can read it. A composite is a call of a model-local function in the domain
+    `byoc.<target>`, whose body defines it in standard operators. `composites` holds their names in order
+    of execution.
+
+    `inputs`, `outputs` and `constants` are the contracts of the boundary tensors and of the stored
+    tensors: name, dtype and shape, layout, quantization, and the side that converts.
+    """
+
+    name: str
+    target: str
+    path: Path
+    inputs: tuple[TensorContract, ...]
+    outputs: tuple[TensorContract, ...]
+    composites: tuple[str, ...] = ()
+    constants: tuple[TensorContract, ...] = ()
+
+    def load(self, fold: bool = False, inline: bool = False) -> onnx.ModelProto:
+        """Return the model with all its constants in memory.
+
+        With `inline`, each composite is replaced by its body, which leaves standard operators only. With
+        `fold`, nodes with only constant inputs are computed, which leaves the nodes that the rules
+        accepted.
+        """
+        model = onnx.load(self.path, load_external_data=False)
+        if inline and model.functions:
+            model = onnx.inliner.inline_local_functions(
+                model
+            )  # protobuf allows 2 GB: so without the weights
+        onnx.load_external_data_for_model(model, str(self.path.parent))
+        return fold_constants(model) if fold else model
+
+    def operations(self, fold: bool = True, boundary: bool = False) -> tuple[Operation, ...]:
+        """Return the region's operations, in order of execution.
+
+        With `fold`, nodes with only constant inputs become constants. Unless `boundary`, the nodes that
+        undo byoc's conversions of layout and float type are left out, since the contracts state them:
+        the first operations then read the `inner` tensors of the input contracts.
+        """
+        model = self._folded_model if fold else self.model
+        return read_operations(model, f"byoc.{self.target}", self.inputs, self.outputs, boundary)
+
+    def arena(self, alignment: int = 64) -> Arena:
+        """Plan the region's activation memory: an order of operations and an offset for each tensor.
+
+        The arena is as small as the planner finds. Sizes and offsets are multiples of `alignment` bytes.
+        Views (Reshape, Flatten, Squeeze, Identity, ...) share the bytes of their operand, and
+        elementwise operators overwrite an operand that is not read again. This holds for ONNX's dense
+        row-major layout; a target with packed layouts, where some Reshape is a copy, plans with
+        `byoc.memory`, as `codegens/dla` does. Raises InputError when a tensor's extents are not known.
+        """
+        return plan_arena(self._folded_model, self.inputs, self.outputs, self.name, alignment)
+
+    @property
+    def nodes(self) -> Sequence[onnx.NodeProto]:
+        """The nodes of the model, in order of execution."""
+        return self.model.graph.node
+
+    def constant(self, name: str) -> AnyArray:
+        """Return a constant by name, with the dtype and packed layout of its contract.
+
+        Only that tensor is read from disk. The result of nodes with only constant inputs is a constant,
+        too, in ONNX's layout. Raises KeyError when the region has no such constant.
+        """
+        contract = next((each for each in self.constants if each.name == name), None)
+        if contract is None and name in self._computed_constants:
+            return self._computed_constants[name]
+        if contract is None:
+            there = ", ".join(each.name for each in self.constants) or "none"
+            raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
+        array = read_array(self._initializers[name], self.path.parent)
+        if not contract.layout:
+            return array
+        return pack_weight(array, contract.layout, self._convolution_weights[name])
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The model without its large constants, which stay on disk; do not change it."""
+        return onnx.load(self.path, load_external_data=False)
+
+    @cached_property
+    def _folded_model(self) -> onnx.ModelProto:
+        """The model with nodes of only constant inputs folded; other large constants stay on disk."""
+        index = GraphIndex(self.model, get_stated_types(self.model))
+        if not index.constant_nodes:
+            return self.model
+        read = {name for i in index.constant_nodes for name in index.reads[i]}
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        for tensor in model.graph.initializer:
+            if tensor.name in read and tensor.data_location == onnx.TensorProto.EXTERNAL:
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(self.path.parent))
+        folded = fold_constants(model)
+        left = GraphIndex(folded, {})
+        kept = [tensor for tensor in folded.graph.initializer if left.is_used(tensor.name)]
+        result = copy_without(folded, "initializer")
+        result.graph.initializer.extend(kept)
+        return result
+
+    @cached_property
+    def _computed_constants(self) -> Mapping[str, AnyArray]:
+        """The results of nodes with only constant inputs, by name."""
+        if self._folded_model is self.model:
+            return {}
+        return {
+            tensor.name: onnx.numpy_helper.to_array(tensor)
+            for tensor in self._folded_model.graph.initializer
+            if tensor.name not in self._initializers
+        }
+
+    @cached_property
+    def _initializers(self) -> Mapping[str, onnx.TensorProto]:
+        return {tensor.name: tensor for tensor in self.model.graph.initializer}
+
+    @cached_property
+    def _convolution_weights(self) -> Mapping[str, str]:
+        return find_convolution_weights(self.model)
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """The result of compiling a region.
+
+    `files` maps plain file names to contents, which are stored in the bundle; `metadata` goes into the
+    manifest. Loading the bundle restores both unchanged.
+    """
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Codegen(Protocol):
+    """A compiler plug-in: the minimum that a vendor implements. Its constructor takes no arguments.
+
+    Four class attributes are optional: `api`, the version of this interface that it implements (default
+    API_VERSION); `Options`, a frozen dataclass, an instance of which is passed to `compile` (without it
+    `compile` gets the user's options as a mapping of strings); `concurrent`, True where several threads
+    may call its executors at once; and `recompiles`, True where `load` itself handles an artifact that
+    `compatible` refuses.
+    """
+
+    name: str
+
+    def compile(self, region: Region, options: Any) -> Artifact:
+        """Compile a region. Raises CompileError with the reason when that is not possible."""
+        ...
+
+
+@runtime_checkable
+class Executable(Protocol):
+    """A codegen whose artifacts run on this machine: on hardware, in a simulator or by a library."""
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        """Load an artifact and return its executor; `region` is the region it was compiled from."""
+        ...
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """A codegen that can ask the vendor's compiler whether it accepts a node."""
+
+    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """Return the compiler's verdict on each node of the model's main graph, in order."""
+        ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A codegen that can time a region on the device."""
+
+    def cost(self, region: Region) -> float:
+        """Return the seconds that one run of the region takes, without transfers."""
+        ...
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """A codegen whose artifacts work with certain library versions or processors only.
+
+    Loading a bundle recompiles the regions whose artifacts are not compatible.
+    """
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return whether the artifact can be loaded on this machine, with the reason if not."""
+        ...
+
+
+@runtime_checkable
+class Together(Protocol):
+    """A codegen that compiles all regions of its target in one call: shared weights, one blob."""
+
+    def compile_all(self, regions: Sequence[Region], options: Any) -> Mapping[str, Artifact]:
+        """Compile all regions; return the artifacts by region name. `options` are as in `compile`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """The contents of an EPContext node, by which an ONNX Runtime provider loads an artifact.
+
+    `source` identifies the provider's own nodes; `file` is the artifact's only file, which holds the
+    context. `inputs` and `outputs` are names of the region's tensors, in the node's order. The rest are
+    the node's optional attributes; `more` holds those specific to the provider.
+    """
+
+    source: str
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    partition: str = ""
+    sdk_version: str = ""
+    hardware: str = ""
+    notes: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class ContextSource(Protocol):
+    """A codegen whose artifacts an ONNX Runtime provider can load, for `--emit epcontext`."""
+
+    def context(self, artifact: Artifact) -> Context:
+        """Return the contents of the EPContext node for an artifact."""
+        ...
+
+
+ABILITIES: Mapping[str, type] = MappingProxyType(
+    {
+        "executable": Executable,
+        "oracle": Oracle,
+        "measured": Measured,
+        "stamped": Stamped,
+        "together": Together,
+        "context": ContextSource,
+    }
+)
+"""The optional abilities of a codegen: display names to the Protocols that define them."""

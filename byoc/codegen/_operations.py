@@ -1,0 +1,172 @@
+"""A region as a list of operations: decoded nodes, so that an emitter reads no protobuf."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
+
+from byoc.boundary.contracts import TensorContract, is_conversion
+from byoc.model import (
+    COMPOSITE_KEY,
+    GraphIndex,
+    get_effective_attributes,
+    get_metadata,
+    get_stated_attributes,
+    get_stated_types,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation of a region: a node with decoded attributes.
+
+    `name` is the node's name, or its first output where it has none; errors use it. `op` is the
+    operator, `domain` its domain, empty for ONNX's own. For a call of a composite, `composite` is the
+    composite's name in the rule file and `op` its function's name, which differs between variants;
+    otherwise `composite` is empty.
+
+    `inputs` and `outputs` are names of tensors, empty where one is omitted. `attributes` holds all with
+    a value, defaults of ONNX's schema included: numbers, strings, lists of them, TensorProto and
+    GraphProto. Attributes of a composite are prefixed with the pattern's line: `c_strides`.
+
+    `constants` names the inputs that are stored, for `Region.constant`. `inner` holds the operations of
+    a composite in order, with tensor names as outside of it. `node` is the source of all of this.
+    """
+
+    name: str
+    op: str
+    composite: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    constants: tuple[str, ...]
+    node: NodeProto
+    inner: tuple["Operation", ...] = field(default=())
+
+
+def read_operations(
+    model: ModelProto,
+    domain: str,
+    inputs: Sequence[TensorContract],
+    outputs: Sequence[TensorContract],
+    boundary: bool,
+) -> tuple[Operation, ...]:
+    """Return the operations of a region's model, in order of execution.
+
+    `domain` is that of the target's composites. Without `boundary`, byoc's own conversions of layout and
+    float type are left out: the nodes between `name` and `inner` of each contract.
+    """
+    reader = _OperationReader(GraphIndex(model, get_stated_types(model)), domain)
+    skipped = set() if boundary else find_conversions(reader.index, inputs, outputs)
+    return tuple(reader.operation(node) for i, node in enumerate(reader.index.nodes) if i not in skipped)
+
+
+def node_display_name(node: NodeProto) -> str:
+    """Return the display name of a node: its name, or its first output where it has none."""
+    return node.name or next(filter(None, node.output), node.op_type)
+
+
+def find_conversions(
+    index: GraphIndex, inputs: Sequence[TensorContract], outputs: Sequence[TensorContract]
+) -> set[int]:
+    """Return the numbers of the nodes between `name` and `inner` of the contracts."""
+    return set(_conversion_nodes(index, inputs, outputs))
+
+
+def _conversion_nodes(
+    index: GraphIndex, inputs: Sequence[TensorContract], outputs: Sequence[TensorContract]
+) -> Iterator[int]:
+    for contract in inputs:
+        name = contract.name
+        while name != contract.inner:
+            readers = [i for i in index.consumers.get(name, ()) if is_conversion(index.nodes[i])]
+            if len(readers) != 1:
+                break
+            yield readers[0]
+            name = index.nodes[readers[0]].output[0]
+    for contract in outputs:
+        name = contract.name
+        while name != contract.inner and name in index.producers:
+            number = index.producers[name]
+            if not is_conversion(index.nodes[number]):
+                break
+            yield number
+            name = index.nodes[number].input[0]
+
+
+@dataclass(frozen=True)
+class _OperationReader:
+    """Decodes the nodes of one region's model."""
+
+    index: GraphIndex
+    domain: str
+
+    def operation(self, node: NodeProto) -> Operation:
+        """Return a node of the model as an operation."""
+        function = self._find_function(node)
+        inner = () if function is None else tuple(map(self._decode, _instantiate_body(function, node)))
+        composite = "" if function is None else get_metadata(node, COMPOSITE_KEY) or node.op_type
+        return self._decode(node, composite, inner)
+
+    def _decode(
+        self, node: NodeProto, composite: str = "", inner: tuple[Operation, ...] = ()
+    ) -> Operation:
+        schema = self.index.get_schema(node)
+        attributes = (
+            get_stated_attributes(node)
+            if schema is None
+            else get_effective_attributes(node, schema, self.index.types)
+        )
+        return Operation(
+            name=node_display_name(node),
+            op=node.op_type,
+            composite=composite,
+            domain="" if node.domain == "ai.onnx" else node.domain,
+            inputs=tuple(node.input),
+            outputs=tuple(node.output),
+            attributes=attributes,
+            constants=tuple(
+                name for name in dict.fromkeys(node.input) if name in self.index.initializers
+            ),
+            node=node,
+            inner=inner,
+        )
+
+    def _find_function(self, node: NodeProto) -> FunctionProto | None:
+        if node.domain != self.domain:
+            return None
+        functions = self.index.proto.functions
+        return next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
+
+
+def _instantiate_body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
+    """Yield the nodes of a composite's function, instantiated for one call."""
+    names = dict(zip(function.input, [*call.input, *[""] * len(function.input)], strict=False))
+    names |= dict(zip(function.output, call.output, strict=False))
+    names[""] = ""
+    prefix = next(filter(None, call.output), call.op_type)
+    given = {attribute.name: attribute for attribute in call.attribute}
+    for node in function.node:
+        result = NodeProto()
+        result.CopyFrom(node)
+        for name in node.output:  # inner tensors, distinct from those of other calls
+            names.setdefault(name, f"{prefix}/{name}")
+        result.input[:] = [names.get(name, name) for name in node.input]
+        result.output[:] = [names[name] for name in node.output]
+        result.name = f"{call.name or prefix}/{node.name or node.output[0]}"
+        del result.attribute[:]
+        result.attribute.extend(_bind_attributes(node, given))
+        yield result
+
+
+def _bind_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> Iterator[AttributeProto]:
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            yield attribute
+        elif attribute.ref_attr_name in given:
+            value = AttributeProto()
+            value.CopyFrom(given[attribute.ref_attr_name])
+            value.name = attribute.name
+            yield value

@@ -1,0 +1,57 @@
+"""Models of a single node, to ask a compiler about each node of a model."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from onnx import ModelProto, NodeProto
+from onnx.inliner import inline_local_functions
+
+from byoc.codegen._operations import node_display_name
+from byoc.model import extract_nodes, prepare_model
+
+
+@dataclass(frozen=True)
+class SingleNode:
+    """A node of a model's graph as a model of its own, with the constants that it reads."""
+
+    node: NodeProto
+    model: ModelProto
+
+    def standard_model(self) -> ModelProto:
+        """Return the model in standard operators: each composite is replaced by its body."""
+        return inline_local_functions(self.model) if self.model.functions else self.model
+
+
+def node_names(nodes: Iterable[NodeProto]) -> list[str]:
+    """Return the nodes' names for a CompileError: their names, or else their first outputs."""
+    return [node_display_name(node) for node in nodes]
+
+
+def split_into_nodes(model: ModelProto) -> Iterator[SingleNode]:
+    """Yield each node of a model's graph, in order. The model must hold all its data.
+
+    Raises InputError when the model is not valid.
+    """
+    index = prepare_model(model, model.graph.name or "the model").index
+    for position, node in enumerate(index.nodes):
+        name = node.name or node.op_type
+        yield SingleNode(node, extract_nodes(index, [position], name, index.type_protos))
+
+
+def similarity_key(single: SingleNode) -> bytes:
+    """Return a key that is equal for nodes that differ only in the names of their tensors."""
+    twin = ModelProto()
+    twin.CopyFrom(single.model)
+    names: dict[str, str] = {"": ""}
+    for node in twin.graph.node:
+        node.name = ""
+        node.doc_string = ""
+        del node.metadata_props[:]
+        node.input[:] = [names.setdefault(name, f"v{len(names)}") for name in node.input]
+        node.output[:] = [names.setdefault(name, f"v{len(names)}") for name in node.output]
+    graph = twin.graph
+    graph.name = ""
+    for values in (graph.input, graph.output, graph.initializer):
+        for value in values:
+            value.name = names.setdefault(value.name, f"v{len(names)}")
+    return twin.SerializeToString(deterministic=True)

@@ -1,0 +1,140 @@
+"""Autotuning: a model partitioned by several strategies, each bundle run here in turn, the fastest kept.
+
+Predictions add up what parts take alone, and whole networks are faster or slower than that: libraries
+fuse across operators, and caches are warm or not. A measurement needs no such sum.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+from byoc.bundle import Bundle, check_destination, open_bundle, stage_bundle
+from byoc.errors import InputError
+from byoc.options import Options, Source
+from byoc.pipeline import Result, partition
+from byoc.planning import Plan
+from byoc.profiling import Clock, Patience, Samples, measure_in_turn
+from byoc.runtime import load_bundle, model_samples
+from byoc.stages import load_model
+from byoc.support import declare, keywords_of, report_step, show_progress, take_keywords
+
+BASELINES = ("host-only", "all-supported")
+"""The strategies tried besides the one asked for: all on the host, all that can be on accelerators."""
+
+PATIENCE = Patience(warmup=2, least=9, most=200, seconds=10.0, settled=0.005)
+
+
+@dataclass(frozen=True)
+class TrialCandidate:
+    """A strategy that was tried: the predicted seconds of a run, and the measured ones.
+
+    `seconds` is the median and `spread` the distance of the quartiles, of `samples` runs. Where nothing
+    was run, `problem` says why.
+    """
+
+    strategy: str
+    regions: int = 0
+    predicted: float | None = None
+    seconds: float | None = None
+    spread: float | None = None
+    samples: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    candidate: TrialCandidate
+    result: Result
+    bundle: Bundle
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOptions(Options):
+    """The choices of a partitioning run in which several strategies are tried."""
+
+    output: str | Path = field(metadata=declare("where to write the bundle of the fastest."))
+    others: Sequence[str] = field(
+        default=BASELINES, metadata=declare("the strategies that are tried besides the one asked for.")
+    )
+    patience: Patience = field(
+        default=PATIENCE, metadata=declare("how long to measure each bundle that differs.")
+    )
+    clock: Clock = field(default=perf_counter, metadata=declare("what gives the seconds."))
+
+
+@take_keywords(TrialOptions)
+def fastest(model: Source, options: TrialOptions) -> Result:
+    """Partition a model by a strategy and by `others`, run all bundles in turn, and keep the fastest.
+
+    The inputs are those that the model is verified with. Returns what `partition` returns for the
+    fastest, with all candidates in its report as `measured`, as dictionaries of `Candidate`. The bundle
+    itself tells no times, and is as `partition` writes it by that strategy.
+
+    Raises InputError as `partition` does for the first strategy, and where a bundle cannot be run here;
+    what goes wrong with another is told in its candidate.
+    """
+    check_destination(Path(options.output))
+    destination = Path(options.output).absolute()  # a codegen's code may change the working directory
+    with TemporaryDirectory(prefix="byoc-") as place, show_progress(options.progress):
+        trials, failed = _try_strategies(model, options, Path(place))
+        measured = _measure(trials, model_samples(load_model(model, options.dims)), options)
+        best = min(measured, key=lambda trial: trial.candidate.seconds or 0.0)
+        with stage_bundle(destination) as folder:
+            shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)
+    candidates = [asdict(each) for each in (*(trial.candidate for trial in measured), *failed)]
+    told = {"bundle": str(options.output), "measured": candidates}
+    report = {**best.result.report, **told}
+    return replace(best.result, report=report, bundle=Path(options.output))
+
+
+def _try_strategies(
+    model: Source, options: TrialOptions, place: Path
+) -> tuple[list[_Trial], list[TrialCandidate]]:
+    """Return the partitioned models that differ, and candidates of the strategies that failed."""
+    trials: dict[Any, _Trial] = {}
+    failed = []
+    names = tuple(dict.fromkeys((options.strategy, *options.others)))
+    for number, name in enumerate(names):
+        report_step(f"{name}: cut")
+        folder = place / str(number)
+        own = replace(options, output=folder, strategy=name, progress=None)
+        try:
+            result = partition(model, **keywords_of(own, Options))
+        except InputError as error:
+            if name == options.strategy:
+                raise
+            failed.append(TrialCandidate(name, problem=str(error)))
+            continue
+        predicted = result.report["predicted"]["seconds"]
+        found = TrialCandidate(name, len(result.plan.regions), predicted)
+        trials.setdefault(_key_regions(result.plan), _Trial(found, result, open_bundle(folder)))
+    return list(trials.values()), failed
+
+
+def _measure(trials: Sequence[_Trial], inputs: Mapping[str, Any], options: TrialOptions) -> list[_Trial]:
+    """Return the partitioned models with the seconds that they take, run in turn."""
+    report_step(f"run {', '.join(trial.candidate.strategy for trial in trials)} in turn")
+    sessions = [load_bundle(trial.bundle) for trial in trials]
+    runs = [lambda session=session: session(inputs) for session in sessions]
+    measured = []
+    for trial, seconds in zip(
+        trials, measure_in_turn(runs, options.patience, options.clock), strict=True
+    ):
+        found = Samples.of(seconds)
+        candidate = replace(
+            trial.candidate, seconds=found.median, spread=found.spread, samples=found.count
+        )
+        measured.append(replace(trial, candidate=candidate))
+    return measured
+
+
+def _key_regions(plan: Plan) -> frozenset[tuple[str, int, tuple[int, ...]]]:
+    """Return a key of a plan: the nodes of each region, with their graph and target."""
+    graphs = {id(graph.index): number for number, graph in enumerate(plan.root.walk())}
+    return frozenset(
+        (region.target.name, graphs[id(region.index)], tuple(region.nodes)) for region in plan.regions
+    )

@@ -1,0 +1,73 @@
+"""Comparison of many models at once: one process each, so that a failure costs one row only."""
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+
+from byoc.comparison._study import StrategyRow, Study, make_error_rows, make_rows
+from byoc.errors import describe_error
+from byoc.support import report_step
+
+
+def compare(
+    models: Sequence[str],
+    study: Study,
+    workers: int | None = None,
+) -> list[StrategyRow]:
+    """Return the rows of all models, in the order of models, links and strategies.
+
+    `workers` is how many processes run at a time, as many as there are processors unless given; with 1
+    everything runs in this one. A model whose process dies is tried again by itself, then strategy by
+    strategy; one whose process dies then, too, is an error.
+    """
+    count = workers or os.cpu_count() or 1
+    if count == 1:
+        found = {}
+        for done, name in enumerate(models):
+            report_step(f"{name} ({done} of {len(models)} done)")
+            found[name] = _make_rows(name, study)
+        return [row for name in models for row in found[name]]
+    found, lost = _compare_in_pool(models, study, min(count, len(models)))
+    for name in lost:
+        again, dead = _compare_in_pool([name], study, 1)
+        found |= again or {gone: _compare_one_by_one(gone, study) for gone in dead}
+    return [row for name in models for row in found[name]]
+
+
+def _compare_one_by_one(name: str, study: Study) -> list[StrategyRow]:
+    """Return the rows of a model, each strategy tried in a process of its own."""
+    found = []
+    for strategy in study.strategies:
+        alone = replace(study, strategies=(strategy,))
+        rows, _ = _compare_in_pool([name], alone, 1, quiet=True)
+        found.append(rows.get(name) or make_error_rows(name, alone, "the process that placed it died"))
+    return [rows[place] for place in range(len(study.links)) for rows in found]
+
+
+def _compare_in_pool(
+    models: Sequence[str], study: Study, workers: int, *, quiet: bool = False
+) -> tuple[dict[str, list[StrategyRow]], list[str]]:
+    """Return the rows of each model, and the models that were lost when a process died."""
+    found: dict[str, list[StrategyRow]] = {}
+    # Not forked: a child of a process with threads may hang in a lock that another thread held.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        asked = {pool.submit(_make_rows, name, study): name for name in models}
+        for future in as_completed(asked):
+            try:
+                found[asked[future]] = future.result()
+            except BrokenProcessPool:
+                continue
+            if not quiet:
+                report_step(f"{asked[future]} ({len(found)} of {len(models)} done)")
+    return found, [name for name in models if name not in found]
+
+
+def _make_rows(name: str, study: Study) -> list[StrategyRow]:
+    try:
+        return make_rows(name, study)
+    except Exception as error:  # a defect must not take the other models' rows with it
+        return make_error_rows(name, study, f"failed with {describe_error(error)}")

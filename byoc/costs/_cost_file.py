@@ -1,0 +1,114 @@
+"""Fields that all cost model files share: name, launch, link, energy, machine, and fallback."""
+
+from math import isnan, nan
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from byoc.costs._cost_model import THOUSAND_YEARS, Price
+from byoc.costs._work import Work
+from byoc.support import StrictModel
+
+
+def _check_seconds(seconds: float) -> float:
+    if not seconds <= THOUSAND_YEARS:  # false for NaN too
+        raise ValueError("expected seconds, fewer than a thousand years have")
+    return seconds
+
+
+def _check_finite(value: float) -> float:
+    if not value < float("inf"):
+        raise ValueError("expected a finite number")
+    return value
+
+
+def _reject_bool(value: object) -> object:
+    if isinstance(value, bool):  # a bool is an int in Python
+        raise ValueError("expected a number")
+    return value
+
+
+Number = BeforeValidator(_reject_bool)
+Positive = Annotated[float, Number, Field(gt=0)]
+Seconds = Annotated[float, Number, Field(ge=0), AfterValidator(_check_seconds)]
+Amount = Annotated[float, Number, Field(ge=0), AfterValidator(_check_finite)]
+
+
+class HostLink(StrictModel):
+    """The connection between the host and the device."""
+
+    bandwidth: Positive
+    """bytes per second"""
+    latency: Seconds = 0.0
+    """seconds per transfer"""
+    conversion: Positive | None = None
+    """bytes per second that change dtype or layout on the way; the host's costs if not given"""
+
+
+class Energy(StrictModel):
+    """Joules: for each operation, byte, second of work, byte moved over the link, and launch."""
+
+    operation: Amount = 0.0
+    byte: Amount = 0.0
+    second: Amount = 0.0
+    moved: Amount = 0.0
+    launch: Amount = 0.0
+
+    def joules_of(self, work: Work, seconds: float) -> float:
+        """Return the joules of some work that takes so many seconds."""
+        spent = min(seconds, THOUSAND_YEARS)  # as for prices; keeps 0 joules per second at 0
+        return self.operation * work.operations + self.byte * work.bytes + self.second * spent
+
+
+class MeasuredMachine(StrictModel):
+    """The machine on which a model was measured; nothing here identifies its owner."""
+
+    cpu: str = ""
+    cores: Annotated[int, Number, Field(ge=0)] = 0
+    os: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class CostFile(StrictModel):
+    """Fields shared by every kind of cost file."""
+
+    name: str
+    description: str = ""
+    launch: Seconds = 0.0
+    """seconds per region"""
+    link: HostLink | None = None
+    """absent for the host"""
+    energy: Energy | None = None
+    otherwise: str | None = Field(None, alias="else")
+    """the model that answers what this one does not know: a path relative to this file, or a name"""
+
+    def transfer(self, size: int, converted: int = 0) -> Price:
+        """Return latency plus size over the link's bandwidth; zero without a link."""
+        if self.link is None:
+            return Price(0.0, 0.0)
+        seconds = self.link.latency + size / self.link.bandwidth
+        if self.link.conversion is not None:
+            seconds += converted / self.link.conversion
+        return Price(seconds, self.energy.moved * size if self.energy else nan)
+
+    def converting(self) -> bool:
+        """Return whether the link states the cost of conversions."""
+        return self.link is not None and self.link.conversion is not None
+
+    def launching(self) -> Price:
+        """Return the cost of starting a region."""
+        return Price(self.launch, self.energy.launch if self.energy else nan)
+
+    def make_price(self, work: Work, seconds: float, joules: float = nan) -> Price:
+        """Return a price; joules that are not given are computed from the file's energy."""
+        if isnan(joules) and self.energy is not None:
+            joules = self.energy.joules_of(work, seconds)
+        return Price(seconds, joules)
+
+
+class MeasuredCostFile(CostFile):
+    """Fields shared by the kinds of measured cost files."""
+
+    machine: MeasuredMachine | None = None
+    together: Annotated[Positive, AfterValidator(_check_finite)] = 1.0
+    """time of operators that run together over the sum of their separate times; scales every cost"""

@@ -1,0 +1,114 @@
+"""The cost model protocol: seconds, and joules if known, of tasks, transfers and launches."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import nan
+from typing import Literal, Protocol, runtime_checkable
+
+from byoc.costs._task import Task
+
+THOUSAND_YEARS = 3.2e10
+"""Seconds; with larger costs, sums would not be finite."""
+
+MOST_JOULES = 1e30
+"""Joules; with larger costs, sums would not be finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A cost in seconds and joules; joules are NaN if the model does not give them."""
+
+    seconds: float
+    joules: float = nan
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The answer of a model that does not know a cost; `why` is a sentence. It is falsy."""
+
+    why: str
+
+    def __bool__(self) -> Literal[False]:
+        """Return False."""
+        return False
+
+
+FREE = Price(0.0, 0.0)
+
+
+@runtime_checkable
+class CostModel(Protocol):
+    """The costs of a device.
+
+    A third-party model is a class without constructor arguments, registered by entry point under
+    `byoc.costs`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the device."""
+        ...
+
+    def execution(self, task: Task) -> Price | Unknown:
+        """Return the cost of a task. Not called for views (`task.view`), which are free."""
+        ...
+
+    def transfer(self, size: int, converted: int = 0) -> Price:
+        """Return the cost of sending a tensor of `size` bytes to the device, or back.
+        `converted` is the number of bytes whose dtype or layout the host changes on the way; 0 for a
+        model that leaves conversions to the host's costs (`Converting`).
+        """
+        ...
+
+    def launching(self) -> Price:
+        """Return the cost of starting one region."""
+        ...
+
+
+@runtime_checkable
+class Estimating(Protocol):
+    """A cost model that can estimate costs it does not know."""
+
+    def estimate(self, task: Task) -> Price:
+        """Return an estimate of the cost of a task."""
+        ...
+
+
+@runtime_checkable
+class Converting(Protocol):
+    """A cost model that states whether its transfers include conversions at the boundary."""
+
+    def converting(self) -> bool:
+        """Return False if the host's cost model must be asked for conversions instead."""
+        ...
+
+
+def includes_conversions(model: CostModel) -> bool:
+    """Return whether a model's transfers include conversions; True if it does not state it."""
+    return not isinstance(model, Converting) or bool(model.converting())
+
+
+class _EstimatingModel(CostModel, Estimating, Protocol):
+    """A cost model that makes estimates as well."""
+
+
+def price_parts(model: _EstimatingModel, task: Task) -> Price:
+    """Return the total cost of a composite's nodes, estimated where the model does not know."""
+    found = [FREE if part.view else model.execution(part) or model.estimate(part) for part in task.parts]
+    return Price(sum(price.seconds for price in found), sum(price.joules for price in found))
+
+
+class Policy(StrEnum):
+    """The treatment of unknown costs."""
+
+    refuse = "refuse"
+    """stop with an error that names them"""
+    host = "host"
+    """keep units on the host if the accelerator's model does not know their cost"""
+    estimate = "estimate"
+    """use an estimate, and count it"""
+
+    @property
+    def on_host(self) -> "Policy":
+        """The policy for the host's own costs: `host` becomes `estimate`."""
+        return Policy.estimate if self is Policy.host else self

@@ -1,0 +1,155 @@
+"""Loading cost models from a path, the name of an installed file, or a plug-in."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from byoc.costs._cost_file import CostFile
+from byoc.costs._cost_model import CostModel
+from byoc.costs._measured_costs import CostTable, Linear
+from byoc.costs._model_wrappers import Fallback
+from byoc.costs._roofline import Roofline
+from byoc.errors import InputError, describe_error, suggest_nearest
+from byoc.support import (
+    COST_MODELS,
+    COSTS,
+    find_file,
+    find_files,
+    get_distribution,
+    is_file,
+    list_installed,
+    load_plugin,
+    make_file_error,
+    read_mapping,
+    validate_content,
+)
+
+_MOST_FALLBACKS = 8
+
+KINDS: Mapping[str, type[CostFile]] = {"roofline": Roofline, "table": CostTable, "linear": Linear}
+
+
+class _TooDeepError(InputError):
+    """Files refer to one another in a chain that is too long to list."""
+
+
+def load_cost_model(name: str) -> CostModel:
+    """Return the cost model of a file (a path or an installed name) or of a plug-in.
+    Raises InputError with a line for every mistake in the file, if its fallback cannot be loaded, or if
+    a plug-in is not a cost model.
+    """
+    return _load(name, ())
+
+
+def read_cost_file(path: Path) -> CostFile:
+    """Read a cost file without its fallback. Raises InputError as `load_cost_model` does."""
+    content = read_mapping(path)
+    kind = content.get("kind")
+    if "kind" not in content:
+        raise make_file_error(path, [f"kind: must be given; known: {', '.join(KINDS)}"])
+    if not isinstance(kind, str) or kind not in KINDS:
+        text = str(kind)[:50]
+        hint = suggest_nearest(text, KINDS)
+        raise make_file_error(path, [f"kind: no such kind '{text}'{hint}; known: {', '.join(KINDS)}"])
+    result, problems = validate_content(content, KINDS[kind])
+    if result is None:
+        raise make_file_error(path, problems)
+    return result
+
+
+def _load(name: str, asking: tuple[Path, ...]) -> CostModel:
+    """Load a model; `asking` are the files whose fallbacks led to it."""
+    plugins = list_installed(COSTS)
+    if name in plugins and not Path(name).is_file():
+        clashing = [str(path) for path in find_files(COST_MODELS)[0].get(name, ())]
+        if clashing:
+            raise InputError(
+                f"{name}: {get_distribution(plugins[name])} brings a cost model of this name, and so does "
+                f"{clashing[0]}; give a path"
+            )
+        return _load_plugin(name)
+    path = find_file(COST_MODELS, name, also=plugins)
+    real = path.resolve()
+    if real in asking:
+        circle = " -> ".join(p.name for p in (*asking[asking.index(real) :], real))
+        raise InputError(f"the fallbacks go in a circle: {circle}")
+    if len(asking) > _MOST_FALLBACKS:
+        raise _TooDeepError(f"{asking[0]}: more than {_MOST_FALLBACKS} files ask one another (else)")
+    found = read_cost_file(path)
+    if found.otherwise is None:
+        return _as_model(found)
+    beside = path.parent / found.otherwise
+    try:
+        second = _load(str(beside) if is_file(beside) else found.otherwise, (*asking, real))
+    except _TooDeepError:
+        raise
+    except InputError as error:
+        raise InputError(
+            "\n".join(f"{path}: else: {line}" for line in str(error).splitlines())
+        ) from None
+    return Fallback(_as_model(found), second)
+
+
+def check_fallback(path: Path, otherwise: str) -> None:
+    """Raise InputError if a file about to be written could not be loaded with such an `else`."""
+    real, beside = path.resolve(), path.parent / otherwise
+    if beside.resolve() == real and (is_file(beside) or is_file(Path(otherwise))):
+        raise InputError(
+            f"{path}: cannot be asked for what it does not know itself: else is {otherwise}"
+        )
+    _load(str(beside) if is_file(beside) else otherwise, (real,))
+
+
+def _as_model(found: CostFile) -> CostModel:
+    if not isinstance(found, CostModel):  # holds for every class in KINDS
+        raise TypeError(f"{type(found).__name__} is no cost model")
+    return found
+
+
+def _load_plugin(name: str) -> CostModel:
+    found = load_plugin(COSTS, name)
+    source = f"cost model '{name}' of {get_distribution(list_installed(COSTS)[name])}"
+    try:
+        own_name = found.name if isinstance(found, CostModel) else None
+    except Exception as error:  # a property of a plug-in can fail
+        raise InputError(f"{source}: its name failed with {describe_error(error)}") from error
+    if not isinstance(found, CostModel):
+        raise InputError(
+            f"{source} is not one: it needs a "
+            "`name` and the methods `execution`, `transfer` and `launching`"
+        )
+    if not isinstance(own_name, str) or not own_name:
+        raise InputError(f"{source}: its name is not a text")
+    return found
+
+
+def _cost_file(costs: CostModel) -> CostFile | None:
+    """Return the file that defines a model's link and launch; None for a plug-in."""
+    first = costs.first if isinstance(costs, Fallback) else costs
+    return first if isinstance(first, CostFile) else None
+
+
+def load_host_costs(name: str) -> CostModel:
+    """Return a cost model for the host, which has no link and no launch cost.
+
+    Raises InputError as `load_cost_model` does, and if the model is one of an accelerator.
+    """
+    costs = load_cost_model(name)
+    found = _cost_file(costs)
+    if found is not None and (found.link is not None or found.launch):
+        raise InputError(f"{name}: the host's cost model has neither link nor launch")
+    return costs
+
+
+def load_device_costs(name: str) -> CostModel:
+    """Return a cost model for an accelerator.
+    Raises InputError as `load_cost_model` does, and if the model has no link, as every transfer would
+    then be free without anyone having decided so.
+    """
+    costs = load_cost_model(name)
+    found = _cost_file(costs)
+    if found is not None and found.link is None:
+        raise InputError(
+            f"{name}: an accelerator's cost model needs a link "
+            "(of memory that both share, the bandwidth is .inf)"
+        )
+    return costs

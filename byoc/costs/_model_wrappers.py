@@ -1,0 +1,96 @@
+"""A cost model that asks another one for costs it does not know (`else: host` in its file).
+
+The same accelerator with another link bandwidth, for studies.
+"""
+
+from dataclasses import dataclass, replace
+
+from byoc.costs._cost_file import CostFile
+from byoc.costs._cost_model import CostModel, Estimating, Price, Unknown, includes_conversions
+from byoc.costs._task import Task
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Asks `first`, and `second` for tasks unknown to it; launch and link are the first one's."""
+
+    first: CostModel
+    second: CostModel
+
+    @property
+    def name(self) -> str:
+        """Name of the first model."""
+        return self.first.name
+
+    def execution(self, task: Task) -> Price | Unknown:
+        """Return the first model's price, else the second's, else the first's reason."""
+        return self.first.execution(task) or self.second.execution(task) or self.first.execution(task)
+
+    def estimate(self, task: Task) -> Price:
+        """Return an estimate of the second model, else of the first."""
+        for model in (self.second, self.first):
+            if isinstance(model, Estimating):
+                return model.estimate(task)
+        raise NotImplementedError(f"{self.name} makes no estimates")
+
+    def transfer(self, size: int, converted: int = 0) -> Price:
+        """Return the first model's price."""
+        return self.first.transfer(size, converted)
+
+    def converting(self) -> bool:
+        """Return whether the first model's transfers include conversions."""
+        return includes_conversions(self.first)
+
+    def launching(self) -> Price:
+        """Return the first model's price."""
+        return self.first.launching()
+
+
+def with_link(model: CostModel, bandwidth: float) -> CostModel:
+    """Return a cost model whose link has a bandwidth in bytes per second; its latency is kept."""
+    if isinstance(model, Fallback):
+        return replace(model, first=with_link(model.first, bandwidth))
+    if isinstance(model, CostFile) and model.link is not None:
+        link = model.link.model_copy(update={"bandwidth": bandwidth})
+        return model.model_copy(update={"link": link})
+    return (
+        _EstimatingWithBandwidth(model, bandwidth)
+        if isinstance(model, Estimating)
+        else _WithBandwidth(model, bandwidth)
+    )
+
+
+@dataclass(frozen=True)
+class _WithBandwidth:
+    """A plug-in's cost model with other transfer costs."""
+
+    model: CostModel
+    bandwidth: float
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    def execution(self, task: Task) -> Price | Unknown:
+        return self.model.execution(task)
+
+    def transfer(self, size: int, converted: int = 0) -> Price:
+        """Return the latency of an empty transfer, the bytes at the new bandwidth, and conversions."""
+        before, empty = self.model.transfer(size, converted), self.model.transfer(0)
+        more = before.seconds - self.model.transfer(size).seconds if converted else 0.0
+        return Price(empty.seconds + size / self.bandwidth + more, before.joules)
+
+    def converting(self) -> bool:
+        return includes_conversions(self.model)
+
+    def launching(self) -> Price:
+        return self.model.launching()
+
+
+class _EstimatingWithBandwidth(_WithBandwidth):
+    """The same for a model that makes estimates."""
+
+    def estimate(self, task: Task) -> Price:
+        if not isinstance(self.model, Estimating):
+            raise NotImplementedError(f"{self.name} makes no estimates")
+        return self.model.estimate(task)

@@ -1,0 +1,212 @@
+"""Querying a cost model for many prices at once, and the treatment of unknown costs."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from math import isnan
+from numbers import Real
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.costs._cost_model import (
+    FREE,
+    MOST_JOULES,
+    THOUSAND_YEARS,
+    Converting,
+    CostModel,
+    Estimating,
+    Policy,
+    Price,
+    Unknown,
+)
+from byoc.costs._measured_costs import STAND_IN_LINE
+from byoc.costs._task import Task, Tasks
+from byoc.errors import InputError, describe_error, must_propagate, shorten_text
+from byoc.patterns import NodeGroup, Unit
+
+Floats = NDArray[np.float64]
+
+_MOST_LISTED = 3
+_MOST_CHARACTERS = 200
+MOST_BYTES = 2**62
+"""More than any memory holds; shapes can state more than a 64-bit number can hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Prices of units or tasks on one device, by row.
+    `seconds` and `joules` are float64; joules are NaN if the model does not give them. `unknown` (bool)
+    marks rows whose price is an estimate; `why` has the reason for them, and is empty for the others.
+    """
+
+    model: str
+    seconds: Floats
+    joules: Floats
+    unknown: NDArray[np.bool_]
+    why: Sequence[str]
+
+    def require_known(self, rows: Iterable[int], names: Sequence[str]) -> None:
+        """Raise InputError if the price of one of the rows is unknown; `names` names all rows."""
+        missing = [row for row in rows if self.unknown[row]]
+        if not missing:
+            return
+        lines = [f"{names[row]}: {self.why[row]}" for row in missing[:_MOST_LISTED]]
+        if len(missing) > _MOST_LISTED:
+            lines.append(f"and {len(missing) - _MOST_LISTED} more")
+        what = f"{len(missing)} of {len(names)} units have no known cost on {self.model}"
+        raise InputError(f"{what}: {'; '.join(lines)}")
+
+
+def node_prices(model: CostModel, tasks: Tasks, free: Collection[int] = ()) -> Prices:
+    """Return the price of each node of a graph, run one by one.
+
+    Constant nodes cost nothing, nor do those in `free`.
+    """
+    found = [price_task(model, task) for task in tasks.distinct]
+    of = tasks.task_of_node.copy()
+    of[list(free)] = len(found)
+    return _select_prices(model, [*found, (FREE, "")], of)
+
+
+def host_prices(
+    model: CostModel, tasks: Tasks, units: Sequence[NodeGroup], free: Collection[int] = ()
+) -> Prices:
+    """Return the price of each unit on the host, where the nodes of a composite run one by one.
+
+    The nodes in `free` cost nothing.
+    """
+    each = node_prices(model, tasks, free)
+    counts = [len(unit.nodes) for unit in units]
+    nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
+    row = np.repeat(np.arange(len(units)), counts)
+    unknown = np.bincount(row, each.unknown[nodes], len(units)) > 0
+    return Prices(
+        model.name,
+        np.bincount(row, each.seconds[nodes], len(units)).astype(np.float64),
+        np.bincount(row, each.joules[nodes], len(units)).astype(np.float64),
+        unknown,
+        [
+            next(each.why[node] for node in unit.nodes if each.unknown[node]) if rough else ""
+            for unit, rough in zip(units, unknown.tolist(), strict=True)
+        ],
+    )
+
+
+def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Prices:
+    """Return the price of each unit on an accelerator, where a composite runs as one.
+
+    Tensors inside a composite cause no memory traffic there.
+    """
+    found = [price_task(model, task) for task in tasks.distinct]
+    of = np.empty(len(units), np.int64)
+    seen: dict[object, int] = {}
+    for row, unit in enumerate(units):
+        if unit.kind == "node":
+            of[row] = tasks.task_of_node[unit.nodes[0]]
+            continue
+        task = tasks.composite_task(_composite_name(tasks, unit), unit.nodes)
+        number = seen.setdefault((*task.key, task.work), len(found))
+        if number == len(found):
+            found.append(price_task(model, task))
+        of[row] = number
+    return _select_prices(model, found, of)
+
+
+def _composite_name(tasks: Tasks, unit: Unit) -> str:
+    """Return the name of a composite in cost models; a QDQ group of one operator is `QDQ/Conv`."""
+    if unit.composite is not None:
+        return unit.composite if unit.kind == "composite" else f"QDQ/{unit.composite}"
+    ops = [tasks[node].op for node in unit.nodes]
+    return "QDQ/" + "+".join(op for op in ops if op not in ("QuantizeLinear", "DequantizeLinear"))
+
+
+def transfer_prices(
+    model: CostModel, sizes: Sequence[int], converted: Sequence[int] = ()
+) -> tuple[Floats, Floats]:
+    """Return seconds and joules of sending tensors of the given bytes to a device, or back.
+
+    `converted` has for each tensor the bytes that change dtype or layout on the way; empty: none.
+    """
+    number: dict[tuple[int, int], int] = {}
+    pairs = zip(sizes, converted or repeat(0, len(sizes)), strict=True)
+    of = np.array([number.setdefault(pair, len(number)) for pair in pairs], np.int64)
+    capped = ((min(size, MOST_BYTES), min(changed, MOST_BYTES)) for size, changed in number)
+    found = [_check_price(model, _ask(model, "transfer", *pair)) for pair in capped]
+    prices = _select_prices(model, [(each, "") for each in found], of)
+    return prices.seconds, prices.joules
+
+
+def link_includes_conversions(model: CostModel) -> bool:
+    """Return whether a model's transfers include conversions; True if it does not state it."""
+    return not isinstance(model, Converting) or bool(_ask(model, "converting"))
+
+
+def launch_price(model: CostModel) -> Price:
+    """Return the cost of starting one region."""
+    return _check_price(model, _ask(model, "launching"))
+
+
+def price_task(model: CostModel, task: Task) -> tuple[Price, str]:
+    """Return a task's price and the reason why it is an estimate, empty if the model knows it.
+
+    Raises InputError if a third-party model fails or does not return a price.
+    """
+    if task.view:
+        return FREE, ""
+    found = _ask(model, "execution", task)
+    if not isinstance(found, Unknown):
+        return _check_price(model, found), ""
+    why = shorten_text(str(found.why), _MOST_CHARACTERS) or f"{model.name} does not say why"
+    if isinstance(model, Estimating):
+        return _check_price(model, _ask(model, "estimate", task)), why
+    if task.parts:
+        parts = [price_task(model, part)[0] for part in task.parts]
+        return Price(sum(p.seconds for p in parts), sum(p.joules for p in parts)), why
+    return Price(STAND_IN_LINE.evaluate(task.work)), why
+
+
+def keep_unknown_on_host(device: Prices, policy: Policy, taken: Sequence[bool]) -> dict[int, str]:
+    """Return the units that a policy keeps on the host, with the reason.
+
+    `taken` marks the units that the device would accept. Only `Policy.host` keeps any.
+    """
+    if policy is not Policy.host:
+        return {}
+    rows = np.flatnonzero(device.unknown & np.array(taken, np.bool_))
+    return dict.fromkeys(rows.tolist(), f"what it costs on {device.model} is not known")
+
+
+def _select_prices(
+    model: CostModel, found: Sequence[tuple[Price, str]], of: NDArray[np.int64]
+) -> Prices:
+    seconds = np.array([each.seconds for each, _ in found], np.float64)
+    joules = np.array([each.joules for each, _ in found], np.float64)
+    reasons = np.array([why for _, why in found], dtype=object)
+    why = reasons[of].tolist() if found else []
+    return Prices(model.name, seconds[of], joules[of], np.array([bool(w) for w in why], np.bool_), why)
+
+
+def _ask(model: CostModel, method: str, *given: object) -> object:
+    try:
+        return getattr(model, method)(*given)
+    except BaseException as error:  # a plug-in can fail in any way
+        if must_propagate(error):
+            raise
+        raise InputError(
+            f"cost model {model.name}: {method} failed with {describe_error(error)}"
+        ) from error
+
+
+def _check_price(model: CostModel, found: object) -> Price:
+    """Return a valid price, capped so that sums stay finite; raise InputError for anything else."""
+    if not isinstance(found, Price):
+        raise InputError(f"cost model {model.name}: gave a {type(found).__name__}, not a Price")
+    given = found.seconds, found.joules
+    if not all(isinstance(part, Real) and not isinstance(part, bool) for part in given):
+        kinds = " and ".join(type(part).__name__ for part in given)
+        raise InputError(f"cost model {model.name}: gave a Price of {kinds}, not of two numbers")
+    seconds, joules = map(float, given)
+    if not seconds >= 0 or not (joules >= 0 or isnan(joules)):
+        raise InputError(f"cost model {model.name}: gave {seconds} s, {joules} J")
+    return Price(min(seconds, THOUSAND_YEARS), joules if isnan(joules) else min(joules, MOST_JOULES))

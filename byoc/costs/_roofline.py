@@ -1,0 +1,74 @@
+"""Roofline cost models: a device limited by arithmetic or by memory, described by a few figures."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from byoc.costs._cost_file import CostFile, Number, Positive, Seconds
+from byoc.costs._cost_model import Price, Unknown
+from byoc.costs._task import Task
+from byoc.costs._work import Work
+from byoc.errors import suggest_nearest
+from byoc.model import DTYPE_NUMBERS
+from byoc.support import StrictModel
+
+_DEFAULT = "default"
+
+
+def _check_dtypes(peak: dict[str, float]) -> dict[str, float]:
+    for name in peak:
+        if name != _DEFAULT and name not in DTYPE_NUMBERS:
+            raise ValueError(
+                f"no such data type '{name}'{suggest_nearest(name, (*DTYPE_NUMBERS, _DEFAULT))}"
+            )
+    return peak
+
+
+class OperatorFigures(StrictModel):
+    """Figures of an operator or a composite that differ from the rest."""
+
+    efficiency: Annotated[float, Number, Field(gt=0, le=1)] = 1.0
+    """the part of the peak that it reaches"""
+    overhead: Seconds | None = None
+    """seconds for each, instead of the file's"""
+
+
+class Roofline(CostFile):
+    """A device limited by arithmetic or by memory (Williams, Waterman, Patterson 2009).
+
+    seconds = overhead + max(operations / (efficiency * peak), bytes / bandwidth)
+    """
+
+    kind: Literal["roofline"]
+    peak: Annotated[dict[str, Positive], Field(min_length=1), AfterValidator(_check_dtypes)]
+    """operations per second by dtype; `default` stands for all others"""
+    bandwidth: Positive
+    """bytes per second to and from memory"""
+    overhead: Seconds = 0.0
+    """seconds for each operator"""
+    operators: dict[str, OperatorFigures] = Field(default_factory=dict)
+    """deviations of some operators and composites, by name"""
+
+    def execution(self, task: Task) -> Price | Unknown:
+        """Return the roofline price; unknown if operations or shapes are not known exactly."""
+        if task.work.estimated:
+            what = "a shape" if not task.sized else "how much it computes"
+            return Unknown(f"{what} of {task.op} is not known")
+        return self.estimate(task)
+
+    def estimate(self, task: Task) -> Price:
+        """Return the roofline price of the known part of the work."""
+        special = self.operators.get(task.op)
+        seconds = self.seconds(task.work, task.dtype, special)
+        return self.make_price(task.work, seconds)
+
+    def seconds(self, work: Work, dtype: str, special: OperatorFigures | None = None) -> float:
+        """Return the seconds of some work; 0 if nothing is computed and no byte moved."""
+        if not work.operations and not work.bytes:
+            return 0.0
+        peak = self.peak.get(dtype, self.peak.get(_DEFAULT, min(self.peak.values())))
+        overhead = self.overhead
+        if special is not None:
+            peak *= special.efficiency
+            overhead = self.overhead if special.overhead is None else special.overhead
+        return overhead + max(work.operations / peak, work.bytes / self.bandwidth)

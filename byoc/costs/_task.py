@@ -1,0 +1,248 @@
+"""Tasks, the questions to a cost model: an operator or a composite on tensors of certain types."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from byoc.costs._work import VIEWS, Sizes, Work, count_work, find_entering_and_leaving, is_view
+from byoc.model import (
+    GraphIndex,
+    TensorType,
+    get_constant_value,
+    get_effective_attributes,
+    get_stated_attributes,
+    is_onnx,
+)
+from byoc.patterns import NodeGroup
+
+Attributes = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A node, or a whole composite, as a cost model sees it.
+    `op` is the operator (`Conv`, with its domain if that is not ONNX's own: `acme::Odd`) or the
+    composite's name; `inputs` and `outputs` are the types, None if a tensor is absent or its type
+    unknown. `dtype` is that of the first result, float32 if unknown. `attributes` are those that differ
+    from the operator's defaults, numbers, texts and lists of them only; a composite's are prefixed by
+    the number of the node in it (`0.strides`). `sized` states whether every shape is known, `parts` has
+    the nodes of a composite.
+    """
+
+    op: str
+    work: Work
+    dtype: str = "float32"
+    inputs: tuple[TensorType | None, ...] = ()
+    outputs: tuple[TensorType | None, ...] = ()
+    attributes: Attributes = field(default_factory=dict)
+    sized: bool = True
+    view: bool = False
+    parts: tuple["Task", ...] = ()
+
+    @cached_property
+    def types(self) -> str:
+        """The types as a cost table writes them: `float32[1, 8], - -> float32[1, 8]`."""
+        return " -> ".join(
+            ", ".join(map(_format_type, side)) for side in (self.inputs, self.outputs)
+        ).strip()
+
+    @property
+    def family(self) -> str:
+        """The key of linear models: see `family`."""
+        return family(self.op, self.attributes)
+
+    @cached_property
+    def key(self) -> tuple[str, str, str]:
+        """The key of cost tables: equal for equal tasks."""
+        return self.op, self.types, canonical_attributes(self.attributes)
+
+    def __str__(self) -> str:
+        """Return for instance `Relu on float32[1, 8] -> float32[1, 8]`."""
+        return f"{self.op} on {self.types}"
+
+
+def family(op: str, attributes: Attributes) -> str:
+    """Return the operator, or `Conv/grouped` for grouped convolutions, which run at another rate."""
+    return f"{op}/grouped" if attributes.get("group", 1) != 1 else op
+
+
+def canonical_attributes(attributes: Attributes) -> str:
+    """Return attributes as one text, equal for equal attributes: sorted by name, 1.0 as 1."""
+    return json.dumps({name: _simplify_numbers(attributes[name]) for name in sorted(attributes)})
+
+
+def _simplify_numbers(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_simplify_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _format_type(kind: TensorType | None) -> str:
+    return "-" if kind is None else str(kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """The tasks of a graph's nodes, where equal nodes share one task.
+    `types` are the types that tensors are computed in; `distinct` are the tasks; `of` (int64, one per
+    node) is the number of each node's task, -1 for a constant node, which does not run.
+    """
+
+    index: GraphIndex
+    types: Mapping[str, TensorType]
+    sizes: Sizes
+    distinct: Sequence[Task]
+    task_of_node: NDArray[np.int64]
+
+    def __getitem__(self, node: int) -> Task:
+        """Return the task of a node that is not constant."""
+        return self.distinct[int(self.task_of_node[node])]
+
+    @cached_property
+    def operations(self) -> NDArray[np.float64]:
+        """float64 (nodes,): the operations of each node, 0 for constant nodes."""
+        each = np.array([*(task.work.operations for task in self.distinct), 0.0])
+        return each[self.task_of_node]
+
+    @cached_property
+    def bytes(self) -> NDArray[np.float64]:
+        """float64 (nodes,): the bytes that each node reads and writes, 0 for constant nodes."""
+        return np.array([*(task.work.bytes for task in self.distinct), 0.0])[self.task_of_node]
+
+    def unit_operations(
+        self, units: Sequence[NodeGroup], free: Collection[int] = ()
+    ) -> NDArray[np.float64]:
+        """float64 (units,): the operations of each unit, without the nodes in `free`."""
+        nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
+        row = np.repeat(np.arange(len(units)), [len(unit.nodes) for unit in units])
+        each = self.operations.copy()
+        each[list(free)] = 0
+        return np.bincount(row, each[nodes], len(units)).astype(np.float64)
+
+    def composite_task(self, op: str, nodes: tuple[int, ...]) -> Task:
+        """Return the task of nodes that run as one under a name."""
+        entering, leaving = find_entering_and_leaving(self.index, nodes)
+        parts = tuple(self[i] for i in nodes)
+        return Task(
+            op=op,
+            work=count_work(self.index, self.sizes, nodes),
+            dtype=parts[-1].dtype,
+            inputs=tuple(map(self.types.get, entering)),
+            outputs=tuple(map(self.types.get, leaving)),
+            attributes={
+                f"{i}.{key}": value
+                for i, part in enumerate(parts)
+                for key, value in part.attributes.items()
+            },
+            sized=all(map(self.sizes.is_known, (*entering, *leaving))) and all(p.sized for p in parts),
+            view=all(part.view for part in parts),
+            parts=parts,
+        )
+
+
+def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
+    """Return the tasks of a graph's nodes, in time linear in its size.
+
+    A node with bodies is a task of its own, whose work excludes the bodies. With `compute` the float32
+    tensors are of that type, for regions that compute in float16.
+    """
+    types = index.types
+    if compute is not None:
+        types = {name: _replace_float32(kind, compute) for name, kind in types.items()}
+    sizes = Sizes(types)
+    numbers: dict[Any, int] = {}
+    distinct: list[Task] = []
+    of = np.full(len(index.nodes), -1, np.int64)
+    size, constant, bodies = sizes.by_name, index.constant_nodes, index.bodies
+    used = {*index.consumers, *index.outputs}
+    reads = index.reads
+    for i, node in enumerate(index.nodes):
+        if i in constant:
+            continue
+        op = node.op_type
+        key = (
+            op,
+            node.domain,
+            tuple([size[name].number if name else -1 for name in node.input]),
+            len(reads[i]),
+            tuple([size[name].number if name in used else -1 for name in node.output]),
+            _distinguishing_marks(index, i, node) if i in bodies or op in VIEWS else 0,
+            tuple([attribute.SerializeToString() for attribute in node.attribute])
+            if i not in bodies
+            else i,
+        )
+        number = numbers.setdefault(key, len(distinct))
+        if number == len(distinct):
+            distinct.append(_task(index, types, sizes, i))
+        of[i] = number
+    return Tasks(index, types, sizes, distinct, of)
+
+
+def _replace_float32(kind: TensorType, dtype: str) -> TensorType:
+    return replace(kind, dtype=dtype) if kind.dtype == "float32" else kind
+
+
+def _distinguishing_marks(index: GraphIndex, number: int, node: NodeProto) -> Any:
+    """Return properties that tell a node from others of its kind: constant inputs, bodies."""
+    if number in index.bodies:
+        return number
+    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
+        training = get_constant_value(index, node.input[2])
+        return None if training is None else bool(training.any())
+    return 0
+
+
+def _task(index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, number: int) -> Task:
+    node = index.nodes[number]
+    outputs = [name for name in node.output if index.is_used(name)]
+    first = types.get(node.output[0]) if node.output else None
+    names = [*filter(None, node.input), *outputs]
+    return Task(
+        op=operator_name(node),
+        work=count_work(index, sizes, (number,)),
+        dtype=first.dtype if first else "float32",
+        inputs=tuple(map(types.get, node.input)),
+        outputs=tuple(types.get(name) if index.is_used(name) else None for name in node.output),
+        attributes={} if number in index.bodies else _attributes(index, node),
+        sized=number not in index.bodies and all(map(sizes.is_known, names)),
+        view=is_view(index, node),
+    )
+
+
+def operator_name(node: NodeProto) -> str:
+    """Return the name of a node's operator, with its domain if that is not ONNX's own."""
+    return node.op_type if is_onnx(node) else f"{node.domain}::{node.op_type}"
+
+
+def _attributes(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
+    schema = index.get_schema(node)
+    if schema is None:
+        return dict(_plain_attributes(get_stated_attributes(node)))
+    usual = {
+        name: value
+        for name, attribute in schema.attributes.items()
+        if (value := _default_value(attribute.default_value)) is not None
+    }
+    found = _plain_attributes(get_effective_attributes(node, schema, index.types))
+    return {name: value for name, value in found if usual.get(name) != value}
+
+
+def _default_value(attribute: Any) -> Any:
+    return (
+        get_stated_attributes(NodeProto(attribute=[attribute])).get(attribute.name)
+        if attribute.name
+        else None
+    )
+
+
+def _plain_attributes(attributes: Attributes) -> Iterator[tuple[str, Any]]:
+    for name, value in attributes.items():
+        items = value if isinstance(value, list) else [value]
+        if all(isinstance(item, (int, float, str)) for item in items):
+            yield name, value

@@ -1,0 +1,190 @@
+"""Tensors that pass between units, with producer, consumers and bytes.
+
+Costs at the boundary: transfers, and the dtype and layout conversions that a target needs there.
+
+Conversions are tasks like any other. Those on the host are priced by its cost model, unless the link of
+the device includes them; those on the device by the device's.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.boundary.convert import BoundaryFormat, Conversion, make_transfer_lookup
+from byoc.costs._cost_model import FREE, CostModel, Price
+from byoc.costs._price_query import (
+    MOST_BYTES,
+    Floats,
+    link_includes_conversions,
+    price_task,
+    transfer_prices,
+)
+from byoc.costs._task import Task, Tasks
+from byoc.costs._work import SHAPES, Sizes, Work
+from byoc.model import GraphIndex, is_onnx
+from byoc.patterns import NodeGroup
+
+# A shape is sent as one 64-bit number for each dimension.
+_DIM_BYTES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class UnitTensors:
+    """The tensors that pass between units: name, producing unit (-1: host), consuming units, bytes.
+
+    `whole` is False if only the shape of the tensor is sent.
+    """
+
+    names: list[str]
+    producers: list[int]
+    consumers: list[list[int]]
+    sizes: list[int]
+    whole: list[bool]
+
+
+def find_unit_tensors(index: GraphIndex, works: Tasks, units: Sequence[NodeGroup]) -> UnitTensors:
+    """Return the tensors that pass between units.
+
+    Consumers that only ask for a tensor's shape read a small tensor of its own, `NAME:shape`: they come
+    after the producer, but the data is not sent to them.
+    """
+    unit_of = {node: row for row, unit in enumerate(units) for node in unit.nodes}
+    shape_readers = {i for i, node in enumerate(index.nodes) if node.op_type in SHAPES and is_onnx(node)}
+    names: list[str] = []
+    producers: list[int] = []
+    consumers: list[list[int]] = []
+    sizes: list[int] = []
+    whole: list[bool] = []
+    outputs, readers, size = index.outputs, index.consumers, works.sizes.by_name
+    for name, row in _produced_tensors(index, units):
+        read = readers.get(name, ())
+        users = {
+            unit_of[node] for node in (read if not shape_readers else _exclude(shape_readers, read))
+        }
+        users.discard(row)
+        if users or name in outputs:
+            names.append(name)
+            producers.append(row)
+            consumers.append(sorted(users))
+            sizes.append(size[name].bytes)
+            whole.append(True)
+        if shape_readers:
+            shaped = {unit_of[node] for node in read if node in shape_readers} - users - {row}
+            if shaped:
+                names.append(f"{name}:shape")
+                producers.append(row)
+                consumers.append(sorted(shaped))
+                sizes.append(_DIM_BYTES * len(size[name].shape))
+                whole.append(False)
+    return UnitTensors(names, producers, consumers, sizes, whole)
+
+
+def _produced_tensors(index: GraphIndex, units: Sequence[NodeGroup]) -> Iterator[tuple[str, int]]:
+    """Yield every tensor with its producing unit, -1 for tensors from outside."""
+    for name in (*index.inputs, *index.captured_names):
+        yield name, -1
+    nodes = index.nodes
+    for row, unit in enumerate(units):
+        for node in unit.nodes:
+            for name in nodes[node].output:
+                if name:
+                    yield name, row
+
+
+def _exclude(shape_readers: set[int], nodes: Sequence[int]) -> list[int]:
+    return [node for node in nodes if node not in shape_readers]
+
+
+@dataclass(frozen=True, eq=False)
+class TransferCosts:
+    """Cost of sending tensors to a device and back, by row.
+    `to_device` and `to_host` are float64 (tensors, 2), seconds and joules; joules are NaN if a model
+    does not give them. `sizes` (int64) are the bytes sent.
+    """
+
+    to_device: Floats
+    to_host: Floats
+    sizes: NDArray[np.int64]
+
+
+def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the boundary
+    host: CostModel,
+    device: CostModel,
+    wants: BoundaryFormat,
+    works: Tasks,
+    own: frozenset[int],
+    moved: UnitTensors,
+) -> TransferCosts:
+    """Return the cost of sending tensors to a device in the form it wants, and back.
+    `own` are the QuantizeLinear and DequantizeLinear nodes that byoc inserted. Unknown costs of
+    conversions are estimated under any policy, as conversions are not part of the user's model.
+    """
+    crossing = make_transfer_lookup(works.index, wants, own, works.sizes.fallback)
+    some = [
+        (row, each)
+        for row, (name, whole) in enumerate(zip(moved.names, moved.whole, strict=True))
+        if whole and (each := crossing(name)) is not None
+    ]
+    sizes = np.array([min(size, MOST_BYTES) for size in moved.sizes], np.int64)
+    converted = np.zeros(len(sizes), np.int64)
+    link_converts = link_includes_conversions(device)
+    for row, each in some:
+        sizes[row] = min(each.bytes, MOST_BYTES)
+        converted[row] = min(each.converted_bytes, MOST_BYTES) if link_converts else 0
+    base = np.stack(transfer_prices(device, sizes.tolist(), converted.tolist()), axis=1)
+    if not some:
+        return TransferCosts(base, base, sizes)
+    there, back = base.copy(), base.copy()
+    prices = _ConversionPrices(works, {"host": None if link_converts else host, "device": device})
+    seen: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {}
+    for row, each in some:
+        if id(each) not in seen:  # tensors of one type share a crossing
+            seen[id(each)] = prices.sum_prices(each.entering), prices.sum_prices(each.leaving)
+        enters, leaves = seen[id(each)]
+        there[row] += enters
+        back[row] += leaves
+    return TransferCosts(there, back, sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class _ConversionPrices:
+    """Prices of conversions by who runs them; None if another price includes them."""
+
+    works: Tasks
+    models: dict[str, CostModel | None]
+    _seen: dict[tuple[str, int | Conversion], Price] = field(default_factory=dict)
+
+    def sum_prices(self, conversions: Iterable[Conversion]) -> tuple[float, float]:
+        """Return the seconds and joules of some conversions, one after another."""
+        found = [self._price(each) for each in conversions]
+        return sum(each.seconds for each in found), sum(each.joules for each in found)
+
+    def _price(self, conversion: Conversion) -> Price:
+        model = self.models[conversion.by]
+        if model is None:
+            return FREE
+        node = conversion.node
+        key = conversion.by, conversion if node is None else int(self.works.task_of_node[node])
+        if key not in self._seen:
+            task = _task(conversion) if node is None else self.works[node]
+            self._seen[key] = price_task(model, task)[0]
+        return self._seen[key]
+
+
+def _task(conversion: Conversion) -> Task:
+    """Return the task of a conversion that is not a node of the graph; it computes nothing."""
+    kinds = conversion.before, conversion.after
+    sizes = Sizes({str(i): kind for i, kind in enumerate(kinds) if kind is not None})
+    known = sizes.is_known("0") and sizes.is_known("1")
+    touched = float(min(sizes.bytes("0") + sizes.bytes("1"), MOST_BYTES))
+    return Task(
+        op=conversion.op,
+        work=Work(0.0, touched, not known),
+        dtype=kinds[1].dtype if kinds[1] else "float32",
+        inputs=kinds[:1],
+        outputs=kinds[1:],
+        attributes=dict(conversion.attributes),
+        sized=known,
+    )

@@ -1,0 +1,296 @@
+"""Regular expressions in RE2's syntax, matched in linear time by the engine that pydantic brings.
+
+Operators and functions of conditions on values: numbers, texts, truth values, lists, mappings.
+
+Null stands for a value that is not known; an operation that needs it raises UnknownError. Whole numbers
+and other numbers are different types, as CEL has it: `1 == 1.0` is false and `1 + 1.0` is an error.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from pydantic_core import SchemaValidator, core_schema
+
+_COUNT = re.compile(r"\{(?:\d*,)?(\d*)\}", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def compile_regex(pattern: str) -> SchemaValidator:
+    """Return a compiled regular expression. Raises ValueError when `pattern` is not one."""
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except Exception as error:  # the last line of a message says what is wrong
+        found = re.search(r"error: ([^\n]+)\Z", str(error))
+        reason = f": {found[1]}" if found else ""
+        raise ValueError(f"'{pattern}' is not a regular expression{reason}") from None
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Return whether a regular expression is found anywhere in a text. Raises as `compile_regex`."""
+    return compile_regex(pattern).isinstance_python(text)
+
+
+def estimate_match_steps(pattern: str, text: str) -> int:
+    """Return the approximate number of evaluation steps for compiling a pattern and searching a text.
+
+    A counted repetition is as long as its operand, repeated; a class such as `\\w` or `\\p{L}` has
+    hundreds of ranges.
+    """
+    length = 10 * len(pattern) + 100 * pattern.count("\\")
+    for count in _COUNT.findall(pattern):
+        length *= max(int(count[:6] or 1), 1)
+    return 200 + length + len(text) * length // 10_000
+
+
+_MAX_STEPS = 40_000
+_MIN_INT, _MAX_INT = -(1 << 63), (1 << 63) - 1
+_INT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_FLOAT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_CHARACTERS_PER_STEP = 50
+
+
+class NoValueError(Exception):
+    """An expression, or a part of it, has no value."""
+
+
+class UnknownError(NoValueError):
+    """A value is needed that the facts do not give."""
+
+
+class MismatchError(NoValueError):
+    """Values are combined that do not go together, such as 1 and 1.0."""
+
+
+class StepLimitError(Exception):
+    """An evaluation takes too many steps. It is undecided, whatever its other parts are."""
+
+
+@dataclass(eq=False)
+class StepCounter:
+    """The steps that are left to an evaluation."""
+
+    left: int = _MAX_STEPS
+
+    def spend(self, steps: int = 1) -> None:
+        """Count steps. Raises StepLimitError when there were too many."""
+        self.left -= steps
+        if self.left < 0:
+            raise StepLimitError
+
+    def spend_on_text(self, characters: int) -> None:
+        """Count the steps that looking at so many characters takes."""
+        self.spend(characters // _CHARACTERS_PER_STEP)
+
+
+def describe_kind(value: Any) -> str:
+    """Return the kind of a value for messages: `a number`."""
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "a text"
+    return "a list" if isinstance(value, list) else "a tensor or node"
+
+
+def require_bool(value: Any) -> bool:
+    """Return a truth value. Raises MismatchError for anything else."""
+    if not isinstance(value, bool):
+        raise MismatchError(f"{describe_kind(value)} is neither true nor false")
+    return value
+
+
+def decide(decisive: bool, answers: Iterable[Callable[[], bool]]) -> bool:
+    """Return `decisive` if one of the answers is, else the opposite.
+
+    Each answer is a function, called in order until one decides. If none does and one has raised
+    NoValueError, that is raised.
+    """
+    problem: NoValueError | None = None
+    for answer in answers:
+        try:
+            if answer() == decisive:
+                return decisive
+        except NoValueError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    return not decisive
+
+
+def is_equal(steps: StepCounter, left: Any, right: Any) -> bool:
+    """Return whether two values are equal. Raises UnknownError where an unknown value decides."""
+    steps.spend()
+    if left is None or right is None:
+        raise UnknownError("a value in it is not known")
+    if isinstance(left, Mapping) or isinstance(right, Mapping):
+        raise MismatchError("a tensor is not compared as a whole")
+    if isinstance(left, list) and isinstance(right, list):
+        if len(left) != len(right):
+            return False
+        pairs = zip(left, right, strict=True)
+        return decide(False, (partial(is_equal, steps, *pair) for pair in pairs))
+    if isinstance(left, str) and isinstance(right, str):
+        steps.spend_on_text(min(len(left), len(right)))
+        return left == right
+    return describe_kind(left) == describe_kind(right) and bool(left == right)
+
+
+def _contains_element(steps: StepCounter, item: Any, values: Any) -> bool:
+    if not isinstance(values, list):
+        raise MismatchError(f"`in` needs a list, not {describe_kind(values)}")
+    return decide(True, (partial(is_equal, steps, item, value) for value in values))
+
+
+def _compare(steps: StepCounter, left: Any, right: Any) -> int | None:
+    """Return -1, 0 or 1 for less, equal or greater, None for a number that is NaN."""
+    if not (_is_number(left) and _is_number(right)) and not (
+        isinstance(left, str) and isinstance(right, str)
+    ):
+        raise MismatchError(f"{describe_kind(left)} and {describe_kind(right)} have no order")
+    if isinstance(left, str):
+        steps.spend_on_text(len(left))
+    return 0 if left == right else -1 if left < right else 1 if left > right else None
+
+
+def _add(steps: StepCounter, left: Any, right: Any) -> Any:
+    if isinstance(left, list) and isinstance(right, list):
+        steps.spend(len(left) + len(right))
+        return left + right
+    if isinstance(left, str) and isinstance(right, str):
+        steps.spend_on_text(len(left) + len(right))
+        return left + right
+    return _compute(left, right, lambda: left + right)
+
+
+def _compute(left: Any, right: Any, operation: Callable[[], Any]) -> Any:
+    """Return the result of an operation on two numbers of one type."""
+    if not _is_number(left) or type(left) is not type(right):
+        kinds = f"{describe_kind(left)} and {describe_kind(right)}"
+        raise MismatchError(f"{kinds} are not computed with one another")
+    try:
+        value = operation()
+    except OverflowError:
+        raise NoValueError("a number in it is too great") from None
+    return _limit_int(value) if isinstance(value, int) else value
+
+
+def _divide(left: Any, right: Any) -> Any:
+    """Divide as CEL does: whole numbers towards 0, other numbers as in IEEE 754."""
+    if isinstance(left, int):
+        if right == 0:
+            raise NoValueError("it divides by 0")
+        return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+    if right == 0:
+        sign = math.copysign(1, left) * math.copysign(1, right)
+        return math.nan if left == 0 or math.isnan(left) else sign * math.inf
+    return left / right
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    if isinstance(left, float):
+        raise MismatchError("only whole numbers have a remainder")
+    return _compute(left, right, lambda: left - right * _divide(left, right))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _limit_int(value: int) -> int:
+    if not _MIN_INT <= value <= _MAX_INT:
+        raise NoValueError("a number in it is too great")
+    return value
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, (str, list)):
+        raise MismatchError(f"{describe_kind(value)} has no size")
+    return len(value)
+
+
+def _search_text(steps: StepCounter, search: Callable[[str, str], bool], text: Any, part: Any) -> bool:
+    if not isinstance(text, str) or not isinstance(part, str):
+        raise MismatchError("only texts are searched, for texts")
+    steps.spend_on_text(len(text) + len(part))
+    return search(text, part)
+
+
+def _match(steps: StepCounter, text: str, pattern: str) -> bool:
+    steps.spend(estimate_match_steps(pattern, text))
+    try:
+        return compile_regex(pattern).isinstance_python(text)
+    except ValueError:
+        raise NoValueError(f"'{pattern[:80]}' is not a regular expression") from None
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, str) and _INT.fullmatch(value):
+        return _limit_int(int(value))
+    if not _is_number(value) or not math.isfinite(value):
+        raise MismatchError(f"{describe_kind(value)} is not made a whole number")
+    return _limit_int(int(value))
+
+
+def _to_uint(value: Any) -> int:
+    number = _to_int(value)
+    if number < 0:
+        raise NoValueError(f"{number} is below 0")
+    return number
+
+
+def _to_double(value: Any) -> float:
+    if isinstance(value, str) and len(value) <= 400 and _FLOAT.fullmatch(value):
+        return float(value)
+    if not _is_number(value):
+        raise MismatchError(f"{describe_kind(value)} is not made a number")
+    return float(value)
+
+
+def _to_string(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not _is_number(value):
+        raise MismatchError(f"{describe_kind(value)} is not made a text")
+    return str(value).removesuffix(".0")
+
+
+def _type_name(value: Any) -> str:
+    names = {bool: "bool", int: "int", float: "double", str: "string", list: "list"}
+    return names.get(type(value), "map")
+
+
+OPERATIONS: Mapping[str, Callable[..., Any]] = {
+    "==": is_equal,
+    "!=": lambda steps, left, right: not is_equal(steps, left, right),
+    "<": lambda steps, left, right: _compare(steps, left, right) == -1,
+    "<=": lambda steps, left, right: _compare(steps, left, right) in (-1, 0),
+    ">": lambda steps, left, right: _compare(steps, left, right) == 1,
+    ">=": lambda steps, left, right: _compare(steps, left, right) in (1, 0),
+    "in": _contains_element,
+    "+": _add,
+    "-": lambda _, left, right: _compute(left, right, lambda: left - right),
+    "*": lambda _, left, right: _compute(left, right, lambda: left * right),
+    "/": lambda _, left, right: _compute(left, right, lambda: _divide(left, right)),
+    "%": lambda _, left, right: _remainder(left, right),
+    "-.": lambda _, value: _compute(value, value, lambda: -value),
+    "!": lambda _, value: not require_bool(value),
+    "size": lambda _, value: _size(value),
+    "contains": lambda steps, text, part: _search_text(steps, lambda a, b: b in a, text, part),
+    "startsWith": lambda steps, text, part: _search_text(steps, str.startswith, text, part),
+    "endsWith": lambda steps, text, part: _search_text(steps, str.endswith, text, part),
+    "matches": lambda steps, text, part: _search_text(steps, partial(_match, steps), text, part),
+    "int": lambda _, value: _to_int(value),
+    "uint": lambda _, value: _to_uint(value),
+    "double": lambda _, value: _to_double(value),
+    "string": lambda _, value: _to_string(value),
+    "type": lambda _, value: _type_name(value),
+}
+"""The operations whose operands must all be known, by operator, function or method.
+
+Each takes the step counter and the values of its operands.
+"""

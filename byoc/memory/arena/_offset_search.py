@@ -1,0 +1,135 @@
+"""Search for low offsets: compounds that end too high are placed earlier."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import inf
+from random import Random
+from time import monotonic
+
+from byoc.memory.arena._greedy_packing import GreedyPacking
+
+_MOST_PLACED = 100_000
+_MOST_PLACED_AT_RANDOM = 8_000
+_MOST_TRIES = 500
+
+
+def place_quickly(packing: GreedyPacking, goal: int) -> list[int]:
+    """Return the lowest offsets of a few fixed sequences, the first that need at most `goal` bytes."""
+    best = None
+    for sequence in _sequences(packing):
+        for best_fit in (True, False):
+            offsets = packing.place(sequence, best_fit)
+            if best is None or packing.height(offsets) < packing.height(best):
+                best = offsets
+            if packing.height(best) <= goal:
+                return best
+    return best or []
+
+
+def search_offsets(packing: GreedyPacking, goal: int, deadline: float = inf) -> list[int]:
+    """Return offsets that need at most `goal` bytes if any are found, else the lowest found.
+
+    Compounds are placed again and again; each time, one that ended above the goal is placed earlier
+    (squeaky wheel optimization: Joslin and Clements, JAIR 10, 1999). The search is deterministic unless
+    it reaches the deadline, a time of `time.monotonic`.
+    """
+    best = place_quickly(packing, goal)
+    if packing.height(best) > goal and len(packing.compounds) <= MOST_EXHAUSTIVE:
+        return find_lowest_offsets(packing)
+    for repair in (_move_first_to_front, _move_any_earlier):
+        for best_fit, sequence in product((False, True), _sequences(packing)):
+            if packing.height(best) <= goal or monotonic() > deadline:
+                return best
+            offsets = repair(packing, sequence, best_fit, (goal, deadline))
+            best = min(best, offsets, key=packing.height)
+    return best
+
+
+def _sequences(packing: GreedyPacking) -> tuple[list[int], ...]:
+    return packing.by_size(), packing.by_area(), packing.by_start(), packing.by_duration()
+
+
+def _tries(packing: GreedyPacking, most_placed: int, deadline: float) -> Iterator[int]:
+    """Count tries that place at most so many compounds together, until the deadline."""
+    for number in range(min(most_placed // (len(packing.compounds) + 1), _MOST_TRIES)):
+        if monotonic() > deadline:
+            return
+        yield number
+
+
+def _move_first_to_front(
+    packing: GreedyPacking, sequence: Sequence[int], best_fit: bool, limits: tuple[int, float]
+) -> list[int]:
+    """Move the first compound that ends above the goal to the front, until a sequence occurs again."""
+    goal, deadline = limits
+    order, seen = list(sequence), set[tuple[int, ...]]()
+    for _ in _tries(packing, _MOST_PLACED, deadline):
+        if tuple(order) in seen:
+            break
+        seen.add(tuple(order))
+        offsets, above = packing.place_below(order, best_fit, goal)
+        if above is None:
+            return offsets
+        order.remove(above)
+        order.insert(0, above)
+    return packing.place(order, best_fit)
+
+
+def _move_any_earlier(
+    packing: GreedyPacking, sequence: Sequence[int], best_fit: bool, limits: tuple[int, float]
+) -> list[int]:
+    """Move any compound that ends above the goal to the first half of what is placed before it."""
+    goal, deadline = limits
+    random, order = Random(0), list(sequence)
+    best = offsets = packing.place(order, best_fit)
+    for _ in _tries(packing, _MOST_PLACED_AT_RANDOM, deadline):
+        above = [n for n in order if offsets[n] + packing.sizes[n] > goal]
+        if not above:
+            break
+        position = order.index(random.choice(above))
+        order.insert(random.randrange(position // 2 + 1), order.pop(position))
+        offsets = packing.place(order, best_fit)
+        best = min(best, offsets, key=packing.height)
+    return best
+
+
+MOST_EXHAUSTIVE = 4
+"""Compounds: so many take at most some thousand tries."""
+
+
+def find_lowest_offsets(packing: GreedyPacking) -> list[int]:
+    """Return offsets of minimum height for a few compounds, by exhaustive search.
+
+    Placing compounds one after another as low as possible is optimal, in some sequence, for compounds of
+    one part. A compound of several parts can surround another, so here each is also tried directly above
+    any other that it conflicts with: in a solution where nothing can move down, each lies at 0 or
+    directly above another.
+    """
+    best = _extend_offsets(packing, {}, sum(compound.size for compound in packing.compounds) + 1)
+    assert best is not None
+    return [best[number] for number in range(len(packing.compounds))]
+
+
+def _extend_offsets(
+    packing: GreedyPacking, there: Mapping[int, int], below: int
+) -> dict[int, int] | None:
+    """Return the lowest offsets that extend `there` within fewer than `below` bytes, None if none do."""
+    if max((at + packing.sizes[n] for n, at in there.items()), default=0) >= below:
+        return None
+    if len(there) == len(packing.compounds):
+        return dict(there)
+    best = None
+    for number in set(range(len(packing.compounds))) - there.keys():
+        for at in _candidate_offsets(packing, there, number):
+            found = _extend_offsets(packing, {**there, number: at}, below)
+            if found is not None:
+                best = found
+                below = max(at + packing.sizes[n] for n, at in found.items())
+    return best
+
+
+def _candidate_offsets(packing: GreedyPacking, there: Mapping[int, int], number: int) -> Iterator[int]:
+    met = [(there[n], low, high) for n, low, high in packing.conflicts[number] if n in there]
+    for at in {0, *(other + high for other, _, high in met)}:
+        if at >= 0 and not any(low < at - other < high for other, low, high in met):
+            yield at

@@ -1,1 +1,0 @@
-"""Lower bounds on the size of an arena."""

@@ -1,1 +1,0 @@
-"""Offsets of buffers in an arena."""

@@ -1,1 +1,0 @@
-"""Search for an order of the steps with the least peak."""

@@ -1,0 +1,10 @@
+"""Scratchpad residency: which buffers stay in a scratchpad, and what is loaded, stored and streamed.
+
+`plan_levels(schedule, size)` decides what stays in a scratchpad of the given size beside system memory
+so that the fewest bytes move, with a lower bound for every plan in that order, and returns all actions
+with their addresses. Only numbers, no ONNX.
+"""
+
+from byoc.memory.scratchpad._access_schedule import Access, AccessSchedule, ScheduledStep
+from byoc.memory.scratchpad._scratchpad_plan import LoadAction, RunAction, ScratchpadPlan, StoreAction
+from byoc.memory.scratchpad._scratchpad_planner import plan_scratchpad

@@ -1,0 +1,111 @@
+"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+
+from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine
+from byoc.model._constants import fold_constants, get_constant_value
+from byoc.model._graph_index import GraphIndex, get_stated_types, read_tensor_types
+from byoc.model._graph_parts import (
+    BoundaryNames,
+    extract_call,
+    extract_nodes,
+    find_boundary,
+    make_body_path,
+    name_nodes,
+    walk_graph_paths,
+)
+from byoc.model._images import find_images, find_weights
+from byoc.model._inserted_nodes import (
+    CAST,
+    LAYOUT,
+    LAYOUT_KEY,
+    PURPOSE_KEY,
+    QUANTIZE,
+    TENSOR_KEY,
+    WEIGHT_KEY,
+    get_metadata,
+    get_purpose,
+    is_inserted,
+    mark_inserted,
+    set_metadata,
+)
+from byoc.model._layouts import (
+    IMAGE,
+    WEIGHT,
+    LayoutStep,
+    TensorLayout,
+    can_convert_layout,
+    make_layout_nodes,
+    parse_layout,
+)
+from byoc.model._model_loading import Model, make_skeleton, prepare_model, read_model_file
+from byoc.model._node_attributes import (
+    DTYPES_BY_SCHEMA_TYPE,
+    get_allowed_dtypes,
+    get_effective_attributes,
+    get_schema,
+    get_stated_attributes,
+    infer_body_input_types,
+    list_onnx_domains,
+)
+from byoc.model._node_facts import (
+    QUANTIZED_FACTS,
+    TENSOR_FACTS,
+    collect_attribute_facts,
+    collect_node_facts,
+    collect_tensor_facts,
+    filter_plain,
+    list_plain_elements,
+)
+from byoc.model._outline import (
+    MAX_IR,
+    MIN_IR,
+    GraphCuts,
+    OutlineGroup,
+    RegionCut,
+    check_domains_unused,
+    outline,
+)
+from byoc.model._quantized_tensors import (
+    TensorQuantization,
+    get_input_quantization,
+    get_output_quantization,
+    is_dequantize,
+    is_quantize,
+    may_be_float,
+    unshare_dequantize,
+)
+from byoc.model._shape_inference import (
+    InferenceResult,
+    clear_output_shapes,
+    infer_types,
+    list_symbolic_dims,
+)
+from byoc.model._tensor_data import (
+    DTYPE_NUMBERS,
+    DTYPES,
+    Dim,
+    TensorType,
+    clear_shape,
+    count_bits,
+    count_bytes,
+    find_external_data,
+    is_large,
+    rate_knowledge,
+    read_array,
+    read_raw_bytes,
+    read_type,
+    write_raw_bytes,
+    write_type,
+)
+from byoc.model._walk import (
+    copy_without,
+    describe_node,
+    find_non_text,
+    is_onnx,
+    list_node_captures,
+    list_own_names,
+    list_reads,
+    make_unique_name,
+    walk_bodies,
+    walk_graphs,
+    walk_tensors,
+)

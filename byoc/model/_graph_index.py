@@ -1,0 +1,302 @@
+"""The index of a graph: producers and consumers of tensors, and constants.
+
+The protobuf stays the only copy of the model; the index adds look-ups in time linear in its size. The
+body of an If, Loop or Scan is a graph of its own, with an index that refers to the graph around it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import onnx
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
+
+from byoc.model._node_attributes import get_schema, infer_body_input_types
+from byoc.model._tensor_data import TensorType, is_large, rate_knowledge, read_type
+from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads, walk_bodies
+
+T = TypeVar("T")
+
+# Their outputs differ from run to run, so they are never constant, even without inputs.
+_RANDOM_OPERATORS = {
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",  # in training mode, which is an input
+}
+
+# From this IR version on, an initializer that is also a graph input is the default of that input.
+MIN_IR_OF_DEFAULTS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class GraphBody:
+    """A body of a node: the attribute that holds it, its position in that attribute, and its index."""
+
+    attribute: str
+    position: int
+    index: "GraphIndex"
+
+
+@dataclass(frozen=True, eq=False)
+class GraphIndex:
+    """Look-ups over a model's main graph, or over `body`, a graph inside `outer`.
+
+    Nodes must be sorted topologically; a node number is a position in the graph's `node`. `values` maps
+    tensors to their known types (stated or inferred), those of the graphs around included. `typed` is
+    the same graph with inferred types, if there are any; the indices of bodies get theirs from it. Uses
+    include captures by the bodies of If, Loop and Scan.
+    """
+
+    proto: onnx.ModelProto
+    type_protos: Mapping[str, TypeProto]
+    typed_graph: GraphProto | None = None
+    body: GraphProto | None = None
+    outer: "GraphIndex | None" = None
+
+    @property
+    def graph(self) -> GraphProto:
+        """The graph itself."""
+        return self.proto.graph if self.body is None else self.body
+
+    @cached_property
+    def bodies(self) -> Mapping[int, Sequence[GraphBody]]:
+        """The bodies of each node that has some."""
+        found = {}
+        for i, node in enumerate(self.nodes):
+            if not next(walk_bodies(node), None):
+                continue
+            graphs = _map_bodies(node)
+            typed = _map_bodies(self.typed_graph.node[i]) if self.typed_graph is not None else graphs
+            found[i] = [
+                GraphBody(name, position, self._make_body_index(node, graph, typed[name, position]))
+                for (name, position), graph in graphs.items()
+            ]
+        return found
+
+    def _make_body_index(self, node: NodeProto, body: GraphProto, typed: GraphProto) -> "GraphIndex":
+        own = list_own_names(body)
+        values = {name: kind for name, kind in self.type_protos.items() if name not in own}
+        for found in (infer_body_input_types(node, body, self.type_protos), get_graph_types(body)):
+            values.update((name, kind) for name, kind in found.items() if rate_knowledge(kind))
+        for name, kind in get_graph_types(typed).items():
+            if rate_knowledge(kind) >= rate_knowledge(values.get(name)):
+                values[name] = kind
+        return GraphIndex(
+            self.proto, values, typed if self.typed_graph is not None else None, body, self
+        )
+
+    @cached_property
+    def runtime_types(self) -> Mapping[str, TypeProto]:
+        """The types in `values`, except that an inferred type replaces a stated one.
+
+        Files state wrong shapes, and onnxruntime uses what it infers. A type that must hold at run time
+        is taken from here.
+        """
+        if self.typed_graph is None:
+            return self.type_protos
+        around = self._drop_own_names(self.outer.runtime_types) if self.outer is not None else {}
+        found = {
+            name: kind
+            for name, kind in get_graph_types(self.typed_graph).items()
+            if rate_knowledge(kind)
+        }
+        return {**self.type_protos, **around, **found}
+
+    def walk(self) -> "Iterator[GraphIndex]":
+        """Yield this index and those of all bodies inside, however deep."""
+        pending = [self]
+        while pending:
+            current = pending.pop()
+            yield current
+            pending.extend(body.index for inner in current.bodies.values() for body in inner)
+
+    @cached_property
+    def captured_names(self) -> Sequence[str]:
+        """The tensors that a body captures, without constants, in order of first use."""
+        if self.body is None:
+            return []
+        return [name for name in list_captures(self.body) if not self.is_constant(name)]
+
+    @cached_property
+    def types(self) -> Mapping[str, TensorType]:
+        """The known tensor types; sequences, maps and optionals are left out."""
+        return read_tensor_types(self.type_protos)
+
+    @cached_property
+    def nodes(self) -> Sequence[NodeProto]:
+        """The nodes of the graph."""
+        return list(self.graph.node)
+
+    @cached_property
+    def initializers(self) -> Mapping[str, TensorProto]:
+        """Stored tensors that a caller cannot override; see `overridable`."""
+        given = {value.name for value in self.graph.input} if self.has_default_inputs else set()
+        return {t.name: t for t in self.graph.initializer if t.name not in given}
+
+    @cached_property
+    def stored_tensors(self) -> Mapping[str, TensorProto]:
+        """Stored tensors by name: the initializers, and large tensors in Constant nodes.
+
+        Older exporters keep weights in Constant nodes. These are treated as initializers; a node with a
+        small tensor is an ordinary constant node. The index of a body includes the stored tensors around
+        it.
+        """
+        nodes = {
+            node.output[0]: attribute.t
+            for node in self.nodes
+            if node.op_type == "Constant" and is_onnx(node)
+            for attribute in node.attribute
+            if attribute.name == "value" and is_large(attribute.t)
+        }
+        around = self._drop_own_names(self.outer.stored_tensors) if self.outer is not None else {}
+        return {**around, **self.initializers, **nodes}
+
+    def _drop_own_names(self, outer: Mapping[str, T]) -> dict[str, T]:
+        """Return a mapping of the graph around without the names that the body defines itself."""
+        return {name: found for name, found in outer.items() if name not in self._own_names}
+
+    @cached_property
+    def _own_names(self) -> frozenset[str]:
+        return list_own_names(self.graph)
+
+    @cached_property
+    def sparse_initializers(self) -> Mapping[str, SparseTensorProto]:
+        """Stored sparse tensors. They have no tensor type, so their readers stay on the host."""
+        around = self._drop_own_names(self.outer.sparse_initializers) if self.outer is not None else {}
+        return {**around, **{s.values.name: s for s in self.graph.sparse_initializer}}
+
+    @property
+    def has_default_inputs(self) -> bool:
+        """Whether an initializer that is also a graph input is a default value (IR 4 and later)."""
+        return self.proto.ir_version >= MIN_IR_OF_DEFAULTS
+
+    @cached_property
+    def inputs(self) -> Sequence[str]:
+        """The graph inputs that are data, not initializers."""
+        stored = {**self.initializers, **self.sparse_initializers}
+        return [v.name for v in self.graph.input if v.name not in stored]
+
+    @cached_property
+    def outputs(self) -> Mapping[str, None]:
+        """The graph outputs in order, as a mapping for fast look-ups."""
+        return dict.fromkeys(value.name for value in self.graph.output)
+
+    @cached_property
+    def producers(self) -> Mapping[str, int]:
+        """Tensor to the number of the node that makes it; graph inputs and initializers have none."""
+        return {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
+
+    @cached_property
+    def reads(self) -> Sequence[Sequence[str]]:
+        """The tensors that each node reads, captures included, without duplicates."""
+        return [list_reads(node) for node in self.nodes]
+
+    @cached_property
+    def consumers(self) -> Mapping[str, Sequence[int]]:
+        """Tensor to the numbers of the nodes that read it, in order."""
+        users: dict[str, list[int]] = {}
+        for i, names in enumerate(self.reads):
+            for name in names:
+                users.setdefault(name, []).append(i)
+        return users
+
+    def is_used(self, name: str) -> bool:
+        """Return whether a node reads a tensor or it is a graph output."""
+        return name in self.consumers or name in self.outputs
+
+    @cached_property
+    def constant_nodes(self) -> frozenset[int]:
+        """Nodes whose outputs are known before the model runs: all their inputs are constants.
+
+        They are not placed: each goes wherever its readers are. Operators of other domains are excluded,
+        since nothing is known of them.
+        """
+        found: set[int] = set()
+        constant = set(self.stored_tensors)
+        for i, node in enumerate(self.nodes):
+            if not is_onnx(node) or node.op_type in _RANDOM_OPERATORS:
+                continue
+            if next(walk_bodies(node), None) or not constant.issuperset(self.reads[i]):
+                continue
+            found.add(i)
+            constant.update(node.output)
+        return frozenset(found)
+
+    def is_constant(self, name: str) -> bool:
+        """Return whether a tensor's value is known before the model runs."""
+        return (
+            name in self.stored_tensors
+            or name in self.sparse_initializers
+            or self.producers.get(name) in self.constant_nodes
+        )
+
+    @cached_property
+    def constant_values(self) -> dict[str, NDArray[Any] | None]:
+        """A cache of `byoc.model._constants`."""
+        return {}
+
+    def find_constant_nodes(self, names: Sequence[str]) -> list[int]:
+        """Return the constant nodes that compute the given tensors, in topological order.
+
+        A large Constant node is stored data and not among them.
+        """
+        found: set[int] = set()
+        pending = list(names)
+        while pending:
+            name = pending.pop()
+            node = self.producers.get(name)
+            if node in self.constant_nodes and node not in found and name not in self.stored_tensors:
+                found.add(node)
+                pending.extend(self.reads[node])
+        return sorted(found)
+
+    @cached_property
+    def opsets(self) -> Mapping[str, int]:
+        """Domain (the main one as the empty text) to the version of its operator set."""
+        return {
+            "" if entry.domain == "ai.onnx" else entry.domain: entry.version
+            for entry in self.proto.opset_import
+        }
+
+    def get_opset(self, node: NodeProto) -> int:
+        """Return the operator-set version of a node's operator."""
+        return self.opsets.get("" if is_onnx(node) else node.domain, 1)
+
+    def get_schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
+        """Return ONNX's schema of a node's operator, None if it has none."""
+        return get_schema(node.op_type, node.domain, self.get_opset(node))
+
+
+def _map_bodies(node: NodeProto) -> dict[tuple[str, int], GraphProto]:
+    """Return the bodies of a node by attribute and position in it."""
+    return {
+        (attribute.name, position): graph
+        for attribute in node.attribute
+        for position, graph in enumerate([attribute.g] if attribute.HasField("g") else attribute.graphs)
+    }
+
+
+def get_stated_types(proto: onnx.ModelProto) -> dict[str, TypeProto]:
+    """Return the types that the main graph states for its tensors, stored ones included."""
+    return get_graph_types(proto.graph)
+
+
+def get_graph_types(graph: GraphProto) -> dict[str, TypeProto]:
+    """Return the types that a graph states for its tensors, stored ones included."""
+    values = (*graph.value_info, *graph.output, *graph.input)
+    types = {value.name: value.type for value in values if rate_knowledge(value.type)}
+    for tensor in graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    return types
+
+
+def read_tensor_types(types: Mapping[str, TypeProto]) -> dict[str, TensorType]:
+    """Return the types of tensors; sequences, maps and optionals are left out."""
+    read = {name: read_type(proto) for name, proto in types.items()}
+    return {name: kind for name, kind in read.items() if kind is not None}

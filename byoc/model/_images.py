@@ -1,0 +1,143 @@
+"""Images among tensors: batch, channels, height, width, in ONNX's order N, C, H, W.
+
+ONNX does not mark images, but operators tell: those with spatial axes read and make images; those that
+keep the axes of a tensor, such as Relu, Concat or QuantizeLinear, make an image if and only if they read
+one. Only tensors of rank 4 are considered.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from onnx import NodeProto
+
+from byoc.model._graph_index import GraphIndex
+from byoc.model._walk import is_onnx
+
+# Operators with spatial axes, and the positions of the images among their inputs. All their outputs of
+# rank 4 are images; in training BatchNormalization has outputs of rank 1, too.
+_IMAGE_OPERATORS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("AveragePool", "MaxPool", "LpPool", "MaxRoiPool", "RoiAlign"), (0,)),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), (0,)),
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization", "GroupNormalization", "LRN"), (0,)),
+    **dict.fromkeys(("Resize", "Upsample", "DepthToSpace", "SpaceToDepth", "GridSample"), (0,)),
+    **dict.fromkeys(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv"), (0,)),
+    "FusedConv": (0, 3),
+    "MaxUnpool": (0, 1),
+    "DeformConv": (0, 2, 4),
+    "Col2Im": (),
+}
+
+# Operators that keep the axes of all their inputs. If one removes an axis, as ReduceMax does without
+# keepdims, its output has another rank and is ignored.
+_KEEP_AXES = """
+    Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Cos Cosh Elu Erf Exp FastGelu
+    Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not QuickGelu Reciprocal
+    Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
+
+    Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual
+    Max Mean Min Mod Mul Or Pow PRelu Sub Sum Where Xor
+
+    Hardmax LogSoftmax LpNormalization MeanVarianceNormalization RMSNormalization LayerNormalization
+    Softmax
+
+    ArgMax ArgMin CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
+    ReduceProd ReduceSum ReduceSumSquare TopK
+
+    Concat QLinearAdd QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid
+"""
+
+# Operators that keep the axes of their first input only.
+_KEEP_FIRST_AXES = """
+    Bernoulli Clip Compress DequantizeLinear Dropout DynamicQuantizeLinear Expand Gather GatherElements
+    Pad QuantizeLinear RandomNormalLike RandomUniformLike ReverseSequence ScatterElements ScatterND Slice
+    Split Tile Trilu
+"""
+
+# The position of the weight among the inputs of convolutions, and its axes.
+_WEIGHT_INPUTS = {
+    "Conv": (1, "OIHW"),
+    "ConvInteger": (1, "OIHW"),
+    "FusedConv": (1, "OIHW"),
+    "QLinearConv": (3, "OIHW"),
+    "DeformConv": (1, "OIHW"),
+    "ConvTranspose": (1, "IOHW"),
+}
+
+
+def find_images(index: GraphIndex) -> frozenset[str]:
+    """Return the tensors of a graph that are images, without constants, in time linear in its size.
+
+    The bodies of If, Loop and Scan have indices of their own; a tensor that they capture and use as an
+    image is one in the graph around them, too.
+    """
+    keep_axes, keep_first_axes = {*_KEEP_AXES.split()}, {*_KEEP_FIRST_AXES.split()}
+    groups: list[list[str]] = []
+    groups_of: dict[str, list[int]] = {}
+    known_images = [
+        name
+        for inner in index.bodies.values()
+        for body in inner
+        for name in _find_captured_images(body.index)
+    ]
+    if not known_images and all(node.op_type not in _IMAGE_OPERATORS for node in index.nodes):
+        return frozenset()  # saves time on large transformers
+    for number, node in enumerate(index.nodes):
+        if number in index.constant_nodes or not (is_onnx(node) or node.domain == "com.microsoft"):
+            continue
+        positions = _IMAGE_OPERATORS.get(node.op_type)
+        if positions is not None:
+            read = [node.input[i] for i in positions if i < len(node.input)]
+            known_images.extend(_filter_rank_4(index, (*read, *node.output)))
+        elif node.op_type in keep_axes or node.op_type in keep_first_axes:
+            operands = node.input if node.op_type in keep_axes else node.input[:1]
+            for name in (names := list(_filter_rank_4(index, (*operands, *node.output)))):
+                groups_of.setdefault(name, []).append(len(groups))
+            groups.append(names)
+    found: set[str] = set()
+    while known_images:  # linear, since each group is emptied when it is visited
+        found.add(name := known_images.pop())
+        for number in groups_of.pop(name, ()):
+            known_images.extend(groups[number])
+            groups[number] = []
+    return frozenset(found)
+
+
+def _find_captured_images(index: GraphIndex) -> frozenset[str]:
+    return find_images(index).intersection(index.captured_names)
+
+
+def find_weights(index: GraphIndex) -> Mapping[str, str]:
+    """Return the constants of rank 4 that are weights of convolutions, with their axes.
+
+    The axes are `OIHW`, and `IOHW` for ConvTranspose. A weight behind DequantizeLinear, Cast or Identity
+    counts, and so do the tensors between. A weight that two operators read differently is left out.
+    """
+    found: dict[str, set[str]] = {}
+    for node in index.nodes:
+        position, axes = _WEIGHT_INPUTS.get(node.op_type, (0, ""))
+        name = node.input[position] if axes and position < len(node.input) else ""
+        while name and index.is_constant(name) and _get_rank(index, name) == 4:
+            if axes in found.get(name, ()):
+                break
+            found.setdefault(name, set()).add(axes)
+            name = _get_source(index, name)
+    return {name: axes.pop() for name, axes in found.items() if len(axes) == 1}
+
+
+def _get_source(index: GraphIndex, name: str) -> str:
+    """Return the tensor with the same axes that a constant is made of, empty for a stored one."""
+    number = index.producers.get(name)
+    node: NodeProto | None = None if number is None else index.nodes[number]
+    if node is None or node.op_type not in ("DequantizeLinear", "QuantizeLinear", "Cast", "Identity"):
+        return ""
+    return node.input[0]
+
+
+def _filter_rank_4(index: GraphIndex, names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        if name and _get_rank(index, name) == 4 and not index.is_constant(name):
+            yield name
+
+
+def _get_rank(index: GraphIndex, name: str) -> int | None:
+    known = index.types.get(name)
+    return None if known is None or known.shape is None else len(known.shape)

@@ -1,0 +1,186 @@
+"""Loading of models: from a file to a checked, sorted and typed `Model`, or to one clear sentence.
+
+The user's protobuf stays as it is, except for fixed dimensions, topological order, and negative
+dimensions. Checks and shape inference run on a skeleton without the weights, so their cost does not
+depend on the size of the weights.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import ModelProto, TensorProto
+
+from byoc.errors import InputError
+from byoc.model._graph_index import MIN_IR_OF_DEFAULTS, GraphIndex, get_stated_types
+from byoc.model._shape_inference import InferenceResult, clear_negative_dims, fix_dims, infer_types
+from byoc.model._tensor_data import check_tensor, is_large, read_raw_bytes
+from byoc.model._walk import (
+    copy_without,
+    describe_node,
+    find_non_text,
+    sort_topologically,
+    walk_graphs,
+    walk_tensors,
+)
+
+_TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
+# The brackets of ONNX's text form, outside of texts and comments.
+_BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|#[^\n]*|[(){}]', re.DOTALL)
+_MAX_NESTING = 100  # as in protobuf's binary form
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A checked model: nodes are sorted, types are known as far as inference goes.
+
+    `source` is the user's name for it, `folder` holds its external data (None if there is none),
+    `samples` makes suitable inputs from a seed (None if nobody knows how). The protobuf must not be
+    edited.
+    """
+
+    proto: ModelProto
+    source: str
+    folder: Path | None
+    inference: InferenceResult
+    make_samples: Callable[[int], Mapping[str, Any]] | None = None
+
+    @cached_property
+    def index(self) -> GraphIndex:
+        """The index of the main graph."""
+        return GraphIndex(self.proto, self.inference.type_protos, self.inference.typed_graph)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the user."""
+        return self.inference.notes
+
+    @property
+    def name(self) -> str:
+        """A short name for files: `squeezenet` for `zoo:squeezenet` and `a/squeezenet.onnx`."""
+        return Path(self.source.rpartition(":")[2]).stem or "model"
+
+
+def read_model_file(path: Path) -> ModelProto:
+    """Read a model file (.onnx, or ONNX's text forms by suffix) without its external data.
+
+    Raises InputError when there is no such file, or it is not an ONNX model.
+    """
+    try:
+        if not path.exists():
+            raise InputError(f"{path}: no such file")
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder, not an ONNX model")
+        if not path.is_file():
+            raise InputError(f"{path}: is not a regular file")
+        if path.suffix in _TEXT_SUFFIXES:
+            _check_nesting(path)
+        return onnx.load(path, load_external_data=False)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except InputError:
+        raise
+    except Exception:  # each of ONNX's formats has errors of its own
+        size = path.stat().st_size
+        raise InputError(
+            f"{path}: not an ONNX model, or a truncated one ({size} bytes could not be decoded)"
+        ) from None
+
+
+def _check_nesting(path: Path) -> None:
+    """Raise InputError for text that is nested too deeply for the stack of ONNX's parser."""
+    depth = 0
+    for token in _BRACKETS.finditer(path.read_text(encoding="utf-8")):
+        depth += (token[0] in "({") - (token[0] in ")}")
+        if depth > _MAX_NESTING:
+            raise InputError(f"{path}: bodies are nested too deeply")
+
+
+def prepare_model(
+    proto: ModelProto,
+    source: str,
+    folder: Path | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Model:
+    """Check a protobuf and infer its types; it is not changed.
+
+    `dims` gives symbolic dimensions a value. Raises InputError, beginning with `source`, when the model
+    is not valid ONNX, has a cycle, or lacks a dimension of `dims`.
+    """
+    try:
+        if not proto.HasField("graph") or not proto.opset_import:
+            raise InputError("not an ONNX model: it has no graph or names no operator set")
+        unreadable = find_non_text(proto)
+        if unreadable:
+            raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
+        for tensor in walk_tensors(proto):
+            check_tensor(tensor, folder)
+        proto = clear_negative_dims(_sort_nodes(proto))
+        if dims:
+            proto = fix_dims(proto, dims)
+        light = make_skeleton(proto, folder)
+        _check_model(light)
+        inferred = infer_types(light, get_stated_types(proto))
+    except InputError as error:
+        text = "\\n".join(str(error).splitlines())  # names may contain line breaks
+        raise InputError(f"{source}: {text}") from None
+    except (RecursionError, DecodeError, EncodeError):
+        raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
+    return Model(proto, source, folder, inferred)
+
+
+def _sort_nodes(proto: ModelProto) -> ModelProto:
+    try:
+        order = sort_topologically(proto.graph.node)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if order == list(range(len(order))):
+        return proto
+    result = copy_without(proto, "node")
+    result.graph.node.extend(proto.graph.node[i] for i in order)
+    return result
+
+
+def make_skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
+    """Return the model with its large initializers turned into graph inputs.
+
+    Initializers that a caller may override become inputs, too: their values must not affect shape
+    inference. Other external tensors are embedded, since the checker does not know the model's folder.
+    """
+    graph = proto.graph
+    result = copy_without(proto, "initializer")
+    inputs = {value.name for value in graph.input}
+    overridable = inputs if proto.ir_version >= MIN_IR_OF_DEFAULTS else set()
+    for tensor in graph.initializer:
+        small = tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor)
+        if small and tensor.name not in overridable:
+            result.graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            result.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    for tensor in walk_tensors(result):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.raw_data = read_raw_bytes(tensor, folder)
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
+    return result
+
+
+def _check_model(skeleton: ModelProto) -> None:
+    for node in (node for graph in walk_graphs(skeleton.graph) for node in graph.node):
+        if any(attribute.ref_attr_name for attribute in node.attribute):
+            raise InputError(
+                f"{describe_node(node)} refers to an attribute of a function, and is in none"
+            )
+    try:
+        onnx.checker.check_model(skeleton)
+    except (onnx.checker.ValidationError, EncodeError) as error:
+        raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
+    except ValueError as error:  # protobuf 6 can encode messages that ONNX cannot decode
+        raise DecodeError(str(error)) from None

@@ -1,0 +1,109 @@
+"""Facts of tensors and nodes as plain values, for conditions and check functions."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from byoc.model._constants import get_constant_value
+from byoc.model._graph_index import GraphIndex
+from byoc.model._node_attributes import get_effective_attributes, get_stated_attributes
+from byoc.model._quantized_tensors import get_input_quantization, get_output_quantization
+
+TENSOR_FACTS = (
+    *("given", "name", "constant", "dtype", "shape", "rank", "elements", "bytes", "value", "quantized"),
+)
+"""The keys of the facts of a tensor."""
+_SHORT_FLOAT_DTYPES = ("float16", "bfloat16", "float32")
+
+QUANTIZED_FACTS = ("dtype", "bytes")
+"""The keys of its facts on the quantized side of the DequantizeLinear or QuantizeLinear next to it."""
+
+
+def collect_tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
+    """Return the known facts of a tensor.
+
+    Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, None for a dimension that
+    is not fixed), rank, elements, bytes, and value (a flat list) of a constant with at most 1,024
+    elements. A tensor that DequantizeLinear makes or only QuantizeLinear reads has `quantized`, a
+    mapping with dtype and bytes on the quantized side. Facts that are not known are left out.
+    """
+    if not tensor:
+        return {"given": False}
+    facts: dict[str, Any] = {"given": True, "name": tensor, "constant": index.is_constant(tensor)}
+    known = index.types.get(tensor)
+    if known is not None:
+        facts["dtype"] = known.dtype
+        if known.shape is not None:
+            facts["shape"] = [dim if isinstance(dim, int) else None for dim in known.shape]
+            facts["rank"] = len(known.shape)
+        if known.elements is not None:
+            facts |= {"elements": known.elements, "bytes": known.bytes}
+    value = get_constant_value(index, tensor)
+    if value is not None:
+        facts["value"] = list_plain_elements(value)
+    outer = get_input_quantization(index, tensor) or get_output_quantization(index, tensor)
+    if outer is not None and outer.quantized_type is not None:
+        facts["quantized"] = {"dtype": outer.quantized_type.dtype}
+        if outer.quantized_type.bytes is not None:
+            facts["quantized"]["bytes"] = outer.quantized_type.bytes
+    return facts
+
+
+def list_plain_elements(value: NDArray[Any]) -> list[Any]:
+    """Return the elements as plain values; short floats as the decimals that a person would write.
+
+    That is the value itself if it is whole or has at most 6 digits, else the shortest decimal that
+    stands for it in its type: 65504, 5.625 and 0.1 for float16.
+    """
+    flat = value.reshape(-1)
+    if flat.dtype.name not in _SHORT_FLOAT_DTYPES:
+        return list(flat.tolist())
+    return [_to_decimal(element) for element in flat]
+
+
+def _to_decimal(element: Any) -> float:
+    value = float(element)
+    if not isfinite(value) or value.is_integer() or float(f"{value:.6g}") == value:
+        return value
+    if isinstance(element, (np.float16, np.float32)):
+        return float(str(element))
+    shorter = (float(f"{value:.{digits}g}") for digits in range(1, 10))
+    return next((short for short in shorter if float(type(element)(short)) == value), value)
+
+
+def collect_attribute_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node with defaults, without graphs and tensors."""
+    schema = index.get_schema(node)
+    values: Mapping[str, Any]
+    values = (
+        get_stated_attributes(node)
+        if schema is None
+        else get_effective_attributes(node, schema, index.types)
+    )
+    return filter_plain(values)
+
+
+def filter_plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are numbers, texts, or lists of these."""
+    return {name: value for name, value in values.items() if _is_plain(value)}
+
+
+def collect_node_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
+    """Return op, domain, opset, name and attr (a mapping) of a node."""
+    return {
+        "op": node.op_type,
+        "domain": node.domain,
+        "opset": index.get_opset(node),
+        "name": node.name,
+        "attr": collect_attribute_facts(index, node),
+    }
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float, str))

@@ -1,0 +1,291 @@
+"""Outlining: nodes of a graph become functions that the graph calls, composites inside them, too.
+
+A region becomes a model-local function in its target's domain, named after the region; each composite
+in it becomes a call of its own function. Functions cannot capture outer names, so a region's constants
+are inputs of its function; constant nodes are copied into each region that reads them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    ValueInfoProto,
+    helper,
+)
+
+from byoc.errors import InputError
+from byoc.model._composite_functions import Composite, make_composite_call, make_composite_functions
+from byoc.model._graph_index import GraphIndex
+from byoc.model._graph_parts import BoundaryNames, find_boundary
+from byoc.model._tensor_data import rate_knowledge
+from byoc.model._walk import copy_without, sort_topologically
+
+# The metadata of nodes and functions came with IR 10.
+MIN_IR = 10
+# The newest version that onnxruntime 1.31 reads. Later versions only add to it.
+MAX_IR = 13
+
+
+@dataclass(frozen=True)
+class OutlineGroup:
+    """Nodes that stay together; those of a composite become one call of its function."""
+
+    nodes: tuple[int, ...]
+    composite: Composite | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RegionCut:
+    """A region to outline: its name, its target's domain, its groups in topological order."""
+
+    name: str
+    domain: str
+    groups: tuple[OutlineGroup, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> list[int]:
+        """The numbers of all nodes of the region, in topological order."""
+        return sorted(node for group in self.groups for node in group.nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphCuts:
+    """The changes to make to a graph.
+
+    `cuts` are its regions; `metadata` has keys and values for nodes that stay, by node number; `bodies`
+    has the changes to each body of a node, in the order of `index.bodies`.
+    """
+
+    index: GraphIndex
+    cuts: tuple[RegionCut, ...]
+    metadata: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    bodies: Mapping[int, Sequence["GraphCuts"]] = field(default_factory=dict)
+
+    def walk(self) -> Iterator["GraphCuts"]:
+        """Yield these changes and those of all bodies inside."""
+        yield self
+        for inner in self.bodies.values():
+            for body in inner:
+                yield from body.walk()
+
+
+def check_domains_unused(index: GraphIndex, domains: Iterable[str]) -> None:
+    """Raise InputError when a model already uses one of the domains for new functions."""
+    for domain in domains:
+        if domain in index.opsets or any(f.domain == domain for f in index.proto.functions):
+            raise InputError(f"the model already uses the domain '{domain}': partitioned before?")
+
+
+def outline(root: GraphCuts) -> ModelProto:
+    """Return the model with each cut outlined as a function; the original is not changed.
+
+    The cuts of a graph must be disjoint, and acyclic after contraction (else ValueError). Raises
+    InputError when the model already uses the domain of a cut.
+    """
+    index = root.index
+    graphs = list(root.walk())
+    cuts = [(graph.index, cut) for graph in graphs for cut in graph.cuts]
+    domains = dict.fromkeys(cut.domain for _, cut in cuts)
+    check_domains_unused(index, domains)
+    found = [(cut.domain, g.composite) for _, cut in cuts for g in cut.groups if g.composite]
+    made = [
+        function
+        for domain in domains
+        for function in make_composite_functions(domain, [c for d, c in found if d == domain])
+    ]
+    made += [_make_region_function(i, cut, find_boundary(i, cut.nodes)) for i, cut in cuts]
+    return _assemble_model(index, _rewrite_graph(root), made, set(domains))
+
+
+def _rewrite_graph(graph: GraphCuts) -> list[NodeProto]:
+    """Return the nodes of a graph with each cut replaced by a call."""
+    index = graph.index
+    calls: dict[int, NodeProto] = {}
+    gone: set[int] = set()
+    for cut in graph.cuts:
+        calls[cut.nodes[-1]] = _make_call(cut, find_boundary(index, cut.nodes))
+        gone.update(cut.nodes)
+    gone |= _find_unread_constants(index, graph.cuts, gone)
+    nodes = []
+    for i, node in enumerate(index.nodes):
+        if i in calls:
+            nodes.append(calls[i])
+        elif i not in gone:
+            inner = graph.bodies.get(i, ())
+            changed = any(part.cuts for body in inner for part in body.walk())
+            stays = _rewrite_bodies(index, i, inner) if changed else node
+            nodes.append(_with_metadata(stays, graph.metadata.get(i, {})))
+    return [nodes[i] for i in sort_topologically(nodes)]
+
+
+def _rewrite_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> NodeProto:
+    """Return a copy of a node with rewritten bodies."""
+    node, graphs = _copy_with_bodies(index, number)
+    for body, graph, cuts in zip(index.bodies[number], graphs, inner, strict=True):
+        nodes = _rewrite_graph(cuts)
+        made = {name for inside in nodes for name in inside.output if name}
+        infos = list(_make_value_infos(body.index, made))
+        del graph.node[:]
+        del graph.value_info[:]
+        graph.node.extend(nodes)
+        graph.value_info.extend(infos)
+        _complete_types(graph, body.index)
+    return node
+
+
+def _copy_with_bodies(index: GraphIndex, number: int) -> tuple[NodeProto, list[GraphProto]]:
+    """Return a copy of a node, and its bodies in the order of `index.bodies`."""
+    node = deepcopy(index.nodes[number])
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    graphs = []
+    for body in index.bodies[number]:
+        attribute = attributes[body.attribute]
+        graphs.append(attribute.g if attribute.HasField("g") else attribute.graphs[body.position])
+    return node, graphs
+
+
+def _complete_types(graph: GraphProto, index: GraphIndex) -> None:
+    """Set the types of a body's inputs and outputs where more is known than the body states."""
+    for value in (*graph.input, *graph.output):
+        known = index.runtime_types.get(value.name) or index.type_protos.get(value.name)
+        if known is not None and rate_knowledge(known) > rate_knowledge(value.type):
+            value.type.CopyFrom(known)
+
+
+def _state_types(index: GraphIndex, number: int) -> NodeProto:
+    """Return a node with the types of all its bodies stated.
+
+    Shape inference of a function has less context than that of the model, and needs them.
+    """
+    if number not in index.bodies:
+        return index.nodes[number]
+    node, graphs = _copy_with_bodies(index, number)
+    for body, graph in zip(index.bodies[number], graphs, strict=True):
+        nodes = [_state_types(body.index, i) for i in range(len(body.index.nodes))]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        _complete_types(graph, body.index)
+    return node
+
+
+def _make_region_function(index: GraphIndex, cut: RegionCut, border: BoundaryNames) -> FunctionProto:
+    nodes = [index.nodes[i] for i in border.constant_nodes]
+    for group in cut.groups:
+        inside = {line.node for line in group.composite.lines} if group.composite else set()
+        whole = [_state_defaults(index, _state_types(index, i)) for i in group.nodes if i not in inside]
+        if group.composite is not None:
+            whole.append(make_composite_call(cut.domain, group.composite))
+        nodes += [_with_metadata(node, group.metadata) for node in whole]
+    nodes = [nodes[i] for i in sort_topologically(nodes)]
+    function = helper.make_function(
+        cut.domain,
+        cut.name,
+        [*border.inputs, *border.constants],
+        border.outputs,
+        nodes,
+        opset_imports=_make_opset_imports(index, nodes),
+    )
+    _add_metadata(function, cut.metadata)
+    return function
+
+
+def _make_call(cut: RegionCut, border: BoundaryNames) -> NodeProto:
+    node = helper.make_node(
+        cut.name,
+        [*border.inputs, *border.constants],
+        border.outputs,
+        name=cut.name,
+        domain=cut.domain,
+    )
+    _add_metadata(node, cut.metadata)
+    return node
+
+
+def _find_unread_constants(index: GraphIndex, cuts: Sequence[RegionCut], gone: set[int]) -> set[int]:
+    """Return the constant nodes that only outlined nodes read, and that the graph can drop."""
+    sunk = {node for cut in cuts for node in find_boundary(index, cut.nodes).constant_nodes}
+    dropped: set[int] = set()
+    wanted = set(index.outputs)
+    for node in sorted(sunk, reverse=True):
+        outputs = index.nodes[node].output
+        users = {user for name in outputs for user in index.consumers.get(name, ())}
+        if wanted.isdisjoint(outputs) and users <= gone | dropped:
+            dropped.add(node)
+    return dropped
+
+
+def _assemble_model(
+    index: GraphIndex, nodes: Sequence[NodeProto], made: Sequence[FunctionProto], domains: set[str]
+) -> ModelProto:
+    """Return the source model with new nodes, functions and domains."""
+    source = index.proto
+    result = copy_without(source, "node", "value_info")
+    if not index.has_default_inputs:
+        # Before IR 4 every initializer had to be an input too; from IR 4 on that makes it a default.
+        inputs = set(index.inputs)
+        data = [value for value in result.graph.input if value.name in inputs]
+        del result.graph.input[:]
+        result.graph.input.extend(data)
+    result.ir_version = min(max(source.ir_version, MIN_IR), MAX_IR)
+    result.graph.node.extend(nodes)
+    result.functions.extend(made)
+    for domain in sorted(domains):
+        result.opset_import.append(helper.make_opsetid(domain, 1))
+    names = {name for node in nodes for name in node.output if name}
+    result.graph.value_info.extend(_make_value_infos(index, names))
+    return result
+
+
+def _make_value_infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
+    """Yield the value infos of the tensors that nodes make, with the user's doc strings and metadata."""
+    stated = {value.name: value for value in index.graph.value_info}
+    for name in sorted(made & index.runtime_types.keys() - index.outputs.keys()):
+        info = deepcopy(stated.get(name, ValueInfoProto()))
+        info.name = name
+        info.type.CopyFrom(index.runtime_types[name])
+        yield info
+
+
+def _make_opset_imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[OperatorSetIdProto]:
+    return [
+        helper.make_opsetid(domain, index.opsets.get(domain, 1))
+        for domain in sorted({*index.opsets, *(node.domain for node in nodes)})
+    ]
+
+
+def _state_defaults(index: GraphIndex, node: NodeProto) -> NodeProto:
+    """Return a node with the defaults of its attributes stated, if ONNX defines it as a function.
+
+    Shape inference of a function inside a function does not know the defaults otherwise (onnx 1.23).
+    """
+    schema = index.get_schema(node)
+    defined = ("has_function", "has_context_dependent_function")  # missing in ONNX's type stubs
+    if schema is None or not any(getattr(schema, name) for name in defined):
+        return node
+    given = {attribute.name for attribute in node.attribute}
+    result = deepcopy(node)
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type:
+            result.attribute.append(attribute.default_value)
+    return result
+
+
+def _with_metadata(node: NodeProto, metadata: Mapping[str, str]) -> NodeProto:
+    if not metadata:
+        return node
+    result = deepcopy(node)
+    _add_metadata(result, metadata)
+    return result
+
+
+def _add_metadata(proto: NodeProto | FunctionProto, metadata: Mapping[str, str]) -> None:
+    for key, value in metadata.items():
+        proto.metadata_props.add(key=key, value=value)

@@ -1,0 +1,211 @@
+"""Copies of shared DequantizeLinear nodes, so that every QDQ group has its own.
+
+Quantizers write one DequantizeLinear for a tensor that several operators read. Its output does not
+depend on the reader, so each reader may have a copy.
+
+The quantized side of tensors next to DequantizeLinear and QuantizeLinear.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import count
+
+from onnx import GraphProto, NodeProto
+
+from byoc.model._graph_index import GraphIndex
+from byoc.model._model_loading import Model
+from byoc.model._shape_inference import InferenceResult
+from byoc.model._tensor_data import TensorType
+from byoc.model._walk import copy_without
+
+_Copies = dict[int, list[NodeProto]]
+_Renamings = dict[int, dict[str, str]]
+
+_FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+_QDQ_DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+def is_dequantize(node: NodeProto) -> bool:
+    """Return whether a node is a DequantizeLinear of ONNX or onnxruntime."""
+    return node.op_type == "DequantizeLinear" and node.domain in _QDQ_DOMAINS
+
+
+def is_quantize(node: NodeProto) -> bool:
+    """Return whether a node is a QuantizeLinear of ONNX or onnxruntime."""
+    return node.op_type == "QuantizeLinear" and node.domain in _QDQ_DOMAINS
+
+
+def may_be_float(index: GraphIndex, name: str) -> bool:
+    """Return whether a tensor may be quantized: its dtype is a float or unknown."""
+    known = index.types.get(name)
+    return known is None or known.dtype in _FLOAT_DTYPES
+
+
+def unshare_dequantize(model: Model) -> Model:
+    """Return a model in which no two QDQ groups share the DequantizeLinear of an activation.
+
+    Readers that are connected by floating-point tensors, as the two of x * sigmoid(x), can only be in
+    one group. They keep sharing a node, so that a pattern that reads it twice still matches.
+
+    The first reader keeps the original, unless its output is a graph output or captured by a body;
+    copies are named `NAME_for_K`. Constant nodes are not copied, since each goes wherever its readers
+    are; bodies are not changed. A model without shared nodes is returned as it is.
+    """
+    index = model.index
+    islands = _find_islands(index)
+    shared = {
+        number: readers
+        for number, node in enumerate(index.nodes)
+        if is_dequantize(node) and number not in index.constant_nodes
+        if (readers := _group_readers(index, number, islands))
+    }
+    if not shared:
+        return model
+    used = _collect_names(index)
+    copies: _Copies = {}
+    renamed: _Renamings = {}
+    values = dict(model.inference.type_protos)
+    for number, readers in shared.items():
+        output = index.nodes[number].output[0]
+        for together in readers:
+            copy = _copy_renamed(index.nodes[number], used)
+            copies.setdefault(number, []).append(copy)
+            for reader in together:
+                renamed.setdefault(reader, {})[output] = copy.output[0]
+            if output in values:
+                values[copy.output[0]] = values[output]
+    proto = copy_without(model.proto, "node")
+    proto.graph.node.extend(_rewrite_nodes(model.proto.graph.node, copies, renamed))
+    typed = model.inference.typed_graph and _unshare_typed_graph(
+        model.inference.typed_graph, copies, renamed
+    )
+    return replace(model, proto=proto, inference=InferenceResult(values, typed, model.inference.notes))
+
+
+def _unshare_typed_graph(graph: GraphProto, copies: _Copies, renamed: _Renamings) -> GraphProto:
+    """Return a typed graph with the copies and their types."""
+    result = deepcopy(graph)
+    del result.node[:]
+    result.node.extend(_rewrite_nodes(graph.node, copies, renamed))
+    known = {value.name: value for value in graph.value_info}
+    for number, made in copies.items():
+        value = known.get(graph.node[number].output[0])
+        for copy in made if value is not None else ():
+            info = result.value_info.add()
+            info.CopyFrom(known[graph.node[number].output[0]])
+            info.name = copy.output[0]
+    return result
+
+
+def _group_readers(index: GraphIndex, number: int, islands: Sequence[int]) -> Sequence[Sequence[int]]:
+    """Return the groups of nodes that need a copy of a DequantizeLinear, one for each group."""
+    output = index.nodes[number].output[0]
+    users = index.consumers.get(output, ())
+    direct = [user for user in users if output in index.nodes[user].input and user not in index.bodies]
+    kept = output in index.outputs or len(direct) < len(users)
+    together: dict[int, list[int]] = {}
+    for user in direct:
+        together.setdefault(islands[user], []).append(user)
+    found = list(together.values())
+    return found if kept else found[1:]
+
+
+def _find_islands(index: GraphIndex) -> Sequence[int]:
+    """Return for each node the number of its island: nodes that can only be in one QDQ group.
+
+    They are connected by floating-point tensors without a DequantizeLinear or QuantizeLinear between
+    them.
+    """
+    parent = list(range(len(index.nodes)))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for number, node in enumerate(index.nodes):
+        for name in index.reads[number]:
+            maker = index.producers.get(name)
+            if maker is None or maker in index.constant_nodes or not may_be_float(index, name):
+                continue
+            if not any(is_dequantize(n) or is_quantize(n) for n in (node, index.nodes[maker])):
+                parent[root(number)] = root(maker)
+    return [root(number) for number in range(len(parent))]
+
+
+def _collect_names(index: GraphIndex) -> set[str]:
+    """Return the names of all nodes and tensors of a model, in bodies, too."""
+    used = {
+        name
+        for inner in index.walk()
+        for node in inner.nodes
+        for name in (node.name, *node.output, *node.input)
+    }
+    used.update(value.name for value in index.graph.input)
+    used.update(tensor.name for tensor in index.graph.initializer)
+    return used
+
+
+def _make_copy_name(name: str, used: set[str]) -> str:
+    """Return `name_for_1`, or with the first number that is not in use, and add it to `used`."""
+    result = next(each for n in count(1) if (each := f"{name}_for_{n}") not in used)
+    used.add(result)
+    return result
+
+
+def _copy_renamed(node: NodeProto, used: set[str]) -> NodeProto:
+    result = deepcopy(node)
+    result.output[0] = _make_copy_name(node.output[0], used)
+    if node.name:
+        result.name = _make_copy_name(node.name, used)
+    return result
+
+
+def _rewrite_nodes(
+    nodes: Sequence[NodeProto], copies: _Copies, renamed: _Renamings
+) -> Iterator[NodeProto]:
+    """Yield nodes with copies behind their originals, and readers connected to their copies."""
+    for number, node in enumerate(nodes):
+        if number in renamed:
+            changed = deepcopy(node)
+            for position, name in enumerate(node.input):
+                changed.input[position] = renamed[number].get(name, name)
+            yield changed
+        else:
+            yield node
+        yield from copies.get(number, ())
+
+
+@dataclass(frozen=True, slots=True)
+class TensorQuantization:
+    """The quantization of a tensor: its quantized type, and the names of scale and zero point."""
+
+    quantized_type: TensorType | None
+    scale: str
+    zero_point: str
+
+
+def get_input_quantization(index: GraphIndex, tensor: str) -> TensorQuantization | None:
+    """Return the quantization of an input, None unless a DequantizeLinear makes it."""
+    number = index.producers.get(tensor)
+    node = None if number is None else index.nodes[number]
+    if node is None or not is_dequantize(node):
+        return None
+    return _read_quantization(index, node, node.input[0])
+
+
+def get_output_quantization(index: GraphIndex, tensor: str) -> TensorQuantization | None:
+    """Return the quantization of an output, None unless only QuantizeLinear nodes read it."""
+    readers = [index.nodes[number] for number in index.consumers.get(tensor, ())]
+    if not readers or tensor in index.outputs:
+        return None
+    if not all(is_quantize(node) and node.input[0] == tensor for node in readers):
+        return None
+    return _read_quantization(index, readers[0], readers[0].output[0])
+
+
+def _read_quantization(index: GraphIndex, node: NodeProto, tensor: str) -> TensorQuantization:
+    scale, zero_point = (*node.input[1:], "", "")[:2]
+    return TensorQuantization(index.types.get(tensor), scale, zero_point)

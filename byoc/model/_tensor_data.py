@@ -1,0 +1,258 @@
+"""Tensor types: dtype, shape, and size in bytes.
+
+The bytes of stored tensors, embedded or in files.
+
+External data follows the ONNX specification (docs/ExternalData.md): `location` is a path relative to
+the model's folder, `offset` and `length` are in bytes. Locations outside of that folder are refused,
+be it by `..`, an absolute path or a link.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, TypeProto
+
+from byoc.errors import InputError
+
+Dim = int | str | None
+"""A known extent, the name of a symbolic one, or None."""
+
+# ONNX spells two types as C does; users write the number of bits.
+_DTYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
+
+DTYPES: dict[int, str] = {
+    number: _DTYPE_NAMES.get(name, name.lower())
+    for name, number in TensorProto.DataType.items()
+    if name != "UNDEFINED"
+}
+"""Element type number (`onnx.TensorProto.DataType`) to the name that users write: `float32`."""
+
+DTYPE_NUMBERS: dict[str, int] = {name: number for number, name in DTYPES.items()}
+"""The inverse of `DTYPES`."""
+
+# Several of these share a byte in a file (onnx.proto, TensorProto.raw_data), but not in numpy.
+_BITS = {
+    "int2": 2,
+    "uint2": 2,
+    "int4": 4,
+    "uint4": 4,
+    "float4e2m1": 4,
+    "float6e2m3": 6,
+    "float6e3m2": 6,
+}
+_POINTER_BITS = 64
+
+
+@cache
+def count_bits(dtype: str) -> int:
+    """Return the bits of one element in a file; a string counts as a pointer."""
+    if dtype == "string":
+        return _POINTER_BITS
+    if dtype in _BITS:
+        return _BITS[dtype]
+    return int(onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]).itemsize) * 8
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The known type of a tensor: `dtype` as in `DTYPES`, `shape` None if the rank is not known."""
+
+    dtype: str
+    shape: tuple[Dim, ...] | None
+
+    @property
+    def elements(self) -> int | None:
+        """The number of elements, None unless all dimensions are known."""
+        if self.shape is None:
+            return None
+        known = [dim for dim in self.shape if isinstance(dim, int)]
+        return prod(known) if len(known) == len(self.shape) else None
+
+    @property
+    def bytes(self) -> int | None:
+        """The size of the packed tensor in bytes, None unless all dimensions are known."""
+        return None if self.elements is None else -(-self.elements * count_bits(self.dtype) // 8)
+
+    def __str__(self) -> str:
+        """Return for example `float32[1, 3, N, ?]`."""
+        if self.shape is None:
+            return f"{self.dtype}[...]"
+        return f"{self.dtype}[{', '.join('?' if dim is None else str(dim) for dim in self.shape)}]"
+
+
+def read_type(proto: TypeProto) -> TensorType | None:
+    """Return the type of a tensor, None for a sequence, map, optional or sparse tensor."""
+    if proto.WhichOneof("value") != "tensor_type":
+        return None
+    tensor = proto.tensor_type
+    if tensor.elem_type not in DTYPES:
+        return None
+    if not tensor.HasField("shape"):
+        return TensorType(DTYPES[tensor.elem_type], None)
+    return TensorType(DTYPES[tensor.elem_type], tuple(map(_read_dim, tensor.shape.dim)))
+
+
+def write_type(tensor: TensorType) -> TypeProto:
+    """Return the ONNX form of a type; the inverse of `read_type`."""
+    return onnx.helper.make_tensor_type_proto(DTYPE_NUMBERS[tensor.dtype], tensor.shape)
+
+
+def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None  # some exporters write -1 for unknown
+    return dim.dim_param or None
+
+
+def rate_knowledge(proto: TypeProto | None) -> int:
+    """Return a number that grows with the information in a type: kind, rank, each known extent."""
+    if proto is None or proto.WhichOneof("value") is None:
+        return 0
+    kind = read_type(proto)
+    if kind is None or kind.shape is None:
+        return 1
+    return 2 + sum(isinstance(dim, int) for dim in kind.shape)
+
+
+def clear_shape(kind: TypeProto | None) -> TypeProto | None:
+    """Return a tensor type without its shape, any other type as it is."""
+    if kind is None or not kind.HasField("tensor_type"):
+        return kind
+    result = deepcopy(kind)
+    result.tensor_type.ClearField("shape")
+    return result
+
+
+_MAX_DIGITS = 19  # of 2**63, the size of the largest file
+_BLOCK_BYTES = 1 << 20
+
+
+# Constants up to this size may matter for shape inference and stay in the skeleton of a model.
+_MAX_SMALL_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalData:
+    """The location of a tensor's bytes: a file, an offset and a length in bytes."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+def count_bytes(tensor: TensorProto) -> int:
+    """Return the size of a tensor in raw form in bytes, according to its shape and dtype."""
+    return -(-prod(map(int, tensor.dims)) * count_bits(DTYPES[tensor.data_type]) // 8)
+
+
+def find_external_data(tensor: TensorProto, folder: Path | None) -> ExternalData | None:
+    """Return the location of a tensor's external data, None if it is embedded.
+
+    Raises InputError when the location is not a file inside the folder, or the file is too short.
+    """
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return None
+    fields = {entry.key: entry.value for entry in tensor.external_data}
+    location = fields.get("location", "")
+    where = f"tensor '{tensor.name}' has external data in '{location}'"
+    if folder is None:
+        raise InputError(f"{where}, and a model in memory has no folder to look in")
+    root = folder.resolve()
+    try:
+        path = (root / location).resolve()
+        there = path.is_file()
+    except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL character
+        raise InputError(f"{where}, which is not the name of a file") from None
+    if not location or not path.is_relative_to(root):
+        raise InputError(f"{where}, which is not inside the model's folder")
+    if not there:
+        raise InputError(f"{where}, and there is no such file beside the model")
+    needed = count_bytes(tensor)
+    offset = _parse_byte_count(fields.get("offset", "0"), f"{where} at offset")
+    length = _parse_byte_count(fields.get("length", str(needed)), f"{where} of length")
+    if length != needed:
+        raise InputError(f"{where} of {length} bytes, but its shape and dtype ask for {needed}")
+    if offset + length > path.stat().st_size:
+        raise InputError(f"{where} up to byte {offset + length}, but the file has {path.stat().st_size}")
+    return ExternalData(path, offset, length)
+
+
+def is_large(tensor: TensorProto) -> bool:
+    """Return whether a tensor is a weight (over 1 KiB); strings never are, they have no raw form."""
+    return tensor.data_type != TensorProto.STRING and count_bytes(tensor) > _MAX_SMALL_BYTES
+
+
+def check_tensor(tensor: TensorProto, folder: Path | None) -> None:
+    """Raise InputError unless the tensor's data exists and has the length of its shape and dtype."""
+    if tensor.data_type not in DTYPES:
+        raise InputError(f"tensor '{tensor.name}' has the unknown data type {tensor.data_type}")
+    if any(dim < 0 for dim in tensor.dims):
+        raise InputError(f"tensor '{tensor.name}' has a negative dimension")
+    if find_external_data(tensor, folder) is not None:
+        return
+    if not tensor.HasField("raw_data"):
+        try:
+            onnx.checker.check_tensor(tensor)
+        except onnx.checker.ValidationError as error:
+            raise InputError(f"tensor '{tensor.name}': {' '.join(str(error).split())}") from None
+    elif len(tensor.raw_data) != count_bytes(tensor):
+        raise InputError(
+            f"tensor '{tensor.name}' holds {len(tensor.raw_data)} bytes, "
+            f"but its shape and dtype ask for {count_bytes(tensor)}"
+        )
+
+
+def read_raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
+    """Return a tensor's bytes in raw form (little endian, packed), embedded or external.
+
+    Raises ValueError for strings, which have no raw form.
+    """
+    place = find_external_data(tensor, folder)
+    if place is not None:
+        with place.path.open("rb") as file:
+            file.seek(place.offset)
+            return file.read(place.length)
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    if tensor.data_type == TensorProto.STRING:
+        raise ValueError("strings have no raw form")
+    return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+
+
+def read_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
+    """Return a stored tensor as an array, embedded or external. Raises as `raw_bytes`."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return onnx.numpy_helper.to_array(tensor)
+    embedded = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
+    embedded.raw_data = read_raw_bytes(tensor, folder)
+    return onnx.numpy_helper.to_array(embedded)
+
+
+def write_raw_bytes(tensor: TensorProto, folder: Path | None, file: BinaryIO) -> int:
+    """Write a tensor's bytes in raw form to an open file, and return their number.
+
+    External data is copied in blocks, whatever its size. Raises InputError when its file has become too
+    short, and as `raw_bytes`.
+    """
+    place = find_external_data(tensor, folder)
+    if place is None:
+        return file.write(read_raw_bytes(tensor, folder))
+    left = place.length
+    with place.path.open("rb") as source:
+        source.seek(place.offset)
+        while left and (block := source.read(min(left, _BLOCK_BYTES))):
+            left -= file.write(block)
+    if left:
+        raise InputError(f"the data of tensor '{tensor.name}' ends {left} bytes early in {place.path}")
+    return place.length
+
+
+def _parse_byte_count(text: str, what: str) -> int:
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
+        raise InputError(f"{what} '{text}', which is not a number of bytes")
+    return int(text)

@@ -1,0 +1,206 @@
+"""Traversal of models: graphs, tensors, reads and captures of nodes, topological order.
+
+Copies of models without parts that are about to be replaced, which saves copying weights twice.
+
+Unique names.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+
+def is_onnx(node: NodeProto) -> bool:
+    """Return whether a node is in ONNX's main domain, which has two spellings."""
+    return node.domain in ("", "ai.onnx")
+
+
+def walk_bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs in the attributes of a node (If, Loop, Scan and the like)."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and all bodies inside it."""
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield current
+        for node in current.node:
+            pending.extend(walk_bodies(node))
+
+
+def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield all stored tensors: initializers and tensor attributes, in bodies and functions, too."""
+    called = (body for f in model.functions for node in f.node for body in walk_bodies(node))
+    for graph in (inner for outer in (model.graph, *called) for inner in walk_graphs(outer)):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    yield from walk_attribute_tensors(model)
+
+
+def walk_attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield the tensors in attributes of nodes, in bodies and functions, too."""
+    pending = [*model.graph.node, *(node for f in model.functions for node in f.node)]
+    while pending:
+        node = pending.pop()
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices) if sparse.HasField("values") else ()
+        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
+
+
+def find_non_text(root: Message) -> str:
+    """Return the first text field that is not UTF-8, such as `NodeProto.name`, empty if there is none.
+
+    protobuf checks this in its newer syntax only, which ONNX does not use.
+    """
+    pending = [root]
+    while pending:
+        message = pending.pop()
+        kind = message.DESCRIPTOR
+        texts, single, several = _classify_fields(kind)
+        for name in texts:
+            value = getattr(message, name)
+            if any(isinstance(item, bytes) for item in _list_items(value)):
+                return f"{kind.name}.{name}"
+        pending.extend(getattr(message, name) for name in single if message.HasField(name))
+        for name in several:
+            pending.extend(getattr(message, name))
+    return ""
+
+
+def _list_items(value: object) -> Iterable[object]:
+    return [value] if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else value
+
+
+@cache
+def _classify_fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the names of a message's text fields, message fields, and repeated message fields."""
+    empty = GetMessageClass(kind)()
+    texts = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_STRING]
+    inner = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_MESSAGE]
+    single = [name for name in inner if isinstance(getattr(empty, name), Message)]
+    return tuple(texts), tuple(single), tuple(name for name in inner if name not in single)
+
+
+def list_reads(node: NodeProto) -> list[str]:
+    """Return the tensors that a node reads, without duplicates: inputs, then captures of its bodies."""
+    return list(dict.fromkeys([*filter(None, node.input), *list_node_captures(node)]))
+
+
+def list_node_captures(node: NodeProto) -> list[str]:
+    """Return the outer tensors that the bodies of a node read."""
+    return list(dict.fromkeys(name for body in walk_bodies(node) for name in list_captures(body)))
+
+
+def list_own_names(graph: GraphProto) -> frozenset[str]:
+    """Return the names that a graph defines: inputs, stored tensors, outputs of nodes."""
+    return frozenset(
+        [
+            *(value.name for value in graph.input),
+            *(tensor.name for tensor in graph.initializer),
+            *(sparse.values.name for sparse in graph.sparse_initializer),
+            *(name for node in graph.node for name in node.output),
+        ]
+    )
+
+
+def list_captures(graph: GraphProto) -> list[str]:
+    """Return the outer tensors that a body reads, in the order of their first use."""
+    local = {value.name for value in graph.input}
+    local.update(tensor.name for tensor in graph.initializer)
+    local.update(sparse.values.name for sparse in graph.sparse_initializer)
+    outer: dict[str, None] = {}
+    for node in graph.node:
+        outer.update((name, None) for name in list_reads(node) if name not in local)
+        local.update(node.output)
+    outer.update((value.name, None) for value in graph.output if value.name not in local)
+    return list(outer)
+
+
+def sort_topologically(nodes: Sequence[NodeProto]) -> list[int]:
+    """Return an order of the nodes in which producers are before consumers (Kahn's algorithm).
+
+    An order that is already right is kept. Raises ValueError naming a node of the cycle if there is one.
+    Works without recursion, for chains of any length.
+    """
+    producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    followers: list[list[int]] = [[] for _ in nodes]
+    missing = [0] * len(nodes)
+    for i, node in enumerate(nodes):
+        for source in {producer[name] for name in list_reads(node) if name in producer}:
+            followers[source].append(i)
+            missing[i] += 1
+    if all(i < j for i, after in enumerate(followers) for j in after):
+        return list(range(len(nodes)))
+    ready = [i for i, count in enumerate(missing) if not count]
+    order: list[int] = []
+    for i in ready:  # grows during the loop
+        order.append(i)
+        for j in followers[i]:
+            missing[j] -= 1
+            if not missing[j]:
+                ready.append(j)
+    if len(order) < len(nodes):
+        stuck = nodes[_find_cycle_node(followers, missing)]
+        raise ValueError(f"the nodes form a cycle through {describe_node(stuck)}")
+    return order
+
+
+def _find_cycle_node(followers: Sequence[Sequence[int]], missing: Sequence[int]) -> int:
+    """Return a node of a cycle, given the unfinished state of Kahn's algorithm."""
+    before = {j: i for i, count in enumerate(missing) if count for j in followers[i]}
+    seen: set[int] = set()
+    node = next(iter(before))
+    while node not in seen:
+        seen.add(node)
+        node = before[node]
+    return node
+
+
+def describe_node(node: NodeProto) -> str:
+    """Return the name of a node in messages: `Conv 'conv1'`, with its first output if it has none."""
+    name = node.name or next((output for output in node.output if output), "")
+    return f"{node.op_type} '{name}'"
+
+
+def copy_without(source: ModelProto, *graph_fields: str) -> ModelProto:
+    """Return a copy of a model whose main graph lacks the given fields (`node`, `initializer`, ...)."""
+    result = ModelProto()
+    _copy_fields(source, result, {"graph"})
+    _copy_fields(source.graph, result.graph, set(graph_fields))
+    return result
+
+
+def _copy_fields(source: Message, result: Message, but: set[str]) -> None:
+    for descriptor, value in source.ListFields():
+        if descriptor.name in but:
+            continue
+        if isinstance(value, (bool, int, float, str, bytes)):
+            setattr(result, descriptor.name, value)
+        elif isinstance(value, Message):
+            getattr(result, descriptor.name).CopyFrom(value)
+        else:
+            getattr(result, descriptor.name).extend(value)
+
+
+def make_unique_name(name: str, taken: set[str]) -> str:
+    """Return `name`, or with the first free number behind it if it is taken, and add it to `taken`."""
+    found, number = name, 1
+    while found in taken:
+        found, number = f"{name}_{number}", number + 1
+    taken.add(found)
+    return found

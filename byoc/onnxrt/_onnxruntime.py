@@ -1,0 +1,265 @@
+"""Tensors with element types that numpy lacks: bfloat16, float8, int4 and the like.
+
+In byoc they are numpy arrays with the dtypes of ml_dtypes, as in onnx; onnxruntime takes and returns
+them only as OrtValues, with elements below one byte packed.
+
+Access to onnxruntime, an optional dependency: users install the build they need.
+"""
+
+import ctypes
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper
+
+from byoc.errors import InputError, MissingRuntimeError
+from byoc.model import DTYPE_NUMBERS, DTYPES, MAX_IR, copy_without, count_bits
+
+_FOREIGN_PREFIXES = ("bfloat16", "float8", "float4", "float6", "int4", "uint4", "int2", "uint2")
+_FOREIGN_DTYPES = frozenset(name for name in DTYPE_NUMBERS if name.startswith(_FOREIGN_PREFIXES))
+
+
+def is_foreign_type(kind: str) -> bool:
+    """Return whether onnxruntime's type name, such as `tensor(bfloat16)`, is one that numpy lacks."""
+    return (
+        kind.startswith("tensor(") and kind.removeprefix("tensor(").removesuffix(")") in _FOREIGN_DTYPES
+    )
+
+
+def run_foreign(ort: Any, session: Any, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
+    """Run a session that has such tensors among its inputs or outputs; return the named outputs."""
+    kinds = {value.name: value.type for value in session.get_inputs()}
+    held = {name: _to_ort_value(ort, np.asarray(value), kinds[name]) for name, value in inputs.items()}
+    results = session.run_with_ort_values(names, {name: value for name, (value, _) in held.items()})
+    return [_from_ort_value(value) for value in results]
+
+
+def _to_ort_value(ort: Any, array: Any, kind: str) -> tuple[Any, Any]:
+    """Return an OrtValue and the array that owns its memory."""
+    if not is_foreign_type(kind):
+        return ort.OrtValue.ortvalue_from_numpy(array), array
+    number = DTYPE_NUMBERS[kind.removeprefix("tensor(").removesuffix(")")]
+    raw = numpy_helper.from_array(array).raw_data  # packed, as in onnxruntime
+    carrier = np.empty(array.shape, helper.tensor_dtype_to_np_dtype(number))
+    carrier.reshape(-1).view(np.uint8)[: len(raw)] = np.frombuffer(raw, np.uint8)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(carrier, number), carrier
+
+
+def _from_ort_value(value: Any) -> Any:
+    number = value.element_type()
+    if DTYPES[number] not in _FOREIGN_DTYPES:
+        return value.numpy()
+    size = -(-prod(value.shape()) * count_bits(DTYPES[number]) // 8)
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return numpy_helper.to_array(TensorProto(data_type=number, dims=value.shape(), raw_data=raw))
+
+
+INSTALL_HINT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
+_KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
+_FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
+_MOST_THREADS = 512  # of all sessions that are open together: a container may have no more
+_optimized: ContextVar[bool] = ContextVar("optimized", default=True)
+_sessions: ContextVar[int] = ContextVar("sessions", default=1)
+_threads: ContextVar[int] = ContextVar("threads", default=0)
+
+
+@contextmanager
+def without_optimizations() -> Iterator[None]:
+    """Open sessions without graph optimizations, on one thread, to compare results.
+
+    onnxruntime's optimizations change results slightly, those of quantized models most.
+    """
+    token = _optimized.set(False)
+    try:
+        yield
+    finally:
+        _optimized.reset(token)
+
+
+@contextmanager
+def sharing_threads(sessions: int) -> Iterator[None]:
+    """Open `sessions` sessions that are alive together: one thread a core each, limited in total."""
+    token = _sessions.set(max(sessions, 1))
+    try:
+        yield
+    finally:
+        _sessions.reset(token)
+
+
+@contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """Open sessions with `count` threads each; 0 means one for each core."""
+    token = _threads.set(count)
+    try:
+        yield
+    finally:
+        _threads.reset(token)
+
+
+def has_runtime() -> bool:
+    """Return whether onnxruntime can be imported."""
+    try:
+        _import_onnxruntime()
+    except MissingRuntimeError:
+        return False
+    return True
+
+
+def import_calibrators() -> Any:
+    """Return onnxruntime's module of calibrators. Raises MissingRuntimeError."""
+    _import_onnxruntime()
+    import onnxruntime.quantization.calibrate  # noqa: PLC0415 - slow, and seldom needed
+
+    return onnxruntime.quantization.calibrate
+
+
+def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
+    """Return an onnxruntime session on the CPU for a model file or a model in memory.
+
+    `folder` holds the external data of a model in memory. Inside `unoptimized()` the session runs the
+    graph without optimizations. Raises MissingRuntimeError without onnxruntime, and InputError when
+    onnxruntime refuses the model.
+    """
+    ort = _import_onnxruntime()
+    options = _session_options(ort, folder)
+    if not _optimized.get():
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return _create_session(ort, model, options)
+
+
+def measure_node_seconds(
+    model: ModelProto, folder: Path | None, use: Callable[[Any], object]
+) -> dict[str, list[float]]:
+    """Measure the nodes of a model: return the seconds of each execution, by node name.
+
+    `use` is called with a session without graph optimizations, on all threads, with onnxruntime's
+    profiler on, whose resolution is a microsecond. Raises as `open_session` and `use` do.
+    """
+    ort = _import_onnxruntime()
+    options = _session_options(ort, folder)
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_profiling = True
+    with TemporaryDirectory(prefix="byoc-") as place:
+        options.profile_file_prefix = str(Path(place) / "profile")
+        session = _create_session(ort, model, options)
+        try:
+            use(session)
+        finally:
+            path = Path(session.end_profiling())
+        events = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, list[float]] = {}
+    for event in events:
+        name = event.get("name", "")
+        if event.get("cat") == "Node" and name.endswith(_KERNEL_SUFFIX):
+            found.setdefault(name.removesuffix(_KERNEL_SUFFIX), []).append(event["dur"] * 1e-6)
+    return found
+
+
+def _session_options(ort: Any, folder: Path | None) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    share = max(1, _MOST_THREADS // _sessions.get())
+    threads = _threads.get() or os.cpu_count() or 1
+    if _threads.get() or share < threads:
+        options.intra_op_num_threads = min(share, threads)
+    # Each session has its own threads; spinning threads of idle sessions slow down the others.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if folder is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(folder)
+        )
+    return options
+
+
+def _create_session(ort: Any, model: Path | ModelProto, options: Any) -> Any:
+    source = _serialize(model) if isinstance(model, ModelProto) else str(model)
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own exception types share no base but this
+        raise InputError(f"onnxruntime cannot load the model: {_describe_error(error)}") from None
+
+
+def _serialize(model: ModelProto) -> bytes:
+    if model.ir_version <= MAX_IR:
+        return model.SerializeToString()
+    older = copy_without(model)
+    older.ir_version = MAX_IR
+    return older.SerializeToString()
+
+
+def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return a function that runs a session: from inputs by name to outputs by name.
+
+    Outputs, and contiguous inputs, share memory with onnxruntime: nothing is copied, so IO binding would
+    gain nothing. The function raises InputError when onnxruntime refuses to run.
+    """
+    names = [output.name for output in session.get_outputs()]
+    foreign = any(is_foreign_type(v.type) for v in (*session.get_inputs(), *session.get_outputs()))
+
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            if foreign:
+                values = run_foreign(_import_onnxruntime(), session, names, inputs)
+            else:
+                values = session.run(names, dict(inputs))
+        except Exception as error:  # as above
+            raise InputError(f"onnxruntime cannot run the model: {_describe_error(error)}") from None
+        return dict(zip(names, values, strict=True))
+
+    return run
+
+
+def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
+    """Run a session once; return its outputs by name. Raises InputError when onnxruntime refuses."""
+    return session_runner(session)(inputs)
+
+
+def output_types(session: Any) -> dict[str, TypeProto]:
+    """Return the types of a session's outputs by name, without shapes, since these may vary by run."""
+    return {output.name: _parse_type(output.type) for output in session.get_outputs()}
+
+
+def _parse_type(text: str) -> TypeProto:
+    """Parse a type as onnxruntime writes it, such as `seq(tensor(float))`."""
+    kind, _, inner = text.removesuffix(")").partition("(")
+    if kind == "seq":
+        return helper.make_sequence_type_proto(_parse_type(inner))
+    if kind == "optional":
+        return helper.make_optional_type_proto(_parse_type(inner))
+    if kind == "map":
+        key, _, value = inner.partition(",")
+        return helper.make_map_type_proto(_TYPE_NUMBERS[key], _parse_type(value))
+    return helper.make_tensor_type_proto(_TYPE_NUMBERS[inner], None)
+
+
+# onnxruntime names dtypes as C does where it can, and otherwise as ONNX.
+_TYPE_NUMBERS = {**DTYPE_NUMBERS, "float": DTYPE_NUMBERS["float32"], "double": DTYPE_NUMBERS["float64"]}
+
+
+def _import_onnxruntime() -> Any:
+    try:
+        import onnxruntime  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingRuntimeError(INSTALL_HINT) from None
+    return onnxruntime
+
+
+def _describe_error(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    newer = re.search(r"Opset (\d+) is under development", text)
+    if newer:
+        return (
+            f"it does not read operator set {newer[1]} yet (onnx.version_converter makes an older one)"
+        )
+    return text

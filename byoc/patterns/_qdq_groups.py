@@ -1,0 +1,170 @@
+"""QDQ groups: an operator between DequantizeLinear and QuantizeLinear nodes, as one unit.
+
+An int8 accelerator supports such a group or nothing: its operator computes in floating point only on
+paper.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnx import NodeProto
+
+from byoc.errors import YES, Mark, Verdict, refuse
+from byoc.model import GraphIndex, describe_node, is_dequantize, is_quantize, may_be_float
+from byoc.patterns._contraction_order import ContractionOrder
+from byoc.patterns._unit import Unit, describe_rejection
+
+
+def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> list[Unit]:
+    """Form QDQ groups around the units that a rule for quantized operators accepts.
+
+    A group is the unit, the DequantizeLinear of each of its activations, which nothing else may read,
+    and the QuantizeLinear nodes that alone read its outputs. If one is missing and no other rule accepts
+    the unit, the unit is refused with the reason. A DequantizeLinear fed by constants is a constant and
+    goes with its reader. A composite may hold DequantizeLinear and QuantizeLinear nodes of its own, and
+    then needs no others there. A path that leaves a group and returns, through a computed scale,
+    prevents the group, too.
+    """
+    finder = _GroupFinder(index, {node: unit for unit in units for node in unit.nodes})
+    order = ContractionOrder(index)
+    for unit in units:
+        order.join(unit.nodes)
+    changed: dict[int, Unit] = {}
+    absorbed: set[int] = set()
+    for unit in units:
+        quantized = unit.verdict and any(marks[node].accepts_quantized for node in unit.nodes)
+        if not quantized or (len(unit.nodes) == 1 and is_qdq_node(index.nodes[unit.nodes[0]])):
+            continue
+        try:
+            around = finder.find(unit.nodes)
+            _require_quantized_rules(index, unit, marks)
+            _join_group(order, (*unit.nodes, *around))
+        except _NoGroupError as error:
+            if not all(marks[node].accepts_plain for node in unit.nodes):
+                name = unit.composite or index.nodes[unit.nodes[0]].op_type
+                verdict = refuse(f"{name} is no whole QDQ group: {error}")
+                changed[unit.nodes[0]] = replace(unit, verdict=verdict, rules=(), must=False)
+        else:
+            absorbed.update(around)
+            nodes = tuple(sorted((*unit.nodes, *around)))
+            changed[unit.nodes[0]] = replace(unit, nodes=nodes, kind="qdq")
+    return [changed.get(unit.nodes[0], unit) for unit in units if unit.nodes[0] not in absorbed]
+
+
+def _require_quantized_rules(index: GraphIndex, unit: Unit, marks: Sequence[Mark]) -> None:
+    """Raise _NoGroupError unless rules for quantized operators accept all computing nodes of a unit."""
+    for number in unit.nodes:
+        if not marks[number].accepts_quantized and not is_qdq_node(index.nodes[number]):
+            node = describe_node(index.nodes[number])
+            raise _NoGroupError(f"no rule for quantized operators takes {node}")
+
+
+def _join_group(order: ContractionOrder, nodes: Collection[int]) -> None:
+    """Join nodes in an order. Raise _NoGroupError if a path leaves them and returns."""
+    between = order.join(nodes)
+    if between is not None:
+        node = describe_node(order.index.nodes[between])
+        raise _NoGroupError(f"a path leaves it and comes back through {node}")
+
+
+def is_qdq_node(node: NodeProto) -> bool:
+    """Return whether a node is a DequantizeLinear or QuantizeLinear."""
+    return is_dequantize(node) or is_quantize(node)
+
+
+def check_unaccepted_nodes(index: GraphIndex, nodes: Iterable[int], marks: Sequence[Mark]) -> Verdict:
+    """Check whether the nodes of a composite that no rule accepts may be in it.
+
+    The DequantizeLinear and QuantizeLinear nodes of a whole group need no rule of their own.
+    """
+    inside = sorted(nodes)
+    unaccepted = [node for node in inside if not marks[node].verdict]
+    if not unaccepted:
+        return YES
+    core = [node for node in inside if not is_qdq_node(index.nodes[node])]
+    if not core or not all(marks[node].accepts_quantized for node in core):
+        return refuse(describe_rejection(index.nodes[unaccepted[0]], marks[unaccepted[0]]))
+    try:
+        _GroupFinder(index).find(inside)
+    except _NoGroupError as error:
+        return refuse(f"it is no whole QDQ group: {error}")
+    return YES
+
+
+class _NoGroupError(Exception):
+    """Nodes are not the core of a QDQ group; says why."""
+
+
+@dataclass(frozen=True)
+class _GroupFinder:
+    """Finds the nodes of a QDQ group; `unit_of` has the units so far, None before there are any."""
+
+    index: GraphIndex
+    unit_of: Mapping[int, Unit] | None = None
+
+    def find(self, core: Collection[int]) -> list[int]:
+        """Return the other nodes of the group around some. Raise _NoGroupError if there is none."""
+        inside = set(core)
+        made = {name for node in core for name in self.index.nodes[node].output if name}
+        entering = (name for node in core for name in self._activations(node) if name not in made)
+        around: dict[int, None] = {}
+        for name in dict.fromkeys(entering):
+            if not self.index.is_constant(name) and may_be_float(self.index, name):
+                around[self._dequantize_of(name, inside)] = None
+        for name in sorted(made, key=lambda name: self.index.producers[name]):
+            readers = self.index.consumers.get(name, ())
+            leaves = name in self.index.outputs or not inside.issuperset(readers)
+            if leaves and may_be_float(self.index, name):
+                around.update(dict.fromkeys(self._quantize_of(name, inside)))
+        if not around and not any(is_qdq_node(self.index.nodes[node]) for node in core):
+            raise _NoGroupError("nothing that it reads or makes is quantized")
+        return list(around)
+
+    def _activations(self, number: int) -> Sequence[str]:
+        """Return the inputs of a node that must be quantized: all but its own scale and zero point."""
+        node = self.index.nodes[number]
+        return node.input[:1] if is_qdq_node(node) else self.index.reads[number]
+
+    def _dequantize_of(self, name: str, inside: set[int]) -> int:
+        """Return the DequantizeLinear that makes an input for the group alone."""
+        producer = self.index.producers.get(name, -1)
+        if producer < 0:
+            raise _NoGroupError(
+                f"its input '{name}' comes from outside the graph, not from a DequantizeLinear"
+            )
+        node = self.index.nodes[producer]
+        if not is_dequantize(node):
+            maker = describe_node(node)
+            raise _NoGroupError(f"its input '{name}' is made by {maker}, not by a DequantizeLinear")
+        readers = [user for user in self.index.consumers[name] if user not in inside]
+        if readers:
+            reader = describe_node(self.index.nodes[readers[0]])
+            raise _NoGroupError(f"its input '{name}' is read by {reader}, too")
+        if name in self.index.outputs:
+            raise _NoGroupError(f"its input '{name}' is an output of the graph, too")
+        self._require_free(producer)
+        return producer
+
+    def _quantize_of(self, name: str, inside: set[int]) -> Iterator[int]:
+        """Yield the QuantizeLinear nodes that alone read an output."""
+        if name in self.index.outputs:
+            raise _NoGroupError(f"its output '{name}' is an output of the graph, and is not quantized")
+        for number in self.index.consumers[name]:
+            if number in inside:
+                continue
+            node = self.index.nodes[number]
+            if not is_quantize(node) or name in node.input[1:]:
+                reader = describe_node(node)
+                raise _NoGroupError(
+                    f"its output '{name}' is read by {reader}, not by a QuantizeLinear alone"
+                )
+            self._require_free(number)
+            yield number
+
+    def _require_free(self, number: int) -> None:
+        if self.unit_of is None:
+            return
+        unit = self.unit_of.get(number)
+        if unit is None or len(unit.nodes) > 1:
+            node = describe_node(self.index.nodes[number])
+            raise _NoGroupError(f"{node} belongs to another composite")

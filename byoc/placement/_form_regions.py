@@ -1,0 +1,296 @@
+"""Launch schedule of several accelerators by majority merge.
+
+Forming regions, the units that are compiled and launched as one, from labels.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from byoc.placement._problem import UNLIMITED, Bools, Ints, Problem
+
+
+def schedule_launches(problem: Problem, labels: Ints) -> Ints:
+    """Return the launch that each unit is part of or follows, int64 (units,), from 1 on.
+    A launch takes all units that its device can run by then. The next launch goes to a device on which
+    all units are ready that still have the most launches of that device ahead: such a launch is needed
+    in any case, and waiting would not add such units. If there is no such device, the one with the
+    largest share of them ready is launched (majority merge, as for shortest common supersequences: Jiang
+    and Li, SIAM Journal on Computing 24, 1995).
+    """
+    return _LaunchSchedule(problem, labels).assign_slots()
+
+
+@dataclass(eq=False)
+class _LaunchSchedule:
+    problem: Problem
+    labels: Ints
+    after: list[list[int]] = field(init=False)
+    height: list[int] = field(init=False)
+    """Launches of its own device from each unit to the end, its own included."""
+
+    def __post_init__(self) -> None:
+        source, target = self.problem.edges
+        begin = np.searchsorted(source, np.arange(self.problem.units + 1)).tolist()
+        following = target.tolist()
+        self.after = [following[begin[u] : begin[u + 1]] for u in range(self.problem.units)]
+        self.device = self.labels.tolist()
+        self.height = self._heights()
+        # For each unit, its predecessors that neither ran nor are ready on its own device.
+        self.blocked = np.bincount(target, minlength=self.problem.units).tolist()
+        self.ready: list[list[int]] = [[] for _ in range(1 + self.problem.devices)]
+
+    def _heights(self) -> list[int]:
+        height = [0] * self.problem.units
+        for d in range(1, 1 + self.problem.devices):
+            beyond = [0] * self.problem.units
+            for unit in range(self.problem.units - 1, -1, -1):
+                here = self.device[unit] == d
+                most = 0
+                for other in self.after[unit]:
+                    most = max(most, beyond[other] + (not here and self.device[other] == d))
+                beyond[unit] = most
+                if here:
+                    height[unit] = most + 1
+        return height
+
+    def assign_slots(self) -> Ints:
+        devices = range(1, 1 + self.problem.devices)
+        most = max(self.height, default=0) + 1
+        left = [[0] * (most + 1) for _ in range(1 + self.problem.devices)]
+        for unit, d in enumerate(self.device):
+            left[d][self.height[unit]] += 1
+        top = [most] * (1 + self.problem.devices)
+        slot = [0] * self.problem.units
+        begins = [not count for count in self.blocked]
+        for unit in range(self.problem.units):
+            if begins[unit]:
+                self._release(unit, 0, slot)
+        launch = 0
+        while any(self.ready):
+            for d in devices:
+                while top[d] and not left[d][top[d]]:
+                    top[d] -= 1
+
+            def share(d: int) -> float:
+                high = sum(self.height[unit] == top[d] for unit in self.ready[d])
+                return high / left[d][top[d]] if top[d] else 0.0
+
+            chosen = max((d for d in devices if self.ready[d]), key=lambda d: (share(d), -d))
+            launch += 1
+            members, self.ready[chosen] = self.ready[chosen], []
+            for unit in members:
+                left[chosen][self.height[unit]] -= 1
+                slot[unit] = launch
+            for unit in members:
+                self._finish(unit, launch, slot)
+        return np.array(slot, np.int64)
+
+    def _release(self, unit: int, launch: int, slot: list[int]) -> None:
+        """Mark a unit as ready, or run it if it is on the host, then the successors this frees."""
+        stack = [unit]
+        while stack:
+            unit = stack.pop()
+            d = self.device[unit]
+            if not d:
+                slot[unit] = launch
+                for other in self.after[unit]:
+                    self.blocked[other] -= 1
+                    if not self.blocked[other]:
+                        stack.append(other)
+                continue
+            self.ready[d].append(unit)
+            for other in self.after[unit]:
+                if self.device[other] == d:
+                    self.blocked[other] -= 1
+                    if not self.blocked[other]:
+                        stack.append(other)
+
+    def _finish(self, unit: int, launch: int, slot: list[int]) -> None:
+        d = self.device[unit]
+        for other in self.after[unit]:
+            if self.device[other] == d:
+                continue  # in the same launch, or unblocked by another unit
+            self.blocked[other] -= 1
+            if not self.blocked[other]:
+                self._release(other, launch, slot)
+
+
+def form_regions(problem: Problem, labels: Ints) -> Ints:
+    """Return the region of every unit, int64 (units,): -1 on the host, else 0.. in launch order.
+    Time is divided into slots: each slot belongs to one accelerator, in turn, and the host runs between
+    slots. Every unit goes into the earliest slot of its device that its inputs allow,
+
+        slot[v] = the least slot of v's device, from slot[u] + (u on host) on, over all edges u -> v
+        slot[v] = max of slot[u]                                                   for v on the host
+
+    The accelerator units of one slot are a *phase*. With one accelerator this is the closed form
+    `max(slot[u] + (u on host and v placed))`, and no set of regions is smaller: a path that leaves the
+    accelerator and returns to it forces each step up. With several, the smallest set of phases contains
+    the shortest common supersequence, which is NP-hard for two or more (Räihä and Ukkonen, Theoretical
+    Computer Science 16, 1981): the cyclic schedules that start with each device are tried, and the one
+    of `patient_slots`; the least launch cost wins, then the fewest regions. The result has at most
+    `devices` times as many phases as the best.
+
+    No contraction is cyclic: `2 * slot + (on host)` never decreases along an edge, so a cycle would have
+    to keep one value, that is, stay in a single phase or on the host.
+
+    A phase with more nodes than a region may have is divided in topological order.
+
+    If regions must be connected, a phase is split into its weakly connected components. This stays
+    acyclic: a cycle of the finer contraction, mapped to the coarser acyclic one, would have to stay
+    inside one phase, and no edge joins two components of a phase. The number of such regions need not be
+    minimal: a unit may be in an earlier phase than the only neighbour it could have joined.
+    """
+    used = np.unique(labels[labels > 0])
+    if not used.size:
+        return np.full(problem.units, -1, np.int64)
+    slots = [_assign_slots(problem, labels, np.roll(used, -start)) for start in range(len(used))]
+    if used.size > 1:
+        slots.append(schedule_launches(problem, labels))
+    candidates = (_number_regions(problem, labels, each) for each in slots)
+    return min(candidates, key=lambda regions: _launch_cost(problem, labels, regions))
+
+
+def form_levelled_regions(
+    problem: Problem, labels: Ints, together: list[tuple[int, ...]]
+) -> Ints | None:
+    """Return the fewest phases of one accelerator that keep given units together, int64 (units,).
+
+    Each tuple of `together` shares one level of the closed form of `form_regions`. None if that is
+    impossible because a path between such units leaves the accelerator and returns.
+    """
+    source, target = problem.edges
+    step = (labels[source] == 0) & (labels[target] > 0)
+    edges = list(zip(source.tolist(), target.tolist(), step.tolist(), strict=True))
+    level = (labels > 0).astype(np.int64).tolist()
+    for _ in range(problem.units + 1):
+        before = list(level)
+        for u, v, up in edges:
+            level[v] = max(level[v], level[u] + up)
+        for members in together:
+            highest = max(level[member] for member in members)
+            for member in members:
+                level[member] = highest
+        if level == before:
+            return _number_regions(problem, labels, np.array(level, np.int64))
+    return None
+
+
+def is_contraction_acyclic(problem: Problem, regions: Ints) -> bool:
+    """Return whether the graph stays acyclic when each region is contracted to one node.
+
+    `regions` is int64 (units,); units of region -1 stay single. Computed from strongly connected
+    components, independently of how the regions were formed.
+    """
+    count = int(regions.max(initial=-1)) + 1
+    node = np.where(regions >= 0, regions, count + np.arange(problem.units))
+    source, target = (node[side] for side in problem.edges)
+    crossing = source != target
+    return find_components(count + problem.units, source[crossing], target[crossing], "strong")[0] == (
+        count + problem.units
+    )
+
+
+def find_region_components(problem: Problem, regions: Ints) -> Ints:
+    """Return the connected component of its region that each unit is in, int64 (units,)."""
+    source, target = problem.edges
+    joined = (regions[source] >= 0) & (regions[source] == regions[target])
+    return find_components(problem.units, source[joined], target[joined], "weak")[1]
+
+
+def _assign_slots(problem: Problem, labels: Ints, schedule: Ints) -> Ints:
+    """Return the slot of every unit; `schedule` are the devices in the order of their slots."""
+    first_of_device = np.zeros(1 + problem.devices, np.int64)
+    first_of_device[schedule] = 1 + np.arange(len(schedule))
+    first = first_of_device[labels]
+    source, target = problem.edges
+    returns = (labels[source] == 0) & (labels[target] > 0)
+    # Host units fit in any slot: rounding up to a multiple of 1 changes nothing.
+    period = np.where(labels[target] > 0, len(schedule), 1)
+    slot: list[int] = first.tolist()
+    # Edges are sorted by source in topological order, so slot[u] is final when it is read.
+    for u, v, step, every, origin in zip(
+        source.tolist(),
+        target.tolist(),
+        returns.tolist(),
+        period.tolist(),
+        first[target].tolist(),
+        strict=True,
+    ):
+        least = slot[u] + step
+        least += (origin - least) % every
+        slot[v] = max(slot[v], least)
+    return np.array(slot, np.int64)
+
+
+def _number_regions(problem: Problem, labels: Ints, slots: Ints) -> Ints:
+    """Number the phases, or their components if regions must be connected, in launch order."""
+    source, target = problem.edges
+    needs_connection = np.append(False, problem.connected)[labels]
+    joined: Bools = needs_connection[source] & (labels[source] == labels[target])
+    joined &= slots[source] == slots[target]
+    _, component = find_components(problem.units, source[joined], target[joined], "weak")
+    placed = np.flatnonzero(labels > 0)
+    # One key per region: components count from 1, and unsplit phases have component 0.
+    key = slots * (problem.units + 1) + np.where(needs_connection, component + 1, 0)
+    key = _split_large_phases(problem, labels, key, placed)
+    _, first, region = np.unique(key[placed], return_index=True, return_inverse=True)
+    order = np.lexsort((placed[first], slots[placed[first]]))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    regions = np.full(problem.units, -1, np.int64)
+    regions[placed] = number[region]
+    return regions
+
+
+def _split_large_phases(problem: Problem, labels: Ints, key: Ints, placed: Ints) -> Ints:
+    """Return finer keys where a region has more nodes than its device accepts.
+    Such a region is divided in topological order, and each part again into its components if regions
+    must be connected. Edges inside it lead from earlier parts to later ones only, so the contraction
+    stays acyclic.
+    """
+    most = np.append(UNLIMITED, problem.max_nodes)[labels]
+    if not (most[placed] < UNLIMITED).any():
+        return key
+    _, region = np.unique(key[placed], return_inverse=True)
+    nodes = np.bincount(region, weights=problem.size[placed])
+    part, filled = np.zeros(problem.units, np.int64), dict[int, tuple[int, int]]()
+    for unit, number in zip(placed.tolist(), region.tolist(), strict=True):
+        if nodes[number] > most[unit]:
+            begun, full = filled.get(number, (0, 0))
+            size = int(problem.size[unit])
+            begun, full = (begun + 1, size) if full + size > most[unit] else (begun, full + size)
+            filled[number] = begun, full
+            part[unit] = begun
+    finer = np.full(problem.units, -1, np.int64)
+    finer[placed] = region * (problem.units + 1) + part[placed]
+    source, target = problem.edges
+    joined = np.append(False, problem.connected)[labels][source] & (finer[source] == finer[target])
+    _, component = find_components(problem.units, source[joined], target[joined], "weak")
+    # Parts that need not be connected are not split into components.
+    apart = np.where(np.append(False, problem.connected)[labels], component + 1, 0)
+    _, dense = np.unique(finer, return_inverse=True)
+    return dense * (problem.units + 1) + apart
+
+
+def _launch_cost(problem: Problem, labels: Ints, regions: Ints) -> tuple[float, int]:
+    device = np.zeros(int(regions.max()) + 1, np.int64)
+    device[regions[regions >= 0]] = labels[regions >= 0]
+    per_device = np.bincount(device, minlength=1 + problem.devices)[1:]
+    return float(per_device @ problem.launch), len(device)
+
+
+def find_components(
+    nodes: int, source: Ints, target: Ints, connection: Literal["weak", "strong"]
+) -> tuple[int, Ints]:
+    """Return the number of weakly or strongly connected components, and each node's, int64 (nodes,).
+
+    `source` and `target` are the ends of the edges, int64 (edges,).
+    """
+    graph = coo_array((np.ones(len(source), np.int8), (source, target)), shape=(nodes, nodes))
+    count, component = connected_components(graph.tocsr(), connection=connection)
+    return int(count), component.astype(np.int64)

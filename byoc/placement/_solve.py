@@ -1,0 +1,208 @@
+"""Validation of a strategy's answer before it is used.
+
+Running a strategy, which may be third-party code, and checking its answer.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from numbers import Integral, Real
+
+import numpy as np
+
+from byoc.errors import InputError, describe_error, must_propagate, shorten_text
+from byoc.placement._canonical_order import order_canonically, restore_order
+from byoc.placement._form_regions import find_region_components, is_contraction_acyclic
+from byoc.placement._fusions import are_fusions_acyclic
+from byoc.placement._hard_limits import find_broken_limit
+from byoc.placement._placement_cost import Cost, evaluate
+from byoc.placement._problem import Ints, Problem
+from byoc.placement._strategy import Placement, Strategy, describe_ignored, strategy_display_name
+
+
+def find_violation(problem: Problem, placement: object) -> str:
+    """Return a sentence on the first fault of a strategy's answer to a problem; empty if it is valid."""
+    if not isinstance(placement, Placement):
+        return f"it gave a {type(placement).__name__} instead of a Placement"
+    # Each check relies on the ones before it.
+    checks = (
+        _check_types,
+        _check_arrays,
+        _check_labels,
+        _check_regions,
+        _check_limits,
+        _check_fusions,
+        _check_cost,
+    )
+    return next((wrong for check in checks if (wrong := check(problem, placement))), "")
+
+
+def _check_types(_: Problem, placement: Placement) -> str:
+    cost, bound = placement.cost, placement.bound
+    if not isinstance(placement.notes, (tuple, list)) or not all(
+        isinstance(note, str) for note in placement.notes
+    ):
+        return "its notes are not a tuple of texts"
+    if not isinstance(placement.why_host, str):
+        return "its why_host is not a text"
+    if not isinstance(placement.fusions, (tuple, list)) or not all(
+        isinstance(number, Integral) for number in placement.fusions
+    ):
+        return "its fusions are not a tuple of whole numbers"
+    if not isinstance(cost, Cost) or not all(
+        _is_number(part) for part in (cost.execution, cost.transfer, cost.launch, cost.saved)
+    ):
+        return "its cost is not a Cost of numbers"
+    if bound is not None and not (_is_number(bound) and 0 <= bound < math.inf):
+        value = f" {float(bound):g}" if _is_number(bound) else ""
+        return f"its bound{value} is not a number of seconds, 0 or more, nor None"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_arrays(problem: Problem, placement: Placement) -> str:
+    for name in ("labels", "regions"):
+        array = getattr(placement, name)
+        if not isinstance(array, np.ndarray) or array.dtype != np.int64:
+            return f"its {name} are not an int64 array"
+        if array.shape != (problem.units,):
+            return f"its {name} have the shape {list(array.shape)}, and there are {problem.units} units"
+    return ""
+
+
+def _check_labels(problem: Problem, placement: Placement) -> str:
+    labels = placement.labels
+    if ((labels < 0) | (labels > problem.devices)).any():
+        return f"a label is not one of 0 (the host) to {problem.devices}"
+    refused = np.flatnonzero(np.isinf(problem.seconds[np.arange(problem.units), labels]))
+    if refused.size:
+        return f"it placed unit {refused[0]} on device {labels[refused[0]]}, which refuses it"
+    return ""
+
+
+def _check_regions(problem: Problem, placement: Placement) -> str:
+    labels, regions = placement.labels, placement.regions
+    if ((regions >= 0) != (labels > 0)).any():
+        return "a unit of an accelerator has no region, or one of the host has"
+    used = np.unique(regions[regions >= 0])
+    if not np.array_equal(used, np.arange(used.size)):
+        return "its regions are not numbered 0, 1, ..."
+    if any(np.unique(labels[regions == region]).size > 1 for region in used):
+        return "a region spans several devices"
+    if not is_contraction_acyclic(problem, regions):
+        return "its regions wait for one another in a circle"
+    return ""
+
+
+def _check_limits(problem: Problem, placement: Placement) -> str:
+    scattered = np.append(False, problem.connected)[placement.labels]
+    if scattered.any():
+        component = find_region_components(problem, placement.regions)
+        regions: Ints = placement.regions[scattered]
+        pieces = len(np.unique(component[scattered]))
+        if pieces > len(np.unique(regions)):
+            return "one of its regions is not connected, and the device takes connected ones alone"
+    return find_broken_limit(problem, placement.labels, placement.regions)
+
+
+def _check_fusions(problem: Problem, placement: Placement) -> str:
+    taken: set[int] = set()
+    for number in placement.fusions:
+        if not 0 <= number < len(problem.fusions):
+            return f"it chose fusion {number}, and there are {len(problem.fusions)}"
+        fusion = problem.fusions[number]
+        members = list(fusion.members)
+        if (placement.labels[members] != fusion.device).any() or np.ptp(placement.regions[members]):
+            return f"it chose fusion {number}, which is not in one region of device {fusion.device}"
+        if not taken.isdisjoint(members):
+            return f"it chose fusion {number}, which overlaps another that it chose"
+        taken.update(members)
+    if placement.fusions and not are_fusions_acyclic(problem, list(placement.fusions)):
+        return "the fusions it chose wait for one another in a circle"
+    return ""
+
+
+def _check_cost(problem: Problem, placement: Placement) -> str:
+    fusions = tuple(placement.fusions)
+    try:
+        total = evaluate(problem, placement.labels, placement.regions, fusions).total
+    except OverflowError:
+        total = math.inf
+    if not (math.isfinite(total) and math.isfinite(placement.cost.total)):
+        return "its cost is not finite"
+    if placement.bound is not None and placement.bound > total:
+        return f"its bound {placement.bound:g} s is above its own total {total:g} s"
+    return ""
+
+
+_MOST_CHARACTERS = 1000
+_MOST_NOTES = 20
+
+
+def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) -> Placement:
+    """Return a strategy's placement, checked, and independent of the order of units and tensors.
+
+    `names` are distinct names of the units; they define the canonical order, and error messages use
+    them. The notes of the placement include a sentence on each requirement that the strategy ignores.
+    Raises InputError if the strategy fails, or if its placement is invalid or breaks a limit.
+    """
+    name = strategy_display_name(strategy)
+    ordered, order = order_canonically(problem, names)
+    ignored = describe_ignored(strategy, ordered)
+    placement = run_strategy(strategy, ordered)
+    wrong = find_violation(ordered, placement)
+    if wrong or not isinstance(placement, Placement):
+        in_order = [names[unit] for unit in order.tolist()]
+        sentence = re.sub(r"\bunit (\d+)", lambda found: f"unit '{in_order[int(found[1])]}'", wrong)
+        # A cost that the strategy ignores cannot be the reason.
+        limits = replace(ordered, launch=np.zeros_like(ordered.launch), fusions=())
+        reasons = "; ".join(describe_ignored(strategy, limits))
+        raise InputError(f"strategy {name}: {sentence}" + (f" ({reasons})" if reasons else ""))
+    placement = normalize_placement(ordered, placement)
+    notes = (*placement.notes, *(f"strategy {name}: {sentence}" for sentence in ignored))
+    return replace(restore_order(ordered, placement, order), notes=tuple(dict.fromkeys(notes)))
+
+
+def run_strategy(strategy: Strategy, problem: Problem) -> object:
+    """Return a strategy's answer to a problem, unchecked (see `objection`).
+
+    The strategy gets a read-only copy, so that it cannot change `problem`. Raises InputError if it
+    fails; an attempt to exit the program is a failure too.
+    """
+    try:
+        return strategy.solve(_read_only_copy(problem))
+    except BaseException as error:  # a plug-in can fail in any way
+        if must_propagate(error):
+            raise
+        raise InputError(
+            f"strategy {strategy_display_name(strategy)}: failed with {describe_error(error)}"
+        ) from error
+
+
+def normalize_placement(problem: Problem, placement: Placement) -> Placement:
+    """Normalise a checked placement: recompute its cost, shorten long sentences, copy its arrays."""
+    labels, regions = np.array(placement.labels), np.array(placement.regions)
+    fusions = tuple(int(number) for number in placement.fusions)
+    return replace(
+        placement,
+        labels=labels,
+        regions=regions,
+        cost=evaluate(problem, labels, regions, fusions),
+        bound=None if placement.bound is None else float(placement.bound),
+        notes=tuple(shorten_text(note, _MOST_CHARACTERS) for note in placement.notes[:_MOST_NOTES]),
+        why_host=shorten_text(placement.why_host, _MOST_CHARACTERS),
+        fusions=fusions,
+    )
+
+
+def _read_only_copy(problem: Problem) -> Problem:
+    """Return a deep copy of a problem with read-only arrays."""
+    own = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    copies = {name: array.copy() for name, array in own.items() if isinstance(array, np.ndarray)}
+    for array in copies.values():
+        array.setflags(write=False)
+    return replace(problem, **copies, fusions=tuple(replace(fusion) for fusion in problem.fusions))

@@ -1,0 +1,148 @@
+"""The strategy protocol, and the placement that a strategy returns."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from byoc.errors import InputError, shorten_text
+from byoc.placement._form_regions import form_regions
+from byoc.placement._fusions import choose_fusions
+from byoc.placement._placement_cost import Cost, evaluate
+from byoc.placement._problem import UNLIMITED, Ints, Problem
+
+# More than the rounding errors by which two sums of the same costs can differ.
+_ROUNDING = 2.0**-48
+_LONGEST_NAME = 80
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """The device and the region of every unit, and the resulting cost."""
+
+    labels: Ints
+    """int64 (units,): the device of each unit, 0 = host."""
+    regions: Ints
+    """int64 (units,): the region of each unit, -1 = host, numbered in launch order."""
+    cost: Cost
+    bound: float | None = None
+    """Lower bound in seconds on the total of any placement; None if the strategy proves none."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what the strategy did not take into account."""
+    why_host: str = "the strategy left it on the host"
+    """The reason why units that an accelerator accepts are on the host."""
+    fusions: tuple[int, ...] = ()
+    """The chosen fusions of the problem, in rising order."""
+
+    @classmethod
+    def from_labels(  # noqa: PLR0913, PLR0917 - the parts of a placement
+        cls,
+        problem: Problem,
+        labels: Ints,
+        bound: float | None = None,
+        notes: tuple[str, ...] = (),
+        why_host: str = why_host,
+        regions: Ints | None = None,
+        fusions: tuple[int, ...] | None = None,
+    ) -> Self:
+        """Build a placement from `labels`, int64 (units,), and compute its cost.
+        Forms the regions and chooses the fusions that are not given. `bound`, 0 or more, is lowered by
+        the rounding error of a sum.
+        """
+        if regions is None:
+            regions = form_regions(problem, labels)
+        if fusions is None:
+            fusions = choose_fusions(problem, labels, regions)
+        cost = evaluate(problem, labels, regions, fusions)
+        proven = None if bound is None else max(bound * (1 - _ROUNDING), 0.0)
+        return cls(labels, regions, cost, proven, notes, why_host, fusions)
+
+
+CHEAPER_ON_HOST = "the host is cheaper once moving the data is counted"
+
+LAUNCH = "launch"
+MUST = "must"
+REGION_SIZE = "region size"
+REGION_COUNT = "region count"
+CAPACITY = "capacity"
+FUSIONS = "fusions"
+SEVERAL_DEVICES = "several devices"
+CONNECTED = "connected"
+ALL_REQUIREMENTS = frozenset(
+    {LAUNCH, MUST, REGION_SIZE, REGION_COUNT, CAPACITY, FUSIONS, SEVERAL_DEVICES, CONNECTED}
+)
+"""All requirements that a strategy can take into account beyond execution and transfer."""
+
+
+class Strategy(Protocol):
+    """Turns a problem into a placement; usually a frozen dataclass whose fields are its options.
+    The optional attribute `honours: frozenset[str]`, a subset of `EVERYTHING`, lists the requirements
+    that the strategy takes into account beyond execution and transfer; without it, none.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that users select it by."""
+        ...
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return a placement; raise InputError if the strategy cannot solve such a problem."""
+        ...
+
+
+def solve_applicable(problem: Problem, strategies: Iterable[Strategy]) -> Iterator[Placement]:
+    """Yield the placements of the strategies that can solve a problem."""
+    for strategy in strategies:
+        with suppress(InputError):
+            yield strategy.solve(problem)
+
+
+_SENTENCES = {
+    LAUNCH: "launches played no part in the choice",
+    MUST: "it was not told that some units must be on an accelerator",
+    REGION_SIZE: "it was not told how many nodes a region may have",
+    REGION_COUNT: "it was not told how many regions a device may have",
+    CAPACITY: "it was not told how much memory a device has",
+    FUSIONS: "what units save by running as one played no part in the choice",
+    SEVERAL_DEVICES: "it is made for one accelerator",
+    CONNECTED: "it was not told that regions must be connected",
+}
+
+
+def strategy_display_name(strategy: object) -> str:
+    """Return the name of a strategy for messages."""
+    own = type(strategy).__name__
+    try:
+        return shorten_text(str(getattr(strategy, "name", own)), _LONGEST_NAME) or own
+    except Exception:  # a property of a plug-in can fail
+        return own
+
+
+def find_requirements(problem: Problem) -> frozenset[str]:
+    """Return the requirements of a problem beyond execution and transfer, a subset of `EVERYTHING`."""
+    requirements = {
+        LAUNCH: problem.launch.any(),
+        MUST: problem.must.any(),
+        REGION_SIZE: (problem.min_nodes > 1).any() or (problem.max_nodes < UNLIMITED).any(),
+        REGION_COUNT: (problem.max_regions < UNLIMITED).any(),
+        CAPACITY: (problem.capacity < float("inf")).any(),
+        FUSIONS: bool(problem.fusions),
+        SEVERAL_DEVICES: problem.devices > 1,
+        CONNECTED: problem.connected.any(),
+    }
+    return frozenset(name for name, present in requirements.items() if present)
+
+
+def describe_ignored(strategy: Strategy, problem: Problem) -> tuple[str, ...]:
+    """Return a sentence for each requirement of the problem that the strategy ignores.
+
+    Raises InputError if `honours` is not a set of names.
+    """
+    honours: object = None
+    with suppress(Exception):  # a property of a plug-in can fail
+        honours = getattr(strategy, "honours", frozenset())
+    if not isinstance(honours, (frozenset, set, tuple, list)):
+        raise InputError(
+            f"strategy {strategy_display_name(strategy)}: its honours are not a set of names"
+        )
+    return tuple(_SENTENCES[need] for need in sorted(find_requirements(problem)) if need not in honours)

@@ -1,0 +1,15 @@
+"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+
+from byoc.placement.solvers._branch_and_cut import (
+    build_incumbent,
+    find_incumbent,
+    select_best,
+    solve_exactly,
+)
+from byoc.placement.solvers._forest import ForestSolver, build_induced_forest, build_spanning_forest
+from byoc.placement.solvers._host_device_cut import HostDeviceCuts, find_persistent_sides
+from byoc.placement.solvers._lagrangian import LagrangianRelaxation
+from byoc.placement.solvers._list_scheduling import InferenceSchedule, ListScheduler, renumber_regions
+from byoc.placement.solvers._makespan_bound import makespan_lower_bound
+from byoc.placement.solvers._makespan_search import SearchState, improve_state, keeps_limits
+from byoc.placement.solvers._neighbours import Neighbours

@@ -1,0 +1,276 @@
+"""Incumbents: first feasible placements by simple heuristics.
+
+The optimal placement and its proof, by mixed integer programs solved with HiGHS.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from byoc.placement._form_regions import find_components, form_levelled_regions, form_regions
+from byoc.placement._fusions import are_fusions_acyclic
+from byoc.placement._hard_limits import find_broken_limit, repair_labels
+from byoc.placement._problem import UNLIMITED, Floats, Ints, Problem
+from byoc.placement._strategy import CHEAPER_ON_HOST, Placement
+from byoc.placement.solvers._launch_milp import build_launch_milp
+from byoc.placement.solvers._milp_builder import MilpBuilder, MilpSolution
+from byoc.placement.solvers._placement_milp import build_placement_milp, remove_isolated_units
+
+
+def build_incumbent(problem: Problem, labels: Ints, bound: float | None = None) -> Placement | None:
+    """Return a placement of labels, repaired if they break a limit; None if that fails."""
+    placement = Placement.from_labels(problem, labels, bound, why_host=CHEAPER_ON_HOST)
+    if not find_broken_limit(problem, labels, placement.regions):
+        return placement
+    placement = Placement.from_labels(
+        problem, repair_labels(problem, labels), bound, why_host=CHEAPER_ON_HOST
+    )
+    return None if find_broken_limit(problem, placement.labels, placement.regions) else placement
+
+
+def select_best(placements: Iterable[Placement | None]) -> Placement | None:
+    """Return the placement of least cost, the first of equals; None if there is none."""
+    best: Placement | None = None
+    for placement in placements:
+        if placement is not None and (best is None or placement.cost.total < best.cost.total):
+            best = placement
+    return best
+
+
+def find_incumbent(problem: Problem) -> Placement | None:
+    """Return the best of host only, each accelerator where possible, and the fastest device per unit."""
+    host = np.zeros(problem.units, np.int64)
+    labels = [host]
+    for d in range(1, 1 + problem.devices):
+        labels.append(np.where(problem.allowed[:, d], d, host))
+        labels.append(np.where(problem.costs[:, d] < problem.costs[:, 0], d, host))
+    labels.append(problem.costs.argmin(axis=1).astype(np.int64))
+    return select_best(build_incumbent(problem, each) for each in labels)
+
+
+# A relative gap that the tolerances of the solver may hide; below it a placement is optimal.
+OPTIMALITY_GAP = 1e-9
+# Entries of the launch program's largest variable: beyond that it is too slow to be useful.
+_MOST_MEMBERS = 1200
+
+# Factors on launch costs that give fewer regions, and how often small regions are dissolved.
+_LAUNCH_FACTORS = (1.0, 4.0, 16.0)
+_MOST_TRIES = 6
+
+_UNPROVEN = "launches and limits of regions are proven in part only: the bound leaves out the rest"
+_STOPPED = "the search was stopped before the optimum was proven"
+
+
+def solve_exactly(
+    problem: Problem, known: Placement | None, seconds: float | None, nodes: int | None
+) -> Placement | None:
+    """Return the best placement found with its lower bound; None if there is none or none was found.
+    `known` is a placement to start from. `seconds` limits the whole search and `nodes` the
+    branch-and-bound nodes of each program; None = no limit.
+    """
+    try:
+        problem = remove_isolated_units(problem)
+    except ValueError:  # no region is possible for a unit that must be on an accelerator
+        return None
+    search = _MilpSearch(problem, seconds, nodes, time.monotonic())
+    best, solution = search.solve_by_levels(known)
+    bound = solution.bound
+    exact = _is_exact(problem)
+    if _can_improve(best, solution) and (problem.min_nodes > 1).any():
+        best = search.avoid_small_regions(best)
+    if not exact and _can_improve(best, solution):
+        launches = search.bound_launches(best)
+        if problem.units * problem.devices * launches <= _MOST_MEMBERS:
+            best, solution = search.solve_by_launches(best, launches)
+            bound, exact = max(bound, solution.bound), True
+    if best is None:
+        return None
+    notes: tuple[str, ...] = ()
+    if not solution.solved:
+        notes = (_STOPPED,)
+    elif not exact and _can_improve(best, solution):
+        notes = (_UNPROVEN,)
+    return replace(best, bound=max(0.0, min(bound, best.cost.total)), notes=notes)
+
+
+def _is_exact(problem: Problem) -> bool:
+    """Return whether `placement_program` states the problem exactly rather than a relaxation."""
+    counts = (problem.launch > 0) | (problem.max_regions < UNLIMITED)
+    sized = (problem.min_nodes > 1) | (problem.max_nodes < UNLIMITED)
+    if not counts.any() and not sized.any() and not problem.fusions:
+        return True
+    return problem.devices == 1 and not problem.connected[0] and not sized[0]
+
+
+def _can_improve(best: Placement | None, solution: MilpSolution) -> bool:
+    """Return whether a better placement may exist, within tolerances."""
+    if best is None:
+        return solution.bound < np.inf
+    return best.cost.total - solution.bound - solution.slack > OPTIMALITY_GAP * best.cost.total
+
+
+def _total_cost(best: Placement | None) -> float:
+    return np.inf if best is None else best.cost.total
+
+
+@dataclass(frozen=True, eq=False)
+class _MilpSearch:
+    """A problem and its search budget: seconds in all, branch-and-bound nodes for each program."""
+
+    problem: Problem
+    seconds: float | None
+    nodes: int | None
+    start: float
+
+    def solve_by_levels(self, best: Placement | None) -> tuple[Placement | None, MilpSolution]:
+        """Return the better placement and the solution of the program over levels."""
+        problem = self.problem
+        program, columns, constant = build_placement_milp(problem, _count_placeable_units(problem))
+        solution, chosen = self._solve_with_acyclic_fusions(
+            program, columns.fused, constant, _total_cost(best)
+        )
+        if solution.values is None:
+            return best, solution
+        labels = _read_labels(solution.values[columns.placed])
+        found = [build_incumbent(problem, labels), _keep_fusions_together(problem, labels, chosen)]
+        return select_best([best, *found]), solution
+
+    def avoid_small_regions(self, best: Placement | None) -> Placement | None:
+        """Return the better placement after avoiding regions that are too small, in two ways.
+        More expensive launches give fewer regions; and units that ended in a region that is too small
+        are refused by their device, and the rest is placed again.
+        """
+        problem = self.problem
+        best = select_best([best, find_incumbent(problem)])
+        for factor in _LAUNCH_FACTORS:
+            variant = replace(problem, launch=problem.launch * factor)
+            labels = self._solve_labels(variant)
+            for _ in range(_MOST_TRIES):
+                if labels is None:
+                    break
+                best = select_best([best, build_incumbent(problem, labels)])
+                movable = _units_of_small_regions(problem, labels)
+                if not movable.size:
+                    break
+                seconds = variant.seconds.copy()
+                seconds[movable, labels[movable]] = np.inf
+                variant = replace(variant, seconds=seconds, fusions=())
+                labels = self._solve_labels(variant)
+        return best
+
+    def _solve_labels(self, problem: Problem) -> Ints | None:
+        program, columns, constant = build_placement_milp(problem, _count_placeable_units(problem))
+        solution, _ = self._solve_with_acyclic_fusions(program, columns.fused, constant, np.inf)
+        return None if solution.values is None else _read_labels(solution.values[columns.placed])
+
+    def solve_by_launches(
+        self, best: Placement | None, launches: int
+    ) -> tuple[Placement | None, MilpSolution]:
+        """Return the better placement and the solution of the program over a sequence of launches."""
+        program, columns, constant = build_launch_milp(self.problem, launches)
+        solution, chosen = self._solve_with_acyclic_fusions(
+            program, columns.fused, constant, _total_cost(best)
+        )
+        if solution.values is None:
+            return best, solution
+        found = Placement.from_labels(
+            self.problem,
+            _read_labels(solution.values[columns.placed]),
+            why_host=CHEAPER_ON_HOST,
+            regions=columns.read_regions(solution.values),
+            fusions=chosen,
+        )
+        if find_broken_limit(self.problem, found.labels, found.regions):
+            return best, solution
+        return select_best([best, found]), solution
+
+    def bound_launches(self, best: Placement | None) -> int:
+        """Return a number of launches that no better placement exceeds."""
+        problem = self.problem
+        most = _count_placeable_units(problem)
+        most = min(most, int(np.minimum(problem.max_regions, UNLIMITED // (1 + problem.devices)).sum()))
+        cheapest = float(problem.launch.min(initial=np.inf))
+        if best is None or not cheapest > 0 or problem.fusions:
+            return most
+        program, _, constant = build_placement_milp(problem, most, count_launches=False)
+        least = program.solve(constant, np.inf, self._remaining_seconds(), self.nodes).bound
+        if not np.isfinite(least):
+            return most
+        return max(1, min(most, int((best.cost.total - least) / cheapest * (1 + OPTIMALITY_GAP)) + 1))
+
+    def _remaining_seconds(self) -> float | None:
+        """Return the remaining seconds, None if there is no limit."""
+        return None if self.seconds is None else max(0.0, self.seconds - time.monotonic() + self.start)
+
+    def _solve_with_acyclic_fusions(
+        self, program: MilpBuilder, fused: Ints, constant: float, most: float
+    ) -> tuple[MilpSolution, tuple[int, ...]]:
+        """Solve a program, and again while the chosen fusions form a cycle."""
+        while True:
+            solution = program.solve(constant, most, self._remaining_seconds(), self.nodes)
+            if solution.values is None or not fused.size:
+                return solution, ()
+            values = solution.values[fused].reshape(len(fused), -1)
+            chosen = np.flatnonzero(values.max(axis=1) > 0.5).tolist()
+            if are_fusions_acyclic(self.problem, chosen):
+                return solution, tuple(chosen)
+            for cycle in _fusion_cycles(self.problem, chosen):
+                program.add_row(len(cycle) - 1, fused[cycle].ravel(), 1)
+
+
+def _keep_fusions_together(problem: Problem, labels: Ints, chosen: tuple[int, ...]) -> Placement | None:
+    """Return the placement with each chosen fusion in one region, None if that is impossible."""
+    if not chosen or problem.devices > 1 or problem.connected.any():
+        return None
+    regions = form_levelled_regions(problem, labels, [problem.fusions[i].members for i in chosen])
+    if regions is None or find_broken_limit(problem, labels, regions):
+        return None
+    # A phase with too many nodes may have been divided.
+    if any(np.ptp(regions[list(problem.fusions[number].members)]) for number in chosen):
+        return None
+    return Placement.from_labels(
+        problem, labels, why_host=CHEAPER_ON_HOST, regions=regions, fusions=chosen
+    )
+
+
+def _units_of_small_regions(problem: Problem, labels: Ints) -> Ints:
+    """Return the movable units in regions with too few nodes, int64."""
+    regions = form_regions(problem, labels)
+    placed = np.flatnonzero(labels > 0)
+    nodes = np.bincount(regions[placed], problem.size[placed])
+    small = nodes[regions[placed]] < problem.min_nodes[labels[placed] - 1]
+    movable: Ints = placed[small & ~problem.must[placed]]
+    return movable
+
+
+def _read_labels(placed: Floats) -> Ints:
+    """Return labels from float64 (units, devices), where more than 0.5 means 1."""
+    if not placed.size:
+        return np.zeros(len(placed), np.int64)
+    where = placed > 0.5
+    return np.where(where.any(axis=1), 1 + where.argmax(axis=1, keepdims=False), 0).astype(np.int64)
+
+
+def _fusion_cycles(problem: Problem, chosen: list[int]) -> list[list[int]]:
+    """Return groups of the chosen fusions that wait for one another."""
+    node = np.arange(problem.units)
+    for number in chosen:
+        members = list(problem.fusions[number].members)
+        node[members] = members[0]
+    source, target = (node[side] for side in problem.edges)
+    crossing = source != target
+    _, component = find_components(problem.units, source[crossing], target[crossing], "strong")
+    sizes = np.bincount(component)
+    cycles: dict[int, list[int]] = {}
+    for number in chosen:
+        group = int(component[problem.fusions[number].members[0]])
+        if sizes[group] > 1:
+            cycles.setdefault(group, []).append(number)
+    return list(cycles.values())
+
+
+def _count_placeable_units(problem: Problem) -> int:
+    """Return a number of regions that no device needs to exceed."""
+    return max(1, int(problem.allowed[:, 1:].any(axis=1).sum()))

@@ -1,0 +1,222 @@
+"""Persistency: units that are on the same side in every optimal placement.
+
+Minimum cut between the host and one accelerator.
+"""
+
+import math
+from functools import cached_property
+
+import numpy as np
+
+from byoc.placement._problem import Bools, Floats, Ints, Problem
+from byoc.placement.solvers._minimum_cut import CutNetwork, find_minimum_cut
+
+UNDECIDED = -1
+# More than the rounding errors of a few sums.
+_MARGIN = 2.0**-40
+
+
+def find_persistent_sides(problem: Problem, launch: float) -> Ints:
+    """Return the side of each unit that is the same in every optimum, int64 (units,).
+    1 = on the accelerator, 0 = on the host, -1 = not decided. A unit is decided if it gains more than
+    the move can cost whatever the other units do: the transfers of its tensors, and one launch, as
+    moving one unit adds at most one region. Each decision narrows the choices of other units, so this is
+    repeated until nothing changes. Counts the execution, transfers and launches of one accelerator only,
+    neither limits nor fusions.
+    """
+    gain = problem.costs[:, 0] - problem.costs[:, 1]
+    side = np.full(problem.units, UNDECIDED, np.int64)
+    transfers = _TransferBounds(problem)
+    while True:
+        joining, leaving = transfers.bounds(side)
+        margin = _MARGIN * np.abs(np.where(np.isfinite(gain), gain, 0.0))
+        free = side == UNDECIDED
+        joins = free & (gain > joining + launch + margin)
+        stays = free & (-gain > leaving + launch + margin)
+        if not (joins | stays).any():
+            return side
+        side[joins], side[stays] = 1, 0
+
+
+class _TransferBounds:
+    """The largest transfer cost that moving a unit can cause."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.has_producer = problem.producer >= 0
+        self.readers = np.diff(problem.consumer_start)
+
+    def bounds(self, side: Ints) -> tuple[Floats, Floats]:
+        """Return the largest cost of joining and of leaving the accelerator, float64 (units,) each."""
+        problem, has_producer, readers = self.problem, self.has_producer, self.readers
+        producer_side = np.where(has_producer, np.append(side, 0)[problem.producer], 0)
+        at = side[problem.consumers]
+        there, here = self._count(at == 1), self._count(at == 0)
+        down, up = problem.to_device[:, 0], problem.to_host[:, 0]
+        # A consumer has the tensor sent unless it is there already or another consumer needs it.
+        joins = np.where((producer_side != 1) & (there == 0), down, 0.0)[problem.consumed]
+        held = problem.is_output | (here > 0)
+        leaves = np.where((producer_side != 0) & ~held, up, 0.0)[problem.consumed]
+        # The producer has it sent if a consumer may be on the other side.
+        joins_made = np.where(problem.is_output | (there < readers), up, 0.0)
+        leaves_made = np.where(here < readers, down, 0.0)
+        return self._sum(joins, joins_made), self._sum(leaves, leaves_made)
+
+    def _count(self, which: Bools) -> Ints:
+        return np.bincount(self.problem.consumed[which], minlength=self.problem.tensors)
+
+    def _sum(self, read: Floats, made: Floats) -> Floats:
+        problem = self.problem
+        units = np.concatenate([problem.consumers, problem.producer[self.has_producer]])
+        cost = np.concatenate([read, made[self.has_producer]])
+        total: Floats = np.bincount(units, cost, minlength=problem.units).astype(np.float64)
+        return total
+
+
+_HOST, _DEVICE = 0, 1
+
+
+class HostDeviceCuts:
+    """The network whose cuts are the placements on the host and accelerator `device`.
+    Node 0, the source, is the host and node 1, the sink, the accelerator: an arc is cut, and paid for,
+    when its tail is on the host and its head on the accelerator. The other nodes are the undecided
+    units, and auxiliary nodes by which a tensor with several consumers is paid for once (Lawler,
+    Networks 3, 1973): `down` is on the accelerator as soon as one consumer is, `up` on the host as soon
+    as one is. Decided units are merged with the source or the sink.
+    """
+
+    def __init__(self, problem: Problem, device: int, side: Ints) -> None:
+        """Take the sides of decided units, int64 (units,), -1 = not decided."""
+        self.problem = problem
+        self.side = side
+        # With several accelerators, a unit that must be on one may be on another than this.
+        host = problem.costs[:, 0] if problem.devices == 1 else problem.seconds[:, 0]
+        self.seconds = np.column_stack([host, problem.costs[:, device]])
+        self.free = np.flatnonzero(side == UNDECIDED)
+        self.node = side.copy()
+        self.node[self.free] = 2 + np.arange(len(self.free))
+        self._size = 2 + len(self.free)
+        tail, head, cost = self._transfer_arcs(
+            problem.to_device[:, device - 1], problem.to_host[:, device - 1]
+        )
+        paid, self.tail, self.head, self.cost = _reduce_arcs(tail, head, cost)
+        self.fixed = math.fsum(paid)
+        """Cost of the transfers that every placement pays for."""
+
+    @cached_property
+    def edges(self) -> tuple[Ints, Ints]:
+        """Tail and head of every edge between units, int64 (edges,)."""
+        source, target = self.problem.edges
+        return self.node[source], self.node[target]
+
+    def solve(
+        self,
+        edge_price: Floats | None = None,
+        entry_price: Floats | None = None,
+        unit_price: Floats | None = None,
+        bits: int = 50,
+    ) -> tuple[float, Bools]:
+        """Return a lower bound of the least cost, and the units on the accelerator there, bool (units,).
+        The cost is execution plus transfer plus the multipliers: on edges from the host to the
+        accelerator, float64 (edges,); on units of the accelerator as if they read from the host, float64
+        (units,); and on any unit of the accelerator, float64 (units,).
+        """
+        extra = np.zeros(self.problem.units)
+        if entry_price is not None:
+            extra += entry_price
+        if unit_price is not None:
+            extra += unit_price
+        decided = self.side != UNDECIDED
+        fixed = [self.seconds[decided, self.side[decided]], extra[self.side == _DEVICE]]
+        tail, head, cost = [self.tail], [self.head], [self.cost]
+        if edge_price is not None:
+            priced = np.flatnonzero(edge_price)
+            begin, end = self.edges[0][priced], self.edges[1][priced]
+            paid, begin, end, price = _reduce_arcs(begin, end, edge_price[priced])
+            fixed.append(paid)
+            tail, head = [*tail, begin], [*head, end]
+            cost.append(price)
+        on_host, on_device = self.seconds[self.free, 0], self.seconds[self.free, 1] + extra[self.free]
+        cheapest = np.minimum(on_host, on_device)
+        fixed.append(cheapest)
+        nodes = self.node[self.free]
+        dearer_host = on_host > cheapest
+        tail.append(nodes[dearer_host])
+        head.append(np.full(int(dearer_host.sum()), _DEVICE))
+        cost.append((on_host - cheapest)[dearer_host])
+        dearer_device = on_device > cheapest
+        tail.append(np.full(int(dearer_device.sum()), _HOST))
+        head.append(nodes[dearer_device])
+        cost.append((on_device - cheapest)[dearer_device])
+        arcs = np.concatenate(tail), np.concatenate(head), np.concatenate(cost)
+        network = CutNetwork(self._size, _HOST, _DEVICE, *arcs)
+        labels = self.side == _DEVICE
+        value, sink_side = 0.0, np.zeros(self._size, np.bool_)
+        ceiling = self._upper_bound(network)
+        if ceiling > 0:
+            value, sink_side = find_minimum_cut(network, ceiling, bits)
+        labels[self.free] = sink_side[nodes]
+        return math.fsum(np.concatenate(fixed)) + self.fixed + value, labels
+
+    def _upper_bound(self, network: CutNetwork) -> float:
+        """Return the value of some cut; 0 only if everything on the host costs nothing."""
+        host, device = (
+            math.fsum(network.capacity[arcs])
+            for arcs in (network.head == _DEVICE, network.tail == _HOST)
+        )
+        value = min(host, device) or host
+        # A finite cut contains no infinite arc.
+        return value if value < math.inf else math.fsum(network.capacity[network.capacity < math.inf])
+
+    def _transfer_arcs(self, to_device: Floats, to_host: Floats) -> tuple[Ints, Ints, Floats]:
+        """Return tails, heads and costs of the arcs of transfers."""
+        problem, node = self.problem, self.node
+        has_producer = problem.producer >= 0
+        producer_node = np.where(has_producer, np.append(node, _HOST)[problem.producer], _HOST)
+        readers = np.diff(problem.consumer_start)
+        ends = node[problem.consumers]
+        there = self._tensors_of(ends == _DEVICE)
+        wanted = self._tensors_of(ends == _HOST) | problem.is_output
+        single = readers == 1
+        only = np.zeros(problem.tensors, np.int64)
+        only[single] = ends[problem.consumer_start[:-1][single]]
+        down = self._consumer_nodes(
+            there, np.full(problem.tensors, _DEVICE), single, only, producer_node != _DEVICE
+        )
+        up = self._consumer_nodes(
+            wanted, np.full(problem.tensors, _HOST), single, only, producer_node != _HOST
+        )
+        arcs = [(producer_node, down, to_device), (up, producer_node, to_host)]
+        tensor = problem.consumed
+        fan = (down[tensor] > 1) & ~single[tensor]
+        arcs.append((down[tensor][fan], ends[fan], np.full(int(fan.sum()), np.inf)))
+        fan = (up[tensor] > 1) & ~single[tensor]
+        arcs.append((ends[fan], up[tensor][fan], np.full(int(fan.sum()), np.inf)))
+        read = readers > 0
+        arcs[0] = (producer_node[read], down[read], to_device[read])
+        sent = has_producer & (read | problem.is_output)
+        arcs[1] = (up[sent], producer_node[sent], to_host[sent])
+        tail, head, cost = (np.concatenate(parts) for parts in zip(*arcs, strict=True))
+        return tail, head, cost
+
+    def _consumer_nodes(
+        self, certain: Bools, where: Ints, single: Bools, only: Ints, matters: Bools
+    ) -> Ints:
+        """Return the node that represents the consumers of each tensor, adding nodes where needed."""
+        new = ~certain & ~single & matters
+        collected = np.where(certain, where, only)
+        collected[new] = self._size + np.arange(int(new.sum()))
+        self._size += int(new.sum())
+        return collected
+
+    def _tensors_of(self, which: Bools) -> Bools:
+        found = np.zeros(self.problem.tensors, np.bool_)
+        found[self.problem.consumed[which]] = True
+        return found
+
+
+def _reduce_arcs(tail: Ints, head: Ints, cost: Floats) -> tuple[Floats, Ints, Ints, Floats]:
+    """Return the costs of arcs that every cut contains, and the arcs that only some cuts contain."""
+    always = (tail == _HOST) & (head == _DEVICE)
+    some = ~always & (tail != head) & (head != _HOST) & (tail != _DEVICE) & (cost > 0)
+    return cost[always], tail[some], head[some], cost[some]

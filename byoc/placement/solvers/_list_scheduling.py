@@ -1,0 +1,190 @@
+"""Scheduling of one inference when host and accelerators work at the same time.
+
+The model is list scheduling for heterogeneous processors (HEFT: Topcuoglu, Hariri and Wu, IEEE
+Transactions on Parallel and Distributed Systems 13, 2002), with regions as jobs:
+
+- The host and each accelerator run one job at a time, without interruption. A job is a unit on the
+  host, or a region, which takes its launch and all its units.
+- A job starts when every tensor that it reads from outside has arrived, and its results are sent when it
+  ends. Graph inputs are on the host at time 0; the makespan is the time at which the last job has ended
+  and the last graph output is on the host.
+- A tensor takes `to_host` off its accelerator and `to_device` onto another, once however many consumers
+  it has there. Transfers are latencies: they occupy neither the devices nor one another.
+
+So no makespan exceeds the cost that adds everything up: going back from the end, each moment belongs
+to one job or one transfer, and none of them occurs twice.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from byoc.placement._fusions import choose_fusions
+from byoc.placement._problem import Floats, Ints, Problem
+from byoc.placement.solvers._neighbours import Neighbours
+
+
+@dataclass(frozen=True, eq=False)
+class InferenceSchedule:
+    """Start and end of each unit's job; its device is in the labels."""
+
+    start: Floats
+    """float64 (units,): seconds from the start of the inference; equal for all units of a region."""
+    end: Floats
+    """float64 (units,)."""
+    makespan: float
+    """Seconds until the last job has ended and the last output is on the host."""
+
+
+class ListScheduler:
+    """List scheduling of placements of one problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Prepare the data shared by all schedules, O(tensors + entries)."""
+        self._problem = problem
+        self._around = Neighbours(problem)
+        self._seconds: list[list[float]] = problem.seconds.tolist()
+        self._launch: list[float] = problem.launch.tolist()
+
+    def schedule(self, labels: Sequence[int], regions: Sequence[int]) -> InferenceSchedule | None:
+        """Return a list schedule of a placement; None if its regions form a cycle.
+        Jobs are taken by upward rank, the longest path from their start to the end, and each goes into
+        the earliest gap of its device that it fits in (Topcuoglu et al., section 5.1).
+        """
+        jobs = _ScheduledJobs(self._problem, self._around, self._seconds, self._launch, labels, regions)
+        order = jobs.order_by_rank()
+        if order is None:
+            return None
+        start, end, makespan = jobs.assign_times(order)
+        of_unit = jobs.of_unit
+        return InferenceSchedule(
+            np.array([start[job] for job in of_unit], np.float64),
+            np.array([end[job] for job in of_unit], np.float64),
+            makespan,
+        )
+
+
+class _ScheduledJobs:
+    """The jobs of a placement and their dependencies."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - lists of a problem, and a placement
+        self,
+        problem: Problem,
+        around: Neighbours,
+        seconds: Sequence[Sequence[float]],
+        launch: Sequence[float],
+        labels: Sequence[int],
+        regions: Sequence[int],
+    ) -> None:
+        number: dict[tuple[bool, int], int] = {}
+        self.of_unit: list[int] = []
+        self.device: list[int] = []
+        self.seconds: list[float] = []
+        for unit, (label, region) in enumerate(zip(labels, regions, strict=True)):
+            key = (True, region) if label else (False, unit)
+            job = number.get(key)
+            if job is None:
+                job = number[key] = len(self.device)
+                self.device.append(label)
+                self.seconds.append(launch[label - 1] if label else 0.0)
+            self.of_unit.append(job)
+            self.seconds[job] += seconds[unit][label]
+        if problem.fusions:
+            placed = np.array(labels, np.int64), np.array(regions, np.int64)
+            for chosen in choose_fusions(problem, *placed):
+                fusion = problem.fusions[chosen]
+                job = self.of_unit[fusion.members[0]]
+                self.seconds[job] = max(0.0, self.seconds[job] - fusion.saving)
+        self.release = [0.0] * len(self.device)
+        self.tail = [0.0] * len(self.device)
+        self.following: list[list[tuple[int, float]]] = [[] for _ in self.device]
+        self._connect(around)
+
+    def _connect(self, around: Neighbours) -> None:
+        for tensor, producer in enumerate(around.producer):
+            source = self.of_unit[producer] if producer >= 0 else -1
+            home = self.device[source] if producer >= 0 else 0
+            up = around.to_host[tensor][home - 1] if home else 0.0
+            if around.is_output[tensor] and home:
+                self.tail[source] = max(self.tail[source], up)
+            for reader in around.consumers[tensor]:
+                job = self.of_unit[reader]
+                if job == source:
+                    continue
+                there = self.device[job]
+                moving = 0.0
+                if there != home:
+                    moving = up + (around.to_device[tensor][there - 1] if there else 0.0)
+                if source < 0:
+                    self.release[job] = max(self.release[job], moving)
+                else:
+                    self.following[source].append((job, moving))
+
+    def order_by_rank(self) -> list[int] | None:
+        """Return the jobs by falling upward rank; None if they form a cycle."""
+        waits = [0] * len(self.device)
+        for following in self.following:
+            for job, _ in following:
+                waits[job] += 1
+        order = [job for job, waiting in enumerate(waits) if not waiting]
+        for job in order:  # grows as it goes
+            for after, _ in self.following[job]:
+                waits[after] -= 1
+                if not waits[after]:
+                    order.append(after)
+        if len(order) < len(self.device):
+            return None
+        rank = [0.0] * len(self.device)
+        for job in reversed(order):
+            longest = self.tail[job]
+            for after, moving in self.following[job]:
+                longest = max(longest, moving + rank[after])
+            rank[job] = self.seconds[job] + longest
+        # Sorting is stable: of equal ranks, a job comes before those that wait for it.
+        return sorted(order, key=lambda job: -rank[job])
+
+    def assign_times(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
+        """Return the start and end of every job, and the makespan."""
+        ready = list(self.release)
+        start, end = [0.0] * len(ready), [0.0] * len(ready)
+        idle = {device: _IdleIntervals() for device in set(self.device)}
+        makespan = 0.0
+        for job in order:
+            start[job] = idle[self.device[job]].take(ready[job], self.seconds[job])
+            end[job] = start[job] + self.seconds[job]
+            makespan = max(makespan, end[job] + self.tail[job])
+            for after, moving in self.following[job]:
+                ready[after] = max(ready[after], end[job] + moving)
+        return start, end, makespan
+
+
+class _IdleIntervals:
+    """The idle intervals of one device."""
+
+    def __init__(self) -> None:
+        self._start = [0.0]
+        self._end = [math.inf]
+
+    def take(self, ready: float, seconds: float) -> float:
+        """Return the earliest start from `ready` on at which a job fits, and occupy that interval."""
+        gap = max(0, bisect_right(self._start, ready) - 1)
+        while max(ready, self._start[gap]) + seconds > self._end[gap]:
+            gap += 1
+        first, last = self._start[gap], self._end[gap]
+        begin = max(ready, first)
+        if seconds == 0:
+            return begin
+        remaining = [(a, b) for a, b in ((first, begin), (begin + seconds, last)) if a < b]
+        self._start[gap : gap + 1] = [a for a, _ in remaining]
+        self._end[gap : gap + 1] = [b for _, b in remaining]
+        return begin
+
+
+def renumber_regions(labels: Sequence[int], regions: Sequence[int]) -> tuple[Ints, Ints]:
+    """Return both as int64 (units,), the regions renumbered 0, 1, ... in order of appearance."""
+    number: dict[int, int] = {}
+    renumbered = [number.setdefault(region, len(number)) if region >= 0 else -1 for region in regions]
+    return np.array(labels, np.int64), np.array(renumbered, np.int64)

@@ -1,0 +1,129 @@
+"""A builder for mixed integer programs, solved by HiGHS."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from byoc.placement._problem import Bools, Floats, Ints
+from byoc.support import redirect_stdout_to_stderr
+
+# HiGHS stops at an absolute gap of 1e-6, which scipy cannot set. Costs scaled to this sum make it
+# 1e-13 of the possible gain.
+_SCALE = 1e7
+# How far HiGHS's tolerances (1e-6 on integers, 1e-7 on rows and duals) may raise the bound, as a
+# share of the costs at stake. Its presolve and cuts leave no proof that could be checked.
+_SLACK = 1e-10
+_LIFT = 2.0**400
+
+
+@dataclass(frozen=True, eq=False)
+class MilpSolution:
+    """The solution that HiGHS found, and the bound that it proved."""
+
+    values: Floats | None
+    """float64 (columns,); None if no solution was found."""
+    bound: float
+    """No solution costs less; -inf if nothing was proved, inf if the program is infeasible."""
+    solved: bool
+    """Whether the search finished; if not, a limit stopped it."""
+    slack: float = 0.0
+    """The amount by which the bound was lowered for the solver's tolerances."""
+
+
+@dataclass(eq=False)
+class MilpBuilder:
+    """Minimises cost @ x subject to 0 <= x <= high, integrality, and rows `a @ x <= b`."""
+
+    cost: list[Floats] = field(default_factory=list)
+    high: list[Floats] = field(default_factory=list)
+    integral: list[Bools] = field(default_factory=list)
+    columns: int = 0
+    rows: int = 0
+    _row: list[Ints] = field(default_factory=list)
+    _column: list[Ints] = field(default_factory=list)
+    _value: list[Floats] = field(default_factory=list)
+    _most: list[Floats] = field(default_factory=list)
+
+    def add_columns(self, cost: ArrayLike, high: ArrayLike, integral: bool) -> Ints:
+        """Add columns between 0 and `high`; return their numbers in the shape of `cost`."""
+        costs = np.asarray(cost, np.float64)
+        numbers: Ints = self.columns + np.arange(costs.size)
+        self.cost.append(costs.ravel())
+        self.high.append(np.broadcast_to(np.asarray(high, np.float64), costs.shape).ravel())
+        self.integral.append(np.full(costs.size, integral))
+        self.columns += costs.size
+        return numbers.reshape(costs.shape)
+
+    def add_rows(self, most: ArrayLike, *terms: tuple[ArrayLike, ArrayLike]) -> None:
+        """Add one row `sum of factor * x[column] <= most` for each entry of the columns.
+
+        Columns of a term are int64 (rows,), its factors a number or one for each row.
+        """
+        count = np.asarray(terms[0][0]).size
+        number = self.rows + np.arange(count)
+        for columns, factors in terms:
+            self._row.append(number)
+            self._column.append(np.asarray(columns, np.int64).ravel())
+            self._value.append(np.broadcast_to(np.asarray(factors, np.float64), (count,)).copy())
+        self._most.append(np.broadcast_to(np.asarray(most, np.float64), (count,)).copy())
+        self.rows += count
+
+    def add_row(self, most: float, columns: ArrayLike, factors: ArrayLike) -> None:
+        """Add the single row `sum of factors * x[columns] <= most`."""
+        entries = np.asarray(columns, np.int64).ravel()
+        self._row.append(np.full(entries.size, self.rows))
+        self._column.append(entries)
+        self._value.append(np.broadcast_to(np.asarray(factors, np.float64), entries.shape).copy())
+        self._most.append(np.array([most], np.float64))
+        self.rows += 1
+
+    def solve(
+        self, constant: float, most: float, seconds: float | None = None, nodes: int | None = None
+    ) -> MilpSolution:
+        """Minimise `constant` + cost @ x within so many seconds and branch-and-bound nodes.
+        `most` is the cost of a known solution, inf if none is known. A better solution cannot contain a
+        cost above `most` minus all possible gains, so larger costs are reduced to that.
+        """
+        if not self.columns:
+            return MilpSolution(np.zeros(0), constant, True)
+        cost, high = np.concatenate(self.cost), np.concatenate(self.high)
+        integral = np.concatenate(self.integral)
+        gains = np.minimum(cost, 0) @ high
+        cost = np.minimum(cost, max(0.0, most - constant - float(gains)) * (1 + 2.0**-40))
+        # The reciprocal of a tiny cost would overflow.
+        lift = _LIFT if np.abs(cost[high > 0]).sum() < 1 / _LIFT else 1.0
+        cost *= lift
+        stake = float(np.abs(cost[high > 0]).sum())
+        scale = _SCALE / stake if stake else 1.0
+        options: dict[str, Any] = {"mip_rel_gap": 0.0}
+        if seconds is not None:
+            options["time_limit"] = seconds
+        if nodes is not None:
+            options["node_limit"] = nodes
+        with redirect_stdout_to_stderr():
+            result = milp(
+                cost * scale,
+                integrality=integral.astype(np.int64),
+                bounds=Bounds(np.zeros(self.columns), high),
+                constraints=self._constraints(),
+                options=options,  # type: ignore[arg-type]
+            )
+        if result.status == 2:
+            return MilpSolution(None, np.inf, True)
+        dual_bound = result.mip_dual_bound
+        bound, slack = -np.inf, _SLACK * (stake / lift + abs(constant))
+        if dual_bound is not None and np.isfinite(dual_bound):
+            bound = constant + dual_bound / scale / lift - slack
+        return MilpSolution(result.x, bound, result.status == 0, slack)
+
+    def _constraints(self) -> list[LinearConstraint]:
+        if not self.rows:
+            return []
+        parts = (np.concatenate(part) for part in (self._value, self._row, self._column))
+        value, row, column = parts
+        matrix = coo_array((value, (row, column)), shape=(self.rows, self.columns)).tocsc()
+        return [LinearConstraint(matrix, -np.inf, np.concatenate(self._most))]

@@ -1,0 +1,165 @@
+"""The baseline: no unit is on an accelerator.
+
+The strategy of most runtimes: an accelerator runs everything it supports.
+
+Each operator by itself: offloaded if it alone is faster.
+
+Each operator against its neighbours: offloaded if faster with its transfers counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from byoc.placement._hard_limits import make_feasible, repair_labels
+from byoc.placement._problem import Problem
+from byoc.placement._strategy import ALL_REQUIREMENTS, CHEAPER_ON_HOST, FUSIONS, LAUNCH, MUST, Placement
+from byoc.placement.solvers import Neighbours
+
+
+@dataclass(frozen=True)
+class HostOnly:
+    """Run everything on the host."""
+
+    name: ClassVar[str] = "host-only"
+    # Without regions no limit on regions can be broken.
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {MUST}
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement without regions."""
+        return Placement.from_labels(problem, np.zeros(problem.units, np.int64))
+
+
+@dataclass(frozen=True)
+class AllSupported:
+    """Place each unit on the accelerator where it is fastest, or on the host if none accepts it.
+
+    Regions that break a limit are dissolved.
+    """
+
+    name: ClassVar[str] = "all-supported"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement, without a bound."""
+        # The host is the last resort: slower than every accelerator that accepts the unit.
+        seconds = problem.costs.copy()
+        seconds[:, 0] = np.finfo(np.float64).max
+        labels = repair_labels(problem, seconds.argmin(axis=1).astype(np.int64))
+        return Placement.from_labels(
+            problem,
+            labels,
+            notes=("host time, transfers and launches played no part in the choice",),
+        )
+
+
+@dataclass(frozen=True)
+class FasterOps:
+    """Place each unit where its execution alone is fastest; ties stay on the host.
+    The rule of onnx-mlir's placement heuristic FasterOps (onnx/onnx-mlir,
+    src/Accelerators/NNPA/Conversion/ONNXToZHigh/DevicePlacementHeuristic.cpp, PlaceBeneficialOpsOnNNPA):
+    an operator that the accelerator supports goes there if the cost model says that it is faster there
+    than on the CPU, whatever its neighbours do. With several accelerators the fastest one counts. Hard
+    limits are kept by moving units afterwards (`byoc.placement._hard_limits`).
+    """
+
+    name: ClassVar[str] = "faster-ops"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement, without a bound."""
+        return Placement.from_labels(
+            problem,
+            make_feasible(problem, problem.costs.argmin(axis=1).astype(np.int64)),
+            notes=("transfers played no part in the choice",),
+            why_host="the operator alone is no faster on the accelerator",
+        )
+
+
+_UNDECIDED = -1
+
+
+@dataclass(frozen=True)
+class FasterOpsTransfer:
+    """Decide unit by unit, counting transfers to and from neighbours that are already decided.
+    The rule of onnx-mlir's placement heuristic FasterOpsWSU (onnx/onnx-mlir,
+    src/Accelerators/NNPA/Conversion/ONNXToZHigh/DevicePlacementHeuristic.cpp,
+    PlaceBeneficialOpsOnNNPAWithStickUnstick), whose three factors and five sweeps are the defaults here.
+    The first sweep decides only units that are much faster on one side. Later sweeps offload units that
+    are faster with transfers counted, and send to the host units that are much faster there; when
+    nothing changes any more, the rest goes to the host unless it is faster on an accelerator. A decided
+    unit stays so, and an undecided unit does not affect its neighbours.
+
+    Differences: transfers are those of the problem, paid once per tensor and direction, and include
+    graph inputs and outputs; units of equal depth in the graph are decided at once, so that the labels
+    do not depend on the order of the units; with several accelerators the best one competes with the
+    host. Hard limits are kept by moving units afterwards (`byoc.placement._hard_limits`).
+    """
+
+    name: ClassVar[str] = "faster-ops-transfer"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    margin: float = 1.1
+    """How many times faster than the host an accelerator must be, with transfers counted."""
+    far_faster_on_host: float = 2.0
+    """How many times faster, transfers not counted, sends a unit to the host early."""
+    far_faster_on_device: float = 3.0
+    """The same for an accelerator."""
+    sweeps: int = 5
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement, without a bound."""
+        labels = _Sweeper(problem, self).run()
+        return Placement.from_labels(
+            problem,
+            make_feasible(problem, np.array(labels, np.int64)),
+            notes=("each unit was judged against its neighbours alone",),
+            why_host=CHEAPER_ON_HOST,
+        )
+
+
+@dataclass(eq=False)
+class _Sweeper:
+    problem: Problem
+    options: FasterOpsTransfer
+    around: Neighbours = field(init=False)
+    seconds: list[list[float]] = field(init=False)
+    labels: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.around = Neighbours(self.problem)
+        self.seconds = self.around.seconds
+        on_host_only = np.isinf(self.problem.costs[:, 1:]).all(axis=1)
+        self.labels = np.where(on_host_only, 0, _UNDECIDED).tolist()
+
+    def run(self) -> list[int]:
+        """Return the labels after the last sweep; no unit is undecided."""
+        levels = self.around.group_by_depth()
+        changed = True
+        for number in range(self.options.sweeps - 1):
+            if not changed:
+                break
+            changed = self._sweep(levels, first=number == 0, last=False) or number == 0
+        self._sweep(levels, first=False, last=True)
+        return self.labels
+
+    def _sweep(self, levels: Sequence[Sequence[int]], *, first: bool, last: bool) -> bool:
+        changed = False
+        for level in levels:
+            undecided = [unit for unit in level if self.labels[unit] == _UNDECIDED]
+            decided = [(unit, self._decision(unit, first, last)) for unit in undecided]
+            for unit, label in decided:
+                self.labels[unit] = label
+                changed |= label != _UNDECIDED
+        return changed
+
+    def _decision(self, unit: int, first: bool, last: bool) -> int:
+        alone = self.seconds[unit]
+        counted = self.around.seconds_with_transfers(unit, self.labels)
+        best = min(range(1, len(counted)), key=counted.__getitem__)
+        if self.options.margin * counted[best] < counted[0]:
+            far = self.options.far_faster_on_device * alone[best] <= alone[0]
+            return best if far or not first else _UNDECIDED
+        far = self.options.far_faster_on_host * alone[0] <= alone[best]
+        return 0 if far or last else _UNDECIDED

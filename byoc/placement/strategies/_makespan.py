@@ -1,0 +1,212 @@
+"""Least time with host and accelerators working at the same time."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import ClassVar
+
+import numpy as np
+
+from byoc.placement._form_regions import find_region_components, form_regions
+from byoc.placement._problem import Ints, Problem
+from byoc.placement._strategy import ALL_REQUIREMENTS, FUSIONS, Placement, Strategy, solve_applicable
+from byoc.placement.solvers import (
+    InferenceSchedule,
+    ListScheduler,
+    Neighbours,
+    SearchState,
+    improve_state,
+    keeps_limits,
+    makespan_lower_bound,
+    renumber_regions,
+)
+from byoc.placement.strategies._baselines import AllSupported, FasterOps, FasterOpsTransfer, HostOnly
+from byoc.placement.strategies._optimizing import MinCut
+from byoc.placement.strategies._tree_dp import TreeDP
+
+_STARTING_STRATEGIES: tuple[Strategy, ...] = (
+    HostOnly(),
+    AllSupported(),
+    FasterOps(),
+    FasterOpsTransfer(),
+    MinCut(),
+    TreeDP(),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduledPlacement(Placement):
+    """A placement and its schedule."""
+
+    schedule: InferenceSchedule | None = None
+    """Never None in the result of `Makespan`."""
+
+
+@dataclass(frozen=True)
+class Makespan:
+    """Minimise the makespan in the model of `byoc.placement.solvers._list_scheduling`.
+    Starting points: the placements of other strategies for the sum of all costs, with their regions,
+    with the connected components of those regions, and with each unit a region of its own; and a list
+    schedule that gives each unit, by upward rank, the device on which it ends first (HEFT: Topcuoglu,
+    Hariri and Wu, IEEE Transactions on Parallel and Distributed Systems 13, 2002). The best of these are
+    improved by local search: units, their neighbourhoods and whole regions change device, join regions,
+    and leave them; and again after a few units were moved at random, the same ones in every run. So the
+    answer is never worse than that of host-only, all-supported or min-cut by the same measure. The bound
+    is that of `lower_bound`; as no sum of all costs is below its makespan, it also bounds those sums.
+    """
+
+    name: ClassVar[str] = "makespan"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {FUSIONS}
+    work: int = 600_000
+    """Limit of the local search: schedules tried times units and consumers of the graph."""
+    starts: int = 8
+    """Largest number of starting points that are improved."""
+    restarts: int = 10
+    """How often a few units of the best answer are moved at random and improved again."""
+
+    def solve(self, problem: Problem) -> ScheduledPlacement:
+        """Return the placement with its schedule; its cost is the sum of all costs, as always."""
+        scheduler = ListScheduler(problem)
+        seeds = sorted(_valid_starts(problem, scheduler), key=lambda state: state.seconds)
+        if not seeds:  # some limit cannot be kept; the answer will be refused with the reason
+            only = HostOnly().solve(problem)
+            seeds = [SearchState.from_labels(scheduler, only.labels.tolist(), only.regions.tolist())]
+        left = max(20, self.work // (1 + problem.units + len(problem.consumers)))
+        best = seeds[0]
+        for seed in _remove_duplicates(seeds)[: self.starts]:
+            if left <= 0:
+                break
+            found, tried = improve_state(problem, scheduler, seed, left)
+            best = min(best, found, key=lambda state: state.seconds)
+            left -= tried
+        generator = random.Random(0)
+        for _ in range(self.restarts):
+            if left <= 0:
+                break
+            found, tried = improve_state(
+                problem, scheduler, _perturb(problem, scheduler, best, generator), left
+            )
+            best = min(best, found, key=lambda state: state.seconds)
+            left -= tried
+        return self._attach_schedule(problem, scheduler, best)
+
+    def _attach_schedule(
+        self, problem: Problem, scheduler: ListScheduler, state: SearchState
+    ) -> ScheduledPlacement:
+        labels, regions = _number_by_start(scheduler, state)
+        schedule = scheduler.schedule(labels.tolist(), regions.tolist())
+        placement = ScheduledPlacement.from_labels(
+            problem,
+            labels,
+            # Sums in different order round differently.
+            min(makespan_lower_bound(problem), schedule.makespan if schedule else inf),
+            why_host="nothing ends sooner with it on the accelerator",
+            regions=regions,
+        )
+        if schedule is None:
+            return placement
+        note = (
+            f"host and accelerators work at once: {schedule.makespan:.3g} s, against "
+            f"{placement.cost.total:.3g} s one thing at a time"
+        )
+        return replace(placement, schedule=schedule, notes=(note,))
+
+
+def _valid_starts(problem: Problem, scheduler: ListScheduler) -> Iterator[SearchState]:
+    """Yield starting points that keep the hard limits."""
+    for labels, regions in _starting_points(problem):
+        state = SearchState.from_labels(scheduler, labels.tolist(), regions.tolist())
+        if state.seconds < inf and keeps_limits(problem, state.labels, state.regions):
+            yield state
+
+
+def _starting_points(problem: Problem) -> Iterator[tuple[Ints, Ints]]:
+    for placement in solve_applicable(problem, _STARTING_STRATEGIES):
+        yield from _region_variants(problem, placement.labels, placement.regions)
+    labels = _earliest_finish(problem)
+    yield from _region_variants(problem, labels, form_regions(problem, labels))
+
+
+def _region_variants(problem: Problem, labels: Ints, regions: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the regions as given, split into connected components, and unit by unit."""
+    yield labels, regions
+    if (labels > 0).any():
+        pieces = np.where(labels > 0, find_region_components(problem, regions), -1)
+        yield renumber_regions(labels.tolist(), pieces.tolist())
+        yield renumber_regions(
+            labels.tolist(), np.where(labels > 0, np.arange(problem.units), -1).tolist()
+        )
+
+
+def _remove_duplicates(states: Sequence[SearchState]) -> list[SearchState]:
+    """Return the first state with each set of labels."""
+    return list({tuple(state.labels): state for state in reversed(states)}.values())[::-1]
+
+
+def _perturb(
+    problem: Problem, scheduler: ListScheduler, state: SearchState, generator: random.Random
+) -> SearchState:
+    """Return a valid state with up to three units moved at random; else the given state."""
+    labels, regions = list(state.labels), list(state.regions)
+    for unit in generator.sample(range(problem.units), min(3, problem.units)):
+        devices = np.flatnonzero(problem.allowed[unit]).tolist()
+        labels[unit] = generator.choice(devices) if devices else labels[unit]
+        regions[unit] = max(regions) + 1 if labels[unit] else -1
+    found = SearchState.from_labels(scheduler, labels, regions)
+    valid = found.seconds < inf and keeps_limits(problem, labels, regions)
+    return found if valid else state
+
+
+def _number_by_start(scheduler: ListScheduler, state: SearchState) -> tuple[Ints, Ints]:
+    """Number the regions by start time."""
+    schedule = scheduler.schedule(state.labels, state.regions)
+    if schedule is None:
+        return renumber_regions(state.labels, state.regions)
+    labels, regions = renumber_regions(state.labels, state.regions)
+    placed = np.flatnonzero(regions >= 0)
+    _, first = np.unique(regions[placed], return_index=True)
+    order = np.lexsort((placed[first], schedule.end[placed[first]], schedule.start[placed[first]]))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    regions[placed] = number[regions[placed]]
+    return labels, regions
+
+
+def _earliest_finish(problem: Problem) -> Ints:
+    """Return the labels that HEFT chooses, int64 (units,), each unit launched by itself."""
+    around = Neighbours(problem)
+    costs: list[list[float]] = problem.costs.tolist()
+    launch = [0.0, *problem.launch.tolist()]
+    end = [0.0] * problem.units
+    labels = [0] * problem.units
+    free = [0.0] * (problem.devices + 1)
+    for unit in sorted(range(problem.units), key=_upward_ranks(problem, around).__getitem__):
+        finish = []
+        for device, seconds in enumerate(costs[unit]):
+            ready = free[device]
+            for tensor in around.read[unit]:
+                producer = around.producer[tensor]
+                home, made = (labels[producer], end[producer]) if producer >= 0 else (0, 0.0)
+                ready = max(ready, made + around.transfer_seconds(tensor, home, {device}))
+            finish.append(ready + launch[device] + seconds)
+        labels[unit] = min(range(len(finish)), key=finish.__getitem__)
+        end[unit] = free[labels[unit]] = finish[labels[unit]]
+    return np.array(labels, np.int64)
+
+
+def _upward_ranks(problem: Problem, around: Neighbours) -> list[tuple[float, int]]:
+    """Return sort keys by upward rank: the longest average path from a unit to the end first."""
+    allowed = np.where(problem.allowed, problem.seconds, 0.0)
+    average = (allowed.sum(axis=1) / np.maximum(1, problem.allowed.sum(axis=1))).tolist()
+    transfers = np.hstack([problem.to_device, problem.to_host])
+    transfers = np.where(np.isfinite(transfers), transfers, 0.0)
+    moving = (transfers.sum(axis=1) / max(1, transfers.shape[1])).tolist()
+    rank = [0.0] * problem.units
+    for unit in reversed(range(problem.units)):
+        longest = 0.0
+        for tensor in around.made[unit]:
+            for reader in around.consumers[tensor]:
+                longest = max(longest, moving[tensor] + rank[reader])
+        rank[unit] = average[unit] + longest
+    return [(-rank[unit], unit) for unit in range(problem.units)]

@@ -1,0 +1,154 @@
+"""The least execution and transfer for one accelerator by a minimum cut.
+
+The optimum by mixed integer programming.
+
+The default strategy: a placement and a bound at any size, with all costs counted.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from byoc.errors import InputError
+from byoc.placement._hard_limits import find_broken_limit, repair_labels
+from byoc.placement._problem import Problem
+from byoc.placement._strategy import (
+    ALL_REQUIREMENTS,
+    CHEAPER_ON_HOST,
+    FUSIONS,
+    LAUNCH,
+    SEVERAL_DEVICES,
+    Placement,
+    Strategy,
+    solve_applicable,
+)
+from byoc.placement.solvers import (
+    HostDeviceCuts,
+    LagrangianRelaxation,
+    build_incumbent,
+    find_incumbent,
+    find_persistent_sides,
+    select_best,
+    solve_exactly,
+)
+from byoc.placement.strategies._baselines import AllSupported, FasterOps, FasterOpsTransfer, HostOnly
+from byoc.placement.strategies._tree_dp import TreeDP
+
+# A share of launches in the total that needs no note.
+_NEGLIGIBLE = 0.02
+
+
+@dataclass(frozen=True)
+class MinCut:
+    """Minimise execution plus transfer exactly, without launches.
+
+    A unit that gains nothing stays on the host, and labels do not depend on the order of the units.
+    Regions that break a limit are dissolved; the bound ignores the limits.
+    """
+
+    name: ClassVar[str] = "min-cut"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS, SEVERAL_DEVICES}
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement, bounded by the cut. Raises InputError for several accelerators."""
+        if problem.devices > 1:
+            raise InputError(
+                f"strategy min-cut places on one accelerator and the target has {problem.devices}: "
+                "name one of them, or choose a strategy that takes several (all-supported)"
+            )
+        if not problem.devices:
+            labels, value = np.zeros(problem.units, np.int64), math.fsum(problem.seconds[:, 0])
+            return Placement.from_labels(problem, labels, value, why_host=CHEAPER_ON_HOST)
+        value, on_device = HostDeviceCuts(problem, 1, find_persistent_sides(problem, launch=0.0)).solve()
+        labels = repair_labels(problem, on_device.astype(np.int64))
+        value -= math.fsum(fusion.saving for fusion in problem.fusions)
+        placement = Placement.from_labels(problem, labels, value, why_host=CHEAPER_ON_HOST)
+        if placement.cost.launch <= _NEGLIGIBLE * placement.cost.total:
+            return placement
+        share = placement.cost.launch / placement.cost.total
+        note = (
+            f"launches make {share:.0%} of the predicted time, and min-cut chose without regard to them"
+        )
+        return replace(placement, notes=(note,))
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Solve a mixed integer program by branch and cut (HiGHS).
+    Proves the optimum for one accelerator at any size that the time limit allows, and for small graphs
+    with several accelerators, connected regions, or limits of their size. Otherwise the bound is weaker
+    and a note says why. With a limit of `seconds` the answer may depend on the machine; the bound is
+    always what was proved.
+    """
+
+    name: ClassVar[str] = "exact"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    seconds: float = 600.0
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement. Raises InputError if none is found that keeps the limits."""
+        found = solve_exactly(problem, find_incumbent(problem), self.seconds, None)
+        if found is None:
+            raise InputError("strategy exact: no placement keeps all the limits")
+        return found
+
+
+# Above these numbers of units, strategies that visit units one by one take longer than the rest.
+_MOST_FOR_SWEEPS = 20_000
+_MOST_FOR_TREES = 3_000
+
+
+@dataclass(frozen=True)
+class LaunchAware:
+    """Take the best of all cheap strategies and of Lagrangian minimum cuts, and prove a bound.
+    If units times accelerators are at most `small`, a mixed integer program decides (see `exact`),
+    limited to `nodes` branch-and-bound nodes so that the answer does not depend on time. Above that,
+    `rounds` minimum cuts with Lagrange multipliers on launches, capacity and other limits (see
+    `byoc.placement.solvers._lagrangian`) give labels and the bound.
+    """
+
+    name: ClassVar[str] = "launch-aware"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    small: int = 5000
+    nodes: int = 200
+    rounds: int = 12
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement. Raises InputError if none is found that keeps the limits."""
+        best = select_best([find_incumbent(problem), *_solve_cheaply(problem)])
+        if problem.units * problem.devices <= self.small:
+            best = solve_exactly(problem, best, None, self.nodes)
+        else:
+            best = self._solve_relaxation(problem, best)
+        if best is None:
+            raise InputError("strategy launch-aware: found no placement that keeps all the limits")
+        return best
+
+    def _solve_relaxation(self, problem: Problem, best: Placement | None) -> Placement | None:
+        relaxation = LagrangianRelaxation(problem)
+        least = best.cost.total if best else float(problem.seconds[:, 0].sum())
+        # Multipliers of units converge more slowly than the flow of launches.
+        count = 3 * self.rounds if relaxation.has_multipliers else self.rounds
+        for labels in relaxation.iterate_labels(count, least):
+            best = select_best([best, build_incumbent(problem, labels)])
+        if best is None:
+            return None
+        bound = min(relaxation.bound * (1 - 2.0**-48), best.cost.total)
+        return replace(best, notes=(), bound=max(0.0, bound))
+
+
+def _solve_cheaply(problem: Problem) -> Iterator[Placement]:
+    """Yield the placements of the cheap strategies that keep the limits."""
+    strategies: list[Strategy] = [HostOnly(), AllSupported(), FasterOps()]
+    if problem.devices == 1:
+        strategies.append(MinCut())
+    if problem.units <= _MOST_FOR_SWEEPS:
+        strategies.append(FasterOpsTransfer())
+    if problem.units <= _MOST_FOR_TREES:
+        strategies.append(TreeDP())
+    for placement in solve_applicable(problem, strategies):
+        if not find_broken_limit(problem, placement.labels, placement.regions):
+            yield placement

@@ -1,0 +1,18 @@
+"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+
+from byoc.planning._graph_placement import plan_graphs
+from byoc.planning._graph_units import GraphUnits, annotate_graphs, group_graphs
+from byoc.planning._outlining import convert_boundaries, name_regions, outline_regions
+from byoc.planning._plan_data import (
+    FloatUnit,
+    GraphPlan,
+    LoweredPrecision,
+    Plan,
+    PlannedRegion,
+    RefusedRegion,
+)
+from byoc.planning._plan_settings import PlanSettings, read_weight_layout
+from byoc.planning._refusals import KnownLimits, RefusalHistory
+from byoc.planning._region_neighbours import find_neighbours
+from byoc.planning._saved_placement import format_placement, read_placement
+from byoc.planning._what_ifs import estimate_gains

@@ -1,0 +1,199 @@
+"""Placing the graphs of a model: bodies first, each graph within the memory of the accelerators."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from byoc.costs import AlternativeComposite, GraphProblem, can_partition_bodies, count_trips
+from byoc.model import GraphIndex, find_boundary, make_body_path
+from byoc.patterns import JointUnit, Unit
+from byoc.placement import Placement, evaluate
+from byoc.planning._graph_problem import GraphToPlace, PlacementProblems
+from byoc.planning._graph_units import GraphUnits
+from byoc.planning._memory_fit import (
+    Constraints,
+    FittedPlacement,
+    RegionArenas,
+    describe_excess,
+    fit_memory,
+)
+from byoc.planning._plan_data import GraphPlan, PlannedRegion
+from byoc.planning._plan_settings import PlanSettings
+from byoc.planning._saved_placement import PinnedNodes
+from byoc.planning._strategy_run import name_units, run_strategy
+
+
+def plan_graphs(
+    index: GraphIndex,
+    settings: PlanSettings,
+    units: Mapping[int, GraphUnits],
+    pins: PinnedNodes | None = None,
+) -> GraphPlan:
+    """Return the plan of a model's graphs, `index` being that of the main one; regions have no names.
+
+    Bodies go first, since what they cost on the host, regions and all, is what their node costs there.
+    A node that then goes to an accelerator takes its bodies along as they were. Limits hold for all
+    graphs together: where the sum is too much, no regions form in bodies.
+
+    `units` has those of each graph, by the id of its index; `pins` are what a given placement wants.
+    Raises InputError as `place_graph`.
+    """
+    excess = ""
+    for cut_bodies in (True, False):
+        plans: dict[int, GraphPlan] = {}
+        for graph, path, runs in _bodies_first(index, settings.trips, cut_bodies):
+            bodies = {
+                node: tuple(plans[id(body.index)] for body in inner)
+                for node, inner in graph.bodies.items()
+                if cut_bodies and can_partition_bodies(graph, node)
+            }
+            own = GraphToPlace(graph, path, runs, units[id(graph)], bodies)
+            plans[id(graph)] = place_graph(own, settings, pins)
+        plan = plans[id(index)]
+        if excess:
+            note = f"no regions form in the bodies of If, Loop and Scan: with them {excess}"
+            return replace(plan, notes=(*plan.notes, note))
+        excess = describe_excess(plan, settings.devices)
+        if not excess:
+            break
+    return plan
+
+
+def _bodies_first(
+    index: GraphIndex,
+    given: Mapping[str, float],
+    cut_bodies: bool,
+    path: str = "",
+    runs: float = 1.0,
+) -> Iterator[tuple[GraphIndex, str, float]]:
+    """Yield each graph after those inside it, with its graph path and its expected number of runs.
+
+    `given` says how often some Loops and Scans run, by node name.
+    """
+    for node, bodies in index.bodies.items() if cut_bodies else ():
+        if can_partition_bodies(index, node):
+            inside = runs * count_trips(index, node, given).count
+            for body in bodies:
+                inner = make_body_path(index, node, body.attribute, path)
+                yield from _bodies_first(body.index, given, cut_bodies, inner, inside)
+    yield index, path.rstrip("/"), runs
+
+
+def place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes | None) -> GraphPlan:
+    """Return the plan of a graph, whose regions have no names yet.
+
+    Raises InputError when a cost that is needed is not known, the strategy fails, or a unit that has to
+    be on an accelerator does not fit there.
+    """
+    problems = PlacementProblems(graph, settings, pins)
+    names = name_units(graph.index, graph.units.units)
+    search = fit_memory(RegionArenas(graph.index, graph.units.units), settings.devices)
+    found = next(search)
+    while isinstance(found, Constraints):
+        posed = problems.build(found)
+        problem, fusions = problems.restrict(posed, found)
+        placement = run_strategy(settings.strategy, problem, names)
+        placement = replace(placement, fusions=tuple(fusions[n] for n in placement.fusions))
+        found = search.send((placement, posed.problem))
+    return _make_graph_plan(graph, problems, found)
+
+
+def _make_graph_plan(
+    graph: GraphToPlace, problems: PlacementProblems, fitted: FittedPlacement
+) -> GraphPlan:
+    settings, posed = problems.settings, problems.build(fitted.constraints)
+    placement = replace(fitted.placement, bound=_lower_bound(graph, problems, fitted.placement.bound))
+    labels, regions, fusions = placement.labels, placement.regions, placement.fusions
+    joules = None
+    if posed.energy is not None:
+        joules = evaluate(posed.energy, labels, regions, fusions).total
+    units = graph.units.units
+    on_host = {unit.nodes[0] for unit, label in zip(units, labels, strict=True) if label == 0}
+    saved = sum(
+        problems.body_costs[node].host.seconds - problems.cost_bodies_on_host(node)[0].seconds
+        for node in graph.bodies
+    )
+    return GraphPlan(
+        targets=settings.targets,
+        index=graph.index,
+        path=graph.path,
+        trips=graph.runs,
+        units=tuple(units),
+        graph_problem=posed,
+        placement=placement,
+        cost=evaluate(posed.latency, labels, regions, fusions),
+        joules=joules,
+        host_only=math.fsum(posed.latency.seconds[:, 0]) - saved,
+        regions=tuple(_find_regions(graph, settings, posed, placement)),
+        bodies={node: plans for node, plans in graph.bodies.items() if node in on_host},
+        notes=(
+            *(each.note for each in problems.trips.values() if each.note),
+            *fitted.notes,
+            *placement.notes,
+        ),
+        pins={row: label for row, label in problems.find_pinned(posed).items() if label == 0},
+    )
+
+
+def _lower_bound(graph: GraphToPlace, problems: PlacementProblems, bound: float | None) -> float | None:
+    """Return the lower bound of a graph: that of its problem, less what its bodies may yet improve.
+
+    In the problem a body costs what its placement does, and that may be more than it has to.
+    """
+    for node, plans in graph.bodies.items():
+        for plan in plans:
+            if bound is None or plan.placement.bound is None:
+                return None
+            bound -= problems.trips[node].count * (plan.placement.cost.total - plan.placement.bound)
+    return None if bound is None else max(0.0, bound)
+
+
+def _find_regions(
+    graph: GraphToPlace, settings: PlanSettings, posed: GraphProblem, placement: Placement
+) -> Iterator[PlannedRegion]:
+    """Yield the regions of a placement, without names, in launch order."""
+    latency = posed.latency
+    fused = {
+        row: posed.alternatives[chosen]
+        for chosen in placement.fusions
+        for row in posed.alternatives[chosen].rows
+    }
+    for number in range(int(placement.regions.max(initial=-1)) + 1):
+        rows = np.flatnonzero(placement.regions == number).tolist()
+        device = int(placement.labels[rows[0]])
+        members = _region_units(graph.units.units, rows, device, fused)
+        seconds = latency.seconds[rows, device].sum() + latency.launch[device - 1]
+        seconds -= sum(
+            latency.fusions[chosen].saving
+            for chosen in placement.fusions
+            if latency.fusions[chosen].members[0] in rows
+        )
+        yield PlannedRegion(
+            name="",
+            target=settings.targets[device - 1],
+            index=graph.index,
+            units=members,
+            interface=find_boundary(
+                graph.index, sorted(node for unit in members for node in unit.nodes)
+            ),
+            seconds=float(seconds),
+            trips=graph.runs,
+        )
+
+
+def _region_units(
+    units: Sequence[JointUnit],
+    rows: Sequence[int],
+    device: int,
+    fused: Mapping[int, AlternativeComposite],
+) -> tuple[Unit, ...]:
+    """Return the units of a region as they are on its device; those that run as one as one composite."""
+    members: list[Unit] = []
+    for row in rows:
+        if row not in fused:
+            members += units[row].on_device[device - 1]
+        elif row == fused[row].rows[0]:
+            members.append(fused[row].unit)
+    return tuple(members)

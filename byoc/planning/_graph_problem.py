@@ -1,0 +1,132 @@
+"""The placement problems of one graph: costs of its units and bodies, constraints, given placements."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from byoc.costs import BodyCost, GraphProblem, Price, TripCount, count_trips, pose, price_bodies
+from byoc.model import GraphIndex
+from byoc.placement import Problem
+from byoc.planning._graph_units import GraphUnits
+from byoc.planning._memory_fit import Constraints
+from byoc.planning._plan_data import GraphPlan
+from byoc.planning._plan_settings import PlanSettings
+from byoc.planning._saved_placement import PinnedNodes
+
+
+@dataclass(frozen=True, eq=False)
+class GraphToPlace:
+    """A graph to be placed: the main one, or a body of an If, Loop or Scan.
+
+    `path` is its graph path (`Loop_0/body`), empty for the main graph. `runs` is how often it is
+    expected to run for one run of the model. `bodies` has the plans of the graphs inside its nodes.
+    """
+
+    index: GraphIndex
+    path: str
+    runs: float
+    units: GraphUnits
+    bodies: Mapping[int, tuple[GraphPlan, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementProblems:
+    """The placement problems of a graph, one for each set of constraints.
+
+    `pins` are what a given placement wants of the graph's nodes.
+    """
+
+    graph: GraphToPlace
+    settings: PlanSettings
+    pins: PinnedNodes | None
+    _built: dict[tuple[frozenset[int], ...], GraphProblem] = field(default_factory=dict)
+
+    @cached_property
+    def trips(self) -> dict[int, TripCount]:
+        """The trip count of each node with bodies, for one run of the node."""
+        index = self.graph.index
+        return {node: count_trips(index, node, self.settings.trips) for node in index.bodies}
+
+    def build(self, constraints: Constraints) -> GraphProblem:
+        """Return the problem within some constraints; capacities count in `restrict` alone."""
+        key = tuple(frozenset(rows) for rows in constraints.refused)
+        if key not in self._built:
+            self._built[key] = self._build(constraints)
+        return self._built[key]
+
+    def _build(self, constraints: Constraints) -> GraphProblem:
+        graph, settings = self.graph, self.settings
+        known = (
+            settings.known_limits.refused_rows(graph.index, graph.path, graph.units.units, target.name)
+            for target in settings.targets
+        )
+        refused = [{**own, **rows} for own, rows in zip(constraints.refused, known, strict=True)]
+        return pose(
+            graph.index,
+            graph.units.units,
+            settings.host,
+            settings.devices,
+            self.body_costs,
+            settings.unknown_costs,
+            settings.objective,
+            graph.units.alternatives,
+            refused,
+        )
+
+    def find_pinned(self, posed: GraphProblem) -> Mapping[int, int]:
+        """Return the device of each unit, by number, that a given placement decides."""
+        if self.pins is None:
+            return {}
+        return self.pins.find_devices(self.graph.index, self.graph.units.units, posed.problem)
+
+    def restrict(self, posed: GraphProblem, constraints: Constraints) -> tuple[Problem, list[int]]:
+        """Return the problem to solve: pinned units where they have to be, less room for constants.
+
+        With it come the numbers of the fusions that are left: those whose members can be together.
+        """
+        labels = self.find_pinned(posed)
+        problem = replace(posed.problem, capacity=np.array(constraints.capacity, np.float64))
+        left = list(range(len(problem.fusions)))
+        if not labels:
+            return problem, left
+        seconds, must = problem.seconds.copy(), problem.must.copy()
+        for row, label in labels.items():
+            others = np.arange(1, 1 + problem.devices) != label
+            seconds[row, 1:][others] = np.inf
+            must[row] = label > 0
+        left = [
+            number
+            for number, fusion in enumerate(problem.fusions)
+            if np.isfinite(seconds[list(fusion.members), fusion.device]).all()
+        ]
+        fusions = tuple(problem.fusions[number] for number in left)
+        return replace(problem, seconds=seconds, must=must, fusions=fusions), left
+
+    def cost_bodies_on_host(self, node: int) -> tuple[Price, float]:
+        """Return the cost and the operations of a node's bodies with everything on the host."""
+        settings = self.settings
+        on_host = settings.unknown_costs.on_host
+        return price_bodies(self.graph.index, node, settings.host, settings.trips, on_host)
+
+    @cached_property
+    def body_costs(self) -> dict[int, BodyCost]:
+        """The costs of each node's bodies; on the host with the regions that formed in them."""
+        return {node: self._cost_bodies(node) for node in self.graph.index.bodies}
+
+    def _cost_bodies(self, node: int) -> BodyCost:
+        settings = self.settings
+        host, operations = self.cost_bodies_on_host(node)
+        plans = self.graph.bodies.get(node)
+        if plans:
+            each = self.trips[node].count
+            seconds = each * sum(plan.cost.total for plan in plans)
+            joules = sum(math.nan if plan.joules is None else plan.joules for plan in plans)
+            host = Price(seconds, each * joules)
+        devices = tuple(
+            price_bodies(self.graph.index, node, costs, settings.trips, settings.unknown_costs)[0]
+            for costs in settings.costs
+        )
+        return BodyCost(host, devices, operations)

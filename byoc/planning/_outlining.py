@@ -1,0 +1,102 @@
+"""From a plan's regions to functions of the model, and conversions where tensors cross to them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from onnx import ModelProto
+
+from byoc.boundary.convert import ConvertedModel, RegionBoundary, convert_boundary
+from byoc.model import GraphCuts, GraphIndex, OutlineGroup, RegionCut, find_images, outline
+from byoc.patterns import Unit
+from byoc.planning._plan_data import GraphPlan, PlannedRegion
+from byoc.planning._plan_settings import read_requirements
+
+
+def name_regions(root: GraphPlan) -> GraphPlan:
+    """Return a plan whose regions are named after their targets and numbered, the main graph's first."""
+    return _name_regions(root, {target.name: count() for target in root.targets})
+
+
+def _name_regions(plan: GraphPlan, numbers: Mapping[str, Iterator[int]]) -> GraphPlan:
+    regions = tuple(
+        replace(region, name=f"{region.target.name}_{next(numbers[region.target.name])}")
+        for region in plan.regions
+    )
+    bodies = {
+        node: tuple(_name_regions(body, numbers) for body in inner)
+        for node, inner in plan.bodies.items()
+    }
+    return replace(plan, regions=regions, bodies=bodies)
+
+
+def outline_regions(root: GraphPlan) -> ModelProto:
+    """Return the model of a plan with its regions as functions. Raises InputError as `outline`."""
+    return outline(_describe_cuts(root))
+
+
+def _describe_cuts(plan: GraphPlan) -> GraphCuts:
+    """Return the changes of a plan to its graph, as `outline` takes them."""
+    on_host = {
+        node: {"byoc.device": "host", "byoc.reason": str(reason)}
+        for unit, reason in plan.host_units
+        for node in unit.nodes
+    }
+    return GraphCuts(
+        index=plan.index,
+        cuts=tuple(_describe_cut(plan.index, region) for region in plan.regions),
+        metadata=on_host,
+        bodies={node: [_describe_cuts(body) for body in inner] for node, inner in plan.bodies.items()},
+    )
+
+
+def _describe_cut(index: GraphIndex, region: PlannedRegion) -> RegionCut:
+    return RegionCut(
+        name=region.name,
+        domain=region.target.domain,
+        groups=tuple(_describe_group(index, unit) for unit in region.units),
+        metadata={
+            "byoc.target": region.target.name,
+            "byoc.units": str(len(region.units)),
+            "byoc.predicted_seconds": f"{region.seconds:.3e}",
+        },
+    )
+
+
+def _describe_group(index: GraphIndex, unit: Unit) -> OutlineGroup:
+    """Return a unit as it is in its region; the nodes of a QDQ group bear its name."""
+    metadata = {"byoc.rules": ", ".join(unit.rules)}
+    if unit.kind == "qdq":
+        metadata["byoc.qdq"] = unit.name
+    if unit.match is None:
+        return OutlineGroup(unit.nodes, metadata=metadata)
+    inside = [index.nodes[i] for i in sorted(unit.match.nodes.values())]
+    metadata["byoc.nodes"] = ", ".join(node.name or node.output[0] for node in inside)
+    return OutlineGroup(unit.nodes, unit.match.make_composite(index), metadata)
+
+
+def convert_boundaries(root: GraphPlan, outlined: ModelProto, folder: Path | None) -> ConvertedModel:
+    """Return the outlined model of a plan with conversions at its boundaries; it is edited in place.
+
+    `folder` is where the model's external data lies. Raises InputError as `bound` does.
+    """
+    boundaries = [boundary for graph in root.walk() for boundary in _region_boundaries(graph)]
+    return convert_boundary(outlined, boundaries, folder)
+
+
+def _region_boundaries(graph: GraphPlan) -> list[RegionBoundary]:
+    """Return the boundaries of a graph's own regions, without those of bodies."""
+    if not graph.regions:
+        return []
+    spatial = find_images(graph.index)
+    return [
+        RegionBoundary(
+            region.name,
+            region.target.domain,
+            read_requirements(region.target),
+            spatial,
+            graph.index.type_protos,
+        )
+        for region in graph.regions
+    ]

@@ -1,0 +1,257 @@
+"""Plans: the regions of a model with all that is known of them before anything is compiled."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import nan
+from typing import Any
+
+import onnx
+
+from byoc.costs import GraphProblem
+from byoc.errors import Verdict, refuse
+from byoc.model import BoundaryNames, GraphIndex, Model
+from byoc.patterns import JointUnit, Unit
+from byoc.placement import Cost, Placement
+from byoc.rules import Target
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRegion:
+    """A region of a graph: its target, its units there, and the tensors at its boundary.
+
+    `seconds` are the predicted ones of a single run, launch included; `trips` is how often it is
+    expected to run for one run of the model.
+    """
+
+    name: str
+    target: Target
+    index: GraphIndex
+    units: tuple[Unit, ...]
+    interface: BoundaryNames
+    seconds: float
+    trips: float
+
+    @property
+    def nodes(self) -> list[int]:
+        """The node numbers of the region, in topological order; constant nodes are not among them."""
+        return sorted(node for unit in self.units for node in unit.nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphPlan:
+    """The plan of a graph: the main one, or a body of an If, Loop or Scan that stays on the host.
+
+    `place` is its graph path (`Loop_0/body`), empty for the main graph. `trips` is how often the
+    graph is expected to run for one run of the model. `placement` is in the units of the objective;
+    `cost` is the same in seconds and `joules` in joules, None where these are not known. `host_only` are
+    the seconds of one run of it with everything on the host, `bodies` the plans of what is inside its
+    host nodes.
+    """
+
+    targets: tuple[Target, ...]
+    index: GraphIndex
+    path: str
+    trips: float
+    units: tuple[JointUnit, ...]
+    graph_problem: GraphProblem
+    placement: Placement
+    cost: Cost
+    joules: float | None
+    host_only: float
+    regions: tuple[PlannedRegion, ...]
+    bodies: Mapping[int, tuple["GraphPlan", ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    pins: Mapping[int, int] = field(default_factory=dict)
+
+    def walk(self) -> Iterator["GraphPlan"]:
+        """Yield this plan and those of all bodies inside, in the order of the nodes."""
+        yield self
+        for inner in self.bodies.values():
+            for body in inner:
+                yield from body.walk()
+
+    @cached_property
+    def host_units(self) -> list[tuple[JointUnit, Verdict]]:
+        """The units of this graph that stay on the host, each with the reason."""
+        rows = (row for row, label in enumerate(self.placement.labels.tolist()) if label == 0)
+        return [(self.units[row], self.host_reason(row)) for row in rows]
+
+    def host_reason(self, row: int) -> Verdict:
+        """Return the reason why a unit is on the host."""
+        verdicts = [
+            refuse(kept[row]) if row in kept else verdict
+            for kept, verdict in zip(
+                self.graph_problem.kept_on_host, self.units[row].verdicts, strict=True
+            )
+        ]
+        if any(verdicts):
+            given = "the placement that was given has it on the host"
+            return refuse(f"supported, but {given if row in self.pins else self.placement.why_host}")
+        if len(self.targets) == 1:
+            return verdicts[0]
+        told = zip(self.targets, verdicts, strict=True)
+        return refuse(*(f"{target.name}: {verdict}" for target, verdict in told))
+
+    @property
+    def operations(self) -> tuple[float, float]:
+        """The operations of one run on accelerators, and all of them; a body counts in its own plan."""
+        done = total = 0.0
+        rows = zip(self.units, self.placement.labels, self.graph_problem.operations, strict=True)
+        for unit, label, count in rows:
+            if label == 0 and unit.nodes[0] in self.bodies:
+                continue
+            total += count
+            done += count if label else 0.0
+        return done, total
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Units that a device refuses for one reason, and the gain if it took them.
+
+    `gain` is in the units of the objective, for one run of the graph; `offloaded` how many more nodes
+    would then be on accelerators, these included.
+    """
+
+    target: str
+    operator: str
+    reason: str
+    nodes: int
+    gain: float
+    offloaded: int
+
+
+@dataclass(frozen=True, slots=True)
+class FloatUnit:
+    """A unit left in floating point, its device, and the accuracy with it alone quantized.
+
+    `alone` is in the measure of the accuracy budget: dB, or a share of equal classes.
+    """
+
+    unit: str
+    device: str
+    alone: float
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredPrecision:
+    """A lowered precision: regions compute in another dtype than the given model, `original`.
+
+    `dtype` is that of activations, None for what each target's file says. `source` names the data or the
+    file that the scales are from, measured by `method` on so many `samples`, empty and 0 where nothing
+    was measured. `units` are how many were quantized.
+
+    With an accuracy `budget`, `reached` is what is kept and `all_quantized` what would be if no unit had
+    been left `in_float`; empty and not a number without one. That was measured on so many samples
+    (`measured`) of the data named `measured_on`.
+    """
+
+    original: Model
+    dtype: str | None
+    source: str = ""
+    method: str = ""
+    samples: int = 0
+    random: bool = False
+    units: int = 0
+    budget: str = ""
+    reached: float = nan
+    all_quantized: float = nan
+    in_float: tuple[FloatUnit, ...] = ()
+    measured: int = 0
+    measured_on: str = ""
+
+
+@dataclass(frozen=True)
+class RefusedRegion:
+    """A region of an earlier plan that its codegen refused, and why.
+
+    `codegen` says it as users are told. `nodes` are those that this target does not get any more, by
+    name or first output; none where the region is in smaller ones of at most `split` nodes instead.
+    """
+
+    target: str
+    region: str
+    codegen: str
+    reason: str
+    nodes: tuple[str, ...] = ()
+    split: int = 0
+
+    @property
+    def why(self) -> str:
+        """The reason for the report why its nodes are not on the target."""
+        return f"codegen {self.codegen} refused: {self.reason}"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A model cut between the host and some accelerators.
+
+    `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
+    inside; `proto` the partitioned model; `what_ifs` what the main graph would gain if an accelerator
+    took more; `values` the types of the tensors that the boundary pass added, by name, and `origins`
+    the tensors whose content they hold; `lowered` what was done to the numbers before, None where
+    regions compute as the model says; `notes` what is to be told of that. `refusals` are those that were
+    known as it was made.
+    """
+
+    asked: Mapping[str, Any]
+    model: Model
+    targets: tuple[Target, ...]
+    root: GraphPlan
+    proto: onnx.ModelProto
+    what_ifs: tuple[WhatIf, ...] = ()
+    values: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
+    lowered: LoweredPrecision | None = None
+    notes: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    refusals: tuple[RefusedRegion, ...] = ()
+
+    @property
+    def target(self) -> Target:
+        """The first accelerator, which is the only one unless several were asked for."""
+        return self.targets[0]
+
+    @property
+    def units(self) -> tuple[JointUnit, ...]:
+        """The units of the main graph."""
+        return self.root.units
+
+    @property
+    def graph_problem(self) -> GraphProblem:
+        """The numbers that were solved for the main graph."""
+        return self.root.graph_problem
+
+    @property
+    def placement(self) -> Placement:
+        """The placement of the main graph; its cost holds that of all bodies."""
+        return self.root.placement
+
+    @cached_property
+    def regions(self) -> tuple[PlannedRegion, ...]:
+        """All regions: those of the main graph in order of execution, then those of bodies."""
+        return tuple(region for graph in self.root.walk() for region in graph.regions)
+
+    @property
+    def region_names(self) -> list[str]:
+        """The regions' names, in the order of `regions`."""
+        return [region.name for region in self.regions]
+
+    @cached_property
+    def host_units(self) -> list[tuple[JointUnit, Verdict]]:
+        """The units that stay on the host, bodies included, each with the reason."""
+        return [item for graph in self.root.walk() for item in graph.host_units]
+
+    @property
+    def cost(self) -> Cost:
+        """The predicted seconds of one run of the model, bodies by their trips."""
+        graphs = list(self.root.walk())
+        transfer = sum(graph.trips * graph.cost.transfer for graph in graphs)
+        launch = sum(graph.trips * graph.cost.launch for graph in graphs)
+        return Cost(self.root.cost.total - transfer - launch, transfer, launch)
+
+    @property
+    def offloaded_operations(self) -> tuple[float, float]:
+        """The operations that run on accelerators, and all operations, trips counted."""
+        each = [(graph.trips, *graph.operations) for graph in self.root.walk()]
+        return sum(t * done for t, done, _ in each), sum(t * total for t, _, total in each)

@@ -1,0 +1,85 @@
+"""Requirements of a target for the tensors that cross its boundary, from its rule file.
+
+The settings of planning: accelerators, costs, the strategy, what is known from earlier rounds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from byoc.boundary.convert import BoundaryFormat
+from byoc.costs import LATENCY, CostModel, Objective, PlacementDevice, Policy
+from byoc.errors import InputError
+from byoc.model import TensorLayout, parse_layout
+from byoc.placement import UNLIMITED, Strategy
+from byoc.planning._refusals import KnownLimits, SizeLimit
+from byoc.planning._saved_placement import SavedPlacement
+from byoc.rules import Target
+
+
+def read_requirements(target: Target) -> BoundaryFormat:
+    """Return the requirements for the tensors that cross to or from a target.
+
+    Raises InputError when its layout is none.
+    """
+    rules = target.rules
+    layout = _read_layout(target, "activations", rules.layout.activations)
+    return BoundaryFormat(layout, rules.quantization.convert or "host", target.compute_dtype)
+
+
+def read_weight_layout(target: Target) -> TensorLayout | None:
+    """Return the layout of convolution weights for a target, None for the layout of ONNX.
+
+    Raises InputError when its layout is none.
+    """
+    return _read_layout(target, "weights", target.rules.layout.weights)
+
+
+def _read_layout(target: Target, key: str, word: str | None) -> TensorLayout | None:
+    try:
+        layout = None if word is None else parse_layout(word)
+    except ValueError as error:
+        place = target.locate(f"layout.{key}")
+        raise InputError(f"{target.source}: {place}: {error}") from None
+    return None if layout is None or layout.is_plain else layout
+
+
+@dataclass(frozen=True, eq=False)
+class PlanSettings:
+    """The settings of planning, which are the same for all graphs of a model.
+
+    `costs` has a model for each of the `targets`. `trips` gives how often some Loops and Scans run, by
+    node name; `unknown` what to do about costs that are not known; `saved` a placement to keep to;
+    `known` the limits of targets that turned out in earlier rounds.
+    """
+
+    targets: tuple[Target, ...]
+    costs: tuple[CostModel, ...]
+    host: CostModel
+    strategy: Strategy
+    objective: Objective = LATENCY
+    unknown_costs: Policy = Policy.estimate
+    trips: Mapping[str, float] = field(default_factory=dict)
+    placement: SavedPlacement | None = None
+    known_limits: KnownLimits = field(default_factory=KnownLimits)
+
+    @property
+    def devices(self) -> tuple[PlacementDevice, ...]:
+        """The accelerators as the placement problem sees them."""
+        sizes = (self.known_limits.sizes.get(target.name) for target in self.targets)
+        return tuple(map(_describe_device, self.targets, self.costs, sizes))
+
+
+def _describe_device(target: Target, costs: CostModel, size: SizeLimit | None) -> PlacementDevice:
+    limits = target.rules.limits
+    most = UNLIMITED if limits.max_nodes is None else min(limits.max_nodes, UNLIMITED)
+    return PlacementDevice(
+        name=target.name,
+        costs=costs,
+        connected=target.rules.regions == "connected",
+        min_nodes=min(limits.min_nodes or 0, UNLIMITED),
+        max_nodes=most if size is None else min(most, size.nodes),
+        max_regions=UNLIMITED if limits.regions is None else min(limits.regions, UNLIMITED),
+        memory=inf if limits.memory is None else float(limits.memory),
+        wants=read_requirements(target),
+    )

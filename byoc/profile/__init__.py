@@ -1,1 +1,0 @@
-"""Measurements of operators and regions on this machine, and the error of predictions."""

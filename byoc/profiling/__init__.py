@@ -1,0 +1,15 @@
+"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+
+from byoc.profiling._codegen_timing import MeasuredCodegen, measure_copies, measure_launch, time_units
+from byoc.profiling._host_timing import time_nodes
+from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
+from byoc.profiling._prediction_error import (
+    PredictionComparison,
+    TimedRegion,
+    compare_host,
+    compare_placement,
+    mean_error_factor,
+    rank_correlation,
+    time_regions,
+)
+from byoc.profiling._sampling import Clock, Patience, Samples, measure_in_turn

@@ -1,0 +1,162 @@
+"""Predicted against measured times: the error of a cost model, and of adding up parts.
+
+The regions of a bundle: the predicted seconds, and those that their codegens report.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from byoc.bundle import Bundle
+from byoc.codegen import Measured, find_codegen, measure_seconds
+from byoc.costs import CostModel, node_prices, price_graph
+from byoc.errors import InputError
+from byoc.model import Model
+from byoc.profiling._host_timing import NodeTimes, time_nodes
+from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
+from byoc.runtime import Session
+
+_LEAST_RANKED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionComparison:
+    """The predicted and measured seconds of one model in one placement.
+
+    `where` is `host` or the target. `parts` is the sum of the parts' times, each measured on its own:
+    the nodes on the host alone, or the stages of a placement. `unknown` counts the nodes whose cost is
+    estimated. `rank` is Spearman's correlation of predicted and measured times over the nodes; None for
+    placements, and if too few nodes were measured.
+    """
+
+    model: str
+    where: str
+    predicted: float
+    measured: Samples
+    parts: float
+    unknown: int
+    rank: float | None
+
+    @property
+    def error(self) -> float:
+        """The relative error of the prediction; positive if it is too long."""
+        return self.predicted / self.measured.median - 1
+
+    @property
+    def additive_error(self) -> float:
+        """The relative error of the sum of the parts; positive if it is too long."""
+        return self.parts / self.measured.median - 1
+
+
+def compare_host(
+    model: Model, costs: CostModel, patience: Patience, clock: Clock = perf_counter
+) -> PredictionComparison:
+    """Measure a model on the host alone, as onnxruntime runs it by default, and compare the prediction.
+
+    Raise InputError if it does not run, and MissingRuntimeError.
+    """
+    times = time_nodes(model, patience, clock=clock)
+    return compare_host_times(model, costs, Samples.of(times.wholes), times)
+
+
+def compare_host_times(
+    model: Model, costs: CostModel, measured: Samples, times: NodeTimes
+) -> PredictionComparison:
+    """Compare the prediction for the host with measurements of the model and of its nodes."""
+    prices = node_prices(costs, times.works)
+    medians = {i: Samples.of(seconds).median for i, seconds in times.seconds.items()}
+    timed = [i for i in medians if not times.works[i].view]
+    return PredictionComparison(
+        model=model.source,
+        where="host",
+        predicted=price_graph(model.index, costs)[0].seconds,
+        measured=measured,
+        parts=times.total,
+        unknown=int(prices.unknown.sum()),
+        rank=rank_correlation([prices.seconds[i] for i in timed], [medians[i] for i in timed]),
+    )
+
+
+def compare_placement(  # noqa: PLR0913, PLR0917 - what was predicted of what
+    name: str,
+    where: str,
+    session: Session,
+    inputs: Mapping[str, Any],
+    predicted: float,
+    unknown: int,
+    patience: Patience,
+    clock: Clock = perf_counter,
+) -> PredictionComparison:
+    """Measure a bundle that is ready to run, and compare the prediction."""
+    measured = Samples.of(measure_runs(lambda: session(inputs), patience, clock))
+    stages: list[list[float]] = [[] for _ in session.stages]
+    for _ in range(patience.warmup + measured.count):
+        known = {**session.program.constants, **inputs}
+        for found, stage in zip(stages, session.stages, strict=True):
+            stage_inputs = {name: known[name] for name in stage.inputs}
+            before = clock()
+            outputs = stage.run(stage_inputs)
+            found.append(clock() - before)
+            known.update(outputs)
+    parts = sum(Samples.of(found[patience.warmup :]).median for found in stages)
+    return PredictionComparison(name, where, predicted, measured, parts, unknown, None)
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation; None for fewer than three pairs or constant values."""
+    if len(one) < _LEAST_RANKED or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    from scipy.stats import spearmanr  # noqa: PLC0415 - takes a second to import
+
+    return float(spearmanr(one, other).statistic)
+
+
+def mean_error_factor(found: Sequence[PredictionComparison]) -> float:
+    """Return the geometric mean of the factors between prediction and measurement; at least 1."""
+    factors = [abs(log(max(each.predicted, 1e-12) / each.measured.median)) for each in found]
+    return exp(sum(factors) / len(factors))
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRegion:
+    """The predicted seconds of a region, and those its codegen reports, without transfers."""
+
+    region: str
+    where: str
+    predicted: float
+    codegen_seconds: float
+
+    @property
+    def error(self) -> float:
+        """The relative error of the prediction; positive if it is too long."""
+        return self.predicted / self.codegen_seconds - 1
+
+
+def time_regions(bundle: Bundle) -> list[TimedRegion]:
+    """Return the regions of a bundle whose codegens can report a time.
+
+    Raise InputError if a codegen is missing or the report lacks a region, and CompileError if a codegen
+    fails to report a time.
+    """
+    predicted = _predicted_seconds(bundle)
+    found = []
+    for name, region, _ in bundle.regions():
+        codegen = find_codegen(name)
+        if isinstance(codegen, Measured):
+            seconds = predicted.get(region.name)
+            if not isinstance(seconds, (int, float)):
+                raise InputError(f"the bundle's report does not say what was predicted of {region.name}")
+            reported = measure_seconds(codegen, region)
+            found.append(TimedRegion(region.name, region.target, float(seconds), reported))
+    return found
+
+
+def _predicted_seconds(bundle: Bundle) -> dict[str, object]:
+    """Return the predicted seconds of each region, as far as they are in the report."""
+    regions = bundle.manifest.report.get("regions")
+    rows = regions if isinstance(regions, list) else []
+    return {str(row.get("name")): row.get("seconds") for row in rows if isinstance(row, dict)}

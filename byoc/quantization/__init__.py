@@ -1,0 +1,18 @@
+"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+
+from byoc.quantization._accuracy_budget import Budget, read_budget, search_float_units
+from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
+from byoc.quantization._arithmetic import CLAMPS, VIEWS
+from byoc.quantization._calibrate import DEFAULT_METHOD, calibrate
+from byoc.quantization._image_inputs import Preprocessing
+from byoc.quantization._precision import (
+    FLOATS,
+    NATIVE,
+    ChosenPrecision,
+    Precision,
+    choose_precision,
+    has_float_mode,
+    quantize_for_targets,
+)
+from byoc.quantization._ranges import Range, Ranges
+from byoc.quantization._sensitivity import KeptAccuracy

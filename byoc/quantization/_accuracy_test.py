@@ -1,0 +1,76 @@
+"""The test of an accuracy budget: the samples, the original's outputs, the accuracy measured on them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+from onnx import ModelProto
+
+from byoc.errors import InputError
+from byoc.model import Model
+from byoc.quantization._accuracy_budget import Budget
+from byoc.quantization._calibrate import find_samples
+from byoc.quantization._precision import ChosenPrecision, Precision
+from byoc.quantization._sensitivity import (
+    KeptAccuracy,
+    SampleValues,
+    measure_accuracy,
+    measure_sensitivities,
+    run_samples,
+)
+from byoc.support import report_step
+
+# Accuracy is held to this many samples, and units are ranked by this many: one run of the model each.
+_MEASURED = 32
+_RANKED = 4
+
+
+@dataclass(frozen=True, eq=False)
+class AccuracyTest:
+    """An accuracy budget, with the samples to measure on and what the original gives for them.
+
+    `source` names the data; `concluded` is the model with everything quantized.
+    """
+
+    budget: Budget
+    source: str
+    samples: Sequence[SampleValues]
+    expected: Sequence[SampleValues]
+    precision: ChosenPrecision
+
+    def measure(self, proto: ModelProto, model: Model) -> KeptAccuracy:
+        """Return the accuracy of a partitioned model, whose external data is that of `model`."""
+        report_step("measure the accuracy")
+        return measure_accuracy(self.expected, run_samples(proto, model, self.samples))
+
+    def is_met(self, accuracy: KeptAccuracy) -> bool:
+        """Return whether an accuracy is within the budget."""
+        return self.budget.is_met(accuracy)
+
+    @cached_property
+    def ranking(self) -> Mapping[str, KeptAccuracy]:
+        """The accuracy with one unit alone quantized, for each unit by name."""
+        few = slice(_RANKED)
+        model, units = self.precision.model, self.precision.units
+        return measure_sensitivities(model, units, self.expected[few], self.samples[few], report_step)
+
+
+def prepare_accuracy_test(
+    model: Model, concluded: ChosenPrecision, precision: Precision
+) -> AccuracyTest:
+    """Run the original model on the samples that its accuracy budget is measured on.
+
+    Raises InputError when there are no samples.
+    """
+    budget, data = precision.budget, precision.data
+    assert budget is not None
+    if data is None:
+        raise InputError(f"accuracy budget {budget}: it is measured on samples (--data FOLDER)")
+    source = find_samples(data, model, precision.images, _MEASURED)
+    samples = [sample.inputs for sample in islice(source.read_from(0), _MEASURED)]
+    if not samples:
+        raise InputError(f"{source.name}: there are no samples to measure the accuracy on")
+    report_step("run the original")
+    expected = run_samples(model.proto, model, samples)
+    return AccuracyTest(budget, source.name, samples, expected, concluded)

@@ -1,0 +1,219 @@
+"""Operator properties that quantization needs: channels of weights, views, operands and biases.
+
+The values of constants, which are read or computed on demand and not kept.
+
+Quantization arithmetic: scales and zero points from ranges, integers from floats.
+
+`real = scale * (quantized - zero_point)`, as in ONNX's QuantizeLinear. Scale and zero point of a range
+follow Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+Inference" (2018, sections 2.1 and 3), like TensorFlow Lite and onnxruntime's quantizer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from byoc.model import GraphIndex, get_stated_attributes, is_onnx, read_array
+from byoc.quantization._ranges import DTYPES
+
+VIEWS = frozenset(
+    [
+        *("MaxPool", "GlobalMaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
+        *("Identity", "Dropout", "Slice", "Split", "DepthToSpace", "SpaceToDepth", "Expand", "Tile"),
+        *("Gather", "Concat"),
+    ]
+)
+"""What comes out of these went in: one scale is exact, and another one costs accuracy and time."""
+
+CLAMPS = frozenset({"Relu", "Clip"})
+"""Behind another operator in one unit these only clamp: they have the scale of what they read."""
+
+OPERANDS = frozenset(
+    [
+        *("Conv", "ConvTranspose", "Gemm", "MatMul", "Concat", "PRelu"),
+        *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean"),
+    ]
+)
+"""A constant is here any other input; elsewhere it is a parameter, and stays float."""
+
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""A second input with channels, and perhaps a bias as the third."""
+
+
+def find_channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
+    """Return the axis of the weights that has the output's channels, and the number of groups.
+
+    ConvTranspose has weights `[C, M / group, ...]` (ONNX, ConvTranspose), so one index of axis 1 stands
+    for a channel in each group. None for operators without weights, or weights of unknown rank.
+    """
+    if not is_onnx(node) or node.op_type not in WEIGHTED:
+        return None
+    weight_type = index.types.get(node.input[1])
+    if weight_type is None or weight_type.shape is None:
+        return None
+    attributes = get_stated_attributes(node)
+    match node.op_type:
+        case "Conv":
+            return 0, int(attributes.get("group", 1))
+        case "ConvTranspose":
+            return 1, int(attributes.get("group", 1))
+        case "Gemm":
+            return (0 if attributes.get("transB", 0) else 1), 1
+        case _:
+            return (len(weight_type.shape) - 1, 1) if len(weight_type.shape) > 1 else None
+
+
+def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
+    """Return the value of a constant: the stored one, or computed by ONNX's reference implementation."""
+    if name in index.stored_tensors:
+        return read_array(index.stored_tensors[name], folder)
+    numbers = index.find_constant_nodes([name])
+    nodes = [index.nodes[number] for number in numbers]
+    read = {other for node in nodes for other in node.input if other in index.stored_tensors}
+    graph = helper.make_graph(
+        nodes,
+        "constant",
+        [],
+        [ValueInfoProto(name=name)],
+        [
+            numpy_helper.from_array(read_array(index.stored_tensors[other], folder), other)
+            for other in sorted(read)
+        ],
+    )
+    imports = index.proto.opset_import
+    model = helper.make_model(graph, opset_imports=imports, ir_version=index.proto.ir_version)
+    made: Sequence[Any] = ReferenceEvaluator(model).run(None, {})  # type: ignore[assignment]
+    return np.asarray(made[0])
+
+
+Float32Array = NDArray[np.float32]
+
+_BIAS_LIMIT = float(2**31 - 2**8)  # what an int32 holds, less the rounding of a float32 scale
+_LEAST = float(np.finfo(np.float32).tiny)
+"""Smaller scales are no normal numbers: what is so small is as good as 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizationParams:
+    """The quantization of a tensor.
+
+    `scale` is float32 and `zero_point` int64, both of shape `[]`, or `[C]` with one for each index of
+    `axis`.
+    """
+
+    scale: Float32Array
+    zero_point: NDArray[np.int64]
+    dtype: str
+    axis: int | None = None
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest quantized value."""
+        return DTYPES[self.dtype]
+
+    def broadcast_along(self, rank: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return scale and zero point in a shape that broadcasts against a tensor of a rank."""
+        if self.axis is None:
+            return self.scale.astype(np.float64), self.zero_point
+        shape = [1] * rank
+        shape[self.axis] = -1
+        return self.scale.astype(np.float64).reshape(shape), self.zero_point.reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRequirement:
+    """Requirements on a quantization: `dtype`, zero points of 0, and scales that are powers of two."""
+
+    dtype: str
+    symmetric: bool = False
+    power_of_two: bool = False
+
+
+def compute_params(
+    low: Any, high: Any, form: ScaleRequirement, axis: int | None = None
+) -> QuantizationParams | None:
+    """Return scale and zero point for ranges from `low` to `high`: numbers, or `[C]` for an axis.
+
+    A range is widened to include 0, which is then represented exactly. Symmetric: `scale = max(|low|,
+    |high|) / qmax`; None for an unsigned type if a range extends below 0. Otherwise: `scale = (high -
+    low) / (qmax - qmin)`, `zero_point = round(qmin - low / scale)`. Powers of two are rounded up, so
+    that nothing is clipped. A range of only 0 has scale 1.
+    """
+    least, most = DTYPES[form.dtype]
+    below = np.minimum(np.asarray(low, np.float64), 0.0)
+    above = np.maximum(np.asarray(high, np.float64), 0.0)
+    if form.symmetric:
+        if least == 0 and np.any(below < 0):
+            return None
+        scale = _round_scale(np.maximum(-below, above) / most, form)
+        return QuantizationParams(scale, np.zeros(scale.shape, np.int64), form.dtype, axis)
+    scale = _round_scale((above - below) / (most - least), form)
+    points = np.rint(least - below / scale.astype(np.float64))
+    return QuantizationParams(scale, np.clip(points, least, most).astype(np.int64), form.dtype, axis)
+
+
+def _round_scale(scale: NDArray[np.float64], form: ScaleRequirement) -> Float32Array:
+    usable = np.where(scale < _LEAST, 1.0, scale)
+    if form.power_of_two:
+        mantissa, exponent = np.frexp(usable)  # 0.5 <= mantissa < 1
+        usable = np.ldexp(1.0, np.where(mantissa == 0.5, exponent - 1, exponent))
+    rounded = usable.astype(np.float32)
+    return np.asarray(rounded)
+
+
+def quantize_values(values: NDArray[Any], params: QuantizationParams) -> NDArray[np.int64]:
+    """Return values as integers, rounded half to even and saturated, as QuantizeLinear does."""
+    scale, points = params.broadcast_along(values.ndim)
+    least, most = params.limits
+    rounded = np.rint(values.astype(np.float64) / scale) + points
+    return np.asarray(np.clip(rounded, least, most), dtype=np.int64)
+
+
+def find_extremes(
+    values: NDArray[Any], axis: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the minimum and the maximum of an array, or of each index of an axis."""
+    around = None if axis is None else tuple(i for i in range(values.ndim) if i != axis)
+    if values.size == 0:
+        count = () if axis is None else (values.shape[axis],)
+        return np.zeros(count), np.zeros(count)
+    low, high = values.min(axis=around), values.max(axis=around)
+    return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+
+def widen_scales(
+    weights: QuantizationParams, bias: Float32Array, activation: Float32Array, power_of_two: bool
+) -> QuantizationParams:
+    """Return the weights' quantization with scales large enough for a bias `[C]` to fit into int32.
+
+    A bias is counted in steps of `activation * scale`; a channel with tiny weights and a normal bias
+    would overflow. onnxruntime's quantizer widens the weights' scale likewise.
+    """
+    most = np.abs(bias.astype(np.float64))
+    if weights.scale.ndim == 0:
+        most = np.asarray(most.max(initial=0.0))
+    least = most / (float(activation) * _BIAS_LIMIT)
+    scale = weights.scale.astype(np.float64)
+    if np.all(scale >= least):
+        return weights
+    wide = np.where(scale >= least, scale, least)
+    if power_of_two:
+        wide = np.vectorize(lambda s: 2.0 ** ceil(log2(s)))(wide)
+    return QuantizationParams(wide.astype(np.float32), weights.zero_point, weights.dtype, weights.axis)
+
+
+def fits_int32(bias: Float32Array, scale: Float32Array) -> bool:
+    """Return whether a bias `[C]` in steps of `scale` fits into int32."""
+    return bool(np.all(np.abs(bias.astype(np.float64)) <= scale.astype(np.float64) * (2.0**31 - 1)))
+
+
+def quantize_bias(bias: Float32Array, scale: Float32Array) -> NDArray[np.int32]:
+    """Return a bias in steps of `scale`, rounded half to even."""
+    return np.rint(bias.astype(np.float64) / scale.astype(np.float64)).astype(np.int32)

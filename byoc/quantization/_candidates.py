@@ -1,0 +1,215 @@
+"""A target's requirements on quantized tensors: its file's scheme combined with its rules.
+
+Candidates for quantization: the units of a float model that a target might take quantized.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import NodeProto
+
+from byoc.errors import YES, Mark, refuse
+from byoc.model import GraphIndex, describe_node, is_dequantize, is_quantize, may_be_float
+from byoc.patterns import Unit, group_units
+from byoc.quantization._ranges import DTYPES
+from byoc.rules import (
+    ANY_OPERATOR,
+    FormalParameter,
+    OpRule,
+    QuantizedRule,
+    QuantizedTensors,
+    Target,
+    get_operator_name,
+    make_signature,
+)
+
+_DEFAULT_DTYPE = "int8"
+
+
+@dataclass(frozen=True)
+class TensorRequirement:
+    """The requirements on a tensor at one of its uses; the first of its `dtypes` is preferred."""
+
+    dtypes: tuple[str, ...]
+    symmetric: bool
+    per_channel: bool
+    power_of_two: bool
+
+
+@dataclass(frozen=True, eq=False)
+class TargetRequirements:
+    """The requirements of a target, use by use."""
+
+    target: Target
+
+    def find_ops(self) -> dict[str, bool]:
+        """Return the operators that the target takes quantized, and whether each may stand alone."""
+        found: dict[str, bool] = {}
+        for rule in self.target.rules.ops:
+            for op in rule.op if rule.quantized else ():
+                found[op] = found.get(op, False) or rule.standalone
+        return found
+
+    def needs_same_scale(self, node: NodeProto) -> bool:
+        """Return whether inputs and output of a node must share one scale and zero point."""
+        return get_operator_name(node) in (self.target.rules.quantization.same_scale or ())
+
+    def find_requirement(
+        self, index: GraphIndex, node: NodeProto, position: int, role: str, *, out: bool
+    ) -> TensorRequirement:
+        """Return the requirements on an input or output; `role` is activations, weights or bias.
+
+        The first rule for the quantized operator is used; if a node only fits a later one, the annotator
+        refuses it.
+        """
+        rule = self._find_rule(get_operator_name(node))
+        formal = find_formal_name(index, node, position, out=out)
+        tensor = rule.tensors.get(formal) if rule is not None and formal else None
+        own = (tensor.quantized if tensor else None) or QuantizedRule()
+        scheme = self.target.rules.quantization
+        part = getattr(scheme, role) or QuantizedTensors()
+        lists = (tensor.dtype if tensor else None, rule.dtype if rule else None, part.dtype)
+        dtypes = next((found for found in lists if found), self.target.rules.dtype)
+        stated = own.model_fields_set
+        symmetric = own.symmetric if "symmetric" in stated else part.symmetric
+        if symmetric is None:
+            symmetric = role == "weights" and "symmetric" not in stated
+        power_of_two = own.power_of_two if "power_of_two" in stated else scheme.scales == "power_of_two"
+        per_channel = own.per_channel if "per_channel" in stated else part.per_channel
+        return TensorRequirement(
+            _integer_dtypes(dtypes), bool(symmetric), bool(per_channel), bool(power_of_two)
+        )
+
+    def _find_rule(self, op: str) -> OpRule | None:
+        rules = [rule for rule in self.target.rules.ops if rule.quantized]
+        named = [rule for rule in rules if op in rule.op]
+        return next(iter(named or [rule for rule in rules if ANY_OPERATOR in rule.op]), None)
+
+
+def _integer_dtypes(dtypes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dtype for dtype in dtypes if dtype in DTYPES) or (_DEFAULT_DTYPE,)
+
+
+def find_formal_name(index: GraphIndex, node: NodeProto, position: int, *, out: bool) -> str:
+    """Return ONNX's name of an input or output of a node, empty if it has no schema."""
+    schema = index.get_schema(node)
+    if schema is None:
+        return ""
+    found: tuple[FormalParameter, ...] = (
+        make_signature(schema).outputs if out else make_signature(schema).inputs
+    )
+    return found[min(position, len(found) - 1)].name if found else ""
+
+
+_DTYPE = "float32"
+_NO_NUMBERS = "it computes with no floating-point numbers"  # not worth a note
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizationCandidate:
+    """A unit to be quantized for a target, and the tensors that enter and leave it.
+
+    `reads` and `makes` are float tensors that are not constant; numbers and names are those of the float
+    model.
+    """
+
+    unit: Unit
+    requirements: TargetRequirements
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The unit's name."""
+        return self.unit.name
+
+
+def find_candidates(
+    index: GraphIndex, wishes: TargetRequirements, out: Collection[int]
+) -> tuple[list[QuantizationCandidate], dict[int, str]]:
+    """Return the candidates of a target without the nodes `out`, and reasons for rejected nodes.
+
+    The reasons are by node number, for nodes whose operators the target takes quantized.
+    """
+    ops = wishes.find_ops()
+    standalone = {
+        number: ops.get(get_operator_name(node), ops.get(ANY_OPERATOR, False))
+        for number, node in enumerate(index.nodes)
+        if number not in index.constant_nodes and (get_operator_name(node) in ops or ANY_OPERATOR in ops)
+    }
+    never = {number: why for number in standalone if (why := _find_obstacle(index, number))}
+    free = {number for number in standalone if number not in never and number not in out}
+    marks = [
+        Mark(YES, standalone=standalone[number]) if number in free else Mark(refuse("not quantized"))
+        for number in range(len(index.nodes))
+    ]
+    found = [unit for unit in group_units(index, wishes.target.patterns, marks) if unit.verdict]
+    return [_make_candidate(index, wishes, unit) for unit in found], {
+        number: why for number, why in never.items() if why != _NO_NUMBERS
+    }
+
+
+def _find_obstacle(index: GraphIndex, number: int) -> str:
+    """Return why a node is never quantized, empty if it may be."""
+    node = index.nodes[number]
+    if is_quantize(node) or is_dequantize(node) or number in index.bodies:
+        return _NO_NUMBERS
+    if _is_quantized(index, number):
+        return f"{describe_node(node)} is quantized already"
+    floats = [
+        name for name in (*index.reads[number], *filter(None, node.output)) if may_be_float(index, name)
+    ]
+    for name in floats:
+        tensor_type = index.types.get(name)
+        if tensor_type is None or tensor_type.dtype != _DTYPE:
+            return f"'{name}' is {tensor_type or 'of an unknown type'}, and float32 alone is quantized"
+    if all(index.is_constant(name) for name in index.reads[number] if may_be_float(index, name)):
+        return _NO_NUMBERS
+    return ""
+
+
+def _is_quantized(index: GraphIndex, number: int) -> bool:
+    """Return whether a node has a DequantizeLinear before it or a QuantizeLinear after it."""
+    makers = (index.producers.get(name, -1) for name in index.reads[number])
+    before = any(
+        is_dequantize(index.nodes[m]) and m not in index.constant_nodes for m in makers if m >= 0
+    )
+    users = (user for name in index.nodes[number].output for user in index.consumers.get(name, ()))
+    return before or any(is_quantize(index.nodes[user]) for user in users)
+
+
+def _make_candidate(index: GraphIndex, wishes: TargetRequirements, unit: Unit) -> QuantizationCandidate:
+    inside = set(unit.nodes)
+    made = {name for number in unit.nodes for name in index.nodes[number].output if name}
+    reads = dict.fromkeys(
+        name
+        for number in unit.nodes
+        for name in index.reads[number]
+        if name not in made and not index.is_constant(name) and may_be_float(index, name)
+    )
+    makes = [
+        name
+        for number in unit.nodes
+        for name in index.nodes[number].output
+        if name
+        and may_be_float(index, name)
+        and (name in index.outputs or not inside.issuperset(index.consumers.get(name, ())))
+    ]
+    return QuantizationCandidate(unit, wishes, tuple(reads), tuple(makes))
+
+
+def find_unit_names(index: GraphIndex, unit: Unit) -> set[str]:
+    """Return the names by which a user may refer to a unit: its own, its nodes' and their outputs'."""
+    nodes = [index.nodes[number] for number in unit.nodes]
+    return {unit.name, *(node.name for node in nodes), *(name for n in nodes for name in n.output)} - {
+        ""
+    }
+
+
+def find_node_names(index: GraphIndex, unit: Unit) -> tuple[str, ...]:
+    """Return the names of a unit's nodes; for a node without a name, its first output."""
+    return tuple(index.nodes[n].name or index.nodes[n].output[0] for n in unit.nodes)
+
+
+UnitNodes = Mapping[str, tuple[str, ...]]
+"""Units by name, and the names of their nodes."""

@@ -1,0 +1,260 @@
+"""Insertion of QuantizeLinear and DequantizeLinear nodes and of quantized constants into a model.
+
+The output of a unit keeps its name after the pair, so that all its readers, bodies included, stay as
+they are; before the pair it is named `NAME_float`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
+
+from byoc.model import (
+    DTYPE_NUMBERS,
+    DTYPES,
+    QUANTIZE,
+    TENSOR_KEY,
+    WEIGHT_KEY,
+    GraphIndex,
+    InferenceResult,
+    Model,
+    TensorType,
+    copy_without,
+    is_large,
+    mark_inserted,
+    set_metadata,
+    write_type,
+)
+from byoc.quantization._arithmetic import QuantizationParams, quantize_bias, quantize_values
+from byoc.quantization._candidates import QuantizationCandidate
+from byoc.quantization._prepare_model import NameAllocator
+from byoc.quantization._scheme import ConstantStore, QuantizationScheme, QuantizedConstant
+
+
+def insert_quantization(
+    model: Model,
+    store: ConstantStore,
+    units: Sequence[QuantizationCandidate],
+    schemes: QuantizationScheme,
+    *,
+    whole: bool = True,
+) -> tuple[Model, Mapping[str, str]]:
+    """Return the model with some units quantized, and the new names of their outputs by the old ones.
+
+    If `whole` is False the new weights have no content, which is enough to apply rules to the model. The
+    given model is not changed; the float weights remain in the new one.
+    """
+    return _NodeInserter(model, store, units, schemes, whole).insert()
+
+
+@dataclass(eq=False)
+class _NodeInserter:
+    """A model under construction; the mappings are by node number of the float model."""
+
+    model: Model
+    store: ConstantStore
+    units: Sequence[QuantizationCandidate]
+    schemes: QuantizationScheme
+    whole: bool
+    first: list[NodeProto] = field(default_factory=list)
+    before: dict[int, list[NodeProto]] = field(default_factory=dict)
+    after: dict[int, list[NodeProto]] = field(default_factory=dict)
+    reads: dict[int, dict[str, str]] = field(default_factory=dict)
+    makes: dict[int, dict[str, str]] = field(default_factory=dict)
+    replaced: dict[tuple[int, int], str] = field(default_factory=dict)
+    tensors: list[TensorProto] = field(default_factory=list)
+    types: dict[str, TypeProto] = field(default_factory=dict)
+    new_node_names: dict[int, str] = field(default_factory=dict)
+
+    def insert(self) -> tuple[Model, Mapping[str, str]]:
+        index = self.model.index
+        self.names = NameAllocator(index)
+        renamed: dict[str, str] = {}
+        for number in (number for unit in self.units for number in unit.unit.nodes):
+            node = index.nodes[number]
+            if not node.name:  # after what it makes, as units are called
+                self.new_node_names[number] = self.names.new_node(
+                    next(name for name in node.output if name)
+                )
+        for unit in self.units:
+            for name in unit.makes:
+                renamed[name] = self._quantize_output(unit, name)
+        entered: dict[str, str] = {}
+        for unit in self.units:
+            for name in unit.reads:
+                if name in renamed:
+                    continue
+                if name not in entered:
+                    entered[name] = self._quantize_input(name)
+                for number in unit.unit.nodes:
+                    self.reads.setdefault(number, {})[name] = entered[name]
+        made: dict[tuple[str, int], str] = {}
+        for constant in self.schemes.constants:
+            key = constant.name, id(constant.params)
+            if key not in made:
+                made[key] = self._quantize_constant(constant)
+            self.replaced[constant.node, constant.position] = made[key]
+        return self._build_model(), renamed
+
+    def _quantize_output(self, unit: QuantizationCandidate, name: str) -> str:
+        """Insert a pair after an output of a unit, and return the name of the tensor before the pair."""
+        index = self.model.index
+        number = index.producers[name]
+        raw = self.names.new_tensor(f"{name}_float")
+        self.makes.setdefault(number, {})[name] = raw
+        for inside in unit.unit.nodes:
+            self.reads.setdefault(inside, {})[name] = raw
+        self._set_type(raw, name)
+        self.after.setdefault(number, []).extend(self._make_pair(name, raw, name))
+        return raw
+
+    def _quantize_input(self, name: str) -> str:
+        """Put a pair beside what enters units, and return what it makes."""
+        index = self.model.index
+        made = self.names.new_tensor(f"{name}_dq")
+        self._set_type(made, name)
+        pair = self._make_pair(name, name, made)
+        number = index.producers.get(name)
+        (self.first if number is None else self.after.setdefault(number, [])).extend(pair)
+        return made
+
+    def _make_pair(self, name: str, source: str, result: str) -> Iterator[NodeProto]:
+        params = self.schemes.activations[name]
+        middle = self.names.new_tensor(f"{name}_q")
+        scale = [self._add_scale(name, params), self._add_zero_point(name, params)]
+        self._set_type(middle, name, params.dtype)
+        for op, read, made in (
+            ("QuantizeLinear", source, middle),
+            ("DequantizeLinear", middle, result),
+        ):
+            node = helper.make_node(op, [read, *scale], [made], name=self.names.new_node(f"{name}_{op}"))
+            _set_axis(node, params)
+            yield mark_quantization(node, TENSOR_KEY, name)
+
+    def _quantize_constant(self, constant: QuantizedConstant) -> str:
+        """Insert the DequantizeLinear of a constant before its first reader; return its output."""
+        params, name = constant.params, constant.name
+        stored = self.names.new_tensor(f"{name}_q")
+        made = self.names.new_tensor(f"{name}_dq")
+        tensor_type = self.model.index.types[name]
+        shape = tensor_type.shape
+        values: NDArray[Any] | None = None
+        if self.whole or constant.is_bias:
+            floats = self.store.read_value(name)
+            values, shape = _to_integers(floats, constant), floats.shape
+            if constant.is_bias:
+                shape = values.shape
+        self._add_tensor(stored, values, params.dtype, shape)
+        points = [] if not np.any(params.zero_point) else [self._add_zero_point(name, params)]
+        node = helper.make_node(
+            "DequantizeLinear",
+            [stored, self._add_scale(name, params), *points],
+            [made],
+            name=self.names.new_node(f"{name}_DequantizeLinear"),
+        )
+        _set_axis(node, params)
+        mark_quantization(node, WEIGHT_KEY, name)
+        self.types[stored] = write_type(TensorType(params.dtype, shape))
+        self.types[made] = write_type(TensorType("float32", shape))
+        self.before.setdefault(constant.node, []).append(node)
+        return made
+
+    def _add_tensor(self, name: str, values: NDArray[Any] | None, dtype: str, shape: Any) -> None:
+        if values is None:
+            self.tensors.append(TensorProto(name=name, data_type=DTYPE_NUMBERS[dtype], dims=shape))
+            return
+        kind = helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype])
+        self.tensors.append(numpy_helper.from_array(values.astype(kind), name))
+
+    def _add_scale(self, name: str, params: QuantizationParams) -> str:
+        new = self.names.new_tensor(f"{name}_scale")
+        self.tensors.append(numpy_helper.from_array(params.scale, new))
+        self.types[new] = write_type(TensorType("float32", params.scale.shape))
+        return new
+
+    def _add_zero_point(self, name: str, params: QuantizationParams) -> str:
+        new = self.names.new_tensor(f"{name}_zero_point")
+        self._add_tensor(new, params.zero_point, params.dtype, params.zero_point.shape)
+        self.types[new] = write_type(TensorType(params.dtype, params.zero_point.shape))
+        return new
+
+    def _set_type(self, new: str, of: str, dtype: str = "float32") -> None:
+        tensor_type = self.model.index.types.get(of)
+        self.types[new] = write_type(TensorType(dtype, tensor_type.shape if tensor_type else None))
+
+    def _build_model(self) -> Model:
+        source = self.model.proto
+        proto = copy_without(source, "node", "initializer")
+        proto.graph.node.extend(self._iterate_nodes(source.graph.node))
+        for tensor in source.graph.initializer:
+            if self.whole or not is_large(tensor):
+                proto.graph.initializer.append(tensor)
+            else:
+                self._add_tensor(tensor.name, None, DTYPES[tensor.data_type], tensor.dims)
+        proto.graph.initializer.extend(self.tensors)
+        inferred = self.model.inference
+        typed = inferred.typed_graph and self._build_typed_graph(inferred.typed_graph)
+        values = {**inferred.type_protos, **self.types}
+        return replace(self.model, proto=proto, inference=InferenceResult(values, typed, inferred.notes))
+
+    def _build_typed_graph(self, graph: GraphProto) -> GraphProto:
+        """Return the graph that has inferred types with the new nodes and their types."""
+        result = deepcopy(graph)
+        del result.node[:]
+        result.node.extend(self._iterate_nodes(graph.node))
+        for name, kind in self.types.items():
+            result.value_info.append(ValueInfoProto(name=name, type=kind))
+        return result
+
+    def _iterate_nodes(self, nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+        yield from self.first
+        for number, node in enumerate(nodes):
+            yield from self.before.get(number, ())
+            yield self._rewrite_node(number, node)
+            yield from self.after.get(number, ())
+
+    def _rewrite_node(self, number: int, node: NodeProto) -> NodeProto:
+        reads, makes = self.reads.get(number, {}), self.makes.get(number, {})
+        positions = [i for i in range(len(node.input)) if (number, i) in self.replaced]
+        if not reads and not makes and not positions and number not in self.new_node_names:
+            return node
+        result = deepcopy(node)
+        for position, name in enumerate(node.input):
+            result.input[position] = self.replaced.get((number, position), reads.get(name, name))
+        for position, name in enumerate(node.output):
+            result.output[position] = makes.get(name, name)
+        result.name = node.name or self.new_node_names.get(number, "")
+        return result
+
+
+def _set_axis(node: NodeProto, params: QuantizationParams) -> None:
+    if params.axis is not None:
+        node.attribute.append(helper.make_attribute("axis", params.axis))
+
+
+def mark_quantization(node: NodeProto, key: str, name: str) -> NodeProto:
+    """Mark a node as quantization by byoc, with the user's name of the tensor; return the node."""
+    set_metadata(mark_inserted(node, QUANTIZE), key, name)
+    return node
+
+
+def _to_integers(values: NDArray[Any], constant: QuantizedConstant) -> NDArray[Any]:
+    """Return a constant quantized; a bias of one value is repeated for each channel."""
+    params = constant.params
+    if not constant.is_bias:
+        return quantize_values(values, params)
+    if params.scale.ndim and values.size == 1:
+        return quantize_bias(np.repeat(values.reshape(-1), len(params.scale)), params.scale)
+    return quantize_bias(values, params.scale)
+
+
+def find_quantized_outputs(
+    index: GraphIndex, unit: QuantizationCandidate, renamed: Mapping[str, str]
+) -> set[str]:
+    """Return the first output of each of a unit's nodes in the quantized model."""
+    firsts = (next(name for name in index.nodes[n].output if name) for n in unit.unit.nodes)
+    return {renamed.get(name, name) for name in firsts}

@@ -1,0 +1,228 @@
+"""The precision of regions: that of the model, integers with concluded scales, or 16-bit floats.
+
+A target with a floating-point mode runs a float model in that unless told otherwise; one that computes
+in integers alone gets a quantized model as soon as there is something to conclude scales from.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from byoc.errors import InputError
+from byoc.model import Model
+from byoc.quantization._accuracy_budget import Budget, read_budget
+from byoc.quantization._calibrate import DEFAULT_METHOD, calibrate
+from byoc.quantization._image_inputs import Preprocessing
+from byoc.quantization._quantize_model import QuantizedModel, quantize
+from byoc.quantization._ranges import Ranges, read_ranges
+from byoc.rules import Target, require_dtype
+from byoc.support import Flag, Syntax, declare, report_step
+
+FLOATS = ("float16", "bfloat16")
+INTEGERS = ("int8", "uint8", "int16", "uint16")
+_FLOAT_MODES = frozenset({"float16", "bfloat16", "float32", "float64", "any"})
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The precision that the user wants for regions.
+
+    `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target. Ranges come from
+    `calibration`, a file of them, or are measured on `data`: a folder, or `random`, by `method`. With a
+    `budget` as many units stay in floating point as it takes, measured on `data`.
+    """
+
+    quantize: str | None = field(
+        default=None,
+        metadata=declare(
+            "the type that accelerators compute in.",
+            Flag(
+                "Compute in this on accelerators; by default in what suits the model.",
+                choices=(*INTEGERS, *FLOATS),
+            ),
+        ),
+    )
+    calibration: Path | Ranges | None = field(
+        default=None,
+        metadata=declare(
+            "the ranges of tensors, or a file of them.",
+            Flag("The ranges to conclude scales from: see byoc calibrate.", Syntax.PATH),
+        ),
+    )
+    data: str | Path | None = field(
+        default=None,
+        metadata=declare(
+            "a folder of samples, or `random`.",
+            Flag("Samples to measure ranges on, without that file.", metavar="FOLDER|random"),
+        ),
+    )
+    method: str = DEFAULT_METHOD
+    images: Preprocessing | None = None
+    budget: Budget | None = field(
+        default=None,
+        metadata=declare(
+            "the accuracy that is to be kept.",
+            Flag(
+                "Leave the most sensitive units in floating point, until so much is kept on --data.",
+                names=("--accuracy-budget",),
+                metavar="30dB|top1=0.99",
+                read=read_budget,
+            ),
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a type that nothing computes in."""
+        if self.quantize is not None and self.quantize not in (*INTEGERS, *FLOATS):
+            known = ", ".join((*INTEGERS, *FLOATS))
+            raise InputError(f"quantize: {self.quantize} is not among {known}")
+
+    @property
+    def record(self) -> dict[str, str | None]:
+        """The precision as the manifest records it, files by their names alone."""
+        given = self.calibration
+        file = given.name if isinstance(given, Path) else "ranges in memory" if given else None
+        return {
+            "quantize": self.quantize,
+            "calibration": file,
+            "data": None if self.data is None else Path(self.data).name,
+            "method": self.method if self.data is not None and given is None else None,
+            "accuracy_budget": None if self.budget is None else str(self.budget),
+        }
+
+
+NATIVE = Precision()
+"""The precision that suits each target, without anything to conclude scales from."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenPrecision:
+    """A model in the precision that was asked for, and the targets as they then compute.
+
+    `floats` is the model before it was quantized, None where it was not; `units` what was quantized, by
+    name, each with its nodes; `ranges` what the scales are from.
+    """
+
+    model: Model
+    targets: tuple[Target, ...]
+    float_model: Model | None = None
+    ranges: Ranges | None = None
+    units: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:
+    """Return a model ready to be annotated in the precision that is wanted.
+
+    Raises InputError when no target can compute so, when there is nothing to conclude scales from, and
+    as `calibrate` and `quantize` do.
+    """
+    if wanted.quantize in FLOATS:
+        computing = _choose_float_targets(targets, wanted.quantize)
+        return ChosenPrecision(model, computing, notes=_note_unused(wanted))
+    integer = [target for target in targets if target.has_quantized_rules]
+    if wanted.quantize is None:
+        integer = [target for target in integer if not has_float_mode(target)]
+    elif not integer:
+        names = " and ".join(target.source for target in targets)
+        raise InputError(f"{names}: no rule has `quantized: true`, so nothing can be quantized")
+    if not integer:
+        return ChosenPrecision(model, tuple(targets), notes=_note_unused(wanted))
+    if wanted.calibration is None and wanted.data is None:
+        return _leave_unquantized(model, targets, integer, wanted)
+    ranges = _find_ranges(model, wanted)
+    report_step("quantize")
+    done = quantize_for_targets(model, targets, ranges, wanted)
+    notes = (*_note_random(ranges), *done.notes)
+    if not done.units:
+        notes += ("nothing is quantized",)
+    return ChosenPrecision(done.model, tuple(targets), done.floats, ranges, done.units, notes)
+
+
+def quantize_for_targets(
+    model: Model,
+    targets: Sequence[Target],
+    ranges: Ranges,
+    wanted: Precision,
+    exclude: Collection[str] = (),
+) -> QuantizedModel:
+    """Return a model quantized for those targets that it has to be, but for the units to `exclude`."""
+    integer = [target for target in targets if target.has_quantized_rules]
+    if wanted.quantize is None:
+        integer = [target for target in integer if not has_float_mode(target)]
+    return quantize(model, integer, ranges, wanted.quantize, exclude)
+
+
+def has_float_mode(target: Target) -> bool:
+    """Return whether some rule of a target takes operators on floating-point numbers."""
+    return any(
+        not rule.quantized and not _FLOAT_MODES.isdisjoint(rule.dtype or target.rules.dtype)
+        for rule in target.rules.ops
+    )
+
+
+def _choose_float_targets(targets: Sequence[Target], dtype: str) -> tuple[Target, ...]:
+    """Return targets of which those that can compute in 16-bit floats; InputError when none can."""
+    found = []
+    errors = []
+    for target in targets:
+        try:
+            require_dtype(target, dtype)
+            found.append(replace(target, compute_dtype=dtype))
+        except InputError as error:
+            found.append(target)
+            errors.append(error)
+    if len(errors) == len(targets):
+        raise errors[0]
+    return tuple(found)
+
+
+def _leave_unquantized(
+    model: Model, targets: Sequence[Target], integer: Sequence[Target], wanted: Precision
+) -> ChosenPrecision:
+    names = " and ".join(target.name for target in integer)
+    how = "the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
+    if wanted.quantize is not None:
+        raise InputError(f"quantize {wanted.quantize}: {names} needs {how}")
+    if _is_quantized(model):
+        return ChosenPrecision(model, tuple(targets))
+    note = f"{names} computes in integers alone, and floating point stays on the host: give {how}"
+    return ChosenPrecision(model, tuple(targets), notes=(note,))
+
+
+def _note_unused(wanted: Precision) -> tuple[str, ...]:
+    """Return a note where ranges or data were given that nothing is quantized with."""
+    if wanted.calibration is None and wanted.data is None:
+        return ()
+    given = "--data" if wanted.calibration is None else "--calibration"
+    if wanted.quantize is not None:
+        return (f"{given} is not used: {wanted.quantize} needs no scales",)
+    return (f"{given} is not used: all targets compute in floating point (--quantize int8)",)
+
+
+def _is_quantized(model: Model) -> bool:
+    return any(
+        node.op_type in ("DequantizeLinear", "QuantizeLinear") or node.op_type.startswith("QLinear")
+        for index in model.index.walk()
+        for node in index.nodes
+    )
+
+
+def _find_ranges(model: Model, wanted: Precision) -> Ranges:
+    if isinstance(wanted.calibration, Ranges):
+        return wanted.calibration
+    if wanted.calibration is not None:
+        found = read_ranges(wanted.calibration)
+        found.check_names(model.index, wanted.calibration)
+        return found
+    report_step("calibrate")
+    assert wanted.data is not None
+    return calibrate(
+        model, wanted.data, method=wanted.method, images=wanted.images, progress=report_step
+    )
+
+
+def _note_random(ranges: Ranges) -> list[str]:
+    if not ranges.random:
+        return []
+    return ["warning: the scales are concluded from random data, and mean nothing for real inputs"]

@@ -1,0 +1,240 @@
+"""Unique names for new tensors and nodes.
+
+Conversion of a model to newer versions: of its IR for metadata, of its operator set for quantization.
+
+Scales per channel need operator set 13, 16 bits need 21. The model is converted rather than given
+onnxruntime's own DequantizeLinear and QuantizeLinear (domain com.microsoft), which could stand beside
+any version: ONNX's shape inference, its reference implementation and the compilers of the regions know
+only ONNX's operators.
+
+Folding of BatchNormalization into the convolution or matrix product before it.
+
+At inference it computes `y = (x - mean) * scale / sqrt(var + epsilon) + B` per channel (ONNX,
+BatchNormalization). Both operators are linear: weights and bias are scaled, and the bias is shifted.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper, version_converter
+
+from byoc.errors import InputError
+from byoc.model import (
+    MIN_IR,
+    GraphIndex,
+    Model,
+    copy_without,
+    get_stated_attributes,
+    is_onnx,
+    make_skeleton,
+    make_unique_name,
+    prepare_model,
+)
+from byoc.quantization._arithmetic import find_channels, read_constant
+
+
+class NameAllocator:
+    """Allocates unique names for a graph and all bodies inside it."""
+
+    def __init__(self, index: GraphIndex) -> None:
+        """Collect the names of a graph and of all bodies inside."""
+        self._taken = {
+            name
+            for inner in index.walk()
+            for node in inner.nodes
+            for name in (*node.output, *node.input)
+        }
+        self._nodes = {node.name for inner in index.walk() for node in inner.nodes}
+        for inner in index.walk():
+            self._taken.update(value.name for value in inner.graph.input)
+            self._taken.update(tensor.name for tensor in inner.graph.initializer)
+
+    def new_tensor(self, name: str) -> str:
+        """Allocate a tensor name: `name`, or that with a number."""
+        return make_unique_name(name, self._taken)
+
+    def new_node(self, name: str) -> str:
+        """Allocate a node name: `name`, or that with a number. Tensors may have the same name."""
+        return make_unique_name(name, self._nodes)
+
+
+PER_CHANNEL = 13
+"""From here on QuantizeLinear and DequantizeLinear have an axis."""
+SIXTEEN_BITS = 21
+"""From here on they take int16 and uint16."""
+
+
+def upgrade_ir(model: Model) -> Model:
+    """Return a model of an IR version whose nodes have metadata; the same model if it already is.
+
+    Before IR 4 every initializer had to be a graph input too; from then on such an input is a default.
+    """
+    if model.proto.ir_version >= MIN_IR:
+        return model
+    proto = copy_without(model.proto)
+    if not model.index.has_default_inputs:
+        inputs = set(model.index.inputs)
+        data = [value for value in proto.graph.input if value.name in inputs]
+        del proto.graph.input[:]
+        proto.graph.input.extend(data)
+    proto.ir_version = MIN_IR
+    return replace(model, proto=proto)
+
+
+def upgrade_opset(model: Model, least: int) -> Model:
+    """Return a model of at least a given operator set version; the same model if it already is.
+
+    The weights are not converted. Raises InputError if ONNX's converter fails, or would lose functions.
+    """
+    version = model.index.opsets.get("", 1)
+    if version >= least:
+        return model
+    why = f"{model.source}: to be quantized it must be of operator set {least} or newer, not {version}"
+    if model.proto.functions:
+        raise InputError(f"{why}, and functions cannot be converted")
+    try:
+        light = version_converter.convert_version(make_skeleton(model.proto, model.folder), least)
+    except Exception as error:  # the converter fails in many ways
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(f"{why}, and cannot be converted: {reason}") from None
+    proto = copy_without(model.proto, "node", "value_info")
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    proto.graph.initializer.extend(t for t in light.graph.initializer if t.name not in stored)
+    proto.graph.node.extend(light.graph.node)
+    _restore_metadata(proto, model.proto)
+    for entry in proto.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = least
+    return replace(prepare_model(proto, model.source, model.folder), make_samples=model.make_samples)
+
+
+def _restore_metadata(proto: ModelProto, source: ModelProto) -> None:
+    """Copy metadata and descriptions, which the converter drops, to the converted nodes."""
+    before: dict[str, NodeProto] = {node.output[0]: node for node in source.graph.node if node.output}
+    for node in proto.graph.node:
+        was = before.get(node.output[0]) if node.output else None
+        if was is not None and was.op_type == node.op_type and not node.metadata_props:
+            node.metadata_props.extend(was.metadata_props)
+            node.doc_string = was.doc_string
+
+
+_EPSILON = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class _Folding:
+    """A BatchNormalization and the linear node before it, by node numbers."""
+
+    linear: int
+    norm: int
+
+
+def fold_batch_norm(model: Model) -> Model:
+    """Return a model with BatchNormalizations folded into the Conv, ConvTranspose or Gemm before them.
+
+    Their parameters and the weights must be constant and float32, and nothing else may read the tensor
+    in between. Outputs keep their names; new weights are named `NAME_folded`. A model with nothing to
+    fold is returned as it is.
+    """
+    index = model.index
+    found = [f for number in range(len(index.nodes)) if (f := _find_folding(index, number)) is not None]
+    if not found:
+        return model
+    names = NameAllocator(index)
+    linear: dict[int, NodeProto] = {}
+    stored: list[TensorProto] = []
+    for fold in found:
+        node, tensors = _fold(model, fold, names)
+        linear[fold.linear] = node
+        stored += tensors
+    removed = {fold.norm for fold in found}
+    nodes = [linear.get(i, node) for i, node in enumerate(index.nodes) if i not in removed]
+    read = {name for node in nodes for name in node.input} | {*index.outputs}
+    read.update(name for number in index.bodies for name in index.reads[number])
+    proto = copy_without(model.proto, "node", "initializer", "value_info")
+    proto.graph.node.extend(nodes)
+    before = {name for fold in found for n in (fold.linear, fold.norm) for name in index.nodes[n].input}
+    unread = before - read
+    proto.graph.initializer.extend(t for t in model.proto.graph.initializer if t.name not in unread)
+    proto.graph.initializer.extend(stored)
+    outputs = {name for node in nodes for name in node.output}
+    proto.graph.value_info.extend(v for v in model.proto.graph.value_info if v.name in outputs)
+    return replace(prepare_model(proto, model.source, model.folder), make_samples=model.make_samples)
+
+
+def _find_folding(index: GraphIndex, number: int) -> _Folding | None:
+    norm = index.nodes[number]
+    before = index.producers.get(norm.input[0]) if _is_inference(norm) else None
+    if before is None or norm.input[0] in index.outputs or len(index.consumers[norm.input[0]]) > 1:
+        return None
+    node = index.nodes[before]
+    if find_channels(index, node) is None or node.op_type == "MatMul":
+        return None
+    if node.op_type == "Gemm" and not _is_plain_gemm(index, node):
+        return None
+    names = (*filter(None, node.input[1:]), *norm.input[1:5])
+    if any(_tensor_dtype(index, name) != "float32" or not index.is_constant(name) for name in names):
+        return None
+    return _Folding(before, number)
+
+
+def _is_inference(node: NodeProto) -> bool:
+    """Return whether a node is a BatchNormalization over channels that does not train."""
+    if node.op_type != "BatchNormalization" or not is_onnx(node) or any(node.output[1:]):
+        return False
+    attributes = get_stated_attributes(node)
+    return not attributes.get("training_mode", 0) and bool(attributes.get("spatial", 1))
+
+
+def _is_plain_gemm(index: GraphIndex, node: NodeProto) -> bool:
+    """Return whether a Gemm's bias is one value per column and not scaled."""
+    attributes = get_stated_attributes(node)
+    tensor_type = index.types.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    return attributes.get("beta", 1.0) == 1.0 and (
+        tensor_type is None or len(tensor_type.shape or ()) == 1
+    )
+
+
+def _tensor_dtype(index: GraphIndex, name: str) -> str:
+    tensor_type = index.types.get(name)
+    return tensor_type.dtype if tensor_type is not None else ""
+
+
+def _fold(model: Model, fold: _Folding, names: NameAllocator) -> tuple[NodeProto, list[TensorProto]]:
+    index = model.index
+    node, norm = index.nodes[fold.linear], index.nodes[fold.norm]
+
+    def value(name: str) -> NDArray[np.float64]:
+        return read_constant(index, name, model.folder).astype(np.float64)
+
+    scale, shift, mean, variance = (value(name) for name in norm.input[1:5])
+    factor = scale / np.sqrt(variance + float(get_stated_attributes(norm).get("epsilon", _EPSILON)))
+    weights = value(node.input[1])
+    layout = find_channels(index, node)
+    assert layout is not None
+    axis, groups = layout
+    bias = value(node.input[2]) if len(node.input) > 2 and node.input[2] else 0.0
+    result = deepcopy(node)
+    if groups > 1 and axis == 1:  # a ConvTranspose: each group has channels of its own
+        parts = weights.reshape(groups, -1, *weights.shape[1:])
+        by_group = factor.reshape(groups, 1, -1, *[1] * (weights.ndim - 2))
+        weights = (parts * by_group).reshape(weights.shape)
+    else:
+        weights = weights * factor.reshape([-1 if i == axis else 1 for i in range(weights.ndim)])
+    new = [
+        _make_tensor(names.new_tensor(f"{node.input[1]}_folded"), weights),
+        _make_tensor(
+            names.new_tensor(f"{norm.output[0]}_bias"), np.asarray((bias - mean) * factor + shift)
+        ),
+    ]
+    del result.input[1:]
+    result.input.extend(tensor.name for tensor in new)
+    result.output[0] = norm.output[0]
+    return result, new
+
+
+def _make_tensor(name: str, values: NDArray[Any]) -> TensorProto:
+    return numpy_helper.from_array(values.astype(np.float32), name)

@@ -1,0 +1,291 @@
+"""Quantization of the units of a float model that their targets then take.
+
+The quantized model is annotated and grouped as in the pipeline; units that are refused there return to
+floating point, and this repeats until none is refused.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from byoc.errors import InputError, Verdict, suggest_nearest
+from byoc.model import GraphIndex, Model, unshare_dequantize
+from byoc.patterns import Unit, group_units, is_qdq_node
+from byoc.quantization._candidates import (
+    QuantizationCandidate,
+    TargetRequirements,
+    find_candidates,
+    find_formal_name,
+    find_node_names,
+    find_unit_names,
+)
+from byoc.quantization._insert_nodes import find_quantized_outputs, insert_quantization
+from byoc.quantization._prepare_model import (
+    PER_CHANNEL,
+    SIXTEEN_BITS,
+    fold_batch_norm,
+    upgrade_ir,
+    upgrade_opset,
+)
+from byoc.quantization._ranges import GivenQuantization, Range, Ranges
+from byoc.quantization._scheme import ConstantStore, QuantizationScheme, choose_scheme
+from byoc.rules import Annotator, Target
+
+_EIGHT_BITS = frozenset({"int8", "uint8"})
+_MOST_NAMES = 3
+_OTHER_UNITS = "its operators would be other units"
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedModel:
+    """A quantized model.
+
+    `floats` is the float model it was made from: of the same operator set, with BatchNormalization
+    folded. `units` are the quantized units by name, each with the names of its nodes.
+    """
+
+    model: Model
+    floats: Model
+    units: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+
+def quantize(
+    model: Model,
+    targets: Sequence[Target],
+    ranges: Ranges,
+    dtype: str | None = None,
+    exclude: Collection[str] = (),
+) -> QuantizedModel:
+    """Return a model with every unit that the targets take quantized, given the ranges of its tensors.
+
+    `dtype` is that of activations, by default the first in the target's file. `exclude` names units or
+    nodes that stay in floating point, as do those in the bodies of If, Loop and Scan. The scheme is that
+    of each target's file; if several targets take a unit, the first one's applies.
+
+    Raises InputError if a target does not have the dtype, a name in `exclude` does not exist, ranges
+    contradict one another, or the operator set cannot be raised to the version that the scheme needs.
+    """
+    wishes = [TargetRequirements(target) for target in targets if target.has_quantized_rules]
+    for requirement in wishes:
+        _check_dtype(requirement.target, dtype)
+    least = SIXTEEN_BITS if _needs_sixteen_bits(wishes, ranges, dtype) else PER_CHANNEL
+    floats = fold_batch_norm(upgrade_opset(upgrade_ir(model), least))
+    done = _Quantizer(floats, wishes, ranges, dtype, frozenset(exclude))
+    return done.quantize(
+        {_display_name(model.index, number) for number in range(len(model.index.nodes))}
+    )
+
+
+def _check_dtype(target: Target, dtype: str | None) -> None:
+    part = target.rules.quantization.activations
+    allowed = (part.dtype if part else None) or ()
+    if dtype is not None and allowed and dtype not in allowed:
+        location = target.locate("quantization.activations.dtype")
+        raise InputError(
+            f"{target.source}: {location}: {dtype} is not supported; supported: {', '.join(allowed)}"
+        )
+
+
+def _needs_sixteen_bits(wishes: Sequence[TargetRequirements], ranges: Ranges, dtype: str | None) -> bool:
+    """Return whether a dtype other than 8 bits will be used."""
+    used = {entry.dtype for entry in ranges.tensors.values() if isinstance(entry, GivenQuantization)}
+    if dtype is not None:
+        used.add(dtype)
+    for requirement in wishes:
+        scheme = requirement.target.rules.quantization
+        for part in (scheme.activations if dtype is None else None, scheme.weights):
+            used.update((part.dtype or ())[:1] if part else ())
+    return not used <= _EIGHT_BITS
+
+
+@dataclass(eq=False)
+class _Quantizer:
+    """The state of the decision which units are quantized.
+
+    `out` has the nodes that each target does not get, in the order of the targets; `reasons` why, by
+    unit.
+    """
+
+    floats: Model
+    requirements: Sequence[TargetRequirements]
+    ranges: Ranges
+    dtype: str | None
+    exclude: frozenset[str]
+    excluded_nodes: list[set[int]] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def index(self) -> GraphIndex:
+        """The index of the float model."""
+        return self.floats.index
+
+    def quantize(self, known: Collection[str]) -> QuantizedModel:
+        """Return the quantized model; notes mention only nodes with a `known` name, the user's own."""
+        self.excluded_nodes = [set(self._find_excluded()) for _ in self.requirements]
+        store = ConstantStore(self.index, self.floats.folder)
+        while True:
+            units = self._find_units()
+            schemes = choose_scheme(store, units, self.ranges, self.dtype)
+            if self._refuse(units, schemes.refused):
+                continue
+            if self._refuse(units, *self._find_refusals(store, units, schemes)):
+                continue
+            break
+        done, _ = insert_quantization(self.floats, store, units, schemes)
+        names = {unit.name: find_node_names(self.index, unit.unit) for unit in units}
+        reasons = {name: reason for name, reason in self.reasons.items() if name in known}
+        return QuantizedModel(done, self.floats, names, tuple(_format_notes(reasons, names)))
+
+    def _find_excluded(self) -> set[int]:
+        found: set[int] = set()
+        known = {node.name for node in self.index.nodes} - {""}
+        matched: set[str] = set()
+        for requirement in self.requirements:
+            for unit in find_candidates(self.index, requirement, ())[0]:
+                unit_names = find_unit_names(self.index, unit.unit)
+                known |= unit_names
+                if not unit_names.isdisjoint(self.exclude):
+                    matched |= unit_names & self.exclude
+                    found.update(unit.unit.nodes)
+        for number, node in enumerate(self.index.nodes):
+            if node.name in self.exclude:
+                found.add(number)
+        wrong = sorted(self.exclude - known)
+        if wrong:
+            hint = suggest_nearest(wrong[0], known)
+            raise InputError(f"exclude: there is no unit and no node '{wrong[0]}'{hint}")
+        return found
+
+    def _find_units(self) -> list[QuantizationCandidate]:
+        """Return the candidates that have ranges; each node is in at most one of them."""
+        while True:
+            units: list[QuantizationCandidate] = []
+            taken: set[int] = set()
+            for out, requirement in zip(self.excluded_nodes, self.requirements, strict=True):
+                found, never = find_candidates(self.index, requirement, out | taken)
+                for number, why in never.items():
+                    self.reasons.setdefault(_display_name(self.index, number), why)
+                units += found
+                taken.update(number for unit in found for number in unit.unit.nodes)
+            missing = {unit.name: why for unit in units if (why := self._missing_range(unit))}
+            if not self._refuse(units, missing):
+                return units
+
+    def _missing_range(self, unit: QuantizationCandidate) -> str:
+        """Return a reason if a tensor of a unit has no range, otherwise an empty text."""
+        for name in (*unit.reads, *unit.makes):
+            if not isinstance(self.ranges.tensors.get(name), (Range, GivenQuantization)):
+                return f"'{name}' has no range"
+        return ""
+
+    def _refuse(
+        self,
+        units: Sequence[QuantizationCandidate],
+        reasons: Mapping[str, str],
+        nodes: Mapping[str, Collection[int]] | None = None,
+    ) -> bool:
+        """Exclude units, or only their given `nodes`, with reasons; return whether any were."""
+        for unit in units:
+            if unit.name in reasons:
+                location = next(
+                    i
+                    for i, requirement in enumerate(self.requirements)
+                    if requirement is unit.requirements
+                )
+                refused = (nodes or {}).get(unit.name, ())
+                self.excluded_nodes[location].update(refused or unit.unit.nodes)
+                names = [_display_name(self.index, number) for number in refused] or [unit.name]
+                self.reasons.update(dict.fromkeys(names, reasons[unit.name]))
+        return bool(reasons)
+
+    def _find_refusals(
+        self, store: ConstantStore, units: Sequence[QuantizationCandidate], schemes: QuantizationScheme
+    ) -> tuple[dict[str, str], dict[str, Collection[int]]]:
+        """Return the reasons for units that targets refuse once quantized, and the refused nodes."""
+        trial, renamed = insert_quantization(self.floats, store, units, schemes, whole=False)
+        index = unshare_dequantize(trial).index
+        reasons: dict[str, str] = {}
+        nodes: dict[str, Collection[int]] = {}
+        for requirement in self.requirements:
+            annotator = Annotator(requirement.target, index)
+            marks = [annotator.annotate_node(number) for number in range(len(index.nodes))]
+            unit_of = {
+                number: unit
+                for unit in group_units(index, requirement.target.patterns, marks)
+                for number in unit.nodes
+            }
+            for unit in units:
+                if unit.requirements is not requirement:
+                    continue
+                core = {
+                    index.producers[name] for name in find_quantized_outputs(self.index, unit, renamed)
+                }
+                refused = [number for number in sorted(core) if not marks[number].accepts_quantized]
+                found = unit_of[min(core)]
+                inside = {number for number in found.nodes if not is_qdq_node(index.nodes[number])}
+                if found.verdict and inside == core and found.kind == "qdq" and not refused:
+                    continue
+                of_node = dict(zip(sorted(core), sorted(unit.unit.nodes), strict=True))
+                if refused:
+                    reason = _describe_node_refusal(annotator, refused[0], marks[refused[0]].verdict)
+                    reasons[unit.name] = reason + self._describe_given_scales(
+                        of_node[refused[0]], reason
+                    )
+                else:
+                    reasons[unit.name] = _describe_unit_refusal(
+                        unit_of[number] for number in sorted(core)
+                    )
+                nodes[unit.name] = [of_node[number] for number in refused]
+        return reasons, nodes
+
+    def _describe_given_scales(self, number: int, reason: str) -> str:
+        """Return a remark on the user-given scales of tensors that a reason mentions, in brackets."""
+        node = self.index.nodes[number]
+        uses = [(False, *use) for use in enumerate(node.input)]
+        uses += [(True, *use) for use in enumerate(node.output)]
+        remarks: dict[str, None] = {}
+        for out, position, name in uses:
+            formal = find_formal_name(self.index, node, position, out=out)
+            given = isinstance(self.ranges.tensors.get(name), GivenQuantization)
+            if given and formal and re.search(rf"\b{re.escape(formal)}\b", reason):
+                remarks[f"{formal} is '{name}', whose scale was given"] = None
+        return f" ({'; '.join(remarks)})" if remarks else ""
+
+
+def _describe_node_refusal(annotator: Annotator, number: int, verdict: Verdict) -> str:
+    """Return why no rule for quantized operators takes a node."""
+    if not verdict:
+        return str(verdict)
+    refused = (one for one in annotator.list_attempts(number) if one.fits and one.objections)
+    first = next(refused, None)
+    if first is None:
+        return _OTHER_UNITS
+    remarks = "; ".join(objection.text for objection in first.objections)
+    return f"{annotator.index.nodes[number].op_type}: {remarks}"
+
+
+def _describe_unit_refusal(units: Iterator[Unit]) -> str:
+    """Return why operators no longer form their unit once quantized."""
+    reasons = (str(unit.verdict) for unit in units if not unit.verdict)
+    return next(reasons, _OTHER_UNITS)
+
+
+def _display_name(index: GraphIndex, number: int) -> str:
+    node = index.nodes[number]
+    return node.name or node.output[0]
+
+
+def _format_notes(reasons: Mapping[str, str], units: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return a sentence for each reason to leave units in floating point."""
+    inside = {*units, *(name for names in units.values() for name in names)}
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        if name not in inside:
+            by_reason.setdefault(reason, []).append(name)
+    notes = []
+    for reason, names in by_reason.items():
+        shown = ", ".join(names[:_MOST_NAMES])
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        notes.append(f"not quantized: {shown}{more}: {reason}")
+    return notes

@@ -1,0 +1,284 @@
+"""The ranges of tensors, and the file that holds them: `calibration.yaml`.
+
+A calibrator writes the range of each tensor's values. A user may edit the file, or give scale and zero
+point explicitly, which are then used exactly. Scales and zero points are those of ONNX's QuantizeLinear:
+`real = scale * (quantized - zero_point)`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, Field, model_validator
+
+from byoc.errors import suggest_nearest
+from byoc.model import GraphIndex
+from byoc.support import StrictModel, make_file_error, read_yaml, write_text
+
+DTYPES = {
+    f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for bits in (4, 8, 16)
+    for sign in ("", "u")
+}
+"""The types that tensors are quantized to, with their least and largest value."""
+
+Dtype = Literal["int4", "uint4", "int8", "uint8", "int16", "uint16"]
+
+_HEAD = """\
+# The range of each tensor's values. Edit it and pass it to `byoc partition --calibration`. Instead of
+# `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale per channel, `axis`.
+"""
+_MOST_HINTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The range of a tensor's values that a calibrator chose; both ends are finite."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class GivenQuantization:
+    """A quantization of a tensor given by the user, which is used exactly.
+
+    One scale and zero point for the whole tensor if `axis` is None, otherwise one for each index on that
+    axis (negative axes count from the end). `dtype` is one of `DTYPES`.
+    """
+
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    dtype: str
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The ranges of a model's tensors, and their origin.
+
+    `method` is the calibrator's name with its `options`, `samples` the number of samples, `source` the
+    name of the data, `random` whether it was random data, `model` the model's name. `notes` are
+    sentences for the user. A tensor that is not in `tensors` has no range and cannot be quantized.
+    """
+
+    method: str
+    samples: int
+    source: str
+    tensors: Mapping[str, Range | GivenQuantization]
+    random: bool = False
+    model: str = ""
+    options: Mapping[str, bool | int | float] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    def check_names(self, index: GraphIndex, path: Path) -> None:
+        """Raise InputError if a named tensor is not in the model; `path` is the file for the message.
+
+        `index` is that of the main graph; tensors in the bodies of If, Loop and Scan count as well.
+        """
+        known = {
+            name
+            for graph in index.walk()
+            for name in (*graph.inputs, *graph.producers, *graph.stored_tensors)
+        }
+        unknown = [name for name in self.tensors if name not in known]
+        if len(unknown) == len(self.tensors) > _MOST_HINTS:
+            raise make_file_error(
+                path, ["tensors: the model has none of them; are they those of another model?"]
+            )
+        if unknown:
+            hints = [
+                suggest_nearest(name, known) for name in unknown[:_MOST_HINTS]
+            ]  # each looks at all names
+            hints += [""] * (len(unknown) - len(hints))
+            pairs = zip(unknown, hints, strict=True)
+            raise make_file_error(
+                path, [f"tensors.{name}: the model has no such tensor{hint}" for name, hint in pairs]
+            )
+
+
+def _number_or_list(kind: type[float], thing: str) -> AfterValidator:
+    """Return a validator for a number or a list of numbers, without booleans."""
+
+    def read(value: Any) -> Any:
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, bool) or not isinstance(item, (int, kind)) for item in items):
+            raise ValueError(f"expected {thing}, or a list of such")
+        try:
+            return [kind(item) for item in items] if isinstance(value, list) else kind(value)
+        except OverflowError:
+            raise ValueError(f"expected {thing} of a usual size") from None
+
+    return AfterValidator(read)
+
+
+_Number = Annotated[float, Field(strict=True)]
+
+
+class _Entry(StrictModel):
+    """A tensor in the file: a range, or a quantization given by the user."""
+
+    low: _Number | None = None
+    high: _Number | None = None
+    scale: Annotated[Any, _number_or_list(float, "a number")] = None
+    zero_point: Annotated[Any, _number_or_list(int, "a whole number")] = 0
+    dtype: Dtype | None = None
+    axis: Annotated[int, Field(strict=True)] | None = None
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> "_Entry":
+        problems = list(_find_range_problems(self) if self.scale is None else _find_scale_problems(self))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def read(self) -> Range | GivenQuantization:
+        """Return the range or quantization of the entry."""
+        if self.low is not None and self.high is not None:
+            return Range(self.low, self.high)
+        scale = _as_tuple(self.scale)
+        points = _as_tuple(self.zero_point)
+        if len(points) == 1:
+            points *= len(scale)
+        return GivenQuantization(scale, points, str(self.dtype), self.axis)
+
+
+def _find_range_problems(entry: _Entry) -> list[str]:
+    others = entry.model_fields_set - {"low", "high"}
+    if others:
+        return [f"'scale' must be given where there is '{min(others)}'"]
+    if entry.low is None or entry.high is None:
+        return ["expected 'low' and 'high', or 'scale' and 'dtype'"]
+    if not isfinite(entry.low) or not isfinite(entry.high):
+        return ["'low' and 'high' must be finite"]
+    if entry.low > entry.high:
+        return [f"'low' is {entry.low:g}, above 'high', which is {entry.high:g}"]
+    return []
+
+
+def _find_scale_problems(entry: _Entry) -> list[str]:
+    scales, points = _as_tuple(entry.scale), _as_tuple(entry.zero_point)
+    problems = []
+    if entry.low is not None or entry.high is not None:
+        problems.append("either 'low' and 'high' or 'scale' may be given, not both")
+    if not scales:
+        problems.append("'scale' must not be empty")
+    if any(not isfinite(scale) or scale <= 0 for scale in scales):
+        problems.append("each 'scale' must be finite and greater than zero")
+    if len(scales) > 1 and entry.axis is None:
+        problems.append(f"'axis' must be given where there are {len(scales)} scales")
+    if entry.axis is not None and not isinstance(entry.scale, list):
+        problems.append("'scale' must be a list where there is an 'axis'")
+    if len(points) not in {1, len(scales)}:
+        problems.append(f"{len(points)} zero points for {len(scales)} scales")
+    if entry.dtype is None:
+        problems.append(f"'dtype' must be given: one of {', '.join(DTYPES)}")
+    else:
+        low, high = DTYPES[entry.dtype]
+        outside = [point for point in points if not low <= point <= high]
+        if outside:
+            problems.append(
+                f"zero point {outside[0]} is outside the range of {entry.dtype}, {low} to {high}"
+            )
+    return problems
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+class _Model(StrictModel):
+    name: str
+
+
+class _File(StrictModel):
+    """The schema of the file."""
+
+    method: str = ""
+    options: dict[str, bool | int | float] = Field(default_factory=dict)
+    samples: Annotated[int, Field(ge=0)] = 0
+    data: str = ""
+    random: bool = False
+    model: _Model | None = None
+    notes: list[str] = Field(default_factory=list)
+    tensors: Annotated[dict[str, _Entry], Field(min_length=1)]
+
+
+def read_ranges(path: Path) -> Ranges:
+    """Return the ranges in a file. Raises InputError with a line for every mistake in it."""
+    file = read_yaml(path, _File)
+    return Ranges(
+        file.method,
+        file.samples,
+        file.data,
+        {name: entry.read() for name, entry in file.tensors.items()},
+        file.random,
+        file.model.name if file.model else "",
+        file.options,
+        tuple(file.notes),
+    )
+
+
+def write_ranges(path: Path, ranges: Ranges) -> None:
+    """Write a file that `read_ranges` reads to the same value. Raises InputError if that fails."""
+    write_text(path, format_ranges(ranges))
+
+
+def format_ranges(ranges: Ranges) -> str:
+    """Return the text of a file; floats are written such that they are read back exactly."""
+    head: dict[str, Any] = {"method": ranges.method}
+    if ranges.options:
+        head["options"] = dict(ranges.options)
+    head |= {"samples": ranges.samples, "data": ranges.source}
+    if ranges.random:
+        head["random"] = True
+    if ranges.model:
+        head["model"] = {"name": ranges.model}
+    if ranges.notes:
+        head["notes"] = list(ranges.notes)
+    tensors = {name: _entry_document(entry) for name, entry in ranges.tensors.items()}
+    return _HEAD + _dump_yaml(head, flow=False) + _dump_yaml({"tensors": tensors}, flow=None)
+
+
+def _entry_document(entry: Range | GivenQuantization) -> dict[str, Any]:
+    if isinstance(entry, Range):
+        return {"low": entry.low, "high": entry.high}
+    if entry.axis is None:
+        return {"scale": entry.scale[0], "zero_point": entry.zero_point[0], "dtype": entry.dtype}
+    return {
+        "scale": list(entry.scale),
+        "zero_point": list(entry.zero_point),
+        "dtype": entry.dtype,
+        "axis": entry.axis,
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that byoc's reader takes for a number, and writes no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_implicit_resolver(  # as byoc.yamlfile reads
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Return a text as YAML, in double quotes if it has line breaks, which no other style preserves."""
+    style = '"' if text.splitlines() != [text] else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _dump_yaml(content: object, flow: bool | None) -> str:
+    """Return YAML in lines (`flow` False), or with the innermost collections in braces (None)."""
+    style: dict[str, Any] = {"default_flow_style": flow, "sort_keys": False, "allow_unicode": True}
+    return str(yaml.dump(content, Dumper=_Dumper, width=2**30, **style))

@@ -1,0 +1,102 @@
+"""Classes of tensors that share one scale.
+
+Views and concatenations return the values that they read, so one scale for both is exact; other
+operators have one scale for all their tensors if the target asks for it (`quantization.same_scale`). The
+range of a class is the union of the ranges of its tensors; a quantization given by the user takes
+precedence.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from onnx import NodeProto
+from scipy.cluster.hierarchy import DisjointSet
+
+from byoc.errors import InputError
+from byoc.model import GraphIndex, is_onnx, may_be_float
+from byoc.quantization._arithmetic import (
+    CLAMPS,
+    VIEWS,
+    QuantizationParams,
+    ScaleRequirement,
+    compute_params,
+)
+from byoc.quantization._candidates import QuantizationCandidate, TensorRequirement
+from byoc.quantization._ranges import GivenQuantization, Range
+
+
+def find_scale_classes(index: GraphIndex, units: Sequence[QuantizationCandidate]) -> "DisjointSet[str]":
+    """Return the classes of tensors that share one scale if some units are quantized."""
+    found: DisjointSet[str] = DisjointSet()
+    for unit in units:
+        inner = {name for number in unit.unit.nodes for name in index.nodes[number].output}
+        for number in unit.unit.nodes:
+            names = list(_tensors_of_one_scale(index, index.nodes[number], unit, inner))
+            for name in names:
+                found.add(name)
+                found.merge(names[0], name)
+    return found
+
+
+def shares_scale(node: NodeProto, unit: QuantizationCandidate) -> bool:
+    """Return whether all tensors of a node share one scale, including constants that it reads."""
+    concat = is_onnx(node) and node.op_type == "Concat"
+    return concat or unit.requirements.needs_same_scale(node)
+
+
+def _tensors_of_one_scale(
+    index: GraphIndex, node: NodeProto, unit: QuantizationCandidate, inner: set[str]
+) -> Iterator[str]:
+    floats = [name for name in (*node.input, *node.output) if name and may_be_float(index, name)]
+    if shares_scale(node, unit):
+        yield from floats
+    elif not is_onnx(node):
+        return
+    elif node.op_type in VIEWS or (node.op_type in CLAMPS and node.input[0] in inner):
+        yield node.input[0]
+        yield from (name for name in node.output if name in floats)
+
+
+def combine_requirements(uses: Sequence[TensorRequirement], dtype: str | None) -> ScaleRequirement:
+    """Return the requirements for a class: the first use's preferred dtype that suits the most uses."""
+    first = uses[0].dtypes
+    common = [one for one in first if all(one in use.dtypes for use in uses)] or list(first)
+    chosen = dtype if dtype is not None else common[0]
+    return ScaleRequirement(chosen, any(w.symmetric for w in uses), any(w.power_of_two for w in uses))
+
+
+def compute_class_params(
+    entries: Mapping[str, Range | GivenQuantization], form: ScaleRequirement
+) -> tuple[QuantizationParams | None, str]:
+    """Return the quantization of a class from the ranges of its tensors, or the reason if there is none.
+
+    Raises InputError if the user gave two of its tensors different scales.
+    """
+    given = {name: entry for name, entry in entries.items() if isinstance(entry, GivenQuantization)}
+    if given:
+        (first, entry), *others = given.items()
+        for name, other in others:
+            if other != entry:
+                raise InputError(
+                    f"calibration: '{first}' and '{name}' must have one scale and zero point, "
+                    "and different ones are given"
+                )
+        return convert_given(entry), ""
+    ranges = [entry for entry in entries.values() if isinstance(entry, Range)]
+    low, high = min(r.low for r in ranges), max(r.high for r in ranges)
+    params = compute_params(low, high, form)
+    name = next(iter(entries))
+    return (
+        params,
+        ""
+        if params
+        else f"'{name}' has negative values, which {form.dtype} with zero point 0 cannot represent",
+    )
+
+
+def convert_given(given: GivenQuantization) -> QuantizationParams:
+    """Return the quantization that a user gave for a tensor."""
+    scale, points = np.asarray(given.scale, np.float32), np.asarray(given.zero_point, np.int64)
+    if given.axis is None:
+        return QuantizationParams(scale.reshape(()), points.reshape(()), given.dtype)
+    return QuantizationParams(scale, points, given.dtype, given.axis)

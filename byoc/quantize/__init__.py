@@ -1,1 +1,0 @@
-"""Quantization of a float model: scales from ranges, and the nodes inserted around units."""

@@ -1,1 +1,0 @@
-"""The report of a partitioned model: a JSON document, and the text made of it."""

@@ -1,0 +1,15 @@
+"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+
+from byoc.reporting._explanation import Explanation, RefusedNode, explain_model
+from byoc.reporting._explanation_document import make_explanation_document
+from byoc.reporting._explanation_text import print_explanation
+from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
+from byoc.reporting._relaxation_gains import Gain, compute_gains
+from byoc.reporting._report_document import collect_plan_notes, make_report
+from byoc.reporting._report_text import print_report
+from byoc.reporting._verification_document import (
+    make_error_rows,
+    make_fault_document,
+    make_full_verification_document,
+    make_region_error_document,
+)

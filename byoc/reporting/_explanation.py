@@ -1,0 +1,271 @@
+"""The explanation of a model: its graphs, the nodes asked about, and those that are refused.
+
+The reasons for refusing nodes: the rules, the grouper, or a refused neighbour.
+
+Explaining a model: the annotator and the grouper applied to every graph, bodies included.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+
+from onnx import NodeProto
+
+from byoc.costs import Sizes, count_work, trip_count_name
+from byoc.errors import InputError, Mark, suggest_nearest
+from byoc.model import (
+    GraphIndex,
+    Model,
+    describe_node,
+    is_dequantize,
+    unshare_dequantize,
+    walk_graph_paths,
+)
+from byoc.patterns import NearMiss, Unit, find_near_misses, group_units, is_qdq_node
+from byoc.rules import Annotator, Attempt, Objection, Target, get_operator_name
+
+
+@dataclass(frozen=True, eq=False)
+class RefusedNode:
+    """A node that the accelerator does not support.
+
+    `graph_path` is that of the body that contains it, empty for the main graph. `attempts` are the rules
+    that were tried, the nearest first; they include the grouper's reasons if a rule accepts the node and
+    it is refused nevertheless. `reasons` are those of the first attempt. A DequantizeLinear or
+    QuantizeLinear that goes with a refused operator has no attempts. `operations` is the compute of the
+    node.
+    """
+
+    graph_path: str
+    index: GraphIndex
+    number: int
+    attempts: tuple[Attempt, ...]
+    reasons: tuple[Objection, ...]
+    operations: float
+
+    @property
+    def name(self) -> str:
+        """The node's name, or its first output."""
+        return trip_count_name(self.index.nodes[self.number])
+
+    @property
+    def op(self) -> str:
+        """The operator, as rule files write it."""
+        return get_operator_name(self.index.nodes[self.number])
+
+
+@dataclass(frozen=True, eq=False)
+class GraphExplanation:
+    """The explanation of one graph: the main graph, or the body at `graph_path`."""
+
+    graph_path: str
+    index: GraphIndex
+    marks: Sequence[Mark]
+    units: Sequence[Unit]
+    near_misses: Sequence[NearMiss]
+    operations: Mapping[int, float]
+    quantized: bool
+    """True if the target has rules for quantized operators."""
+
+    @cached_property
+    def unit_of(self) -> dict[int, Unit]:
+        """The unit of each node that is not constant."""
+        return {number: unit for unit in self.units for number in unit.nodes}
+
+    @cached_property
+    def supported_nodes(self) -> Set[int]:
+        """The nodes that the accelerator supports."""
+        return {number for unit in self.units if unit.verdict for number in unit.nodes}
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """The explanation of a model for a target. `asked` has pairs of a graph and a node number."""
+
+    model: Model
+    target: Target
+    graphs: tuple[GraphExplanation, ...]
+    asked: tuple[tuple[GraphExplanation, int], ...]
+    refusals: tuple[RefusedNode, ...]
+
+    @property
+    def operations(self) -> float:
+        """The compute of all nodes of the model."""
+        return sum(sum(graph.operations.values()) for graph in self.graphs)
+
+    @property
+    def refused_operations(self) -> float:
+        """The compute of the refused nodes."""
+        return sum(refusal.operations for refusal in self.refusals)
+
+    @property
+    def composites(self) -> dict[str, int]:
+        """The number of matches of each composite of the target, in the order of its file."""
+        found = Counter(unit.composite for graph in self.graphs for unit in graph.units)
+        return {pattern.name: found[pattern.name] for pattern in self.target.patterns}
+
+
+def find_refused_nodes(graph: GraphExplanation, annotator: Annotator) -> Iterator[RefusedNode]:
+    """Yield the nodes of a graph that the accelerator does not support, with the reasons."""
+    for unit in graph.units:
+        if unit.verdict:
+            continue
+        neighbour = _refused_neighbour(graph, unit)
+        for number in unit.nodes:
+            attempts: tuple[Attempt, ...] = ()
+            if neighbour is not None:
+                name = describe_node(graph.index.nodes[neighbour])
+                reasons: tuple[Objection, ...] = (
+                    Objection("", f"it goes with {name}, which is refused"),
+                )
+            else:
+                attempts = _attempts_against(graph, unit, number, annotator)
+                reasons = attempts[0].objections
+            yield RefusedNode(
+                graph.graph_path, graph.index, number, attempts, reasons, graph.operations[number]
+            )
+
+
+def _attempts_against(
+    graph: GraphExplanation, unit: Unit, number: int, annotator: Annotator
+) -> tuple[Attempt, ...]:
+    """Return the rules that refuse a node, and the grouper's reasons if one accepts it."""
+    tried = [attempt for attempt in annotator.list_attempts(number) if attempt.objections]
+    mark = graph.marks[number]
+    if not mark.verdict:
+        return tuple(tried)
+    key = "standalone" if mark.accepts_plain and not mark.standalone else "quantized"
+    reasons = (Objection(f"{mark.rule}.{key}", reason) for reason in unit.verdict.reasons)
+    own = Attempt(mark.rule, tuple(reasons))
+    if mark.accepts_quantized and not mark.accepts_plain and not _is_near_qdq_node(graph.index, unit):
+        return (*tried, own)  # the model is not quantized here, so the rule is not the nearest
+    return (own, *tried)
+
+
+def _is_near_qdq_node(index: GraphIndex, unit: Unit) -> bool:
+    """Return whether a DequantizeLinear or QuantizeLinear is in a unit or next to it."""
+    return any(
+        is_qdq_node(index.nodes[near])
+        for number in unit.nodes
+        for near in (number, *_producers(index, number), *_consumers(index, number))
+        if near not in index.constant_nodes
+    )
+
+
+def _producers(index: GraphIndex, number: int) -> Iterator[int]:
+    yield from (index.producers[name] for name in index.nodes[number].input if name in index.producers)
+
+
+def _consumers(index: GraphIndex, number: int) -> Iterator[int]:
+    for name in index.nodes[number].output:
+        yield from index.consumers.get(name, ())
+
+
+def _refused_neighbour(graph: GraphExplanation, unit: Unit) -> int | None:
+    """Return the refused operator that a DequantizeLinear or QuantizeLinear belongs to, if any."""
+    index, number = graph.index, unit.nodes[0]
+    node = index.nodes[number]
+    if len(unit.nodes) > 1 or not is_qdq_node(node) or not graph.quantized:
+        return None
+    neighbours = _consumers(index, number) if is_dequantize(node) else _producers(index, number)
+    for other in neighbours:
+        if (
+            not is_qdq_node(index.nodes[other])
+            and other in graph.unit_of
+            and other not in graph.supported_nodes
+        ):
+            return other
+    return None
+
+
+def explain_model(
+    model: Model, target: Target, node: str | None = None, op: str | None = None
+) -> Explanation:
+    """Explain which nodes of a model a target refuses, and why.
+
+    With `node` only the node of that name (or output) is examined, with `op` only nodes of that
+    operator. Raise InputError if there is none.
+    """
+    if target.has_quantized_rules:
+        model = unshare_dequantize(model)
+    graphs = tuple(_explain_graph(path, index, target) for path, index in walk_graph_paths(model.index))
+    asked = tuple((graph, number) for graph in graphs for number in _select_nodes(graph, node, op))
+    if (node or op) and not asked:
+        raise _not_found_error(model, graphs, node, op)
+    wanted = {(id(graph), number) for graph, number in asked}
+    refused = tuple(
+        refusal
+        for graph in graphs
+        for refusal in find_refused_nodes(graph, Annotator(target, graph.index))
+        if (id(graph), refusal.number) in wanted
+    )
+    return Explanation(model, target, graphs, asked, refused)
+
+
+def _explain_graph(graph_path: str, index: GraphIndex, target: Target) -> GraphExplanation:
+    """Annotate and group one graph."""
+    annotator = Annotator(target, index)
+    marks = [annotator.annotate_node(number) for number in range(len(index.nodes))]
+    sizes = Sizes(index.types)
+    units = group_units(index, target.patterns, marks)
+    matches = [unit.match for unit in units if unit.match is not None]
+    return GraphExplanation(
+        quantized=target.has_quantized_rules,
+        graph_path=graph_path,
+        index=index,
+        marks=marks,
+        units=units,
+        near_misses=find_near_misses(index, target.patterns, marks, matches=matches),
+        operations={
+            number: count_work(index, sizes, (number,)).operations
+            for number in range(len(index.nodes))
+            if number not in index.constant_nodes
+        },
+    )
+
+
+def _select_nodes(graph: GraphExplanation, name: str | None, op: str | None) -> Iterator[int]:
+    """Yield the nodes of a graph that have a name or output, and an operator (None: any)."""
+    for number in graph.operations:
+        node = graph.index.nodes[number]
+        if op is not None and op not in (node.op_type, get_operator_name(node)):
+            continue
+        if name is None or name == node.name or name in filter(None, node.output):
+            yield number
+
+
+def _not_found_error(
+    model: Model, graphs: Sequence[GraphExplanation], name: str | None, op: str | None
+) -> InputError:
+    """Return the error for a node or operator that the model does not have, with the nearest one."""
+    nodes = [graph.index.nodes[number] for graph in graphs for number in graph.operations]
+    named = [
+        node for node in nodes if name is not None and name in (node.name, *filter(None, node.output))
+    ]
+    if named and op is not None:
+        there = ", ".join(dict.fromkeys(map(get_operator_name, named)))
+        return InputError(f"{model.source}: '{name}' is of the operator {there}, not {op}")
+    known = {node.op_type for node in nodes} | {get_operator_name(node) for node in nodes}
+    if op is not None and op not in known:
+        return InputError(f"{model.source}: there is no operator {op}{suggest_nearest(op, known)}")
+    if op is not None:
+        nodes = [node for node in nodes if op in (node.op_type, get_operator_name(node))]
+    wanted = f"node '{name}'" if op is None else f"{op} '{name}'"
+    return InputError(f"{model.source}: there is no {wanted}{_suggest(str(name), nodes)}")
+
+
+def _suggest(name: str, nodes: Sequence[NodeProto]) -> str:
+    """Return a hint: the nearest name, or the shortest one that contains the same letters and digits."""
+    names = {label: None for node in nodes for label in (node.name, *node.output) if label}
+    hint = suggest_nearest(name, names)
+    letters = _alphanumeric(name)
+    if not hint and letters:
+        inside = [label for label in names if letters in _alphanumeric(label)]
+        hint = f" (did you mean {min(inside, key=len)}?)" if inside else ""
+    return hint
+
+
+def _alphanumeric(name: str) -> str:
+    return re.sub(r"[^0-9a-z]", "", name.lower())

@@ -1,0 +1,250 @@
+"""Rules with one constraint dropped.
+
+The gain of relaxing a rule: the nodes and the compute that one constraint keeps from the accelerator.
+
+Each constraint that alone refuses a node is dropped from the rules, and the nodes that it may concern
+are annotated and grouped again, so that the reported gain is exact.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel
+
+from byoc.errors import Mark
+from byoc.patterns import Match, filter_allowed, find_matches, free_nodes, group_matches
+from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
+from byoc.rules import ANY_DTYPE, ANY_OPERATOR, Annotator, OpRule, Target, get_operator_name
+
+MISSING_OPERATOR = "ops"
+"""The path that stands for a missing rule for an operator."""
+
+# The path of a whole rule, which is no constraint.
+_NO_CONSTRAINT = re.compile(r"ops\[\d+\](\.quantized)?")
+_RULE = re.compile(r"ops\[(\d+)\]")
+
+
+def drop_constraint(target: Target, location: str, op: str = "") -> Target | None:
+    """Return a target with one constraint less, None if the path is not that of a constraint.
+
+    `location` is the path that objections report. A constraint on data types becomes `any`. For the path
+    `ops`, the operator `op` gets a rule without constraints.
+    """
+    rules = target.rules
+    if location == MISSING_OPERATOR:
+        return replace(target, rules=_replace_value(rules, "ops", (*rules.ops, OpRule(op=(op,)))))
+    path = _find_merged_path(target, location)
+    if not path or _NO_CONSTRAINT.fullmatch(path):
+        return None
+    without = _drop_at(rules, path)
+    return None if without is None else replace(target, rules=without)
+
+
+def operators_concerned(target: Target, location: str, op: str = "") -> Collection[str] | None:
+    """Return the operators that a constraint may concern, None if any."""
+    if location == MISSING_OPERATOR:
+        return {op}
+    found = _RULE.match(_find_merged_path(target, location))
+    if found is None:
+        return None
+    ops = target.rules.ops[int(found[1])].op
+    return None if ANY_OPERATOR in ops else set(ops)
+
+
+def _find_merged_path(target: Target, location: str) -> str:
+    """Return the path in the merged rules for a path that may be in a file that was built on."""
+    for path, written in target.locations.items():
+        if _strip_key(location, written) is not None:
+            return path + location[len(written) :]
+    return "" if ": " in location else location
+
+
+def _strip_key(path: str, key: str) -> str | None:
+    """Return the rest of a path after a key, None if the path does not begin with the key."""
+    if not path.startswith(key):
+        return None
+    rest = path[len(key) :]
+    if not rest or rest[0] == "[":
+        return rest
+    return rest[1:] if rest[0] == "." else None
+
+
+def _iterate_keys(part: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield the keys of a part of the rules, as written in paths, and the values."""
+    if isinstance(part, BaseModel):
+        yield from ((name, name, getattr(part, name)) for name in type(part).model_fields)
+    elif isinstance(part, Mapping):
+        for key, value in part.items():
+            yield key, f"[{key}]" if isinstance(key, int) else str(key), value
+    elif isinstance(part, tuple):
+        yield from ((number, f"[{number}]", value) for number, value in enumerate(part))
+
+
+def _drop_at(part: Any, path: str) -> Any:
+    """Return a part of the rules without the value at a path, None if there is none."""
+    for key, written, value in _iterate_keys(part):
+        rest = _strip_key(path, written)
+        if rest is None:
+            continue
+        if rest:
+            inner = _drop_at(value, rest)
+            if inner is not None:
+                return _replace_value(part, key, inner)
+        elif value is not None and key == "dtype":
+            return _replace_value(part, key, (ANY_DTYPE,))
+        elif value is not None:
+            return _drop_key(part, key)
+    return None
+
+
+def _replace_value(part: Any, key: Any, value: Any) -> Any:
+    if isinstance(part, BaseModel):
+        return part.model_copy(update={key: value})
+    if isinstance(part, Mapping):
+        return {**part, key: value}
+    return (*part[:key], value, *part[key + 1 :])
+
+
+def _drop_key(part: Any, key: Any) -> Any:
+    if isinstance(part, BaseModel):
+        return part.model_copy(update={key: type(part).model_fields[key].get_default()})
+    if isinstance(part, Mapping):
+        return {other: value for other, value in part.items() if other != key}
+    return (*part[:key], *part[key + 1 :])
+
+
+_QDQ_OPERATORS = frozenset({"DequantizeLinear", "QuantizeLinear"})
+_ConstraintKey = tuple[str, str]
+_ChangedMarks = Mapping[int, Mark]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The gain of dropping one constraint.
+
+    `location` is the path of the constraint in the rule file. `nodes` counts the nodes supported in
+    addition, minus those no longer supported; `operations` is their compute; `operators` counts the
+    additional ones.
+    """
+
+    location: str
+    operators: Mapping[str, int]
+    nodes: int
+    operations: float
+
+
+def compute_gains(explanation: Explanation) -> list[Gain]:
+    """Compute the gain of dropping each constraint that alone refuses a node, the most compute first.
+
+    A constraint on data types becomes `any`; a missing operator gets a rule without constraints. Only
+    nodes asked about count. If there are rules for quantized operators, gains of DequantizeLinear and
+    QuantizeLinear alone are left out, since these go with the operator between them.
+    """
+    target = explanation.target
+    keys = [
+        key
+        for key in dict.fromkeys(_sole_constraints(explanation.refusals))
+        if drop_constraint(target, *key)
+    ]
+    rows = {(place, op): Gain(place, {}, 0, 0.0) for place, op in keys}
+    for graph in explanation.graphs:
+        asked = {number for other, number in explanation.asked if other is graph}
+        changes = {key: _changed_marks(graph, target, key) for key in keys}
+        again = _Regrouping(graph, target, [changed for changed in changes.values() if changed])
+        for key, changed in changes.items():
+            if changed:
+                rows[key] = _add_gain(rows[key], graph, again.supported_nodes(changed) & asked, asked)
+    found = [
+        replace(gain, operators=_sort_operators(gain.operators, operators_concerned(target, *key) or ()))
+        for key, gain in rows.items()
+        if gain.nodes > 0
+        and not (target.has_quantized_rules and _QDQ_OPERATORS.issuperset(gain.operators))
+    ]
+    return sorted(
+        found, key=lambda gain: (-gain.operations, -gain.nodes, gain.location, *gain.operators)
+    )
+
+
+def _sort_operators(counts: Mapping[str, int], first: Collection[str]) -> dict[str, int]:
+    """Sort operators: those that the constraint names, then by count."""
+    return dict(sorted(counts.items(), key=lambda item: (item[0] not in first, -item[1], item[0])))
+
+
+def _sole_constraints(refusals: Iterable[RefusedNode]) -> Iterator[_ConstraintKey]:
+    """Yield each constraint that alone makes a rule refuse a node.
+
+    A key is the path of the constraint, and the operator if what is missing is a rule for it.
+    """
+    for refusal in refusals:
+        for attempt in refusal.attempts:
+            places = {objection.location for objection in attempt.objections}
+            if len(places) == 1:
+                place = places.pop()
+                yield place, refusal.op if place == MISSING_OPERATOR else ""
+
+
+def _changed_marks(graph: GraphExplanation, target: Target, key: _ConstraintKey) -> _ChangedMarks:
+    """Return the new marks of the nodes whose marks change if a constraint is dropped."""
+    rules, ops = drop_constraint(target, *key), operators_concerned(target, *key)
+    if rules is None:
+        return {}
+    annotator = Annotator(rules, graph.index)
+    found = {
+        number: annotator.annotate_node(number)
+        for number in graph.operations
+        if ops is None or get_operator_name(graph.index.nodes[number]) in ops
+    }
+    return {
+        number: mark
+        for number, mark in found.items()
+        if _support_key(mark) != _support_key(graph.marks[number])
+    }
+
+
+def _support_key(mark: Mark) -> tuple[bool, ...]:
+    """Return the parts of a mark that decide whether a node is supported."""
+    return (
+        (True, mark.standalone, mark.accepts_plain, mark.accepts_quantized) if mark.verdict else (False,)
+    )
+
+
+def _add_gain(gain: Gain, graph: GraphExplanation, after: Set[int], asked: Set[int]) -> Gain:
+    """Add the gain in one graph, with the supported nodes `after` the change."""
+    before = graph.supported_nodes & asked
+    new, lost = sorted(after - before), sorted(before - after)
+    ops = Counter(gain.operators)
+    ops.update(get_operator_name(graph.index.nodes[number]) for number in new)
+    operations = sum(graph.operations[n] for n in new) - sum(graph.operations[n] for n in lost)
+    nodes = gain.nodes + len(new) - len(lost)
+    return Gain(gain.location, dict(ops), nodes, gain.operations + operations)
+
+
+@dataclass(frozen=True, eq=False)
+class _Regrouping:
+    """Groups a graph again for each of several changes to its marks."""
+
+    graph: GraphExplanation
+    target: Target
+    changes: Sequence[_ChangedMarks]
+
+    @cached_property
+    def _matches(self) -> Sequence[Match]:
+        """Every match under any of the changes, found once since the search takes longest."""
+        index = self.graph.index
+        free: set[int] = set()
+        for changed in self.changes:
+            free |= free_nodes(index, self._marks_after(changed))
+        return find_matches(index, self.target.patterns, free)
+
+    def supported_nodes(self, changed: _ChangedMarks) -> Set[int]:
+        """Return the supported nodes after a change."""
+        index, marks = self.graph.index, self._marks_after(changed)
+        units = group_matches(index, filter_allowed(index, self._matches, marks), marks)
+        return {number for unit in units if unit.verdict for number in unit.nodes}
+
+    def _marks_after(self, changed: _ChangedMarks) -> list[Mark]:
+        return [changed.get(number, mark) for number, mark in enumerate(self.graph.marks)]

@@ -1,0 +1,305 @@
+"""Refusals of codegens, as data and as notes.
+
+The report as data: printed by `--format json`, kept in the manifest, and the source of the text.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+from byoc.model import GraphIndex, TensorType, is_inserted, list_symbolic_dims, name_nodes
+from byoc.planning import GraphPlan, Plan, PlannedRegion, RefusedRegion, find_neighbours
+from byoc.reporting._quantities import format_count, format_quantity
+from byoc.reporting._verification_document import finite_or_none, make_verification_document
+from byoc.verification import Verification
+
+_SHOWN = 5
+
+# A node: the path of its graph, and its number there.
+_NodeKey = tuple[str, int]
+
+
+def make_refusal_documents(plan: Plan) -> list[dict[str, Any]]:
+    """Return the refusals before the plan was made: target, region, codegen, reason, nodes, host, split.
+
+    The region is one of the plan at that time. `nodes` are the names or first outputs of the nodes that
+    the target does not get, and `host` is how many nodes are on the host because of it; a node counts
+    only for the first refusal. `split` is the most nodes that regions have since one was too large, else
+    null.
+    """
+    counted = set[_NodeKey]()
+    return [
+        {
+            "target": each.target,
+            "region": each.region,
+            "codegen": each.codegen,
+            "reason": each.reason,
+            "nodes": list(each.nodes),
+            "host": _count_on_host(plan, each, counted),
+            "split": each.split or None,
+        }
+        for each in plan.refusals
+    ]
+
+
+def make_refusal_notes(plan: Plan) -> Iterator[str]:
+    """Yield a warning for each refused region."""
+    for each in plan.refusals:
+        if each.split:
+            change = f"split into regions of at most {format_count(each.split, 'node')}"
+        elif each.nodes:
+            names = ", ".join(each.nodes[:_SHOWN])
+            more = f" and {len(each.nodes) - _SHOWN} more" if len(each.nodes) > _SHOWN else ""
+            change = f"without {names}{more}"
+        else:
+            change = "without any node"
+        yield (
+            f"warning: codegen {each.codegen}: {each.region}: {each.reason}; "
+            f"{each.target} is planned again {change}"
+        )
+
+
+def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -> int:
+    """Count the nodes that are on the host because of a refusal, and add them to `counted`.
+
+    Nodes that are `counted` already are left out.
+    """
+    if refused.split:  # nodes that do not fit in smaller regions either have a refusal of their own
+        return 0
+    number = [target.name for target in plan.targets].index(refused.target)
+    found = set[_NodeKey]()
+    for graph in plan.root.walk():
+        names, keys = name_nodes(graph.index, graph.path), set(refused.nodes)
+        for row, label in enumerate(graph.placement.labels.tolist()):
+            if label == 0 and graph.graph_problem.kept_on_host[number].get(row) == refused.why:
+                nodes = (n for n in graph.units[row].nodes if not is_inserted(graph.index.nodes[n]))
+                found.update((graph.path, n) for n in nodes if not keys or names.get(n) in keys)
+    found -= counted
+    counted |= found
+    return len(found)
+
+
+def make_report(plan: Plan, outcome: Verification | str, bundle: Path | None = None) -> dict[str, Any]:
+    """Build the report of a plan, in seconds, joules and bytes.
+
+    `outcome` is the verification, or the reason why there was none. Keys: model, targets, strategy,
+    nodes, compute, predicted, regions, refusals, host_reasons, what_if, precision, notes, verification,
+    not_verified, bundle. A multiply-accumulate counts as two operations. Floats are finite; unknown or
+    absent values are null.
+    """
+    operations, total = plan.offloaded_operations
+    return {
+        "model": plan.model.source,
+        "targets": [target.name for target in plan.targets],
+        "strategy": plan.asked.get("strategy"),
+        "nodes": _node_counts(plan),
+        "compute": {"operations": total, "offloaded": operations / total if total else 0.0},
+        "predicted": _predicted_costs(plan),
+        "regions": [
+            _region_document(graph, region) for graph in plan.root.walk() for region in graph.regions
+        ],
+        "refusals": make_refusal_documents(plan),
+        "host_reasons": _host_reason_rows(plan),
+        "what_if": [asdict(each) for each in plan.what_ifs],
+        "precision": _precision_document(plan),
+        "notes": [
+            *make_refusal_notes(plan),
+            *plan.notes,
+            *plan.model.notes,
+            *_open_dimension_notes(plan),
+            *collect_plan_notes(plan.root),
+            *_slower_than_host_notes(plan),
+            *_unused_target_notes(plan),
+        ],
+        "verification": None if isinstance(outcome, str) else make_verification_document(outcome),
+        "not_verified": outcome if isinstance(outcome, str) else None,
+        "bundle": None if bundle is None else str(bundle),
+    }
+
+
+def _node_counts(plan: Plan) -> dict[str, int]:
+    offloaded = sum(_count_region_nodes(region) for region in plan.regions)
+    on_host = _count_host_nodes(plan)
+    constant = sum(_count_user_nodes(index, index.constant_nodes) for index in plan.model.index.walk())
+    return {
+        "total": offloaded + on_host,
+        "offloaded": offloaded,
+        "host": on_host,
+        "constant": constant,
+    }
+
+
+def _predicted_costs(plan: Plan) -> dict[str, Any]:
+    cost = plan.cost
+    return {
+        "seconds": cost.total,
+        "execution": cost.execution,
+        "transfer": cost.transfer,
+        "launch": cost.launch,
+        "host_only": plan.root.host_only,
+        "bound": plan.placement.bound,
+        "objective": str(plan.asked.get("objective", "latency")),
+        "optimized": plan.placement.cost.total,
+        "joules": plan.root.joules,
+        "host_only_joules": _host_only_joules(plan.root),
+    }
+
+
+def _region_document(plan: GraphPlan, region: PlannedRegion) -> dict[str, Any]:
+    types = region.index.types
+    return {
+        "name": region.name,
+        "device": region.target.name,
+        "graph": plan.path,
+        "nodes": _count_region_nodes(region),
+        "trips": region.trips,
+        "composites": dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
+        "inputs": [_tensor_document(name, types.get(name)) for name in region.interface.inputs],
+        "outputs": [_tensor_document(name, types.get(name)) for name in region.interface.outputs],
+        "seconds": region.seconds,
+        "borders": [asdict(border) for border in find_neighbours(plan, region)],
+    }
+
+
+def _count_region_nodes(region: PlannedRegion) -> int:
+    """Count the user's nodes of a region, including those inside nodes that have bodies."""
+    inside = sum(_count_inner_nodes(region.index, node) for node in region.nodes)
+    return _count_user_nodes(region.index, region.nodes) + inside
+
+
+def _count_user_nodes(index: GraphIndex, nodes: Iterable[int]) -> int:
+    """Count the nodes that byoc did not insert."""
+    return sum(not is_inserted(index.nodes[node]) for node in nodes)
+
+
+def _count_inner_nodes(index: GraphIndex, node: int) -> int:
+    indices = (inner for body in index.bodies.get(node, ()) for inner in body.index.walk())
+    return sum(len(inner.nodes) - len(inner.constant_nodes) for inner in indices)
+
+
+def _count_host_nodes(plan: Plan) -> int:
+    """Count the user's nodes on the host; those of a body without a plan count with its node."""
+    return sum(
+        _count_user_nodes(graph.index, [node])
+        + (_count_inner_nodes(graph.index, node) if node not in graph.bodies else 0)
+        for graph in plan.root.walk()
+        for unit, _ in graph.host_units
+        for node in unit.nodes
+    )
+
+
+def collect_plan_notes(root: GraphPlan) -> list[str]:
+    """Return the notes of strategies, bodies included, and the number of estimated costs; each once."""
+    notes = dict.fromkeys(note for graph in root.walk() for note in graph.notes)
+    rough = sum(graph.graph_problem.estimated for graph in root.walk())
+    if rough:
+        units = format_count(rough, "unit")
+        notes[f"the cost of {units} is an estimate: an operator or a shape is not known exactly"] = None
+    return list(notes)
+
+
+def _host_only_joules(plan: GraphPlan) -> float | None:
+    """Return the joules of one run of a graph entirely on the host, None if unknown.
+
+    In the problem the cost of a node includes its bodies as they were placed; what placing them saves is
+    added back.
+    """
+    if plan.graph_problem.energy is None:
+        return None
+    joules = fsum(plan.graph_problem.energy.seconds[:, 0])
+    for body in (body for inner in plan.bodies.values() for body in inner):
+        alone = _host_only_joules(body)
+        if alone is None or body.joules is None:
+            return None
+        joules += (alone - body.joules) * (body.trips / plan.trips if plan.trips else 0.0)
+    return joules
+
+
+def _tensor_document(name: str, kind: TensorType | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "dtype": kind.dtype if kind else None,
+        "shape": list(kind.shape) if kind and kind.shape is not None else None,
+        "bytes": kind.bytes if kind else None,
+    }
+
+
+def _host_reason_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Return the reasons for staying on the host, the one with the most nodes first."""
+    counts: Counter[str] = Counter()
+    for graph in plan.root.walk():
+        for unit, verdict in graph.host_units:
+            counts[str(verdict)] += _count_user_nodes(graph.index, unit.nodes)
+    counts = +counts  # without those of conversions alone
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [{"reason": reason, "nodes": nodes} for reason, nodes in ordered]
+
+
+def _open_dimension_notes(plan: Plan) -> Iterable[str]:
+    """Yield a note for each symbolic dimension of the model."""
+    for name in list_symbolic_dims(plan.model.proto):
+        yield f"dimension {name} is not fixed and counts as 1 (--dim {name}=SIZE)"
+
+
+def _slower_than_host_notes(plan: Plan) -> Iterable[str]:
+    """Yield a note if the placement is predicted to be slower than the host alone."""
+    if plan.cost.total <= plan.root.host_only:
+        return
+    slower = "the placement is predicted to be slower than the host alone"
+    joules, alone = plan.root.joules, _host_only_joules(plan.root)
+    if joules is not None and alone is not None and joules < alone:
+        slower += (
+            f", and to save {format_quantity(alone - joules, 'J')} of {format_quantity(alone, 'J')}"
+        )
+    yield slower
+
+
+def _unused_target_notes(plan: Plan) -> Iterable[str]:
+    """Yield the commonest reason for each target that got no node although another target did."""
+    used = {region.target.name for region in plan.regions}
+    for number, target in enumerate(plan.targets):
+        if not used or target.name in used:  # with all on the host its reasons say it
+            continue
+        counts: Counter[str] = Counter()
+        for graph in plan.root.walk():
+            for row, unit in enumerate(graph.units):
+                counts[_why_not_on(graph, row, number)] += _count_user_nodes(graph.index, unit.nodes)
+        for reason, nodes in counts.most_common(1):
+            yield f"{target.name} has no node: {reason} ({nodes} of {format_count(counts.total(), 'node')})"
+
+
+def _why_not_on(plan: GraphPlan, row: int, number: int) -> str:
+    """Return the first reason why a unit is not on a target."""
+    kept, verdict = plan.graph_problem.kept_on_host[number].get(row), plan.units[row].verdicts[number]
+    if kept is not None:
+        return str(kept)
+    if not verdict:
+        return verdict.reasons[0]
+    label = int(plan.placement.labels[row])
+    if label == 0:
+        return str(plan.host_reason(row))
+    return f"supported, but placed on {plan.targets[label - 1].name}"
+
+
+def _precision_document(plan: Plan) -> dict[str, Any] | None:
+    lowered = plan.lowered
+    if lowered is None:
+        return None
+    return {
+        "dtype": lowered.dtype,
+        "source": lowered.source,
+        "method": lowered.method,
+        "samples": lowered.samples,
+        "random": lowered.random,
+        "units": lowered.units,
+        "on_accelerators": sum(unit.kind == "qdq" for r in plan.regions for unit in r.units),
+        "budget": lowered.budget or None,
+        "reached": finite_or_none(lowered.reached),
+        "all_quantized": finite_or_none(lowered.all_quantized),
+        "measured": lowered.measured,
+        "measured_on": lowered.measured_on,
+        "in_float": [asdict(unit) | {"alone": finite_or_none(unit.alone)} for unit in lowered.in_float],
+    }

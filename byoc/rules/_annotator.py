@@ -1,0 +1,272 @@
+"""The annotator: the nodes that an accelerator supports, and the reasons for all others.
+
+A node that the file keeps on the host stays there. Any other node is supported if one of the rules for
+its operator accepts it; the first in the order of the file counts. If all refuse, the reasons are those
+of the nearest rule: the fewest objections; ties by severity, then by file order.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from onnx import NodeProto
+
+from byoc.errors import YES, Mark, refuse
+from byoc.expressions import compile_expression
+from byoc.model import GraphIndex, is_onnx, list_node_captures, list_onnx_domains
+from byoc.rules._host_nodes import check_batch, find_host_nodes
+from byoc.rules._node_view import RuleView, TensorUse
+from byoc.rules._objections import (
+    Attempt,
+    Objection,
+    ObjectionKind,
+    check_attribute,
+    check_bounds,
+    rate_attempt,
+    sort_objections,
+)
+from byoc.rules._operator_schemas import OperatorSignature, get_operator_name, make_signature
+from byoc.rules._quantization_scheme import SchemeChecker, converts_at_boundary
+from byoc.rules._rule_loading import Target
+from byoc.rules._rule_schema import OpRule
+from byoc.rules._schema_values import ANY_OPERATOR
+from byoc.rules._tensor_constraints import check_tensor
+from byoc.support import CHECKS, load_function
+
+__all__ = ["Annotator", "Attempt", "Objection", "annotate_graph"]
+
+
+def annotate_graph(index: GraphIndex, target: Target) -> list[Mark]:
+    """Annotate a graph: return a mark for each node, in the order of the nodes.
+
+    Constant nodes are marked, too; they are not placed. Raises InputError when a check function that the
+    file names cannot be loaded.
+    """
+    annotator = Annotator(target, index)
+    return [annotator.annotate_node(number) for number in range(len(index.nodes))]
+
+
+@dataclass(frozen=True, eq=False)
+class _LocatedRule:
+    """A rule with its location in a file, and its dtypes with theirs."""
+
+    location: str
+    rule: OpRule
+    dtypes: tuple[str, Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Annotator:
+    """The rules of a target, applied to the nodes of a graph."""
+
+    target: Target
+    index: GraphIndex
+
+    def annotate_node(self, number: int) -> Mark:
+        """Return the mark of a node."""
+        found = self._apply_rules(number)
+        if found.verdict:
+            return found
+        return self._mark_conversion(number) or found
+
+    def _mark_conversion(self, number: int) -> Mark | None:
+        """Return the mark of a node that the accelerator runs to convert at a boundary, else None."""
+        if self.target.rules.quantization.convert != "device" or number in self._host_nodes:
+            return None
+        if not converts_at_boundary(
+            self.index, number, lambda other: self._apply_rules(other).accepts_quantized
+        ):
+            return None
+        return Mark(YES, self.target.locate("quantization.convert"))
+
+    def _apply_rules(self, number: int) -> Mark:
+        """Return the mark of a node according to the rules alone."""
+        barred = self._find_bar(number)
+        if barred is not None:
+            return Mark(refuse(barred.text), accepts_plain=False)
+        view = self._make_view(number)
+        accepted: dict[bool, _LocatedRule] = {}
+        refused: list[Attempt] = []
+        for rule in self._find_rules(view.op):
+            if rule.rule.quantized in accepted:
+                continue
+            attempt = self._try_rule(rule, view)
+            if attempt.objections:
+                refused.append(attempt)
+                continue
+            accepted[rule.rule.quantized] = rule
+            if len(accepted) == 2 or not self.target.has_quantized_rules:
+                break
+        if not accepted:
+            first, *others = (o.text for o in min(refused, key=rate_attempt).objections)
+            return Mark(refuse(f"{view.op}: {first}", *others), accepts_plain=False)
+        holds = next(iter(accepted.values()))
+        return Mark(
+            YES,
+            holds.location,
+            holds.rule.standalone,
+            is_required=holds.rule.level == "must",
+            accepts_plain=False in accepted,
+            accepts_quantized=True in accepted,
+        )
+
+    def list_attempts(self, number: int) -> list[Attempt]:
+        """Return the attempts of all rules for a node's operator, the nearest first; never empty.
+
+        If no rule applies (the node is kept on the host, its operator is not in the file), there is one
+        attempt with an empty `rule`.
+        """
+        barred = self._find_bar(number)
+        if barred is not None:
+            return [Attempt("", (barred,))]
+        view = self._make_view(number)
+        return sorted(
+            (self._try_rule(rule, view) for rule in self._find_rules(view.op)), key=rate_attempt
+        )
+
+    def _try_rule(self, rule: _LocatedRule, view: RuleView) -> Attempt:
+        batch = self._batch_objections.get(view.number)
+        found = (*self._find_objections(rule, view), *((batch,) if batch else ()))
+        objections = sort_objections(found) or sort_objections(self._run_check(rule, view))
+        return Attempt(rule.location, objections, fits=rule.rule.quantized == view.is_quantized)
+
+    @cached_property
+    def _host_nodes(self) -> Mapping[int, Objection]:
+        return find_host_nodes(self.index, self.target.rules.host, self.target.locate)
+
+    @cached_property
+    def _rules_by_operator(self) -> Mapping[str, Sequence[_LocatedRule]]:
+        """The rules by operator; a rule for any operator is among those of each."""
+        rules = self.target.rules
+        found: dict[str, list[_LocatedRule]] = {
+            op: [] for rule in rules.ops for op in (*rule.op, ANY_OPERATOR)
+        }
+        for position, rule in enumerate(rules.ops):
+            place = self.target.locate(f"ops[{position}]")
+            dtypes = self.target.locate("dtype"), rules.dtype
+            if rule.dtype:
+                dtypes = f"{place}.dtype", rule.dtype
+            made = _LocatedRule(place, rule, dtypes)
+            for op in found if ANY_OPERATOR in rule.op else dict.fromkeys(rule.op):
+                found[op].append(made)
+        return found
+
+    def _find_rules(self, op: str) -> Sequence[_LocatedRule]:
+        found = self._rules_by_operator.get(op)
+        return self._rules_by_operator[ANY_OPERATOR] if found is None else found
+
+    def _find_bar(self, number: int) -> Objection | None:
+        """Return the reason that keeps a node on the host before any rule is tried, else None."""
+        kept = self._host_nodes.get(number)
+        if kept is not None:
+            return kept
+        node = self.index.nodes[number]
+        op = get_operator_name(node)
+        if not self._find_rules(op):
+            text = f"{op} is not among the operators of {self.target.name}"
+            return Objection("ops", text, ObjectionKind.OPERATOR)
+        if self._get_signature(node) is None and (is_onnx(node) or node.domain in list_onnx_domains()):
+            text = f"{op} has no operator schema in ONNX to check it against"
+            return Objection("", text, ObjectionKind.OPERATOR)
+        if not any(map(self.index.is_used, node.output)):
+            return Objection("", f"nothing reads what {op} makes", ObjectionKind.OPERATOR)
+        return None
+
+    @cached_property
+    def _batch_objections(self) -> Mapping[int, Objection]:
+        most, place = self.target.rules.limits.batch, self.target.locate("limits.batch")
+        return {} if most is None else check_batch(self.index, most, place)
+
+    def _make_view(self, number: int) -> RuleView:
+        node = self.index.nodes[number]
+        compute = self.target.compute_dtype
+        return RuleView(
+            self.index, number, node, get_operator_name(node), self._get_signature(node), compute
+        )
+
+    def _get_signature(self, node: NodeProto) -> OperatorSignature | None:
+        schema = self.index.get_schema(node)
+        return None if schema is None else make_signature(schema)
+
+    def _find_objections(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
+        """Yield the objections of a rule to a node in no particular order, possibly repeated."""
+        place, node = rule.location, view.node
+        version = self.index.get_opset(node)
+        if rule.rule.opset.min is not None or rule.rule.opset.max is not None:
+            opset = rule.rule.opset
+            yield from check_bounds(
+                f"{place}.opset", "the operator set", version, opset, ObjectionKind.OPSET
+            )
+        seen = set()
+        for use in view.uses:
+            seen.add(use.formal)
+            wanted = rule.rule.tensors.get(use.formal)
+            dtypes = self._get_allowed_dtypes(rule, use, view)
+            key = f"{place}.tensors.{use.formal}"
+            yield from check_tensor(key, use, wanted, dtypes, view, rule.rule.quantized)
+            if rule.rule.quantized:
+                yield from self._scheme.check_tensor(use, wanted, view)
+        if rule.rule.quantized:
+            yield from self._scheme.check_same_scale(view)
+        for tensor in list_node_captures(node):
+            if tensor not in self.index.types:
+                text = f"the type of '{tensor}', which a body reads, is not known"
+                yield Objection(place, text, ObjectionKind.UNKNOWN)
+        for name, asked in rule.rule.tensors.items():
+            if name not in seen and asked.absent is False:
+                yield Objection(f"{place}.tensors.{name}.absent", f"{name} is absent")
+        for name, allowed in rule.rule.attributes.items():
+            value = view.attributes.get(name)
+            yield from check_attribute(f"{place}.attributes.{name}", name, value, allowed)
+        yield from self._check_conditions(rule, view)
+
+    def _get_allowed_dtypes(
+        self, rule: _LocatedRule, use: TensorUse, view: RuleView
+    ) -> tuple[str, Sequence[str]]:
+        """Return the allowed dtypes of a tensor, with their location; none if all are allowed."""
+        if rule.rule.quantized and not rule.rule.dtype:
+            found = self._scheme.find_dtypes(use, view)
+            if found is not None:
+                return found
+        held = view.signature is None or view.signature.is_computed(use.type_str, rule.dtypes[1])
+        return rule.dtypes if held else (rule.location, ())
+
+    @cached_property
+    def _scheme(self) -> SchemeChecker:
+        return SchemeChecker(self.target.rules.quantization, self.target.locate)
+
+    @cached_property
+    def _checks(self) -> Mapping[str, Callable[..., object]]:
+        names = {rule.check for rule in self.target.rules.ops if rule.check}
+        return {name: load_function(CHECKS, name) for name in sorted(names)}
+
+    def _check_conditions(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
+        for position, condition in enumerate(rule.rule.where):
+            holds, text = compile_expression(condition.expr).decide(view.facts)
+            if not holds:
+                kind = ObjectionKind.UNKNOWN if holds is None else ObjectionKind.ATTRIBUTE
+                text = condition.reason if condition.reason and holds is False else text
+                yield Objection(f"{rule.location}.where[{position}]", text, kind)
+
+    def _run_check(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
+        """Yield the objection of a rule's check function, which runs last."""
+        name = rule.rule.check
+        if name is not None:
+            text = run_check_function(name, self._checks[name], view.facts)
+            if text:
+                yield Objection(f"{rule.location}.check", text, ObjectionKind.ATTRIBUTE)
+
+
+def run_check_function(name: str, check: Callable[..., object], facts: Mapping[str, Any]) -> str:
+    """Call a check function, and return its reason, empty if it has none.
+
+    A function that raises, as on facts that are not known, or returns no text is a reason, too.
+    """
+    try:
+        reason = check(facts)
+    except Exception as error:  # code of others can fail in any way
+        return f"check {name} failed with {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    if reason is not None and not isinstance(reason, str):
+        return f"check {name} gave {type(reason).__name__}, not a text"
+    return reason or ""

@@ -1,0 +1,157 @@
+"""Objections: constraints that a node does not meet, with their locations in the rule file.
+
+Constraints on numbers and attributes.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import islice
+from math import isnan
+from typing import Any
+
+from byoc.rules._rule_schema import AttributeRule, ElementRule
+from byoc.rules._schema_values import Bounds, SizeBounds
+from byoc.support import format_short
+
+
+class ObjectionKind(IntEnum):
+    """The kind of an objection, the most severe first."""
+
+    OPERATOR = 0
+    OPSET = 1
+    DTYPE = 2
+    TENSOR = 3
+    ATTRIBUTE = 4
+    UNKNOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """A constraint that a node does not meet.
+
+    `place` is its location in the rule file, `ops[0].attributes.kernel_shape.each.max`, with the name of
+    the file if inherited (`dla.yaml: ops[0]...`), empty if no constraint is to blame; `text` is the
+    sentence.
+    """
+
+    location: str
+    text: str
+    kind: ObjectionKind = field(default=ObjectionKind.TENSOR, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A rule tried on a node: no objections if it accepts the node, else all, most severe first.
+
+    `rule` is the location of the rule, empty if there was none to try. `fits` tells whether the rule is
+    for such a node: one with `quantized: true` for a node next to DequantizeLinear or QuantizeLinear,
+    any other for a node that is not.
+    """
+
+    rule: str
+    objections: tuple[Objection, ...]
+    fits: bool = field(default=True, compare=False)
+
+
+def make_unknown(place: str, subject: str) -> Objection:
+    """Make the objection that something must be known to apply a constraint."""
+    return Objection(place, f"{subject} is not known", ObjectionKind.UNKNOWN)
+
+
+def sort_objections(objections: Iterable[Objection]) -> tuple[Objection, ...]:
+    """Return objections without repetitions, most severe first."""
+    # A variadic input can fail many times for one reason.
+    return tuple(sorted(dict.fromkeys(objections), key=lambda objection: objection.kind))
+
+
+def rate_attempt(attempt: Attempt) -> tuple[bool, int, int]:
+    """Return a key that sorts attempts, the nearest first.
+
+    Attempts that fit precede others, then those with fewer objections, then with less severe ones.
+    """
+    kinds = [objection.kind for objection in attempt.objections]
+    return not attempt.fits, len(kinds), -min(kinds, default=ObjectionKind.UNKNOWN)
+
+
+def check_attribute(place: str, name: str, value: Any, rule: AttributeRule) -> Iterator[Objection]:
+    """Yield the objections to the value of an attribute, which is None if it has none."""
+    if rule.absent is not None and (value is None) != rule.absent:
+        text = f"{name} must be absent" if rule.absent else f"{name} must be given"
+        yield Objection(f"{place}.absent", text, ObjectionKind.ATTRIBUTE)
+    if value is None or rule.absent:
+        return
+    yield from check_value(place, name, value, rule, ObjectionKind.ATTRIBUTE)
+    keys = [key for key in ("length", "each") if getattr(rule, key) is not None]
+    if keys and not isinstance(value, list):  # possible in a rule for any operator
+        yield Objection(
+            f"{place}.{keys[0]}",
+            f"{name} is {_format_value(value)}, not a list",
+            ObjectionKind.ATTRIBUTE,
+        )
+        return
+    if rule.length is not None and len(value) not in rule.length:
+        text = f"{name} has {len(value)} elements; supported: {format_list(rule.length)}"
+        yield Objection(f"{place}.length", text, ObjectionKind.ATTRIBUTE)
+    if rule.each is not None:
+        yield from islice(_check_elements(f"{place}.each", name, value, rule.each), 1)  # one is enough
+
+
+def _check_elements(place: str, name: str, values: Any, rule: ElementRule) -> Iterator[Objection]:
+    for position, value in enumerate(values):
+        yield from check_value(place, f"{name}[{position}]", value, rule, ObjectionKind.ATTRIBUTE)
+
+
+def check_value(
+    place: str, name: str, value: Any, rule: ElementRule | AttributeRule, kind: ObjectionKind
+) -> Iterator[Objection]:
+    """Yield the objections to a single value."""
+    if rule.one_of is not None and not any(equals_allowed(value, one) for one in rule.one_of):
+        text = f"{name} is {_format_value(value)}; supported: {format_list(rule.one_of)}"
+        yield Objection(f"{place}.one_of", text, kind)
+    yield from check_bounds(place, name, value, rule, kind)
+
+
+def check_bounds(
+    place: str, name: str, value: Any, rule: Bounds | SizeBounds, kind: ObjectionKind
+) -> Iterator[Objection]:
+    """Yield the objections of a minimum and a maximum to a value."""
+    low, high = rule.min, rule.max
+    if low is None and high is None:
+        return
+    is_number = isinstance(value, (int, float))  # Cast's `to` was text before opset 6
+    if not is_number or isnan(value):
+        limit = "max" if low is None else "min"
+        text = "is not a number (NaN)" if is_number else f"is {_format_value(value)}, not a number"
+        yield Objection(f"{place}.{limit}", f"{name} {text}", kind)
+        return
+    if low is not None and value < low:
+        yield Objection(
+            f"{place}.min", f"{name} is {value}, at least {format_limit(low)} is supported", kind
+        )
+    if high is not None and value > high:
+        yield Objection(
+            f"{place}.max", f"{name} is {value}, at most {format_limit(high)} is supported", kind
+        )
+
+
+def _format_value(value: Any) -> str:
+    """Return a value for messages; anything but a number, text or list by its type."""
+    if not isinstance(value, (int, float, str, list)):
+        return f"a {type(value).__name__}"
+    return format_short(value)
+
+
+def equals_allowed(value: Any, one: Any) -> bool:
+    """Return whether a value equals one in a rule; true does not equal 1."""
+    return bool(value == one) and isinstance(value, bool) == isinstance(one, bool)
+
+
+def format_limit(number: float) -> str:
+    """Format a limit as a person writes it: 11 and 2.5, and 1048576 in full."""
+    return str(int(number)) if number == int(number) and abs(number) < 1e15 else f"{number:g}"
+
+
+def format_list(values: Any) -> str:
+    """Format values for messages, with commas."""
+    return ", ".join(map(format_short, values))

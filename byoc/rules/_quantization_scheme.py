@@ -1,0 +1,246 @@
+"""Constraints on quantization: the scales, zero points and dtypes on the quantized side.
+
+The file's quantization scheme, which applies to rules with `quantized: true` unless they say more.
+
+The scheme gives the most that the accelerator supports: if weights may have a scale for each channel, a
+single scale is accepted, too, and if zero points need not be 0, they may be.
+
+Boundary conversions on the device: the nodes that an accelerator with `convert: device` runs.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from byoc.model import (
+    GraphIndex,
+    TensorQuantization,
+    get_constant_value,
+    get_input_quantization,
+    get_output_quantization,
+    is_dequantize,
+    is_inserted,
+    is_quantize,
+)
+from byoc.rules._node_view import RuleView, TensorUse
+from byoc.rules._objections import Objection, ObjectionKind, make_unknown
+from byoc.rules._rule_schema import Quantization, QuantizedRule, QuantizedTensors, TensorRule
+
+_MAX_CHANNELS = 1 << 20
+_FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+
+
+def get_quantization(index: GraphIndex, use: TensorUse) -> TensorQuantization | None:
+    """Return the quantization of a tensor, None if it is not quantized.
+
+    An input is quantized if a DequantizeLinear makes it, an output if only QuantizeLinear nodes read it.
+    """
+    return (get_output_quantization if use.is_output else get_input_quantization)(index, use.tensor)
+
+
+def is_unquantized_float(index: GraphIndex, use: TensorUse) -> bool:
+    """Return whether a tensor is a float without quantization, as inside of a composite."""
+    known = index.types.get(use.tensor)
+    return known is not None and known.dtype in _FLOAT_DTYPES
+
+
+def check_quantization(
+    place: str, use: TensorUse, rule: QuantizedRule, index: GraphIndex
+) -> Iterator[Objection]:
+    """Yield the objections to a tensor's quantization; floats inside a composite have none."""
+    name, found = use.formal, get_quantization(index, use)
+    if found is None:
+        if not is_unquantized_float(index, use) or index.is_constant(use.tensor):
+            yield Objection(place, f"{name} is not quantized")
+        return
+    if rule.per_channel is not None:
+        known = index.types.get(found.scale)
+        count = known.elements if known else None
+        if count is None:
+            yield make_unknown(f"{place}.per_channel", f"the number of scales of {name}")
+        elif (count > 1) != rule.per_channel:
+            text = "one scale for all channels" if count == 1 else "a scale for each channel"
+            yield Objection(f"{place}.per_channel", f"{name} has {text}, which is not supported")
+    if rule.symmetric is not None:
+        points = _read_values(index, found.zero_point) if found.zero_point else np.zeros(1)
+        if points is None:
+            yield make_unknown(f"{place}.symmetric", f"the zero point of {name}")
+        elif bool(np.any(points)) == rule.symmetric:
+            negation = "" if rule.symmetric else "not "
+            yield Objection(f"{place}.symmetric", f"the zero point of {name} must {negation}be 0")
+    if rule.power_of_two is not None:
+        scales = _read_values(index, found.scale)
+        if scales is None:
+            yield make_unknown(f"{place}.power_of_two", f"the scale of {name}")
+        elif bool(np.all(np.frexp(scales)[0] == 0.5)) != rule.power_of_two:
+            text = f"must {'' if rule.power_of_two else 'not '}be a power of two"
+            yield Objection(f"{place}.power_of_two", f"the scale of {name} {text}")
+
+
+def _read_values(index: GraphIndex, name: str) -> NDArray[Any] | None:
+    """Return scales or zero points, one for each of many channels if need be."""
+    value, stored = get_constant_value(index, name), index.stored_tensors.get(name)
+    if value is None and stored is not None and stored.data_location != TensorProto.EXTERNAL:
+        known = index.types.get(name)
+        if known is not None and (known.elements or 0) <= _MAX_CHANNELS:
+            return numpy_helper.to_array(stored)
+    return value
+
+
+_BIAS_DTYPE = "int32"
+
+
+@dataclass(frozen=True, eq=False)
+class SchemeChecker:
+    """A quantization scheme; `place` maps a location in the merged rules to one in a file."""
+
+    quantization: Quantization
+    locate: Callable[[str], str]
+
+    def find_dtypes(self, use: TensorUse, view: RuleView) -> tuple[str, Sequence[str]] | None:
+        """Return the dtypes that the scheme allows for a tensor, with their location, None if all."""
+        if get_quantization(view.index, use) is None:
+            return None
+        role, part = self._find_part(use, view)
+        return (f"{self.locate(f'quantization.{role}')}.dtype", part.dtype) if part.dtype else None
+
+    def check_tensor(
+        self, use: TensorUse, rule: TensorRule | None, view: RuleView
+    ) -> Iterator[Objection]:
+        """Yield the objections of the scheme to a tensor's quantization, where its rule has none."""
+        if get_quantization(view.index, use) is None:
+            return
+        role, part = self._find_part(use, view)
+        own = rule.quantized.model_fields_set if rule and rule.quantized else frozenset()
+        if part.symmetric and "symmetric" not in own:
+            yield from self._check_rule(f"quantization.{role}", QuantizedRule(symmetric=True), use, view)
+        if part.per_channel is False and "per_channel" not in own:
+            yield from self._check_rule(
+                f"quantization.{role}", QuantizedRule(per_channel=False), use, view
+            )
+        if self.quantization.scales == "power_of_two" and "power_of_two" not in own:
+            yield from self._check_rule(
+                "quantization.scales", QuantizedRule(power_of_two=True), use, view
+            )
+
+    def check_same_scale(self, view: RuleView) -> Iterator[Objection]:
+        """Yield the objections to different scales of a node's inputs and output, where one is required.
+
+        Constants count if they are quantized, as an input of Concat may be.
+        """
+        ops = self.quantization.same_scale or ()
+        if view.op not in ops:
+            return
+        place = self.locate("quantization.same_scale")
+        found = [(use, get_quantization(view.index, use)) for use in view.uses]
+        known = [(use, one) for use, one in found if one is not None]
+        for use, one in known[1:]:
+            first, other = known[0]
+            name, other_name = _get_display_name(first, known), _get_display_name(use, known)
+            for what, mine, theirs in (
+                ("scale", other.scale, one.scale),
+                ("zero point", other.zero_point, one.zero_point),
+            ):
+                same = _have_same_values(view, mine, theirs)
+                if same is None:
+                    yield make_unknown(place, f"whether {name} and {other_name} have one {what}")
+                elif not same:
+                    yield Objection(place, f"{name} and {other_name} must have the same {what}")
+            if (
+                one.quantized_type is not None
+                and other.quantized_type is not None
+                and one.quantized_type.dtype != other.quantized_type.dtype
+            ):
+                dtypes = f"{name} is {other.quantized_type.dtype} and {other_name} is {one.quantized_type.dtype}"
+                yield Objection(place, f"{dtypes}, and must be the same", ObjectionKind.DTYPE)
+
+    def _check_rule(
+        self, key: str, rule: QuantizedRule, use: TensorUse, view: RuleView
+    ) -> Iterator[Objection]:
+        place = self.locate(key)
+        for objection in check_quantization(place, use, rule, view.index):
+            at = place if key.endswith(".scales") else objection.location
+            yield Objection(at, objection.text, objection.kind)
+
+    def _find_part(self, use: TensorUse, view: RuleView) -> tuple[str, QuantizedTensors]:
+        role = get_role(use, view)
+        return role, getattr(self.quantization, role) or QuantizedTensors()
+
+
+def get_role(use: TensorUse, view: RuleView) -> str:
+    """Return the role of a quantized tensor: `activations`, `weights` or `bias`.
+
+    A tensor that is computed is an activation. A constant is a bias if it is int32, or has one dimension
+    and another constant of the node has more.
+    """
+    index = view.index
+    if use.is_output or not index.is_constant(use.tensor):
+        return "activations"
+    found = get_quantization(index, use)
+    if (
+        found is not None
+        and found.quantized_type is not None
+        and found.quantized_type.dtype == _BIAS_DTYPE
+    ):
+        return "bias"
+    others = (other.tensor for other in view.uses if not other.is_output and other.tensor != use.tensor)
+    ranks = [_get_rank(view, other) for other in others if index.is_constant(other)]
+    return "bias" if _get_rank(view, use.tensor) == 1 and max(ranks, default=0) > 1 else "weights"
+
+
+def _get_display_name(use: TensorUse, known: Sequence[tuple[TensorUse, TensorQuantization]]) -> str:
+    """Return a name for a tensor in messages: its formal name, or its own if that is not unique."""
+    alike = [other for other, _ in known if other.formal == use.formal]
+    return f"'{use.tensor}'" if len(alike) > 1 else use.formal
+
+
+def _have_same_values(view: RuleView, one: str, other: str) -> bool | None:
+    """Return whether two scales or zero points are equal, None if that is not known."""
+    if one == other:
+        return True
+    values = [get_constant_value(view.index, name) if name else np.zeros(()) for name in (one, other)]
+    if values[0] is None or values[1] is None:
+        return None
+    return bool(np.array_equal(values[0].reshape(-1), values[1].reshape(-1)))
+
+
+def _get_rank(view: RuleView, tensor: str) -> int:
+    known = view.index.types.get(tensor)
+    return len(known.shape) if known and known.shape is not None else 0
+
+
+def converts_at_boundary(index: GraphIndex, number: int, quantized: Callable[[int], bool]) -> bool:
+    """Return whether a node quantizes an input or dequantizes an output of a quantized group.
+
+    `quantized` tells whether a rule accepts a node between DequantizeLinear and QuantizeLinear. Scale
+    and zero point must be constants. Nodes that byoc inserted are not units of their own: the boundary
+    stage places them (`byoc.boundary.convert._tidy_quantization`).
+    """
+    node = index.nodes[number]
+    if is_inserted(node) or not all(index.is_constant(name) for name in node.input[1:] if name):
+        return False
+    if is_quantize(node):
+        return any(quantized(reader) for reader in _find_readers(index, number))
+    return is_dequantize(node) and any(quantized(maker) for maker in _find_makers(index, number))
+
+
+def _find_readers(index: GraphIndex, number: int) -> Iterator[int]:
+    """Yield the nodes that read a quantized tensor through a DequantizeLinear."""
+    for name in index.nodes[number].output[:1]:
+        for reader in index.consumers.get(name, ()):
+            node = index.nodes[reader]
+            if is_dequantize(node) and node.input[0] == name:
+                yield from index.consumers.get(node.output[0], ())
+
+
+def _find_makers(index: GraphIndex, number: int) -> Iterator[int]:
+    """Yield the node behind the QuantizeLinear whose output a DequantizeLinear reads."""
+    maker = index.producers.get(index.nodes[number].input[0], -1)
+    if maker >= 0 and is_quantize(index.nodes[maker]):
+        source = index.producers.get(index.nodes[maker].input[0], -1)
+        if source >= 0:
+            yield source

@@ -1,0 +1,262 @@
+"""Rules that are never tried, since an earlier one accepts all that they would.
+
+The linter of rule files: all mistakes at once, each with its location, by ONNX's operator schemas.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from byoc.errors import suggest_nearest
+from byoc.expressions import compile_regex
+from byoc.model import DTYPES, IMAGE, WEIGHT, list_onnx_domains, parse_layout
+from byoc.rules._composite_lint import lint_composites
+from byoc.rules._inheritance import lint_drop
+from byoc.rules._operator_lint import lint_operator_rule
+from byoc.rules._operator_schemas import find_operator, list_operators
+from byoc.rules._rule_schema import (
+    CompositeRule,
+    Drop,
+    Host,
+    Layout,
+    Nodes,
+    OpRule,
+    Quantization,
+    RuleFile,
+    TensorRule,
+)
+from byoc.rules._schema_values import ANY_DTYPE, ANY_OPERATOR, Names
+from byoc.support import format_short, validate_content
+
+_SET_KEYS = {"rank", "one_of", "length", "broadcast"}
+
+
+def find_hidden_rules(rules: Sequence[tuple[int, OpRule]], dtypes: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each rule, or operator of one, that an earlier rule hides.
+
+    Only obvious cases are found: each constraint of the earlier rule follows from one of the same name
+    in the later. `dtypes` are the file's.
+    """
+    before: dict[str, list[tuple[int, OpRule]]] = {}
+    for i, rule in rules:
+        covered: dict[int, list[str]] = {}
+        for op in dict.fromkeys(rule.op):
+            earlier = sorted(
+                (*before.get(op, ()), *(before.get(ANY_OPERATOR, ()) if op != ANY_OPERATOR else ()))
+            )
+            number = next((n for n, other in earlier if _covers(other, rule, dtypes)), None)
+            if number is not None:
+                covered.setdefault(number, []).append(op)
+        for number, ops in covered.items():
+            about = "" if len(ops) == len(set(rule.op)) else f" about {', '.join(ops)}"
+            yield f"ops[{i}]: never asked{about}, since ops[{number}] takes all that this rule would"
+        for op in dict.fromkeys(rule.op):
+            before.setdefault(op, []).append((i, rule))
+
+
+def _covers(first: OpRule, second: OpRule, dtypes: Sequence[str]) -> bool:
+    """Return whether the first rule accepts everything that the second accepts."""
+    if first.quantized != second.quantized or not _implies(second.opset, first.opset):
+        return False
+    if first.check not in (None, second.check) or not _has_same_scheme(first, second):
+        return False
+    if not {c.expr for c in first.where} <= {c.expr for c in second.where}:
+        return False
+    wide, narrow = first.dtype or dtypes, second.dtype or dtypes
+    if not _are_dtypes_within(narrow, wide) or not _tensors_cover(first, second, wide, narrow):
+        return False
+    return all(
+        name in second.attributes and _implies(second.attributes[name], rule)
+        for name, rule in first.attributes.items()
+        if rule.model_fields_set
+    )
+
+
+def _has_same_scheme(first: OpRule, second: OpRule) -> bool:
+    """Return whether the file's quantization scheme adds the same constraints to both rules."""
+    if not first.quantized:
+        return True
+    own = [
+        {name: rule.quantized for name, rule in r.tensors.items() if rule.quantized}
+        for r in (first, second)
+    ]
+    return own[0] == own[1] and (
+        bool(first.dtype) == bool(second.dtype) or ANY_DTYPE in (first.dtype or ())
+    )
+
+
+def _tensors_cover(first: OpRule, second: OpRule, wide: Sequence[str], narrow: Sequence[str]) -> bool:
+    for name in {*first.tensors, *second.tensors}:
+        outer, inner = first.tensors.get(name, TensorRule()), second.tensors.get(name, TensorRule())
+        if (outer.dtype or inner.dtype) and not _are_dtypes_within(
+            inner.dtype or narrow, outer.dtype or wide
+        ):
+            return False
+        if not _implies(inner, outer):
+            return False
+    return True
+
+
+def _are_dtypes_within(narrow: Sequence[str], wide: Sequence[str]) -> bool:
+    return ANY_DTYPE in wide or (ANY_DTYPE not in narrow and set(narrow) <= set(wide))
+
+
+def _implies(inner: BaseModel, outer: BaseModel) -> bool:
+    """Return whether `inner` is at least as strict as `outer`, a rule of the same type."""
+    return all(
+        name == "dtype" or _constraint_follows(name, getattr(inner, name), getattr(outer, name))
+        for name in outer.model_fields_set
+    )
+
+
+def _constraint_follows(name: str, inner: Any, outer: Any) -> bool:  # noqa: PLR0911 - one return for each kind of constraint
+    if outer is None or outer == inner:
+        return True
+    if isinstance(outer, dict):
+        return all(key in (inner or {}) and _implies(inner[key], outer[key]) for key in outer)
+    if inner is None:
+        return False
+    if isinstance(outer, BaseModel):
+        return _implies(inner, outer)
+    if name in _SET_KEYS:
+        return set(inner) <= set(outer)
+    if name == "min":
+        return bool(inner >= outer)
+    if name == "max":
+        return bool(inner <= outer)
+    if name == "multiple_of":
+        return int(inner) % int(outer) == 0
+    return False
+
+
+_NAMES_ADAPTER: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
+
+RuleT = TypeVar("RuleT", bound=BaseModel)
+
+# The names of dtypes in other formats and frameworks.
+_DTYPE_ALIASES = {
+    **{"half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16"},
+    **{"float": "float32", "fp32": "float32", "f32": "float32"},
+    **{"double": "float64", "fp64": "float64", "f64": "float64"},
+    **{f"{short}{bits}": f"int{bits}" for short in ("i", "s") for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    **{"fp8": "float8e4m3fn", "boolean": "bool", "str": "string"},
+}
+
+
+def lint_rule_file(
+    content: Mapping[Any, Any], base: RuleFile | None = None, *, unknown_base: bool = False
+) -> list[str]:
+    """Return a sentence for each mistake in a rule file: `ops[3].op: ONNX has no ...`.
+
+    `content` is the file as read, `base` the file that it extends; `unknown_base` tells that it extends
+    a file that could not be read. Rules and composites that do not validate are skipped: those mistakes
+    come from `byoc.support._yamlfile.check`.
+    """
+    ops = _read_parts(content.get("ops"), OpRule)
+    composites = _read_parts(content.get("composites"), CompositeRule)
+    dtypes = _read_names(content.get("dtype"))
+    problems = list(lint_dtypes("dtype", dtypes))
+    problems.extend(_lint_layout(content.get("layout")))
+    problems.extend(_lint_quantization(content.get("quantization")))
+    problems.extend(_lint_host(content.get("host")))
+    for i, rule in ops:
+        problems.extend(lint_dtypes(f"ops[{i}].dtype", rule.dtype or ()))
+        for name, wanted in rule.tensors.items():
+            problems.extend(lint_dtypes(f"ops[{i}].tensors.{name}.dtype", wanted.dtype or ()))
+        problems.extend(f"ops[{i}].op: {problem}" for op in rule.op for problem in _lint_operator(op))
+        problems.extend(lint_operator_rule(f"ops[{i}]", rule))
+    problems.extend(find_hidden_rules(ops, dtypes or (base.dtype if base else ())))
+    own = {op for _, rule in ops for op in rule.op}
+    drop = validate_content(content.get("drop", {}), Drop)[0] or Drop()
+    if base is not None:
+        problems.extend(lint_drop(drop, base))
+    elif drop != Drop() and "extends" not in content:
+        problems.append("drop: the file extends no other, so there is nothing to leave out")
+    below = {op for rule in (base.ops if base else ()) for op in rule.op} - {*drop.ops}
+    taken = own | (below if not unknown_base else {ANY_OPERATOR})
+    target = content.get("target", base.target if base else None)
+    problems.extend(lint_composites(composites, taken, target if isinstance(target, str) else "?"))
+    return problems
+
+
+def _read_parts(entries: object, kind: type[RuleT]) -> list[tuple[int, RuleT]]:
+    checked = (
+        [validate_content(entry, kind)[0] for entry in entries] if isinstance(entries, list) else []
+    )
+    return [(i, part) for i, part in enumerate(checked) if part is not None]
+
+
+def _read_names(value: object) -> tuple[str, ...]:
+    try:
+        return _NAMES_ADAPTER.validate_python(value)
+    except ValidationError:
+        return ()
+
+
+def lint_dtypes(place: str, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield a sentence for each name that is not a data type."""
+    known = (*DTYPES.values(), ANY_DTYPE)
+    for name in names:
+        if name not in known:
+            hint = (
+                f" (did you mean {_DTYPE_ALIASES[name]}?)"
+                if name in _DTYPE_ALIASES
+                else suggest_nearest(name, known)
+            )
+            known_names = f"; known: {', '.join(known)}"
+            yield f"{place}: no such data type '{format_short(name)}'{hint or known_names}"
+
+
+def _lint_operator(op: str) -> Iterator[str]:
+    """Yield a sentence for an unknown operator of ONNX's own domains; others are accepted."""
+    if op != ANY_OPERATOR and find_operator(op) is None and op.rpartition(".")[0] in list_onnx_domains():
+        yield f"ONNX has no operator '{format_short(op)}'{suggest_nearest(op, list_operators())}"
+
+
+def _lint_layout(value: object) -> Iterator[str]:
+    words = validate_content(value, Layout)[0] or Layout()
+    for key, axes in (("activations", IMAGE), ("weights", WEIGHT)):
+        word = getattr(words, key)
+        if word is None:
+            continue
+        try:
+            layout = parse_layout(format_short(word))
+        except ValueError as error:
+            yield f"layout.{key}: {error}"
+            continue
+        if layout.plain_axes != axes:
+            yield f"layout.{key}: {layout} is not of {key}, whose axes are {', '.join(axes)}"
+
+
+def _lint_quantization(value: object) -> Iterator[str]:
+    scheme = validate_content(value, Quantization)[0]
+    if scheme is None:
+        return
+    for key in ("activations", "weights", "bias"):
+        part = getattr(scheme, key)
+        yield from lint_dtypes(f"quantization.{key}.dtype", (part.dtype if part else None) or ())
+    for i, op in enumerate(scheme.same_scale or ()):
+        if op == ANY_OPERATOR:
+            yield f"quantization.same_scale[{i}]: name the operators, '{ANY_OPERATOR}' is not one"
+        yield from (f"quantization.same_scale[{i}]: {problem}" for problem in _lint_operator(op))
+
+
+def _lint_host(value: object) -> Iterator[str]:
+    host = validate_content(value, Host)[0]
+    if host is not None:
+        yield from _lint_nodes("host", host)
+        yield from _lint_nodes("host.after", host.after)
+
+
+def _lint_nodes(place: str, nodes: Nodes) -> Iterator[str]:
+    for i, op in enumerate(nodes.ops):
+        if op == ANY_OPERATOR:
+            yield f"{place}.ops[{i}]: name the operators, '{ANY_OPERATOR}' is not one"
+        yield from (f"{place}.ops[{i}]: {problem}" for problem in _lint_operator(op))
+    for i, pattern in enumerate(nodes.names):
+        try:
+            compile_regex(pattern)
+        except ValueError as error:
+            yield f"{place}.names[{i}]: {error}"

@@ -1,0 +1,186 @@
+"""Loading of rule files with those that they extend, to a checked `Target`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from byoc.errors import InputError, suggest_nearest
+from byoc.patterns import Pattern
+from byoc.rules._composite_library import make_patterns
+from byoc.rules._inheritance import apply_defaults, merge_rules
+from byoc.rules._rule_lint import lint_rule_file
+from byoc.rules._rule_schema import RuleFile
+from byoc.rules._schema_values import ANY_DTYPE
+from byoc.support import (
+    ANNOTATIONS,
+    CODEGENS,
+    COST_MODELS,
+    COSTS,
+    find_file,
+    find_installed_file,
+    is_file,
+    list_installed,
+    make_file_error,
+    read_mapping,
+    validate_content,
+)
+
+_MAX_FILES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """An accelerator as its rule file describes it; `source` is the user's name for the file.
+
+    `rules` include those of extended files; `places` maps the location of an inherited part (`ops[3]`,
+    `dtype`, `limits.batch`) to that in its own file (`dla.yaml: ops[1]`); `folder` is that of the file
+    that names the cost model. With `compute` (`float16` or `bfloat16`) float32 tensors are treated as
+    that type, since the regions will compute in it.
+    """
+
+    source: str
+    rules: RuleFile
+    locations: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = Path()
+    compute_dtype: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The target's name, which is also the last part of its domain."""
+        return self.rules.target
+
+    @property
+    def domain(self) -> str:
+        """The ONNX domain of the functions made for this target."""
+        return f"byoc.{self.name}"
+
+    @property
+    def cost_model(self) -> str:
+        """The path of the cost model, relative to the file that names it, or the name of a plug-in.
+
+        Raises InputError when there is neither such a file nor a plug-in of that name.
+        """
+        name = self.rules.cost_model
+        beside = self.folder / name
+        if is_file(beside):
+            return str(beside)
+        plugins = list_installed(COSTS)
+        if name in plugins:
+            return name
+        try:
+            return str(find_installed_file(COST_MODELS, name, also=plugins))
+        except InputError as error:
+            raise InputError(f"{self.source}: {self.locate('cost_model')}: {error}") from None
+
+    @cached_property
+    def has_quantized_rules(self) -> bool:
+        """Whether a rule is for operators between DequantizeLinear and QuantizeLinear."""
+        return any(rule.quantized for rule in self.rules.ops)
+
+    @cached_property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The patterns of the composites, in the order of the file.
+
+        Raises InputError when the library lacks a composite.
+        """
+        return make_patterns(self.rules.composites)
+
+    def locate(self, merged_place: str) -> str:
+        """Return the location of a part of `rules`: `ops[3]`, or `dla.yaml: ops[3]` if inherited."""
+        return self.locations.get(merged_place, merged_place)
+
+
+def load_rules(name: str) -> Target:
+    """Load a rule file by its path, or by its name if it is installed.
+
+    Raises InputError with a line for each mistake in the file.
+    """
+    return replace(_read_rules(find_file(ANNOTATIONS, name), ()).target, source=name)
+
+
+def require_dtype(target: Target, dtype: str) -> None:
+    """Raise InputError unless a rule of the target supports a data type, such as `float16`."""
+    listed = dict.fromkeys(
+        name for rule in target.rules.ops for name in rule.dtype or target.rules.dtype
+    )
+    if dtype not in listed and ANY_DTYPE not in listed:
+        place = target.locate("dtype")
+        raise InputError(
+            f"{target.source}: {place}: no rule is for {dtype}; there are {', '.join(listed)}"
+        )
+
+
+def find_missing_plugins(target: Target) -> list[str]:
+    """Return a sentence if the cost model or the codegen of a rule file is not installed.
+
+    Loading does not check them: neither is needed to explain a model, nor the codegen to plan it.
+    """
+    problems = []
+    try:
+        _ = target.cost_model
+    except InputError as error:
+        problems.append(str(error))
+    codegen, there = target.rules.codegen, list_installed(CODEGENS)
+    if codegen not in there:
+        text = f"no such codegen '{codegen}'{suggest_nearest(codegen, there)}; installed: {', '.join(there)}"
+        problems.append(f"{target.source}: {target.locate('codegen')}: {text}")
+    return problems
+
+
+@dataclass(frozen=True, eq=False)
+class _RuleFileContent:
+    """A target, and the keys of its file and of extended files as they were read."""
+
+    target: Target
+    content: Mapping[Any, Any]
+
+
+def _read_rules(path: Path, chain: tuple[Path, ...]) -> _RuleFileContent:
+    content = read_mapping(path)
+    extends = content.get("extends")
+    try:
+        base = _read_base(path, extends, (*chain, path)) if isinstance(extends, str) else None
+    except InputError as error:
+        own = _find_own_problems(content)
+        raise InputError(
+            "\n".join([str(error), *([str(make_file_error(path, own))] if own else [])])
+        ) from None
+    whole = apply_defaults(content, base.content) if base else content
+    rules, problems = validate_content(whole, RuleFile)
+    problems += lint_rule_file(content, base.target.rules if base else None)
+    if rules is None or problems:
+        raise make_file_error(path, problems)
+    if base is None:
+        return _RuleFileContent(Target(str(path), rules, folder=path.parent), content)
+    joined, places = merge_rules(rules, content, base.target.rules)
+    if not joined.ops:
+        raise make_file_error(path, ["drop.ops: no rule for an operator is left"])
+    name = base.target.source
+    written = {place: base.target.locations.get(old, f"{name}: {old}") for place, old in places.items()}
+    folder = path.parent if "cost_model" in content else base.target.folder
+    return _RuleFileContent(Target(path.name, joined, written, folder), whole)
+
+
+def _find_own_problems(content: Mapping[Any, Any]) -> list[str]:
+    """Return the mistakes of a file that do not depend on the extended file, which is wrong."""
+    inherited = {f"{key}: must be given" for key in RuleFile.model_fields}
+    problems = [
+        problem for problem in validate_content(content, RuleFile)[1] if problem not in inherited
+    ]
+    return problems + lint_rule_file(content, unknown_base=True)
+
+
+def _read_base(path: Path, name: str, chain: tuple[Path, ...]) -> _RuleFileContent:
+    beside = path.parent / name
+    try:
+        found = beside if is_file(beside) else find_installed_file(ANNOTATIONS, name)
+    except InputError as error:
+        raise InputError(f"{path}: extends: {error}") from None
+    if any(found.samefile(other) for other in chain):
+        raise InputError(f"{path}: extends: '{name}' itself builds on this file")
+    if len(chain) >= _MAX_FILES:
+        raise InputError(f"{path}: extends: at most {_MAX_FILES} files may build on one another")
+    read = _read_rules(found, chain)
+    return replace(read, target=replace(read.target, source=found.name))

@@ -1,0 +1,357 @@
+"""The types of the rule file, which pydantic checks.
+
+All keys are documented in docs/rules.md; `byoc.rules._json_schema` makes a JSON Schema from these types.
+`byoc.rules._rule_lint` checks a file against ONNX's operator schemas, and `byoc.rules._annotator` applies it to
+a model.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from byoc.rules._schema_values import (
+    Axis,
+    Bounds,
+    Count,
+    Dtypes,
+    Integers,
+    Names,
+    Operators,
+    Reference,
+    Size,
+    SizeBounds,
+    Values,
+    wrap_single_part,
+)
+from byoc.support import StrictModel
+
+
+def _make_optional_field(text: str) -> Any:
+    """Return an optional field with a description."""
+    return Field(default=None, description=text)
+
+
+class ElementRule(Bounds):
+    """A constraint on each element of a list."""
+
+    one_of: Values | None = _make_optional_field("One value or several, one of which it must be.")
+
+
+class AttributeRule(Bounds):
+    """A constraint on an attribute. All given keys must hold."""
+
+    one_of: Values | None = _make_optional_field("One value or several, one of which it must be.")
+    each: ElementRule | None = _make_optional_field("What every element of a list attribute may be.")
+    length: Integers | None = _make_optional_field(
+        "The number of elements of a list attribute, one or several."
+    )
+    absent: bool | None = _make_optional_field("true: must not have a value; false: must have one.")
+
+
+class CountRule(Bounds):
+    """A constraint on a number of elements."""
+
+    multiple_of: Count | None = _make_optional_field("Must be a multiple of this.")
+
+
+class DimRule(CountRule):
+    """A constraint on a dimension. A number stands for that extent, a list for one of several."""
+
+    one_of: Integers | None = _make_optional_field("One extent or several, one of which it must be.")
+    equals: Reference | None = _make_optional_field(
+        "Must be the same as a dimension of a tensor of this node, such as W[1]."
+    )
+
+
+def _as_dim(value: object) -> object:
+    return {"one_of": value} if isinstance(value, (int, list)) else value
+
+
+_Dim = Annotated[
+    DimRule,
+    BeforeValidator(
+        _as_dim, json_schema_input_type=int | Annotated[list[int], Field(min_length=1)] | DimRule
+    ),
+]
+
+
+class QuantizedRule(StrictModel):
+    """A constraint on the quantization of a tensor: its scale and zero point."""
+
+    per_channel: bool | None = _make_optional_field(
+        "true: a scale for each channel; false: one for the tensor."
+    )
+    symmetric: bool | None = _make_optional_field(
+        "true: the zero points are 0; false: they are not all 0."
+    )
+    power_of_two: bool | None = _make_optional_field(
+        "true: the scales are powers of two; false: not all are."
+    )
+
+
+Broadcast = Literal["none", "scalar", "channel", "last", "other"]
+_Broadcasts = Annotated[
+    tuple[Broadcast, ...],
+    Field(min_length=1),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=Broadcast | Annotated[list[Broadcast], Field(min_length=1)],
+    ),
+]
+
+
+class TensorRule(StrictModel):
+    """A constraint on an input or output, by its name in ONNX's schema. All given keys must hold."""
+
+    dtype: Dtypes | None = _make_optional_field("The data types it may have, instead of the rule's.")
+    rank: Integers | None = _make_optional_field("The number of dimensions, one or several.")
+    constant: bool | None = _make_optional_field(
+        "true: its value is known at compile time; false: it is not."
+    )
+    absent: bool | None = _make_optional_field("true: must be left out; false: must be given.")
+    dims: dict[Axis, _Dim] = Field(
+        default_factory=dict,
+        description="Extents by the number of the dimension (negative: from the end), or for `each`.",
+    )
+    elements: CountRule | None = _make_optional_field("The number of elements.")
+    bytes: SizeBounds | None = _make_optional_field("The size in bytes.")
+    scalar: bool | None = _make_optional_field("true: exactly one element; false: not one.")
+    static: bool | None = _make_optional_field(
+        "true: every dimension has a fixed extent; false: one has not."
+    )
+    broadcast: _Broadcasts | None = _make_optional_field(
+        "How this input relates to the first output: none (same shape), scalar (one element), channel "
+        "(ones but for axis 1), last (ones but for the last axis), other."
+    )
+    value: ElementRule | None = _make_optional_field("What every element of this constant may be.")
+    quantized: QuantizedRule | None = _make_optional_field(
+        "The quantization; only in rules with `quantized: true`."
+    )
+
+
+class Condition(StrictModel):
+    """An expression that must hold, and the sentence for the user when it does not."""
+
+    expr: str = Field(description="A condition in CEL over the facts of the node or the match.")
+    reason: str = Field(default="", description="The sentence for the user when it does not hold.")
+
+
+_Condition = Annotated[
+    Condition,
+    BeforeValidator(
+        lambda value: {"expr": value} if isinstance(value, str) else value,
+        json_schema_input_type=str | Condition,
+    ),
+]
+Conditions = Annotated[
+    tuple[_Condition, ...],
+    BeforeValidator(wrap_single_part, json_schema_input_type=str | Condition | list[str | Condition]),
+]
+_WHERE = "Conditions in CEL that must all hold: texts, or {expr, reason}."
+_CHECK = "The name of an installed function (entry-point group byoc.checks) that is asked last."
+
+
+class OpRule(StrictModel):
+    """One or more operators and the constraints under which the accelerator takes them."""
+
+    op: Operators = Field(description="Operators: Conv, com.microsoft.Gelu, or '*' for any.")
+    opset: Bounds = Field(default=Bounds(), description="The versions of the operator set.")
+    dtype: Dtypes | None = _make_optional_field("The data types to compute in, instead of the file's.")
+    tensors: dict[str, TensorRule] = Field(
+        default_factory=dict, description="Constraints by the names of inputs and outputs in ONNX."
+    )
+    attributes: dict[str, AttributeRule] = Field(
+        default_factory=dict, description="Constraints by attribute; one not written has its default."
+    )
+    where: Conditions = Field(default=(), description=_WHERE)
+    check: str | None = _make_optional_field(_CHECK)
+    standalone: bool = Field(default=True, description="false: taken only inside a composite.")
+    level: Literal["may", "must"] = Field(
+        default="may", description="must: when it is accepted it has to run on the accelerator."
+    )
+    quantized: bool = Field(
+        default=False,
+        description="true: speaks of the operator between DequantizeLinear and QuantizeLinear.",
+    )
+
+
+CompositeName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+PatternTexts = Annotated[
+    tuple[str, ...],
+    Field(min_length=1),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=str | Annotated[list[str], Field(min_length=1)],
+    ),
+]
+
+
+_Library = Annotated[str, Field(json_schema_extra={"x-offered": "library"})]
+
+
+class CompositeRule(StrictModel):
+    """Several operators that the accelerator runs as one: a pattern, or one of the library."""
+
+    name: CompositeName = Field(
+        default="", description="The name of the function; that of the library's composite if left out."
+    )
+    pattern: PatternTexts = Field(
+        default=(), description="Lines such as `c = Conv(x, w, b?)`; a list holds variants."
+    )
+    library: _Library | None = _make_optional_field(
+        "The name of a composite of the library (byoc rules composites)."
+    )
+    where: Conditions = Field(default=(), description=_WHERE)
+    check: str | None = _make_optional_field(_CHECK)
+    description: str = Field(default="", description="A line for people.")
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if bool(self.pattern) == bool(self.library):
+            raise ValueError("either `pattern` or `library` must be given, and not both")
+        if self.pattern and not self.name:
+            raise ValueError("`name` must be given with a pattern")
+        return self
+
+    @property
+    def display_name(self) -> str:
+        """The name of the composite."""
+        return self.name or self.library or ""
+
+
+# `byoc.rules.lint` checks layouts; this pattern for editors is nearly as strict.
+_Layout = Annotated[str, Field(json_schema_extra={"pattern": "^[A-Z]{4}([0-9]+[a-z])*$"})]
+
+
+class Layout(StrictModel):
+    """The accelerator's layouts of tensors of rank 4; ONNX's own by default."""
+
+    activations: _Layout | None = _make_optional_field(
+        "Of images that cross its border, such as NHWC or NCHW16c."
+    )
+    weights: _Layout | None = _make_optional_field(
+        "Of the weights of convolutions, such as OHWI or OIHW16i16o."
+    )
+
+
+class QuantizedTensors(StrictModel):
+    """The quantization of one kind of tensor; rules with `quantized: true` can say more."""
+
+    dtype: Dtypes | None = _make_optional_field("The data types it may have.")
+    symmetric: bool | None = _make_optional_field(
+        "true: the zero points must be 0; false: they need not be."
+    )
+    per_channel: bool | None = _make_optional_field(
+        "true: each channel may have a scale; false: one for all."
+    )
+
+
+class Quantization(StrictModel):
+    """The quantization scheme of the accelerator, which applies to rules with `quantized: true`."""
+
+    activations: QuantizedTensors | None = _make_optional_field("What is computed.")
+    weights: QuantizedTensors | None = _make_optional_field("Constants that are no bias.")
+    bias: QuantizedTensors | None = _make_optional_field(
+        "Constants that are int32, or of one dimension beside others."
+    )
+    scales: Literal["any", "power_of_two"] | None = _make_optional_field("What scales may be.")
+    same_scale: Operators | None = _make_optional_field(
+        "Operators whose inputs and output must all have one scale and zero point."
+    )
+    convert: Literal["host", "device"] | None = _make_optional_field(
+        "Who quantizes and casts at the border of a region: the host, or the accelerator itself."
+    )
+
+
+class Limits(StrictModel):
+    """Limits on the resources of the accelerator."""
+
+    regions: Count | None = _make_optional_field("The most regions in a graph.")
+    min_nodes: Count | None = _make_optional_field("The fewest nodes in a region.")
+    max_nodes: Count | None = _make_optional_field("The most nodes in a region.")
+    memory: Size | None = _make_optional_field(
+        "For the constants of all on it and a region's largest arena: bytes, or text such as 1MiB."
+    )
+    batch: Count | None = _make_optional_field(
+        "The most of dimension 0 of the model's inputs of rank 2 and more."
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min_nodes and self.max_nodes and self.min_nodes > self.max_nodes:
+            raise ValueError(f"min_nodes {self.min_nodes} is greater than max_nodes {self.max_nodes}")
+        return self
+
+
+class Nodes(StrictModel):
+    """Some nodes of a model, by operator or by name."""
+
+    ops: Operators = Field(default=(), description="Operators.")
+    names: Names = Field(
+        default=(), description="Regular expressions (RE2), found anywhere in a node's name."
+    )
+
+
+class Host(Nodes):
+    """Nodes that stay on the host, even if a rule accepts them."""
+
+    after: Nodes = Field(
+        default=Nodes(), description="All that is downstream of such nodes, but not they themselves."
+    )
+
+
+class Drop(StrictModel):
+    """Parts of the extended file that are not inherited."""
+
+    ops: Operators = Field(default=(), description="Operators whose rules are left out.")
+    composites: Names = Field(default=(), description="Names of composites that are left out.")
+    host: Host = Field(default=Host(), description="Entries of `host` that are left out, as written.")
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+# Codegens read their options from text.
+_OptionText = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | bool | int | float)]
+
+
+class RuleFile(StrictModel):
+    """A rule file: a target, its operators and composites, its cost model and codegen."""
+
+    extends: str | None = _make_optional_field(
+        "The rule file to build on: a path from this one, or an installed name."
+    )
+    drop: Drop = Field(default=Drop(), description="What is not taken over from the file it extends.")
+    target: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=40)] = Field(
+        description="The accelerator's name; functions get the domain byoc.NAME."
+    )
+    description: str = Field(default="", description="A line for people.")
+    codegen: str = Field(default="reference", description="The installed codegen for the regions.")
+    codegen_options: dict[str, _OptionText] = Field(
+        default_factory=dict, description="The codegen's options by name: see byoc codegens NAME."
+    )
+    cost_model: str = Field(description="The cost model: a path, or an installed name.")
+    regions: Literal["connected", "phase"] = Field(
+        default="connected",
+        description="connected: a region hangs together; phase: branches may share one.",
+    )
+    overlaps: Literal["largest", "placement"] = Field(
+        default="largest",
+        description="Of composites that overlap: the largest is formed, or the placement chooses.",
+    )
+    dtype: Dtypes = Field(description="The data types that the accelerator computes in, or any.")
+    layout: Layout = Field(default=Layout(), description="How the accelerator wants its data.")
+    quantization: Quantization = Field(
+        default=Quantization(), description="The quantization scheme of the accelerator."
+    )
+    limits: Limits = Field(default=Limits(), description="What the accelerator has no more of.")
+    host: Host = Field(default=Host(), description="Nodes that stay on the host whatever the rules say.")
+    ops: Annotated[tuple[OpRule, ...], Field(min_length=1)] = Field(
+        description="The rules for operators; of several for one, the first that accepts holds."
+    )
+    composites: tuple[CompositeRule, ...] = Field(
+        default=(), description="Operators that the accelerator runs as one."
+    )

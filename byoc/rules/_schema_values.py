@@ -1,0 +1,168 @@
+"""The types of values in rule files: one or a list, sizes in bytes, limits."""
+
+import re
+from math import isfinite
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from byoc.support import StrictModel, format_short
+
+ANY_OPERATOR = "*"
+"""The operator that stands for all."""
+ANY_DTYPE = "any"
+"""The dtype that stands for all."""
+EACH_DIM = "each"
+"""The key for all dimensions."""
+
+_UNITS = {
+    **{"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9},
+    **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
+}
+_MAX_INT = (1 << 63) - 1
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
+_SIZE_PATTERN = rf"^\s*[0-9]+(\.[0-9]+)?\s*({'|'.join(unit for unit in _UNITS if unit)})?\s*$"
+
+
+def _wrap_single(value: object) -> object:
+    return [value] if isinstance(value, (str, int, float, bool)) else value
+
+
+def wrap_single_part(value: object) -> object:
+    """Return a single text or mapping as a list."""
+    return [value] if isinstance(value, (str, dict)) else value
+
+
+def _check_scalar(value: object) -> object:
+    if not isinstance(value, (str, int, float)):
+        raise ValueError("expected a number, a text, true or false")
+    if value != value:  # noqa: PLR0124 - NaN, which equals nothing
+        raise ValueError("it is NaN, which equals nothing")
+    return _check_64_bits(value) if isinstance(value, int) else value
+
+
+def _reject_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
+def _parse_size(value: object) -> object:
+    if not isinstance(value, str):
+        return _reject_bool(value)
+    found = _SIZE.fullmatch(value.strip())
+    if found is None or found[2] not in _UNITS:
+        raise ValueError(f"'{format_short(value)}' is not a size such as 4096 or 512KiB")
+    size = float(found[1]) * _UNITS[found[2]]
+    if size > _MAX_INT:
+        raise ValueError(f"'{format_short(value)}' is more than any memory has")
+    return round(size)
+
+
+def _parse_axis(value: object) -> object:
+    if isinstance(value, str) and _AXIS.fullmatch(value):
+        return int(value)
+    if value != EACH_DIM and (
+        not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 10**9
+    ):
+        raise ValueError(f"expected the number of a dimension, or '{EACH_DIM}'")
+    return value
+
+
+_AXIS = re.compile(r"-?[0-9]{1,9}")
+_REFERENCE = r"^[A-Za-z_][A-Za-z0-9_]*\[-?[0-9]{1,9}\]$"
+
+
+def _check_reference(value: str) -> str:
+    if value.endswith("\n") or not re.match(_REFERENCE, value):
+        raise ValueError(f"'{format_short(value)}' is not a tensor and a dimension such as W[1]")
+    return value
+
+
+def _check_finite(value: float) -> float:
+    if not isfinite(value):
+        raise ValueError("a limit is a number, and a finite one")
+    return value
+
+
+def _check_64_bits(value: int) -> int:
+    if abs(value) > _MAX_INT:
+        raise ValueError("expected a whole number of at most 64 bits")
+    return value
+
+
+_NonEmpty = Field(min_length=1)
+
+
+def _one_or_list(item: Any) -> BeforeValidator:
+    return BeforeValidator(_wrap_single, json_schema_input_type=item | Annotated[list[item], _NonEmpty])
+
+
+Whole = Annotated[int, BeforeValidator(_reject_bool), AfterValidator(_check_64_bits)]
+"""A whole number."""
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_reject_bool), AfterValidator(_check_64_bits)]
+"""A whole number of something, at least one."""
+
+Integers = Annotated[tuple[Whole, ...], _NonEmpty, _one_or_list(int)]
+"""One whole number or a list of them."""
+
+Names = Annotated[tuple[str, ...], _NonEmpty, _one_or_list(str)]
+"""One name or a list of them."""
+
+_Offered = Annotated[str, Field(json_schema_extra={"x-offered": "dtypes"})]
+Dtypes = Annotated[tuple[str, ...], _NonEmpty, _one_or_list(_Offered)]
+"""One data type or a list of them."""
+
+_Operator = Annotated[str, Field(json_schema_extra={"x-offered": "operators"})]
+Operators = Annotated[tuple[str, ...], _NonEmpty, _one_or_list(_Operator)]
+"""One operator or a list of them."""
+
+Scalar = Annotated[bool | int | float | str, BeforeValidator(_check_scalar)]
+Values = Annotated[tuple[Scalar, ...], _NonEmpty, _one_or_list(bool | int | float | str)]
+"""One value or a list of them."""
+
+_Bytes = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=_SIZE_PATTERN)]
+Size = Annotated[
+    int,
+    Field(ge=0),
+    AfterValidator(_check_64_bits),
+    BeforeValidator(_parse_size, json_schema_input_type=_Bytes),
+]
+"""A number of bytes, or text such as 512KiB."""
+
+Reference = Annotated[
+    str, AfterValidator(_check_reference), Field(json_schema_extra={"pattern": _REFERENCE})
+]
+"""A dimension of a tensor, such as W[1]."""
+
+Axis = Annotated[int | Literal["each"], BeforeValidator(_parse_axis)]
+"""The number of a dimension, negative from the end, or `each`."""
+
+_Limit = Annotated[float, BeforeValidator(_reject_bool), AfterValidator(_check_finite)]
+
+
+class Bounds(StrictModel):
+    """Limits of a number, both inclusive."""
+
+    min: _Limit | None = Field(default=None, description="At least this.")
+    max: _Limit | None = Field(default=None, description="At most this.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min:g} is greater than max {self.max:g}")
+        return self
+
+
+class SizeBounds(StrictModel):
+    """Limits of a number of bytes, both inclusive."""
+
+    min: Size | None = Field(default=None, description="At least this: bytes, or text such as 512KiB.")
+    max: Size | None = Field(default=None, description="At most this: bytes, or text such as 512KiB.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is greater than max {self.max}")
+        return self

@@ -1,0 +1,150 @@
+"""Arrays by name in .npz and .npy files, in numpy's formats; pickled objects are refused.
+
+Elements that numpy has no dtype for (bfloat16, ...) are stored as untyped bytes, which `recovered` turns
+back into their type.
+
+Comparison of arrays with declared types.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from byoc.errors import InputError
+from byoc.model import DTYPE_NUMBERS, TensorType
+from byoc.support import write_atomically
+
+_NPY, _ZIP = b"\x93NUMPY", b"PK"
+# Exceptions of numpy and zipfile for malformed headers that they do not check for.
+_HEADER_ERRORS = (TypeError, ArithmeticError, LookupError, RuntimeError, SyntaxError)
+_READ_ERRORS = (
+    OSError,
+    ValueError,
+    EOFError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    *_HEADER_ERRORS,
+)
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an .npz file by name. Raises InputError naming the file and the array."""
+    start = _first_bytes(path)
+    if start.startswith(_NPY):
+        raise InputError(f"{path}: one array without a name, not an .npz file (see --input NAME=FILE)")
+    if not start.startswith(_ZIP):
+        raise InputError(f"{path}: not an .npz file")
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: _read_member(archive, name, path) for name in archive.files}
+    except _READ_ERRORS as error:
+        raise InputError(f"{path}: not an .npz file: {_describe_read_error(error)}") from None
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """Return the array of an .npy file. Raises InputError naming the file."""
+    if not _first_bytes(path).startswith(_NPY):
+        raise InputError(f"{path}: not an .npy file")
+    try:
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
+    except _READ_ERRORS as error:
+        raise InputError(f"{path}: {_describe_read_error(error)}") from None
+    return array
+
+
+def restore_dtype(array: NDArray[Any], kind: TensorType | None) -> NDArray[Any]:
+    """Return an array of untyped bytes with the dtype of `kind`; return any other array as it is."""
+    if kind is None or array.dtype.kind != "V" or kind.dtype == "string":
+        return array
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[kind.dtype])
+    return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays by name; an existing file is replaced atomically.
+
+    The elements of a sequence become `NAME[0]`, `NAME[1]`, ...; an empty optional is left out. Raises
+    InputError when the file cannot be written.
+    """
+    write_atomically(path, lambda file: _write_members(file, _plain_arrays(arrays)))
+
+
+def _write_members(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write the members as `numpy.savez` does; that takes names as arguments, so not every name."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _plain_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return plain arrays: sequences flattened, strings in numpy's dtype, foreign elements as bytes."""
+    found: dict[str, NDArray[Any]] = {}
+    for name, value in arrays.items():
+        if isinstance(value, list | tuple):
+            found |= _plain_arrays({f"{name}[{i}]": each for i, each in enumerate(value)})
+        elif value is not None:
+            array = np.asarray(value)
+            if array.dtype.kind == "O":
+                array = array.astype(np.str_)
+            elif array.dtype.isbuiltin != 1 and array.dtype.kind != "U":
+                array = array.view(f"V{array.dtype.itemsize}")
+            found[name] = array
+    return found
+
+
+def _read_member(archive: Any, name: str, path: Path) -> NDArray[Any]:
+    try:
+        member: NDArray[Any] = archive[name]
+    except _READ_ERRORS as error:
+        raise InputError(f"{path}: {name}: {_describe_read_error(error)}") from None
+    if not isinstance(member, np.ndarray):
+        raise InputError(f"{path}: {name}: not an array")
+    return member
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_NPY))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _describe_read_error(error: BaseException) -> str:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, (TypeError, ArithmeticError)):
+        return f"its header is wrong: {text}"
+    return "it holds pickled objects, which are not read" if "allow_pickle" in text else text
+
+
+def describe_mismatch(value: Any, kind: TensorType) -> str:
+    """Describe a value that does not have a type, such as `float64[1, 3]`; return "" when it has.
+
+    An unknown dimension matches any extent; strings may be numpy objects, bytes or text.
+    """
+    array = np.asarray(value)
+    if _same_dtype(array, kind.dtype) and _same_shape(array.shape, kind):
+        return ""
+    return f"{array.dtype}{list(array.shape)}"
+
+
+def _same_dtype(array: np.ndarray[Any, Any], dtype: str) -> bool:
+    if dtype == "string":
+        return array.dtype.kind in "OSU"
+    return bool(array.dtype == onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]))
+
+
+def _same_shape(shape: tuple[int, ...], kind: TensorType) -> bool:
+    if kind.shape is None:
+        return True
+    return len(shape) == len(kind.shape) and all(
+        size == dim or not isinstance(dim, int) for size, dim in zip(shape, kind.shape, strict=True)
+    )

@@ -1,0 +1,154 @@
+"""Executors of regions: a codegen's executor is third-party code, so its outputs are checked."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from byoc.boundary.contracts import TensorContract
+from byoc.bundle import RegionCompiler
+from byoc.codegen import Artifact, Codegen, Executable, Executor, Region, Stamped, find_codegen
+from byoc.errors import (
+    ByocError,
+    InputError,
+    MissingRuntimeError,
+    Verdict,
+    describe_error,
+    get_error_text,
+    must_propagate,
+)
+from byoc.runtime._arrays import describe_mismatch
+
+_NO_REASON = "it does not say why"
+
+
+class RegionFailedError(InputError):
+    """A region cannot be loaded or failed while running: its name, and the reason alone."""
+
+    def __init__(self, message: str, region: str, reason: str) -> None:
+        """Keep both beside the message."""
+        super().__init__(message)
+        self.region = region
+        self.reason = reason
+
+
+def find_executable(name: str) -> Executable:
+    """Find a codegen that can run its artifacts. Raises InputError when it is missing or cannot."""
+    codegen = find_codegen(name)
+    if not isinstance(codegen, Executable):
+        raise InputError(f"codegen {name} cannot run what it compiles here (it has no `load`)")
+    return codegen
+
+
+_CODEGEN_LOCKS: dict[str, RLock] = {}  # shared by all sessions of this process, by codegen
+
+
+def needs_exclusive_calls(codegen: object) -> bool:
+    """Return whether a codegen's executors must be called by one thread at a time.
+
+    A codegen whose executors may run at the same time has the class attribute `concurrent = True`.
+    """
+    return not getattr(codegen, "concurrent", False)
+
+
+def load_executor(
+    codegen: Executable,
+    codegen_name: str,
+    region: Region,
+    artifact: Artifact,
+    options: Mapping[str, str] | None = None,
+) -> Executor:
+    """Load a region: return an executor that checks outputs against their declared types at each run.
+
+    A stored artifact comes with the `options` that it was compiled with, as text: where the codegen says
+    that the artifact is not compatible with this machine, the region is recompiled in memory.
+
+    Raises RegionFailedError when the codegen fails to load it; the executor raises it when a run fails.
+    """
+    who = f"codegen {codegen_name}"
+    try:
+        if options is not None:
+            artifact = _fit_artifact(codegen, region, artifact, options)
+        run = codegen.load(region, artifact)
+        if not callable(run):
+            raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
+    except MissingRuntimeError:
+        raise
+    except BaseException as error:  # a plug-in can fail in any way; name the one at fault
+        raise _region_failure(error, f"{who}: {region.name}", region, "loading failed") from error
+
+    lock = (
+        _CODEGEN_LOCKS.setdefault(codegen_name, RLock())
+        if needs_exclusive_calls(codegen)
+        else nullcontext()
+    )
+
+    def run_checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            with lock:
+                given = run(inputs)
+            if not isinstance(given, Mapping):
+                raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
+            return {value.name: _check_output(value, given) for value in region.outputs}
+        except BaseException as error:  # as above
+            raise _region_failure(error, who, region, "failed") from error
+
+    return run_checked
+
+
+def _region_failure(error: BaseException, who: str, region: Region, what: str) -> RegionFailedError:
+    """Return the error for an exception of a codegen. Raises it again when it is not the codegen's."""
+    if isinstance(error, ByocError):
+        why = get_error_text(error) or _NO_REASON
+    elif must_propagate(error):
+        raise error
+    else:
+        why = f"{what} with {describe_error(error)}"
+    return RegionFailedError(f"{who}: {why}", region.name, why)
+
+
+def _fit_artifact(
+    codegen: Executable, region: Region, artifact: Artifact, options: Mapping[str, str]
+) -> Artifact:
+    """Return the artifact, or a recompiled one where it does not fit the library or machine here."""
+    if not isinstance(codegen, Stamped) or getattr(codegen, "recompiles", False):
+        return artifact
+    verdict = codegen.compatible(region, artifact)
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"`compatible` gave a {type(verdict).__name__} instead of a Verdict")
+    if verdict:
+        return artifact
+    try:
+        assert isinstance(codegen, Codegen)
+        return RegionCompiler(codegen, options).compile(region)
+    except ByocError as error:  # a compiler that is not installed included
+        why = f"its artifact does not fit here ({verdict}) and recompiling it failed"
+        raise InputError(f"{why}: {get_error_text(error) or _NO_REASON}") from error
+
+
+def rename_executor(run: Executor, original: Region, other: Region) -> Executor:
+    """Return an executor of `other`, a region identical to `own` except for names, that calls `run`."""
+    inputs = [
+        (theirs.name, mine.name) for theirs, mine in zip(original.inputs, other.inputs, strict=True)
+    ]
+    outputs = [
+        (mine.name, theirs.name) for theirs, mine in zip(original.outputs, other.outputs, strict=True)
+    ]
+
+    def run_renamed(given: Mapping[str, Any]) -> dict[str, Any]:
+        made = run({theirs: given[mine] for theirs, mine in inputs})
+        return {mine: made[theirs] for mine, theirs in outputs}
+
+    return run_renamed
+
+
+def _check_output(value: TensorContract, given: Mapping[str, Any]) -> Any:
+    """Return an output. Raises InputError unless it has the declared dtype and known extents."""
+    if value.name not in given:
+        raise InputError(f"gave no output '{value.name}'")
+    made = describe_mismatch(given[value.name], value.type)
+    if made:
+        raise InputError(f"gave output '{value.name}' as {made}, but it is declared {value.type}")
+    return np.asarray(given[value.name], order="C")

@@ -1,0 +1,196 @@
+"""The order of execution of a partitioned graph: host segments alternate with single nodes.
+
+Preparing a partitioned graph to run: a stage for each step, bodies of control flow included.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, TypeProto
+
+from byoc.model import (
+    GraphIndex,
+    clear_shape,
+    describe_node,
+    extract_nodes,
+    find_boundary,
+    rate_knowledge,
+    read_type,
+)
+from byoc.onnxrt import open_session, output_types, session_runner
+from byoc.runtime._control_flow import ControlBody, control_runner
+from byoc.runtime._stage_program import Stage, StageProgram, StageValues
+
+
+@dataclass(frozen=True)
+class GraphStep:
+    """One step of a graph: a single node (a region, or control flow around some) or a host segment."""
+
+    nodes: tuple[int, ...]
+    single: bool
+
+
+def find_steps(
+    index: GraphIndex, calls: Collection[int], controls: Collection[int] = frozenset()
+) -> list[GraphStep]:
+    """Return the steps that run a graph in which the nodes in `calls` are regions.
+
+    `controls` are the nodes with regions in their bodies: each is a step of its own, too. All host nodes
+    with the same number of single steps on their longest path from an input form one segment. Nodes that
+    no output depends on are left out. Constant nodes take part only where an output of the graph or a
+    control node needs them; otherwise each segment computes those that it reads.
+    """
+    alone = {*calls, *controls}
+    needed = _needed_nodes(index)
+    level: dict[str, int] = {}
+    segments: dict[int, list[int]] = {}
+    singles: dict[int, list[int]] = {}
+    wanted = {*index.outputs, *(name for i in controls for name in index.reads[i])}
+    for i in sorted(needed):
+        node = index.nodes[i]
+        if i in index.constant_nodes and wanted.isdisjoint(node.output):
+            continue
+        ready = max((level.get(name, 0) for name in index.reads[i]), default=0)
+        if i in alone:
+            singles.setdefault(ready, []).append(i)
+            ready += 1
+        else:
+            segments.setdefault(ready, []).append(i)
+        level.update((name, ready) for name in node.output)
+    result = []
+    for number in sorted({*segments, *singles}):
+        if number in segments:
+            result.append(GraphStep(tuple(segments[number]), single=False))
+        result += [GraphStep((i,), single=True) for i in singles.get(number, ())]
+    return result
+
+
+def _needed_nodes(index: GraphIndex) -> set[int]:
+    """Return the nodes that an output of the graph depends on."""
+    needed: set[int] = set()
+    pending = list(index.outputs)
+    while pending:
+        node = index.producers.get(pending.pop())
+        if node is not None and node not in needed:
+            needed.add(node)
+            pending.extend(index.reads[node])
+    return needed
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramBuilder:
+    """Builds programs from the graphs of one bundle, given its folder, its regions and their domains."""
+
+    folder: Path
+    regions: Mapping[str, Stage]
+    domains: frozenset[str]
+    segment_numbers: Iterator[int] = field(default_factory=count)
+
+    def region_calls(self, index: GraphIndex) -> dict[int, str]:
+        """Return the regions that a graph calls, by node number."""
+        nodes = enumerate(index.nodes)
+        return {i: node.op_type for i, node in nodes if node.domain in self.domains}
+
+    def build_program(self, index: GraphIndex, values: Mapping[str, TypeProto]) -> StageProgram:
+        """Return a graph ready to run; `values` holds the types of tensors around it."""
+        calls = self.region_calls(index)
+        controls = {
+            i
+            for i, bodies in index.bodies.items()
+            if any(self.region_calls(inner) for body in bodies for inner in body.index.walk())
+        }
+        known = {**index.type_protos, **values}
+        stages = []
+        for step in find_steps(index, calls, controls):
+            if not step.single:
+                stage = self._host_stage(index, step.nodes, known)
+            elif step.nodes[0] in calls:
+                stage = _call_stage(
+                    self.regions[calls[step.nodes[0]]], index, index.nodes[step.nodes[0]]
+                )
+            else:
+                stage = self._control_stage(index, step.nodes[0], known)
+            known |= {
+                name: kind
+                for name, kind in stage.types.items()
+                if rate_knowledge(kind) > rate_knowledge(known.get(name))
+            }
+            stages.append(stage)
+        read = {*index.inputs, *index.outputs}
+        read |= {name for i in controls for name in index.nodes[i].input}
+        stored = {name: index.stored_tensors[name] for name in read & index.stored_tensors.keys()}
+        stored |= {t.name: t for t in index.graph.initializer if t.name in read}
+        constants = {name: _read_constant(tensor, self.folder) for name, tensor in stored.items()}
+        outputs = tuple(value.name for value in index.graph.output)  # one may occur twice
+        types = {name: known[name] for name in outputs if name in known}
+        return StageProgram(stages, constants, outputs, types)
+
+    def _host_stage(
+        self, index: GraphIndex, nodes: tuple[int, ...], values: Mapping[str, TypeProto]
+    ) -> Stage:
+        """Return the stage of a host segment, with the output types that onnxruntime infers.
+
+        Shape inference of ONNX finds no types behind operators that only onnxruntime knows.
+        """
+        number = next(self.segment_numbers)
+        session = open_session(extract_nodes(index, nodes, f"host_{number}", values), self.folder)
+        inputs = find_boundary(index, nodes).inputs
+        name = f"host segment {number}"
+        return Stage(name, inputs, session_runner(session), output_types(session))
+
+    def _control_stage(self, index: GraphIndex, number: int, values: Mapping[str, TypeProto]) -> Stage:
+        """Return the stage of a node with regions in its bodies; their outputs give its output types."""
+        node: NodeProto = index.nodes[number]
+        bodies = {}
+        found: dict[str, TypeProto] = {}
+        around: list[str] = [name for name in node.input if name]
+        for body in index.bodies[number]:
+            inner = body.index
+            names = [value.name for value in inner.graph.input]
+            program = self.build_program(inner, values)
+            kinds = map(program.types.get, program.outputs)
+            types = [read_type(kind) if kind else None for kind in kinds]
+            own = {name: value for name, value in program.constants.items() if name not in names}
+            bodies[body.attribute] = ControlBody(names, types, _bind_constants(own, program))
+            made = program.outputs[1 if node.op_type == "Loop" else 0 :]
+            for mine, theirs in zip(node.output, made, strict=False):
+                kind = clear_shape(program.types.get(theirs))
+                if mine and kind is not None:
+                    found[mine] = kind
+            around += body.index.captured_names
+        reads = tuple(dict.fromkeys(around))
+        made_here = tuple(name for name in node.output if name)
+        return Stage(describe_node(node), reads, control_runner(node, bodies), found, made_here)
+
+
+def data_inputs(index: GraphIndex, call: NodeProto) -> list[str]:
+    """Return the inputs of a region's call without its constants, which are stored in the region."""
+    return [name for name in call.input if not index.is_constant(name)]
+
+
+def _call_stage(region: Stage, index: GraphIndex, call: NodeProto) -> Stage:
+    """Return a region's stage with its boundary tensors named as in the graph around its call."""
+    inputs = dict(zip(region.inputs, data_inputs(index, call), strict=True))
+    outputs = dict(zip(region.types, call.output, strict=True))
+
+    def run(values: StageValues) -> StageValues:
+        made = region.run({inside: values[name] for inside, name in inputs.items()})
+        return {name: made[inside] for inside, name in outputs.items()}
+
+    types = {name: region.types[inside] for inside, name in outputs.items()}
+    return replace(region, inputs=tuple(inputs.values()), run=run, types=types)
+
+
+def _bind_constants(own: StageValues, program: StageProgram) -> Callable[[StageValues], list[Any]]:
+    """Return a function that runs a body; its constants shadow values of the same name around it."""
+    return lambda values: program({**values, **own})
+
+
+def _read_constant(tensor: onnx.TensorProto, folder: Path) -> NDArray[np.generic]:
+    return onnx.numpy_helper.to_array(tensor, str(folder))

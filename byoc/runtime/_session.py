@@ -1,0 +1,217 @@
+"""A session runs a bundle: host segments on onnxruntime, regions on their codegens' executors."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor as Pool
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from byoc.bundle import Bundle, open_bundle
+from byoc.codegen import Executor, Region, find_codegen
+from byoc.errors import InputError, suggest_nearest
+from byoc.model import GraphIndex, TensorType, describe_node, get_stated_types, write_type
+from byoc.onnxrt import sharing_threads
+from byoc.runtime._arrays import describe_mismatch
+from byoc.runtime._executors import (
+    find_executable,
+    load_executor,
+    needs_exclusive_calls,
+    rename_executor,
+)
+from byoc.runtime._program_builder import ProgramBuilder, data_inputs
+from byoc.runtime._stage_program import HOST, MOST_AT_ONCE, Stage, StageProgram, StageValues
+from byoc.runtime._trace import Trace, record_into
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A loaded bundle. Call it with inputs by name to get outputs by name.
+
+    `types` holds the types of the inputs that are tensors. `bundle` is where it was loaded from,
+    whose files it may still read.
+    """
+
+    inputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    program: StageProgram
+    bundle: Bundle | None = None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs, in order."""
+        return self.program.outputs
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The stages of the main graph, in order."""
+        return self.program.stages
+
+    @property
+    def boundary_tensors(self) -> tuple[str, ...]:
+        """The boundary tensors of the main graph's regions, in order of execution.
+
+        Regions in bodies of control flow are left out: their tensors have a value in each trip.
+        """
+        regions = [stage for stage in self.stages if stage.device != HOST]
+        return tuple(dict.fromkeys(n for stage in regions for n in (*stage.inputs, *stage.output_names)))
+
+    def __call__(self, inputs: StageValues) -> dict[str, Any]:
+        """Return the outputs for inputs given as numpy arrays.
+
+        Raises InputError naming an input that is missing, unknown or has a wrong dtype or shape, or the
+        stage that failed.
+        """
+        return self.run(inputs)
+
+    def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
+        """Return the outputs, and record each stage in a trace; raises as a call does.
+
+        A session may be called by several threads at once.
+        """
+        given = self._check_inputs(inputs)
+        with record_into(trace):
+            found = self.program.run(given, pool=lambda: self._pool)
+        return {name: self._copy_constant(name, found[name]) for name in self.outputs}
+
+    def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
+        """Return the values of tensors by name, in the order of the names; by default of `borders`.
+
+        Only inputs, outputs and tensors between two stages of the main graph are available. Raises
+        InputError for any other, and as a call does.
+        """
+        wanted = tuple(self.boundary_tensors if names is None else dict.fromkeys(names))
+        known = {
+            *self.inputs,
+            *self.program.constants,
+            *(n for stage in self.stages for n in stage.output_names),
+        }
+        for name in wanted:
+            if name not in known:
+                raise InputError(
+                    f"no tensor '{name}' passes between stages{suggest_nearest(name, known)}"
+                )
+        found = self.program.run(self._check_inputs(inputs), wanted, lambda: self._pool)
+        return {name: found[name] for name in wanted}
+
+    def _check_inputs(self, inputs: StageValues) -> dict[str, Any]:
+        """Return the inputs, tensors as contiguous arrays. Raises InputError for a wrong input."""
+        missing = [name for name in self.inputs if name not in {**self.program.constants, **inputs}]
+        unknown = [name for name in inputs if name not in self.inputs]
+        if missing or unknown:
+            known = ", ".join(self.inputs)
+            if unknown:
+                hint = suggest_nearest(unknown[0], self.inputs)
+                raise InputError(f"no input '{unknown[0]}'{hint}; the model's inputs: {known}")
+            raise InputError(f"missing input '{missing[0]}'; the model's inputs: {known}")
+        for name, kind in self.types.items():
+            given = describe_mismatch(inputs[name], kind) if name in inputs else ""
+            if given:
+                raise InputError(f"input '{name}' is {given}, the model takes {kind}")
+        return {n: np.asarray(v, order="C") if n in self.types else v for n, v in inputs.items()}
+
+    def _copy_constant(self, name: str, value: Any) -> Any:
+        """Return an output; copy a stored constant, since the caller may write to its outputs."""
+        return np.array(value) if value is self.program.constants.get(name) else value
+
+    @cached_property
+    def _pool(self) -> Pool:
+        return ThreadPoolExecutor(MOST_AT_ONCE - 1, thread_name_prefix="byoc")
+
+
+def load(path: str | Path) -> Session:
+    """Load a bundle to run it.
+
+    Raises InputError when it is not a complete bundle, or a codegen is missing or cannot run artifacts,
+    and MissingRuntimeError when the host needs onnxruntime and it is not installed.
+    """
+    return load_bundle(open_bundle(Path(path)))
+
+
+def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> Session:
+    """Load an opened bundle to run it; raises as `load` does.
+
+    `runs` maps the regions' names to executors; by default their codegens load them (`executors`).
+    """
+    proto = bundle.model()
+    index = GraphIndex(proto, get_stated_types(proto))
+    _check_order(bundle, index.walk())
+    found = bundle.regions()
+    given = load_executors(bundle) if runs is None else runs
+    turns = {name: _exclusive_group(name) for name in {name for name, _, _ in found}}
+    regions = {r.name: _region_stage(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
+    _check_calls(bundle, index.walk(), regions)
+    with sharing_threads(2 * len(found) + 1):
+        program = ProgramBuilder(bundle.folder, regions, _region_domains(bundle)).build_program(
+            index, {}
+        )
+    types = {name: index.types[name] for name in index.inputs if name in index.types}
+    return Session(tuple(index.inputs), types, program, bundle)
+
+
+def load_executors(bundle: Bundle) -> dict[str, Executor]:
+    """Load all regions by their codegens; return the executors by name. Raises as `load` does."""
+    found = bundle.regions()
+    codegens = {name: find_executable(name) for name in dict.fromkeys(name for name, _, _ in found)}
+    twins = bundle.identical_regions
+    options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
+    runs: dict[str, tuple[Region, Executor]] = {}
+    for name, region, artifact in found:
+        if region.name in twins:  # loaded once, for the first of the identical regions
+            own, run = runs[twins[region.name]]
+            runs[region.name] = region, rename_executor(run, own, region)
+        else:
+            with sharing_threads(2 * len(found) + 1):
+                chosen = options[region.name]
+                run = load_executor(codegens[name], name, region, artifact, chosen)
+                runs[region.name] = region, run
+    return {name: run for name, (_, run) in runs.items()}
+
+
+def _check_order(bundle: Bundle, graphs: Iterable[GraphIndex]) -> None:
+    """Raise InputError unless the model's nodes are topologically sorted."""
+    for graph in graphs:
+        for number, node in enumerate(graph.nodes):
+            late = [name for name in graph.reads[number] if graph.producers.get(name, -1) >= number]
+            if late:
+                raise InputError(
+                    f"{bundle.display_path}: '{bundle.manifest.model}' is not valid ONNX: {describe_node(node)} "
+                    f"reads '{late[0]}' before it is made"
+                )
+
+
+def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:
+    """Raise InputError unless model and manifest agree on the regions and their inputs."""
+    domains = _region_domains(bundle)
+    calls = [(g, node) for g in graphs for node in g.nodes if node.domain.startswith("byoc.")]
+    if {n.op_type for _, n in calls} != set(regions) or any(n.domain not in domains for _, n in calls):
+        raise InputError(
+            f"{bundle.display_path}: the manifest and the model do not name the same regions"
+        )
+    for graph, node in calls:
+        region = regions[node.op_type]
+        given = (len(data_inputs(graph, node)), len(node.output))
+        if given != (len(region.inputs), len(region.types)):
+            raise InputError(
+                f"{bundle.display_path}: region {node.op_type} and the model do not have the same inputs"
+            )
+
+
+def _region_domains(bundle: Bundle) -> frozenset[str]:
+    return frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
+
+
+def _exclusive_group(codegen: str) -> str:
+    try:
+        return codegen if needs_exclusive_calls(find_codegen(codegen)) else ""
+    except InputError:  # it is not installed: its regions run on executors from elsewhere
+        return codegen
+
+
+def _region_stage(region: Region, run: Executor, turn: str) -> Stage:
+    types = {value.name: write_type(value.type) for value in region.outputs}
+    inputs = tuple(value.name for value in region.inputs)
+    return Stage(region.name, inputs, run, types, device=region.target, exclusive_group=turn)

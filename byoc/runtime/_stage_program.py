@@ -1,0 +1,207 @@
+"""A graph ready to run: its stages, their dependencies, and one run of them."""
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor as Pool
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Condition
+from time import perf_counter
+from typing import Any
+
+from onnx import TypeProto
+
+from byoc.errors import ByocError, InputError
+from byoc.runtime._trace import current_trace
+
+StageValues = Mapping[str, Any]
+
+HOST = "host"
+
+MOST_AT_ONCE = 4
+"""Threads that run stages of one call: the caller's and three more. A stage may use more of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One step of a program: its display name, the values it reads, and the function that runs it.
+
+    `types` holds the known types of its outputs; `outputs` names all outputs where there are more.
+    `device` is the host or a target. Stages with the same non-empty `turn` never run at the same time.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    run: Callable[[StageValues], StageValues]
+    types: Mapping[str, TypeProto]
+    outputs: tuple[str, ...] = ()
+    device: str = HOST
+    exclusive_group: str = ""
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of its outputs."""
+        return self.outputs or tuple(self.types)
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """The dependencies between the stages of a program.
+
+    `waits` counts, for each stage, the stages it waits for; `followers` lists the stages that wait for
+    it. `readers` counts the readers of each value, the caller included for an output. `at_once` is True
+    when some two stages do not wait for one another.
+    """
+
+    waits: Sequence[int]
+    followers: Sequence[Sequence[int]]
+    readers: Mapping[str, int]
+    at_once: bool
+
+
+@dataclass(frozen=True, eq=False)
+class StageProgram:
+    """A graph ready to run: its stages, its stored values, and the names of its outputs in order.
+
+    Each stage stands after those whose values it reads. `types` holds the known types of the outputs.
+    """
+
+    stages: Sequence[Stage]
+    constants: StageValues
+    outputs: tuple[str, ...]
+    types: Mapping[str, TypeProto]
+
+    def __call__(self, values: StageValues) -> list[Any]:
+        """Return the outputs for the graph's inputs and the values it captures from around it.
+
+        Stages run one after another. Raises InputError naming the stage that failed.
+        """
+        found = self.run(values)
+        return [found[name] for name in self.outputs]
+
+    def run(
+        self, values: StageValues, kept: Collection[str] = (), pool: Callable[[], Pool] | None = None
+    ) -> dict[str, Any]:
+        """Return outputs by name, and the values in `kept`; free all others after their last use.
+
+        With a pool, stages that do not wait for one another run at the same time. Raises InputError
+        naming the stage that failed; any other exception of a stage comes as it is.
+        """
+        threads = pool() if pool and self.dependencies.at_once else None
+        found = _ProgramRun(self, values, kept, threads).run()
+        return {name: found[name] for name in (*self.outputs, *kept)}
+
+    @cached_property
+    def dependencies(self) -> Dependencies:
+        """The dependencies between the stages."""
+        maker = {name: i for i, stage in enumerate(self.stages) for name in stage.output_names}
+        needs = [{maker[name] for name in stage.inputs if name in maker} for stage in self.stages]
+        followers: list[list[int]] = [[] for _ in self.stages]
+        for i, earlier in enumerate(needs):
+            for each in earlier:
+                followers[each].append(i)
+        readers = Counter(name for stage in self.stages for name in set(stage.inputs))
+        readers.update(set(self.outputs))
+        # In a topological order nothing lies between two neighbours: one waits for the other directly,
+        # or not at all.
+        at_once = any(i not in earlier for i, earlier in enumerate(needs[1:]))
+        return Dependencies([len(earlier) for earlier in needs], followers, readers, at_once)
+
+
+class _ProgramRun:
+    """One run of a program: a stage starts as soon as its inputs are there.
+
+    The caller's thread runs stages, in the order of the program; threads of the pool help while more
+    stages can start. After an error no stage starts, and the error of the earliest stage is raised once
+    all running stages have ended. All state is guarded by `_changed`.
+    """
+
+    def __init__(
+        self, program: StageProgram, values: StageValues, kept: Collection[str], pool: Pool | None
+    ) -> None:
+        """Start with the values from outside; those in `kept` are not freed."""
+        self._stages, self._dependencies = program.stages, program.dependencies
+        self._pool, self._trace = pool, current_trace()
+        self._values: dict[str, Any] = {**program.constants, **values}
+        self._readers = Counter(self._dependencies.readers)
+        self._readers.update(set(kept))
+        self._waits = list(self._dependencies.waits)
+        self._ready = [i for i, count in enumerate(self._waits) if not count]
+        self._turns: set[str] = set()
+        self._running = self._helpers = 0
+        self._errors: dict[int, BaseException] = {}
+        self._changed = Condition()
+
+    def run(self) -> dict[str, Any]:
+        """Run all stages and return the values that were not freed. Raises as `Program.run`."""
+        try:
+            self._work(wait=True)
+        except BaseException as error:  # such as Ctrl-C while waiting: nothing more starts
+            with self._changed:
+                self._errors.setdefault(-1, error)
+            raise
+        if self._errors:
+            number, first = min(self._errors.items())
+            if isinstance(first, ByocError):
+                raise InputError(f"{self._stages[number].name}: {first}") from first
+            raise first
+        return self._values
+
+    def _work(self, wait: bool) -> None:
+        """Run stages until none can start; with `wait`, until all have ended."""
+        while True:
+            with self._changed:
+                number = self._startable()
+                while number is None and wait and self._running:
+                    self._changed.wait()
+                    number = self._startable()
+                if number is None:
+                    self._helpers -= not wait
+                    return
+                self._ready.remove(number)
+                self._running += 1
+                self._turns |= {self._stages[number].exclusive_group} - {""}
+                self._call_helper()
+            self._run_stage(number)
+
+    def _startable(self) -> int | None:
+        """Return the first stage that can start now."""
+        ready = () if self._errors else self._ready
+        return next((i for i in ready if self._stages[i].exclusive_group not in self._turns), None)
+
+    def _call_helper(self) -> None:
+        """Have one more thread run stages, when another stage can start."""
+        if self._pool and self._helpers < MOST_AT_ONCE - 1 and self._startable() is not None:
+            self._helpers += 1
+            self._pool.submit(copy_context().run, self._work, wait=False)
+
+    def _run_stage(self, number: int) -> None:
+        """Run a stage; free values after their last reader, and make the stage's followers ready."""
+        stage = self._stages[number]
+        outputs: StageValues = {}
+        failure: BaseException | None = None
+        try:
+            inputs = {name: self._values[name] for name in stage.inputs}
+            start = perf_counter()
+            outputs = stage.run(inputs)
+            if self._trace is not None:
+                self._trace.add_event(stage, start, perf_counter(), inputs, outputs)
+        except BaseException as error:  # the caller's thread raises it
+            failure = error
+        with self._changed:
+            if failure is not None:
+                self._errors[number] = failure
+            self._values.update({name: outputs[name] for name in outputs if self._readers[name]})
+            for name in set(stage.inputs):
+                self._readers[name] -= 1
+                if not self._readers[name]:
+                    self._values.pop(name, None)
+            for follower in self._dependencies.followers[number]:
+                self._waits[follower] -= 1
+                if not self._waits[follower]:
+                    insort(self._ready, follower)
+            self._turns.discard(stage.exclusive_group)
+            self._running -= 1
+            self._changed.notify()

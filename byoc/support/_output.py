@@ -1,0 +1,88 @@
+"""Writing files atomically: a file is replaced as a whole, or stays as it was.
+
+Links are followed. Devices, pipes and sockets are refused: replacing one would remove it.
+
+Keeping a solver's output off stdout.
+"""
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from byoc.errors import InputError
+
+
+def check_output(path: Path) -> None:
+    """Raise InputError when a path cannot be written; nothing is left behind."""
+    _resolve_output(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file. Raises InputError when it cannot be written, and leaves the old one."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file with a function that gets it open. Raises as `write_text`."""
+    place = _resolve_output(path)
+    handle, name = tempfile.mkstemp(prefix=".byoc-", dir=place.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        mask = os.umask(0)  # files of mkstemp are private; this one gets the usual permissions
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(place)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _resolve_output(path: Path) -> Path:
+    """Return the resolved path of a file. Raises InputError when none can be written there."""
+    try:
+        why = _explain_unwritable(path)
+        if not why:
+            place = path.resolve()
+            tempfile.TemporaryFile(dir=place.parent).close()
+            return place
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no file can have this name"
+    raise InputError(f"{path}: cannot be written: {why}") from None
+
+
+def _explain_unwritable(path: Path) -> str:
+    if path.is_dir():
+        return "it is a folder"
+    if path.exists():
+        return "" if path.is_file() else "it is not a regular file"
+    if path.is_symlink():
+        return "it is a link to nothing"
+    return "" if path.parent.is_dir() else f"there is no folder '{path.parent}'"
+
+
+@contextmanager
+def redirect_stdout_to_stderr() -> Iterator[None]:
+    """Redirect the file descriptor of stdout to stderr.
+
+    HiGHS prints there at times, whatever its options, and a program may be reading JSON from it.
+    """
+    try:
+        flush = ctypes.CDLL(None).fflush
+        kept = os.dup(1)
+    except (OSError, AttributeError, TypeError):  # no such library or descriptor on this system
+        yield
+        return
+    try:
+        flush(None)
+        os.dup2(2, 1)
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,169 @@
+"""Plug-ins by entry point and name: codegens, strategies, check functions, YAML files.
+
+Built-in plug-ins register as any other. Only the one in use is loaded; an unknown name is an error that
+lists the installed ones, and a plug-in that fails to load is an error that names its distribution.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from byoc.errors import InputError, describe_error, must_propagate, suggest_nearest
+
+CODEGENS = "byoc.codegens"
+STRATEGIES = "byoc.strategies"
+ANNOTATIONS = "byoc.annotations"
+COST_MODELS = "byoc.cost_models"
+CHECKS = "byoc.checks"
+COSTS = "byoc.costs"
+
+# The most characters of an unknown name in a message; few paths are longer.
+_MAX_CHARACTERS = 500
+
+_KIND_NAMES = {
+    CODEGENS: "codegen",
+    STRATEGIES: "strategy",
+    ANNOTATIONS: "rule file",
+    COST_MODELS: "cost model",
+    CHECKS: "check",
+    COSTS: "cost model",
+}
+
+
+def list_installed(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a group by name, sorted; nothing is imported.
+
+    Of several with one name the first is returned; `load` refuses to choose.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        found.setdefault(point.name, point)
+    return found
+
+
+def get_distribution(point: EntryPoint) -> str:
+    """Return the name and version of the distribution that an entry point belongs to."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
+
+
+class UnsuitablePluginError(Exception):
+    """A plug-in cannot be used; the message continues a sentence that begins with its name."""
+
+
+def load_plugin(group: str, name: str, make: Callable[[Any], Any] = lambda kind: kind()) -> Any:
+    """Load a plug-in and return `make` of the registered object, by default an instance of it.
+
+    Raises InputError when there is no plug-in of that name, there are several, it cannot be imported or
+    made, or `make` raises UnfitError.
+    """
+    points = list_installed(group)
+    if name not in points:
+        raise _make_unknown_error(group, name, points)
+    _refuse_to_choose(group, name, {p.value: p for p in entry_points(group=group) if p.name == name})
+    source = f"{_KIND_NAMES[group]} '{name}' of {get_distribution(points[name])}"
+    try:
+        return make(points[name].load())
+    except UnsuitablePluginError as error:
+        raise InputError(f"{source} {error}") from None
+    except (Exception, SystemExit) as error:  # it can fail in any way; other plug-ins must go on working
+        if isinstance(error, SystemExit) and must_propagate(error):
+            raise
+        raise InputError(f"{source} cannot be loaded: {describe_error(error)}") from error
+
+
+def load_function(group: str, name: str) -> Callable[..., Any]:
+    """Load a plug-in that is a function.
+
+    Raises InputError when there is none of that name, there are several, or it is not a function.
+    """
+    return cast(Callable[..., Any], load_plugin(group, name, _require_function))
+
+
+def _require_function(found: Any) -> Any:
+    if not callable(found):
+        raise TypeError(f"{type(found).__name__} cannot be called")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFile:
+    """A YAML file in a package, with the entry point that names the package."""
+
+    path: Path
+    point: EntryPoint
+
+
+def find_files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, PluginFile]], list[str]]:
+    """Find the YAML files in the packages of a group, in their subfolder `folder` if it is given.
+
+    Returns the files by name without suffix, sorted (several under one name are a clash), and a sentence
+    for each package that could not be searched.
+    """
+    found: dict[str, dict[Path, PluginFile]] = {}
+    problems = []
+    for point in list_installed(group).values():
+        try:
+            spec = find_spec(point.module)
+            folders = list(spec.submodule_search_locations or ()) if spec else []
+        except Exception as error:  # finding a module imports its parent packages
+            folders = []
+            problems.append(
+                f"{point.module} of {get_distribution(point)}: {type(error).__name__}: {error}"
+            )
+        else:
+            if not folders:
+                problems.append(f"{point.module} of {get_distribution(point)} is not a package")
+        for path in (path for root in folders for path in Path(root, folder).glob("*.yaml")):
+            found.setdefault(path.stem, {})[path.resolve()] = PluginFile(path, point)
+    return dict(sorted(found.items())), problems
+
+
+def find_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
+    """Return the path that a user names: an existing path, or the name of an installed file.
+
+    `dla` and `dla.yaml` name the same file. Raises InputError when there is neither, or several; `also`
+    are further names to suggest.
+    """
+    path = Path(name)
+    return path if is_file(path) else find_installed_file(group, name, also)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a file exists; a name that no file can have is no error."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # as when the name is too long
+        return False
+
+
+def find_installed_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
+    """Return the path of an installed file, `dla` or `dla.yaml`. Raises as `find_file`."""
+    known, problems = find_files(group)
+    stem = name.removesuffix(".yaml").removesuffix(".yml")
+    if stem not in known:
+        raise _make_unknown_error(group, name, sorted({*known, *also}), problems)
+    _refuse_to_choose(group, name, {str(p): file.point for p, file in known[stem].items()})
+    return next(iter(known[stem].values())).path
+
+
+def _refuse_to_choose(group: str, name: str, found: Mapping[str, EntryPoint]) -> None:
+    if len(found) > 1:
+        sources = ", ".join(sorted(get_distribution(point) for point in found.values()))
+        hint = "; give a path" if group in (ANNOTATIONS, COST_MODELS) else ""
+        raise InputError(
+            f"{name}: several packages bring a {_KIND_NAMES[group]} of this name: {sources}{hint}"
+        )
+
+
+def _make_unknown_error(group: str, name: str, known: Any, problems: Sequence[str] = ()) -> InputError:
+    called = _KIND_NAMES[group]
+    file = " file and no installed" if group in (ANNOTATIONS, COST_MODELS) else ""
+    broken = f"; could not look in {'; '.join(problems)}" if problems else ""
+    there = ", ".join(known) or "none"
+    shown = name if len(name) <= _MAX_CHARACTERS else f"{name[:_MAX_CHARACTERS]}..."
+    return InputError(
+        f"{shown}: no such{file} {called}{suggest_nearest(name, known)}; installed: {there}{broken}"
+    )

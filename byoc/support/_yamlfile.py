@@ -1,0 +1,233 @@
+"""YAML files checked by pydantic types, with all mistakes at once, each with its location.
+
+All YAML of byoc is read here: safe loading, no duplicate keys, then validation.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from byoc.errors import InputError, suggest_nearest
+
+
+class StrictModel(BaseModel):
+    """Base of the types that describe YAML files: immutable, unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+# Enough for sharing parts of a file; aliases of aliases can stand for gigabytes.
+_MAX_ALIASES = 50
+_MAX_KEYS = 10_000
+_MAX_PROBLEMS = 50
+_MAX_CHARACTERS = 1_000
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, with an error for duplicate keys, for which YAML lets the last one win."""
+
+    aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a node, and limit the number of aliases."""
+        if self.check_event(yaml.AliasEvent):
+            self.aliases += 1
+            if self.aliases > _MAX_ALIASES:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"more than {_MAX_ALIASES} aliases", self.get_mark()
+                )
+        return super().compose_node(parent, index)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge the mappings that `<<` names, and limit the number of keys."""
+        written = len(node.value)
+        super().flatten_mapping(node)
+        if len(node.value) > max(written, _MAX_KEYS):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"more than {_MAX_KEYS} keys in one mapping", node.start_mark
+            )
+
+
+def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a key must be a single word", key.start_mark
+            )
+        if key.value in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key '{format_short(key.value)}' stands twice", key.start_mark
+            )
+        seen.add(key.value)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+# PyYAML follows YAML 1.1, in which 1e-5 is text; in YAML 1.2 it is a number.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(path: Path, kind: type[ModelT]) -> ModelT:
+    """Read a file as a `kind`.
+
+    Raises InputError with a line for each mistake in the file (`dla.yaml: ops[3].opp: ...`).
+    """
+    result, problems = validate_content(read_mapping(path), kind)
+    if result is None:
+        raise make_file_error(path, problems)
+    return result
+
+
+def make_file_error(path: Path, problems: Sequence[str]) -> InputError:
+    """Make the error for a file with problems: a line for each, up to a limit."""
+    # Problems quote keys, which may contain line breaks.
+    texts = (_cut_line("\\n".join(problem.splitlines())) for problem in problems[:_MAX_PROBLEMS])
+    lines = [f"{path}: {problem}" for problem in texts]
+    if len(problems) > _MAX_PROBLEMS:
+        lines.append(f"{path}: and {len(problems) - _MAX_PROBLEMS} more")
+    return InputError("\n".join(lines))
+
+
+def _cut_line(text: str) -> str:
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
+
+
+def format_short(value: object) -> str:
+    """Return a value as text for messages, cut if it is long."""
+    try:
+        text = str(value)
+    except ValueError:  # Python refuses to format whole numbers of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def read_mapping(path: Path) -> dict[Any, Any]:
+    """Read the mapping that a file contains, with any keys.
+
+    Raises InputError when the file cannot be read or is not YAML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InputError(f"{path}: cannot be read: {reason}") from None
+    try:
+        content = yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        position = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise InputError(f"{path}{position}: not valid YAML: {error.problem}") from None
+    except Exception as error:  # PyYAML's constructors raise various errors, as on `!!int ''`
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping of keys at the top")
+    return content
+
+
+def validate_content(content: object, kind: type[ModelT]) -> tuple[ModelT | None, list[str]]:
+    """Validate content as a `kind`. Returns None and a sentence for each mistake if it has some."""
+    try:
+        return kind.model_validate(content), []
+    except ValidationError as error:
+        details = error.errors()
+    # pydantic reports a list whose items are all wrong as too short, which it is not.
+    return None, [
+        _explain_detail(detail, kind) for detail in details if not _is_consequence(detail, details)
+    ]
+
+
+def _is_consequence(detail: ErrorDetails, others: Sequence[ErrorDetails]) -> bool:
+    place = detail["loc"]
+    return detail["type"] == "too_short" and any(
+        other["loc"][: len(place)] == place for other in others if other is not detail
+    )
+
+
+# Messages in terms of YAML rather than Python.
+_MESSAGES = {
+    "missing": "must be given",
+    "too_short": "must not be empty",
+    "string_type": "expected text",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "int_parsing": "expected a whole number",
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping of keys",
+    "model_type": "expected a mapping of keys",
+}
+
+
+def _explain_detail(detail: ErrorDetails, kind: type[BaseModel]) -> str:
+    place = _format_location(detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        fields = _list_fields(kind, detail["loc"][:-1])
+        name = str(detail["loc"][-1])
+        return f"{place}: no such key{suggest_nearest(name, fields)}; known: {', '.join(fields)}"
+    if detail["type"] == "greater_than_equal":
+        return f"{place}: must be at least {detail['ctx']['ge']:g}"
+    if detail["type"] == "literal_error":
+        known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
+        hint = suggest_nearest(str(detail["input"])[:50], known)
+        return f"{place}: expected {detail['ctx']['expected']}{hint}"
+    message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    return f"{place}: {message[:1].lower()}{message[1:]}"
+
+
+def _format_location(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not step.startswith(("list[", "function-", "dict[")) and step not in _UNION_TAGS:
+            path += f".{format_short(step)}" if path else format_short(step)
+    return path or "the file"
+
+
+# pydantic puts the member of a union that it tried, and a mark for keys, into the location of an error.
+_UNION_TAGS = {"str", "int", "float", "bool", "[key]"}
+
+
+def _list_fields(kind: Any, location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that are allowed at a location, according to the annotations."""
+    for step in location:
+        kind = _pick_union_member(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(str(step)) or next(
+                (f for f in kind.model_fields.values() if f.alias == step), None
+            )
+            kind = field.annotation if field else None
+        elif get_origin(kind) in (dict, tuple, list):
+            kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
+    kind = _pick_union_member(kind)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [field.alias or name for name, field in kind.model_fields.items()]
+    return []
+
+
+def _pick_union_member(kind: Any) -> Any:
+    """Return the member of a union that is a model, any other type as it is."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in (Union, UnionType):
+        parts = [part for part in get_args(kind) if part is not type(None)]
+        models = [p for p in parts if isinstance(p, type) and issubclass(p, BaseModel)]
+        return models[0] if models else parts[0]
+    return kind

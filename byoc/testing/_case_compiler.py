@@ -1,0 +1,281 @@
+"""Partitioning of test cases as by `byoc partition`, so that a codegen gets realistic regions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from byoc.bundle import Bundle, RegionCompiler, build_manifest, write_bundle, write_manifest
+from byoc.codegen import Artifact, Codegen, CompileError, Region
+from byoc.costs import load_device_costs, load_host_costs
+from byoc.errors import InputError
+from byoc.model import DTYPE_NUMBERS, Model, prepare_model
+from byoc.pipeline import make_plan
+from byoc.placement.strategies import AllSupported
+from byoc.planning import Plan, PlanSettings
+from byoc.quantization import NATIVE, Precision, has_float_mode
+from byoc.rules import ANY_OPERATOR, Target, annotate_graph, load_rules
+from byoc.runtime import model_samples
+from byoc.stages import load_model
+from byoc.testing._cases import Case, parse_one_node
+from byoc.testing._operator_cases import list_onnx_operators, operator_cases
+from byoc.testing._region_forms import SHAPES, NodeWords, draw_form, list_node_choices
+from byoc.verification import NotVerifiableError, RecordedRuns, record_reference_runs, run_plain
+
+_FLOAT_DTYPES = ("float32", "float16", "bfloat16", "float64")
+_PREFERRED_DTYPES = (*_FLOAT_DTYPES, "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
+_MOST_DRAWINGS = 6  # attempts to draw a form
+
+
+class NotTakenError(Exception):
+    """The rules do not put a case on the accelerator, for the reason in the message."""
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledCase:
+    """A partitioned and compiled case: its bundle, regions and artifacts.
+
+    `runs` maps regions to their inputs and to the outputs of plain onnxruntime for these.
+    """
+
+    case: "PlannedCase"
+    bundle: Bundle
+    regions: Sequence[tuple[Region, Artifact]]
+    expected_runs: Mapping[str, RecordedRuns]
+
+    @property
+    def name(self) -> str:
+        """The name of the case."""
+        return self.case.name
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedCase:
+    """A planned case with at least one region, and the inputs of its model."""
+
+    name: str
+    plan: Plan
+    inputs: Mapping[str, Any]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all extents at the boundaries of regions are known."""
+        return all(
+            kind.elements is not None
+            for region in self.plan.regions
+            for name in (*region.interface.inputs, *region.interface.outputs)
+            if (kind := region.index.types.get(name)) is not None
+        )
+
+    @cached_property
+    def composites(self) -> set[str]:
+        """The operators of the functions that regions call."""
+        domain = self.plan.target.domain
+        return {
+            node.op_type
+            for function in self.plan.proto.functions
+            for node in function.node
+            if node.domain == domain
+        }
+
+
+def list_target_operators(target: Target) -> list[str]:
+    """Return the ONNX operators in a target's rules, in their order; all if a rule accepts any."""
+    named = dict.fromkeys(op for rule in target.rules.ops for op in rule.op)
+    known = list_onnx_operators()
+    return known if ANY_OPERATOR in named else [op for op in named if op in known]
+
+
+@dataclass(eq=False)
+class CaseCompiler:
+    """Plans cases for one target and compiles them by one codegen; bundles go into `folder`."""
+
+    rules: str
+    codegen: Codegen
+    options: Mapping[str, str]
+    folder: Path
+    _bundle_count: int = 0
+    _accepted_words: list[NodeWords] = field(default_factory=list)
+
+    @cached_property
+    def target(self) -> Target:
+        """The target. Raises InputError for a rule file that is wrong."""
+        return load_rules(self.rules)
+
+    @cached_property
+    def precisions(self) -> tuple[Precision, ...]:
+        """The precisions of regions: the models' own and quantized, as far as there are rules."""
+        floats = has_float_mode(self.target) or not self.target.has_quantized_rules
+        found = (NATIVE,) if floats else ()
+        if self.target.has_quantized_rules:
+            found = (*found, Precision("int8" if floats else None, data="random"))
+        return found
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes in the rules, usual ones first; only float32 where a rule accepts any."""
+        rules = self.target.rules
+        named = {d for rule in rules.ops for d in rule.dtype or rules.dtype if not rule.quantized}
+        if not named.isdisjoint(DTYPE_NUMBERS):
+            return tuple(d for d in _PREFERRED_DTYPES if d in named)
+        return ("float32", "int64") if named else ("float32",)
+
+    def plan_case(self, case: Case | Model, precision: Precision, inputs: Any = None) -> PlannedCase:
+        """Plan a case with all nodes that the rules accept on the accelerator.
+
+        Raises NotTakenError when there are none, and InputError for an invalid model.
+        """
+        if isinstance(case, Case):
+            model, inputs = prepare_model(case.model, case.name), case.inputs
+        else:
+            model = case
+        target = self.target
+        settings = PlanSettings(
+            targets=(target,),
+            costs=(load_device_costs(target.cost_model),),
+            host=load_host_costs("host"),
+            strategy=AllSupported(),
+        )
+        asked = {"model": model.source}
+        plan = make_plan(model, settings, asked, precision)
+        if not plan.regions:
+            reasons = dict.fromkeys(str(verdict) for _, verdict in plan.host_units)
+            raise NotTakenError("; ".join(reasons) or "there is nothing in it to place")
+        return PlannedCase(model.source, plan, model_samples(model) if inputs is None else inputs)
+
+    def compile(self, planned: PlannedCase) -> CompiledCase:
+        """Compile a case into a bundle.
+
+        Raises CompileError when the codegen refuses it, and NotTakenError when plain onnxruntime cannot
+        compute the expected results.
+        """
+        return self._write_case(planned, RegionCompiler(self.codegen, self.options))
+
+    def write_uncompiled(self, planned: PlannedCase) -> CompiledCase:
+        """Write a case as a bundle whose regions are not compiled."""
+        return self._write_case(planned, RegionCompiler(_EmptyCodegen(), {}))
+
+    def _write_case(self, planned: PlannedCase, compiler: RegionCompiler) -> CompiledCase:
+        self._bundle_count += 1
+        folder = self.folder / str(self._bundle_count)
+        folder.mkdir(parents=True)
+        compilers = {self.target.name: compiler}
+        try:
+            entries = write_bundle(planned.plan, folder, compilers, _ignore_progress)
+        except CompileError:
+            _require_runnable(planned)
+            raise
+        manifest = build_manifest(folder, planned.plan, entries)
+        write_manifest(folder, manifest)
+        bundle = Bundle(folder, manifest)
+        try:
+            runs = record_reference_runs(bundle, planned.inputs)
+        except NotVerifiableError as error:
+            raise NotTakenError(str(error)) from None
+        twins = bundle.identical_regions
+        found = [(r, artifact) for _, r, artifact in bundle.regions() if r.name not in twins]
+        return CompiledCase(planned, bundle, found, runs)
+
+    def plan_operator(self, operator: str, most: int) -> Iterator[PlannedCase]:
+        """Yield planned models of one node of an operator that the rules accept.
+
+        Raises NotTakenError with a rule's reason when there are none.
+        """
+        found, reason = 0, f"no model of {operator} is known to this kit"
+        for precision in self.precisions:
+            for number, case in enumerate(operator_cases(operator, self.dtypes)):
+                if precision is not NATIVE and number >= most:  # each of them is calibrated
+                    break
+                try:
+                    if precision is NATIVE:
+                        self._require_accepted(case)
+                    yield self.plan_case(case, precision)
+                except (NotTakenError, InputError) as error:
+                    reason = str(error)
+                    continue
+                found += 1
+                if found % most == 0:
+                    break
+        if not found:
+            raise NotTakenError(reason)
+
+    def _require_accepted(self, case: Case) -> None:
+        """Raise NotTakenError unless the rules accept all nodes of a case; faster than planning it."""
+        model = prepare_model(case.model, case.name)
+        for mark in annotate_graph(model.index, self.target):
+            if not mark.verdict:
+                raise NotTakenError(str(mark.verdict))
+
+    def plan_form(self, name: str) -> PlannedCase:
+        """Return a form drawn with accepted nodes. Raises NotTakenError when that is not possible."""
+        tried, reason = 0, "the rules take no operator that it could be drawn with"
+        for words in self.words:
+            for case in draw_form(name, words):
+                tried += 1
+                try:
+                    return self._plan_one_region(case)
+                except (NotTakenError, InputError) as error:
+                    reason = str(error)
+                if tried == _MOST_DRAWINGS:
+                    raise NotTakenError(reason)
+        raise NotTakenError(reason)
+
+    def _plan_one_region(self, case: Case) -> PlannedCase:
+        """Plan a case. Raises NotTakenError unless all of it is in one region."""
+        found = self.plan_case(case, self.precisions[0])
+        if len(found.plan.regions) > 1 or (self.precisions[0] is NATIVE and found.plan.host_units):
+            raise NotTakenError("the rules do not take all of it as one region")
+        return found
+
+    @property
+    def words(self) -> list[NodeWords]:
+        """The nodes that the rules accept among those that forms are drawn with, by shape and type."""
+        if not self._accepted_words:
+            self._accepted_words = [
+                w for d in self.dtypes for s in SHAPES if (w := self._find_words(d, s)).one_operand
+            ]
+            self._accepted_words.sort(key=lambda words: (not words.binary, not words.fixed))
+        return self._accepted_words
+
+    def _find_words(self, dtype: str, shape: tuple[int, ...]) -> NodeWords:
+        found: dict[str, list[str]] = {"unary": [], "fixed": [], "binary": []}
+        for kind, text, line in list_node_choices(shape):
+            case = parse_one_node(line, dtype)
+            try:
+                if case is None:
+                    continue
+                if self.precisions[0] is NATIVE:
+                    self._require_accepted(case)
+                else:
+                    self.plan_case(case, self.precisions[0])
+            except (NotTakenError, InputError):
+                continue
+            found[kind].append(text)
+        return NodeWords(dtype, shape, found["unary"], found["binary"], found["fixed"])
+
+    def plan_zoo_model(self, name: str) -> PlannedCase:
+        """Plan a model of the zoo. Raises NotTakenError when the rules accept nothing in it."""
+        return self.plan_case(load_model(f"zoo:{name}"), self.precisions[0])
+
+
+class _EmptyCodegen:
+    """A codegen that returns empty artifacts."""
+
+    name = "reference"
+
+    def compile(self, region: Region, options: Any) -> Artifact:
+        return Artifact()
+
+
+def _require_runnable(planned: PlannedCase) -> None:
+    """Raise NotTakenError when plain onnxruntime cannot run a case."""
+    model = planned.plan.model
+    try:
+        run_plain(model.proto, model, planned.inputs)
+    except InputError as error:
+        raise NotTakenError(str(error)) from None
+
+
+def _ignore_progress(step: str) -> None:
+    """Ignore a progress message."""

@@ -1,0 +1,330 @@
+"""The checks of a codegen; each returns a list of problems, empty when it passes."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.codegen import Artifact, Codegen, Executable, Executor, Region, Stamped, compile_region
+from byoc.errors import ByocError, InputError, Verdict, refuse
+from byoc.onnxrt import without_optimizations
+from byoc.runtime import load_executor
+from byoc.testing._case_compiler import CompiledCase
+from byoc.testing._fresh_process import (
+    RegionAnswer,
+    RegionTask,
+    error_reason,
+    hash_artifact,
+    run_fresh_process,
+)
+from byoc.verification import Thresholds, compare_tensors, make_reference_executor, quantized_tensors_of
+
+Values = Mapping[str, Any]
+
+_THREAD_CALLS = 32  # of an executor by two threads
+_OTHER_BYTES = (
+    "other bytes (write no times, addresses, paths or sets into it, or claim `deterministic=False`)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class CodegenChecks:
+    """The checks of one codegen with its options; results may differ within `thresholds`."""
+
+    codegen: Codegen
+    options: Any
+    thresholds: Thresholds
+    _runs: dict[str, Executor] = field(default_factory=dict)
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        """Load a region as byoc does; the executor runs on copies of its inputs. Raises InputError."""
+        run = self._load_without_copies(region, artifact)
+        return lambda inputs: run({name: np.array(value) for name, value in inputs.items()})
+
+    def _load_without_copies(self, region: Region, artifact: Artifact) -> Executor:
+        assert isinstance(self.codegen, Executable)
+        with without_optimizations():
+            return load_executor(self.codegen, self.codegen.name, region, artifact)
+
+    def find_differences(self, region: Region, expected: Values, actual: Values) -> Iterator[str]:
+        """Yield a sentence for each output that differs from the expected one."""
+        for error in compare_tensors(expected, actual, self.thresholds, quantized_tensors_of(region)):
+            if not error.within:
+                problem = error.problem or f"differs from plain onnxruntime's {error.error_phrase}"
+                yield f"output '{error.name}' {problem}"
+
+    def check_results(self, cut: CompiledCase) -> list[str]:
+        """Check that each region computes what plain onnxruntime does, in two runs."""
+        problems: list[str] = []
+        for region, artifact in cut.regions:
+            try:
+                run = self.load(region, artifact)
+                for inputs, expected in cut.expected_runs[region.name].values * 2:
+                    problems += self.find_differences(region, expected, run(inputs))
+            except InputError as error:
+                problems.append(error_reason(error))
+        return list(dict.fromkeys(f"{cut.name}: {problem}" for problem in problems))
+
+    def check_batch_sizes(self, cut: CompiledCase) -> list[str]:
+        """Check that an executor accepts other batch sizes where the batch is dynamic."""
+        problems = []
+        for region, artifact in cut.regions:
+            run = self.load(region, artifact)
+            for inputs, _ in cut.expected_runs[region.name].values:
+                for size in (3, 1):
+                    other = {name: np.resize(v, (size, *v.shape[1:])) for name, v in inputs.items()}
+                    found = self.find_differences(
+                        region, make_reference_executor(region)(other), run(other)
+                    )
+                    problems += [f"{cut.name} of {size}: {problem}" for problem in found]
+        return problems
+
+    def check_two_regions(self, first: CompiledCase, second: CompiledCase) -> list[str]:
+        """Check that two loaded regions do not affect each other."""
+        both = [(cut, *cut.regions[0]) for cut in (first, second)]
+        runs = [self.load(region, artifact) for _, region, artifact in both]
+        problems = []
+        for run, (cut, region, _) in [*zip(runs, both, strict=True)] * 2:
+            inputs, expected = cut.expected_runs[region.name].values[0]
+            found = self.find_differences(region, expected, run(inputs))
+            problems += [f"{cut.name}, with another region loaded: {problem}" for problem in found]
+        return problems
+
+    def check_artifact_keys(self, cut: CompiledCase) -> list[str]:
+        """Check that recompiling gives the same file names and metadata keys."""
+        problems = []
+        for region, artifact in cut.regions:
+            made = compile_region(self.codegen, region, self.options)
+            for name in made.files.keys() ^ artifact.files.keys():
+                problems.append(f"{cut.name}: the file '{name}' is there at one of two compiles only")
+            for name in made.metadata.keys() ^ artifact.metadata.keys():
+                problems.append(
+                    f"{cut.name}: the metadata '{name}' is there at one of two compiles only"
+                )
+        return problems
+
+    def check_files(self, cut: CompiledCase) -> list[str]:
+        """Check that compile, load and run do not change the region's files."""
+        before = _hash_files(cut.bundle.folder)
+        for region, _ in cut.regions:
+            artifact = compile_region(self.codegen, region, self.options)
+            if isinstance(self.codegen, Executable):
+                self.load(region, artifact)(cut.expected_runs[region.name].values[0][0])
+        after = _hash_files(cut.bundle.folder)
+        changed = sorted(name for name in before.keys() | after if before.get(name) != after.get(name))
+        return [f"{cut.name}: it changed '{name}', which is byoc's: work on a copy" for name in changed]
+
+    def check_inputs(self, cut: CompiledCase) -> list[str]:
+        """Check that a run does not change its inputs, and accepts read-only ones."""
+        ((region, artifact), inputs, _) = _first_run(cut)
+        run = self._load_without_copies(region, artifact)
+        given = {name: np.array(value) for name, value in inputs.items()}
+        run(given)
+        problems = [
+            f"{cut.name}: it writes to its input '{name}', which another stage may read: copy it first"
+            for name, value in inputs.items()
+            if not _same_bytes(given[name], value)
+        ]
+        for value in given.values():
+            value.flags.writeable = False
+        if problems:
+            return problems
+        try:
+            run(given)
+        except InputError as error:
+            problems.append(f"{cut.name}: it does not take inputs that are read-only: {error}")
+        return problems
+
+    def check_strides(self, cut: CompiledCase) -> list[str]:
+        """Check that inputs may have any strides."""
+        assert isinstance(self.codegen, Executable)
+        ((region, artifact), inputs, expected) = _first_run(cut)
+        with without_optimizations():
+            run = self.codegen.load(region, artifact)
+        found = self.find_differences(
+            region, expected, run({n: _with_strides(v) for n, v in inputs.items()})
+        )
+        return [f"{cut.name}, inputs not contiguous: {problem}" for problem in found]
+
+    def check_outputs_last(self, cut: CompiledCase) -> list[str]:
+        """Check that a run does not overwrite the outputs of the run before."""
+        ((region, artifact), inputs, _) = _first_run(cut)
+        run = self.load(region, artifact)
+        first = run(inputs)
+        kept = {name: np.array(value) for name, value in first.items()}
+        run(_roll_inputs(inputs, 1))
+        return [
+            f"{cut.name}: the next run overwrites output '{name}' of the one before: give out copies"
+            for name, value in kept.items()
+            if not _same_bytes(value, first[name])
+        ]
+
+    def check_threads(self, cut: CompiledCase) -> list[str]:
+        """Check that two threads that call one executor get the right results."""
+        ((region, artifact), inputs, _) = _first_run(cut)
+        run = self.load(region, artifact)
+        given = [_roll_inputs(inputs, number) for number in range(_THREAD_CALLS)]
+        expected = [{n: np.array(v) for n, v in run(each).items()} for each in given]
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(run, given))
+        wrong = sum(
+            any(True for _ in self.find_differences(region, one, other))
+            for one, other in zip(expected, found, strict=True)
+        )
+        if not wrong:
+            return []
+        at_once = getattr(self.codegen, "concurrent", False)
+        cure = (
+            "keep no state between calls, or leave out `concurrent = True`"
+            if at_once
+            else ("keep nothing that belongs to the thread that loads")
+        )
+        return [
+            f"{cut.name}: {wrong} of {_THREAD_CALLS} calls by two threads gave other numbers: {cure}"
+        ]
+
+    def run_in_fresh_process(
+        self, cuts: Sequence[CompiledCase], options: Mapping[str, str], folder: Path
+    ) -> "FreshResults":
+        """Run the regions in a fresh process; return their answers. Raises InputError when it fails."""
+        regions = [(cut, *each) for cut in cuts for each in cut.regions]
+        tasks = [
+            RegionTask(cut.bundle.folder, region.name, cut.expected_runs[region.name].values[0][0])
+            for cut, region, _ in regions
+        ]
+        return FreshResults(regions, run_fresh_process(self.codegen.name, options, tasks, folder))
+
+    def check_fresh_results(self, fresh: "FreshResults") -> list[str]:
+        """Check that an artifact computes the same in a fresh process as here."""
+        problems = []
+        for (cut, region, artifact), answer in fresh.pairs:
+            if answer.problem:
+                problems.append(f"{cut.name}, in a fresh process: {answer.problem}")
+                continue
+            here = self.load(region, artifact)(cut.expected_runs[region.name].values[0][0])
+            found = self.find_differences(region, here, answer.outputs)
+            problems += [
+                f"{cut.name}: in a fresh process {problem.replace('plain onnxruntime', 'this process')}"
+                for problem in found
+            ]
+        return problems
+
+    def check_determinism(self, fresh: "FreshResults") -> list[str]:
+        """Check that the same region compiles to the same bytes, here and in another process."""
+        problems = []
+        for (cut, region, artifact), answer in fresh.pairs:
+            here = self._recompile_problems(cut, region, artifact)
+            if here or answer.artifact_hash in ("", hash_artifact(artifact)):
+                problems += here
+                continue
+            problems.append(f"{cut.name}: compiled in another process, its artifact has {_OTHER_BYTES}")
+        return problems
+
+    def check_determinism_here(self, cut: CompiledCase) -> list[str]:
+        """Check that the same region compiles to the same bytes in this process."""
+        return [problem for each in cut.regions for problem in self._recompile_problems(cut, *each)]
+
+    def _recompile_problems(self, cut: CompiledCase, region: Region, artifact: Artifact) -> list[str]:
+        again = compile_region(self.codegen, region, self.options)
+        if hash_artifact(again) == hash_artifact(artifact):
+            return []
+        what = ", ".join(_differing_keys(artifact, again))
+        return [f"{cut.name}: compiled again, its artifact has {_OTHER_BYTES}: {what}"]
+
+    def check_recompiled_results(self, cut: CompiledCase) -> list[str]:
+        """Check that a recompiled region computes the same."""
+        ((region, _), inputs, expected) = _first_run(cut)
+        run = self.load(region, compile_region(self.codegen, region, self.options))
+        return [
+            f"{cut.name}, compiled again: {p}"
+            for p in self.find_differences(region, expected, run(inputs))
+        ]
+
+    def check_compatible(self, cut: CompiledCase) -> list[str]:
+        """Check that `compatible` accepts an artifact, and refuses one with changed metadata."""
+        assert isinstance(self.codegen, Stamped)
+        region, artifact = cut.regions[0]
+        verdict = self.codegen.compatible(region, artifact)
+        if not isinstance(verdict, Verdict):
+            return [f"`compatible` gave a {type(verdict).__name__}, not a Verdict"]
+        if not verdict:
+            return [f"{cut.name}: what was compiled here does not fit here: {verdict}"]
+        planted = [
+            Artifact(artifact.files, {**artifact.metadata, key: f"not {value}"})
+            for key, value in artifact.metadata.items()
+        ]
+        verdicts = [self._verdict(region, other) for other in planted]
+        refused = [verdict for verdict in verdicts if not verdict]
+        if not refused:
+            return [
+                f"{cut.name}: `compatible` takes any artifact: compile must write into its metadata "
+                "what it depends on, and `compatible` must compare that"
+            ]
+        return [f"{cut.name}: `compatible` refuses without a reason" for v in refused if not str(v)]
+
+    def _verdict(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return the verdict of `compatible`; an exception is a refusal."""
+        assert isinstance(self.codegen, Stamped)
+        try:
+            return self.codegen.compatible(region, artifact)
+        except ByocError as error:
+            return refuse(str(error))
+
+
+@dataclass(frozen=True, eq=False)
+class FreshResults:
+    """The results of regions in a fresh process."""
+
+    regions: Sequence[tuple[CompiledCase, Region, Artifact]]
+    answers: Sequence[RegionAnswer]
+
+    @property
+    def pairs(self) -> Iterator[tuple[tuple[CompiledCase, Region, Artifact], RegionAnswer]]:
+        """Pairs of a region and its answer."""
+        return zip(self.regions, self.answers, strict=True)
+
+
+def _first_run(cut: CompiledCase) -> tuple[tuple[Region, Artifact], Values, Values]:
+    """Return the first region of a case, its inputs and its expected outputs."""
+    region, artifact = cut.regions[0]
+    return (region, artifact), *cut.expected_runs[region.name].values[0]
+
+
+def _differing_keys(one: Artifact, other: Artifact) -> list[str]:
+    names = sorted(one.files.keys() | other.files.keys())
+    found = [f"'{n}'" for n in names if one.files.get(n) != other.files.get(n)]
+    keys = sorted(one.metadata.keys() | other.metadata.keys())
+    return found + [f"metadata '{k}'" for k in keys if one.metadata.get(k) != other.metadata.get(k)]
+
+
+def _hash_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file under a folder by relative path."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two arrays have the same bytes."""
+    return one.tobytes() == other.tobytes()
+
+
+def _roll_inputs(inputs: Values, number: int) -> dict[str, Any]:
+    """Return other inputs of the same types, with all elements shifted by `number` places."""
+    return {name: np.roll(value, number) for name, value in inputs.items()}
+
+
+def _with_strides(value: NDArray[Any]) -> NDArray[Any]:
+    """Return the same array with gaps between its elements."""
+    if not value.ndim:
+        return value
+    wide = np.zeros((*value.shape[:-1], 2 * value.shape[-1]), value.dtype)
+    wide[..., ::2] = value
+    return wide[..., ::2]

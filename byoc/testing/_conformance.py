@@ -1,0 +1,284 @@
+"""The test class that vendors subclass; a failing test explains the remedy."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from byoc.codegen import (
+    Codegen,
+    Executable,
+    Measured,
+    Oracle,
+    Region,
+    Stamped,
+    Together,
+    compile_together,
+    parse_codegen_options,
+    read_region,
+)
+from byoc.errors import ByocError, InputError, Verdict
+from byoc.runtime import load_executor
+from byoc.testing._case_compiler import NotTakenError, PlannedCase
+from byoc.testing._composite_cases import plan_composite
+from byoc.testing._conformance_kit import SAMPLE_FORM, ConformanceBase, ConformanceKit, collect_problems
+from byoc.testing._fresh_process import error_reason
+from byoc.testing._region_forms import FORMS
+
+_UNSUPPORTED_GRAPH = "g (float[2, 3] x) => (float[2, 3] y) { y = org.byoc.testing.NoSuchOperator(x) }"
+
+
+class CodegenConformance(ConformanceBase):
+    """The requirements on a codegen, as tests. A vendor's complete test file:
+
+        class TestAcme(CodegenConformance):
+            codegen = "acme"
+            rules = "acme.yaml"
+
+    `codegen` is the name of the entry point, `rules` a rule file's path or installed name. `options` are
+    user options, as text. `tolerance` maps dtypes to the largest error relative to the expected range
+    (default for float32: 1e-4), and `quantized` to the largest error of quantized integers in units (1).
+    `claims` states further abilities to test. `zoo` names models whose regions are compiled, too.
+    `skips` maps tests, operators, forms, models or cases (a name, or a pattern such as `test_maxpool*`)
+    to the reason to skip them. `operators` restricts the tested operators, by default all of the rules;
+    `most_cases` limits the cases of each.
+    """
+
+    # Results.
+
+    def test_operator(self, kit: ConformanceKit, operator: str) -> None:
+        """An operator that the rules accept compiles and computes what plain onnxruntime does."""
+        self._skip_if_listed(operator)
+        try:
+            cases = list(kit.cases.plan_operator(operator, self.most_cases))
+        except NotTakenError as error:
+            pytest.skip(f"the rules take no model of {operator} that this kit knows, the last: {error}")
+        self._check_cases(kit, cases)
+
+    def test_composite(self, kit: ConformanceKit, composite: str) -> None:
+        """A composite of the rules compiles and computes what its operators do."""
+        self._skip_if_listed(composite)
+        try:
+            case = plan_composite(kit.cases, composite)
+        except NotTakenError as error:
+            pytest.skip(f"no model is known in which {composite} is found: {error}")
+        self._check_cases(kit, [case])
+
+    def test_form(self, kit: ConformanceKit, form: str) -> None:
+        """A region of this form computes what plain onnxruntime does: outputs, constants, extents."""
+        self._skip_if_listed(form)
+        details = FORMS[form]
+        if details.claim and not getattr(self.claims, details.claim):
+            pytest.skip(f"not claimed (Claims({details.claim}=True)): {details.description}")
+        try:
+            cut = kit.compile_form(form)
+        except NotTakenError as error:
+            pytest.skip(f"cannot be drawn, {details.description}: {error}")
+        except ByocError as error:
+            self._fail([f"{form} ({details.description}): {error_reason(error)}"])
+        if not isinstance(kit.codegen, Executable):
+            return
+        problems = kit.checks.check_results(cut)
+        if details.claim == "dynamic_batch" and not problems:
+            problems = collect_problems(lambda: kit.checks.check_batch_sizes(cut))
+        self._fail([f"{problem} (it has {details.description})" for problem in problems])
+
+    def test_zoo(self, kit: ConformanceKit, model: str) -> None:
+        """The regions of a real model compile and compute what plain onnxruntime does."""
+        self._skip_if_listed(model)
+        try:
+            planned = kit.cases.plan_zoo_model(model)
+        except NotTakenError as error:
+            pytest.skip(f"the rules take nothing of it: {error}")
+        except InputError as error:
+            pytest.skip(f"zoo:{model}: {error}")
+        self._check_cases(kit, [planned])
+
+    def test_two_regions(self, kit: ConformanceKit) -> None:
+        """Two loaded regions each compute their own results."""
+        self._require_executable(kit)
+        first = kit.sample
+        for name in ("an operand twice", "a shared constant", "several outputs"):
+            try:
+                second = kit.compile_form(name)
+            except (NotTakenError, InputError):
+                continue
+            if not kit.checks.check_results(second):
+                self._fail(collect_problems(lambda cut=second: kit.checks.check_two_regions(first, cut)))  # type: ignore[misc]
+                return
+        pytest.skip("there is no second region that works by itself")
+
+    # Artifacts.
+
+    def test_artifact(self, kit: ConformanceKit) -> None:
+        """An artifact has plain file names, bytes and strings, and the same keys at each compile."""
+        try:
+            cut = kit.compile_form(SAMPLE_FORM)
+        except NotTakenError as error:
+            pytest.skip(str(error))
+        except ByocError as error:
+            self._fail([f"{SAMPLE_FORM}: {error_reason(error)}"])
+        self._check(lambda: kit.checks.check_artifact_keys(cut))
+
+    def test_files_untouched(self, kit: ConformanceKit) -> None:
+        """Compile, load and run neither change the region's files nor add any beside them."""
+        cut = kit.cases.write_uncompiled(kit.sample.case)
+        self._check(lambda: kit.checks.check_files(cut))
+
+    def test_deterministic(self, kit: ConformanceKit) -> None:
+        """The same region compiles to the same bytes or, where not claimed, to the same results."""
+        if self.claims.deterministic and isinstance(kit.codegen, Executable):
+            self._check(lambda: kit.checks.check_determinism(kit.fresh_results))
+        elif self.claims.deterministic:
+            self._check(lambda: kit.checks.check_determinism_here(kit.sample))
+        else:
+            self._require_executable(kit)
+            cut = kit.sample
+            self._check(lambda: kit.checks.check_recompiled_results(cut))
+
+    def test_stamp(self, kit: ConformanceKit) -> None:
+        """`compatible` accepts an artifact compiled here, and refuses one with changed metadata."""
+        if not isinstance(kit.codegen, Stamped):
+            pytest.skip("it has no `compatible`: its artifacts fit everywhere")
+        cut = kit.sample
+        self._check(lambda: kit.checks.check_compatible(cut))
+
+    # Execution.
+
+    def test_runs_here(self, kit: ConformanceKit) -> None:
+        """The codegen can run its artifacts; without `load`, all other tests only compile."""
+        self._require_executable(kit)
+
+    def test_fresh_process(self, kit: ConformanceKit) -> None:
+        """An artifact computes the same when a fresh process loads it."""
+        self._require_executable(kit)
+        self._check(lambda: kit.checks.check_fresh_results(kit.fresh_results))
+
+    def test_threads(self, kit: ConformanceKit) -> None:
+        """Two threads that call one executor get the right results."""
+        self._require_executable(kit)
+        if not self.claims.threads:
+            pytest.skip("not claimed (Claims(threads=True))")
+        cut = kit.sample
+        self._check(lambda: kit.checks.check_threads(cut))
+
+    def test_inputs_untouched(self, kit: ConformanceKit) -> None:
+        """A run does not write to its inputs, and accepts read-only ones."""
+        self._require_executable(kit)
+        cut = kit.sample
+        self._check(lambda: kit.checks.check_inputs(cut))
+
+    def test_strided_inputs(self, kit: ConformanceKit) -> None:
+        """Inputs may have any strides, as slices of other arrays have."""
+        self._require_executable(kit)
+        cut = kit.sample
+        self._check(lambda: kit.checks.check_strides(cut))
+
+    def test_outputs_last(self, kit: ConformanceKit) -> None:
+        """A run does not overwrite the outputs of the run before."""
+        self._require_executable(kit)
+        cut = kit.sample
+        self._check(lambda: kit.checks.check_outputs_last(cut))
+
+    # Refusals and optional abilities.
+
+    def test_refusal(self, kit: ConformanceKit, tmp_path: Path) -> None:
+        """A region that cannot be compiled raises CompileError with a reason, nothing else."""
+        path = tmp_path / "region.onnx"
+        opsets = '["" : 17, "org.byoc.testing" : 1]'
+        onnx.save(
+            onnx.parser.parse_model(f"<ir_version: 8, opset_import: {opsets}>\n{_UNSUPPORTED_GRAPH}"),
+            path,
+        )
+        region = read_region(path, f"{kit.cases.target.name}_0", kit.cases.target.name)
+        self._fail(_check_refusal(kit.codegen, region, kit.checks.options))
+
+    def test_options(self, kit: ConformanceKit) -> None:
+        """An unknown option is refused; without `Options` users' mistakes go unnoticed."""
+        if getattr(kit.codegen, "Options", None) is None:
+            pytest.skip("it has no `Options`: it is handed whatever users write (see docs/codegen.md)")
+        with pytest.raises(InputError):
+            parse_codegen_options(kit.codegen, {"no such option": ""})
+
+    def test_oracle(self, kit: ConformanceKit) -> None:
+        """`check` gives a verdict on each node of a model, in order."""
+        if not isinstance(kit.codegen, Oracle):
+            pytest.skip("it has no `check`")
+        model = kit.sample.regions[0][0].load(inline=True)
+        verdicts = kit.codegen.check(model)
+        wrong = len(verdicts) != len(model.graph.node) or not all(
+            isinstance(verdict, Verdict) for verdict in verdicts
+        )
+        self._fail(["`check` must give a Verdict for each node of the main graph, in order"] * wrong)
+
+    def test_measured(self, kit: ConformanceKit) -> None:
+        """`cost` gives the seconds that a region takes."""
+        if not isinstance(kit.codegen, Measured):
+            pytest.skip("it has no `cost`")
+        seconds = kit.codegen.cost(kit.sample.regions[0][0])
+        self._fail([f"`cost` gave {seconds!r}, not seconds above 0"] * (not 0 < seconds < float("inf")))
+
+    def test_together(self, kit: ConformanceKit) -> None:
+        """`compile_all` gives an artifact for each region, by name."""
+        codegen = kit.codegen
+        if not isinstance(codegen, Together):
+            pytest.skip("it has no `compile_all`")
+        regions = [kit.sample.regions[0][0]]
+        try:
+            compile_together(codegen, regions, kit.checks.options)
+        except ByocError as error:
+            self._fail([error_reason(error)])
+
+    # Helpers.
+
+    def _check_cases(self, kit: ConformanceKit, cases: Sequence[PlannedCase]) -> None:
+        """Compile cases, run them where possible, and fail with all problems."""
+        problems = []
+        left = []
+        for case in cases:
+            reason = self.skip_reason(case.name)
+            if not case.is_static and not self.claims.dynamic_batch:
+                reason = reason or "not claimed (Claims(dynamic_batch=True)): extents that are not known"
+            if reason:
+                left.append(reason)
+                continue
+            try:
+                cut = kit.cases.compile(case)
+            except NotTakenError as error:  # onnxruntime does not run it either
+                left.append(str(error))
+                continue
+            except ByocError as error:
+                problems.append(
+                    f"{case.name}: the rules take it and the codegen does not: {error_reason(error)}"
+                )
+                continue
+            if isinstance(kit.codegen, Executable):
+                problems += kit.checks.check_results(cut)
+        self._fail(problems)
+        if len(left) == len(cases):
+            pytest.skip("; ".join(dict.fromkeys(left)))
+
+
+def _check_refusal(codegen: Codegen, region: Region, options: Any) -> list[str]:
+    """Check that an unsupported region is refused with a reason, by `compile` or else by `load`."""
+    try:
+        artifact = codegen.compile(region, options)
+    except ByocError as error:
+        if not str(error).strip():
+            return ['it refuses a region without a reason: CompileError("why", nodes=[...])']
+        return []
+    except Exception as error:  # any other exception is the problem to report
+        return [
+            f"for an operator that there is not, compile raises {type(error).__name__} ({error}): "
+            "raise CompileError with a reason for what it cannot compile"
+        ]
+    if not isinstance(codegen, Executable):
+        return ["it compiles an operator that there is not: raise CompileError with the reason"]
+    try:
+        load_executor(codegen, codegen.name, region, artifact)({"x": np.ones((2, 3), np.float32)})
+    except ByocError:
+        return []
+    return ["it compiles and runs an operator that there is not: raise CompileError with the reason"]

@@ -1,0 +1,207 @@
+"""The settings of a vendor's test class, and the compiled cases that its tests share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from byoc.codegen import Codegen, Executable, find_codegen, parse_codegen_options
+from byoc.errors import ByocError, InputError, describe_error
+from byoc.onnxrt import INSTALL_HINT, has_runtime
+from byoc.rules import load_rules
+from byoc.testing._case_compiler import CaseCompiler, CompiledCase, NotTakenError, list_target_operators
+from byoc.testing._codegen_checks import CodegenChecks, FreshResults
+from byoc.testing._fresh_process import error_reason
+from byoc.testing._region_forms import FORMS
+from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
+
+SAMPLE_FORM = "chain"
+"""The form that tests of execution use; other forms are tested for their results only."""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims of a codegen beyond correct results; only claimed abilities are tested.
+
+    `deterministic`: the same region compiles to the same bytes, also in another process.
+    `dynamic_batch`: extents, above all the first, may differ from run to run. `threads`: any thread may
+    call an executor, and two at once where the codegen has `concurrent = True`.
+    """
+
+    deterministic: bool = True
+    dynamic_batch: bool = False
+    threads: bool = True
+
+
+class ConformanceKit:
+    """One codegen under test: its plug-in, its rules, and the cases compiled so far."""
+
+    def __init__(self, asked: "type[ConformanceBase]", folder: Path) -> None:
+        """Find the codegen. Raises InputError when it, an option or the rule file is wrong."""
+        if not has_runtime():
+            raise InputError(INSTALL_HINT)
+        codegen = find_codegen(asked.codegen)
+        self.codegen: Codegen = codegen
+        self.settings = asked
+        self.folder = folder
+        self.cases = CaseCompiler(asked.rules, codegen, asked.options, folder / "bundles")
+        tolerance = {**TOLERANCE, QUANTIZED_THRESHOLD: DEFAULT_THRESHOLDS.units, **asked.tolerance}
+        thresholds = Thresholds(units=tolerance.pop(QUANTIZED_THRESHOLD), relative=tolerance)
+        self.checks = CodegenChecks(codegen, parse_codegen_options(codegen, asked.options), thresholds)
+        _ = self.cases.target
+        self._forms: dict[str, CompiledCase | Exception] = {}
+        self._fresh: FreshResults | Exception | None = None
+
+    def compile_form(self, name: str) -> CompiledCase:
+        """Return a compiled form, from the cache if possible. Raises NotTakenError or CompileError."""
+        if name not in self._forms:
+            try:
+                self._forms[name] = self.cases.compile(self.cases.plan_form(name))
+            except (NotTakenError, InputError) as error:
+                self._forms[name] = error
+        found = self._forms[name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    @property
+    def sample(self) -> CompiledCase:
+        """A region of one input and one output; skips the test where that region does not work."""
+        try:
+            found = self.compile_form(SAMPLE_FORM)
+        except NotTakenError as error:
+            pytest.skip(f"the rules take no two nodes in a row that this kit knows: {error}")
+        except ByocError as error:
+            pytest.skip(
+                f"test_form[{SAMPLE_FORM}] fails, which this check builds on: {error_reason(error)}"
+            )
+        if isinstance(self.codegen, Executable):
+            problems = self.checks.check_results(found)
+            if problems:
+                pytest.skip(f"test_form[{SAMPLE_FORM}] fails, which this check builds on: {problems[0]}")
+        return found
+
+    @property
+    def fresh_results(self) -> FreshResults:
+        """The results of all working forms in a fresh process, which is started once."""
+        if self._fresh is None:
+            cuts = [self.sample]
+            for name in FORMS:
+                if name != SAMPLE_FORM and not self.settings.skip_reason(name):
+                    try:
+                        cuts.append(self.compile_form(name))
+                    except (NotTakenError, InputError):
+                        continue
+            working = [cut for cut in cuts if not self.checks.check_results(cut)]
+            try:
+                options = self.settings.options
+                self._fresh = self.checks.run_in_fresh_process(working, options, self.folder / "fresh")
+            except InputError as error:
+                self._fresh = error
+        if isinstance(self._fresh, Exception):
+            raise self._fresh
+        return self._fresh
+
+
+class ConformanceBase:
+    """The settings of a vendor's test class, documented at `byoc.testing.CodegenConformance`."""
+
+    codegen: ClassVar[str]
+    rules: ClassVar[str]
+    options: ClassVar[Mapping[str, str]] = {}
+    tolerance: ClassVar[Mapping[str, float]] = {}
+    claims: ClassVar[Claims] = Claims()
+    zoo: ClassVar[Sequence[str]] = ("squeezenet",)
+    skips: ClassVar[Mapping[str, str]] = {}
+    operators: ClassVar[Sequence[str]] = ()
+    most_cases: ClassVar[int] = 6
+
+    _kits: ClassVar[dict[type, Any]] = {}
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Generate a test for each operator, composite, form and model."""
+        for name in ("operator", "composite", "form", "model"):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, self.parameter_names(name))
+
+    @classmethod
+    def parameter_names(cls, kind: str) -> list[str]:
+        """Return the test parameters of a kind: `operator`, `composite`, `form` or `model`.
+
+        A rule file that cannot be read has none; every other test then fails with the reason.
+        """
+        if kind == "form":
+            return list(FORMS)
+        if kind == "model":
+            return list(cls.zoo)
+        try:
+            target = load_rules(cls.rules)
+            if kind == "composite":
+                return [pattern.name for pattern in target.patterns]
+            return list(cls.operators) or list_target_operators(target)
+        except InputError:
+            return []
+
+    @pytest.fixture
+    def kit(
+        self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> ConformanceKit:
+        """The kit of the codegen under test, shared by all tests of a class."""
+        cls = type(self)
+        name = getattr(request.node, "originalname", "")
+        self._skip_if_listed(name)
+        return cls.make_kit(lambda: tmp_path_factory.mktemp("conformance"))
+
+    @classmethod
+    def make_kit(cls, folder: Callable[[], Path]) -> ConformanceKit:
+        """Return the kit of this class, created once. Fails the test when that is not possible."""
+        if cls not in cls._kits:
+            try:
+                cls._kits[cls] = ConformanceKit(cls, folder())
+            except ByocError as error:
+                cls._kits[cls] = error
+        found = cls._kits[cls]
+        if isinstance(found, ByocError):
+            pytest.fail(str(found), pytrace=False)
+        assert isinstance(found, ConformanceKit)
+        return found
+
+    @classmethod
+    def skip_reason(cls, name: str) -> str:
+        """Return the reason to skip a test, operator, form, model or case; "" when there is none."""
+        found = (
+            reason
+            for pattern, reason in cls.skips.items()
+            if name == pattern or fnmatchcase(name, pattern.replace("[", "[[]"))
+        )
+        return next(found, "")
+
+    def _require_executable(self, kit: ConformanceKit) -> None:
+        if not isinstance(kit.codegen, Executable):
+            pytest.skip(f"codegen {self.codegen} has no `load`: what it compiles is not run here")
+
+    def _skip_if_listed(self, name: str) -> None:
+        reason = self.skip_reason(name)
+        if reason:
+            pytest.skip(reason)
+
+    def _check(self, check: Callable[[], list[str]]) -> None:
+        self._fail(collect_problems(check))
+
+    def _fail(self, problems: Sequence[str]) -> None:
+        if problems:
+            lines = [f"codegen {self.codegen}: {problem}" for problem in problems]
+            pytest.fail("\n".join(lines), pytrace=False)
+
+
+def collect_problems(check: Callable[[], list[str]]) -> list[str]:
+    """Run a check; return its problems, a raised exception included."""
+    try:
+        return check()
+    except ByocError as error:
+        return [error_reason(error)]
+    except Exception as error:  # the codegen is third-party code
+        return [f"fails with {describe_error(error)}"]

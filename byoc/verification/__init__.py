@@ -1,0 +1,33 @@
+"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+
+from byoc.verification._bisection import Fault, bisect_region
+from byoc.verification._bundle_verification import (
+    VerificationModels,
+    make_inputs,
+    run_plain,
+    verify_bundle,
+)
+from byoc.verification._fault_files import is_fault, rerun_fault, write_fault
+from byoc.verification._part_trials import compile_and_load
+from byoc.verification._region_verification import (
+    NotVerifiableError,
+    RecordedRuns,
+    make_reference_executor,
+    quantized_tensors_of,
+    record_reference_runs,
+    verify_regions,
+)
+from byoc.verification._tensor_comparison import (
+    OutputError,
+    RegionError,
+    Verification,
+    compare_tensors,
+    require_passed,
+)
+from byoc.verification._thresholds import (
+    DEFAULT_THRESHOLDS,
+    QUANTIZED_THRESHOLD,
+    TOLERANCE,
+    Thresholds,
+    read_thresholds,
+)

@@ -1,0 +1,212 @@
+"""Bisection of a wrong region: the first operation at fault, and the smallest model that shows it.
+
+First, prefixes of the region are tried by binary search: the operation with which a prefix becomes wrong
+is at fault. Then the number of operations is made as small as possible, down to that one alone.
+Everything is compiled with the codegen and the options that the bundle was made with.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from byoc.bundle import Bundle, RegionCompiler
+from byoc.codegen import Executable, Region, find_codegen
+from byoc.errors import InputError
+from byoc.model import get_metadata
+from byoc.onnxrt import without_optimizations
+from byoc.runtime import load_executor, rename_executor
+from byoc.verification._part_trials import (
+    PartTrial,
+    TrialBench,
+    TrialOutcome,
+    find_shortest_wrong,
+    find_weight_layout,
+    minimize_wrong,
+)
+from byoc.verification._region_cutter import RegionCutter, Values
+from byoc.verification._region_verification import (
+    RecordedRuns,
+    bundle_samples,
+    compare_region,
+    record_reference_runs,
+)
+from byoc.verification._tensor_comparison import OutputError
+from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+
+
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """The smallest model that shows why a region is wrong.
+
+    It was compiled with `codegen` and `options`; `weights` is the layout of its weights (empty: as ONNX
+    has it). `operation` is the first wrong one, by its name or first output, `op` its operator or
+    composite, and `inside` the nodes of a composite. `operations` are those of the model, in order: more
+    than one if the fault does not show in any of them alone, as with a wrong fusion. `trial_count` is
+    the number of models that were compiled.
+    """
+
+    region: str
+    target: str
+    codegen: str
+    options: dict[str, str]
+    weights: str
+    operation: str
+    op: str
+    inside: str
+    operations: tuple[str, ...]
+    trial: PartTrial
+    trial_count: int
+
+    @property
+    def is_joint(self) -> bool:
+        """True if no single operation shows the fault."""
+        return len(self.operations) > 1
+
+    @property
+    def worst(self) -> OutputError:
+        """The output of the smallest model with the largest error."""
+        return max(self.trial.errors, key=OutputError.severity)
+
+    def __str__(self) -> str:
+        """Return the fault in one sentence."""
+        worst = self.worst
+        error = worst.problem or f"differs {worst.error_phrase}"
+        first = f"{self.region}: {self.op} '{self.operation}' is the first operation that is off"
+        if self.inside:
+            first += f" (it is {self.inside})"
+        if not self.is_joint:
+            return f"{first}: its output '{worst.name}' {error}"
+        others = ", ".join(f"'{name}'" for name in self.operations if name != self.operation)
+        return f"{first}, and right alone: together with {others}, output '{worst.name}' {error}"
+
+
+def bisect_region(
+    bundle: Bundle,
+    region: str,
+    inputs: Values | None = None,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Fault:
+    """Find the smallest part of a region that is wrong on the tensors that really reach it.
+
+    `inputs` are those of the model, seeded ones by default; `thresholds` decide what is wrong. Raise
+    InputError if there is no such region, its codegen cannot run here, it is not wrong, or it is right
+    when compiled again; raise NotVerifiableError if plain onnxruntime cannot run the regions.
+    """
+    found, run = _open_region(bundle, region)
+    entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
+    compiler = RegionCompiler(find_codegen(entry.codegen), entry.codegen_options)
+    reached = record_reference_runs(bundle, bundle_samples(bundle) if inputs is None else inputs)[region]
+    bench = TrialBench(
+        RegionCutter(found, _first_wrong_inputs(found, run, reached, thresholds)), compiler, thresholds
+    )
+    _require_reproducible(bench, entry.codegen)
+    operations = bench.cutting.operations
+
+    def prefix(length: int) -> TrialOutcome:
+        progress(f"{region}: the first {length} of {len(operations)} operations")
+        return bench.try_outcome(operations[:length])
+
+    length = find_shortest_wrong(len(operations), prefix)
+    first = operations[length - 1]
+    progress(f"{region}: fewer operations than {length}")
+    smallest = _smallest_part(bench, operations[:length], first)
+    trial = bench.try_operations(smallest)
+    assert isinstance(trial, PartTrial)
+    if first not in smallest:
+        first = smallest[-1]
+    node = bench.cutting.index.nodes[first]
+    return Fault(
+        region=region,
+        target=found.target,
+        codegen=entry.codegen,
+        options=dict(entry.codegen_options),
+        weights=str(find_weight_layout(found) or ""),
+        operation=bench.cutting.operation_name(first),
+        op=get_metadata(node, "byoc.composite") or node.op_type,
+        inside=get_metadata(node, "byoc.nodes"),
+        operations=tuple(map(bench.cutting.operation_name, smallest)),
+        trial=trial,
+        trial_count=len(bench.trials),
+    )
+
+
+def _open_region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Values]]:
+    """Return a region of a bundle, and the function that runs it."""
+    found = {region.name: (codegen, region, artifact) for codegen, region, artifact in bundle.regions()}
+    if name not in found:
+        there = ", ".join(found) or "none"
+        raise InputError(f"{bundle.display_path}: no region '{name}'; there are: {there}")
+    codegen, region, artifact = found[name]
+    plugin = find_codegen(codegen)
+    if not isinstance(plugin, Executable):
+        raise InputError(
+            f"region {name}: codegen {codegen} cannot run here what it compiles (it has no `load`), "
+            "so that which of its operations are off cannot be tried"
+        )
+    own = found[bundle.identical_regions.get(name, name)][1]
+    options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
+    with without_optimizations():
+        run = load_executor(plugin, codegen, own, artifact, options[own.name])
+    return region, run if own is region else rename_executor(run, own, region)
+
+
+def _first_wrong_inputs(
+    region: Region, run: Callable[[Values], Values], reached: RecordedRuns, thresholds: Thresholds
+) -> Values:
+    """Return the first inputs that reached a region on which it is wrong."""
+    for values in reached.values:
+        error = compare_region(region, run, RecordedRuns(1, [values]), thresholds)
+        if error.problem:
+            raise InputError(f"region {region.name} {error.problem}")
+        if not error.within:
+            return values[0]
+    raise InputError(
+        f"region {region.name} is not off on these inputs"
+        if reached.values
+        else f"region {region.name} is not reached by these inputs"
+    )
+
+
+def _require_reproducible(bench: TrialBench, codegen: str) -> None:
+    """Raise InputError unless the whole region is wrong when it is compiled again."""
+    name = bench.cutting.region.name
+    found = bench.try_operations(bench.cutting.operations)
+    if isinstance(found, str):
+        raise InputError(f"region {name} cannot be tried again: {found}")
+    if found.outcome is TrialOutcome.RIGHT:
+        raise InputError(
+            f"region {name} is right when it is compiled again: its artifact in the bundle is not what "
+            f"codegen {codegen} makes of it here"
+        )
+
+
+def _smallest_part(bench: TrialBench, prefix: tuple[int, ...], first: int) -> list[int]:
+    """Return as few operations of a prefix as are wrong together, connected and in order.
+
+    This is the operation at fault alone, or ever more operations around it, which are then reduced.
+    """
+    around = {first}
+    while bench.try_outcome(around) is not TrialOutcome.WRONG:
+        wider = around | {n for i in around for n in bench.cutting.neighbours(i)} & {*prefix}
+        if wider == around:
+            around = {*prefix}
+            break
+        around = wider
+    reduced = minimize_wrong(sorted(around), bench.try_outcome)
+    for piece in _connected_groups(bench, reduced):
+        if len(piece) < len(reduced) and bench.try_outcome(piece) is TrialOutcome.WRONG:
+            return piece
+    return reduced
+
+
+def _connected_groups(bench: TrialBench, operations: Collection[int]) -> list[list[int]]:
+    """Divide operations into connected groups, each in order."""
+    pending, groups = [*operations], []
+    while pending:
+        group, reached = set[int](), {pending[0]}
+        while reached:
+            group |= reached
+            reached = {n for i in reached for n in bench.cutting.neighbours(i)} & {*pending} - group
+        groups.append(sorted(group))
+        pending = [i for i in pending if i not in group]
+    return groups

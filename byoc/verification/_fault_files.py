@@ -1,0 +1,132 @@
+"""A fault on disk: the smallest model that shows it, with its inputs and outputs.
+
+The folder can be sent to a vendor: `byoc verify FOLDER` compiles the model with the codegen once more,
+and reports whether it is still wrong.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from byoc.bundle import RegionCompiler
+from byoc.codegen import Region, find_codegen, read_region
+from byoc.errors import InputError
+from byoc.model import parse_layout
+from byoc.runtime import read_npz, restore_dtype, write_npz
+from byoc.support import StrictModel, write_text
+from byoc.verification._bisection import Fault
+from byoc.verification._part_trials import run_trial, save_part
+from byoc.verification._region_cutter import RegionPart
+from byoc.verification._tensor_comparison import RegionError
+from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+
+FAULT_FILE_NAME = "fault.json"
+FAULT_MODEL = "model.onnx"
+FAULT_INPUTS = "inputs.npz"
+
+
+class FaultFile(StrictModel):
+    """The content of `fault.json`: the fault, and the way the model was compiled."""
+
+    format: int = Field(ge=1, le=1)
+    region: str
+    target: str
+    codegen: str
+    codegen_options: dict[str, str]
+    weights: str
+    operation: str
+    op: str
+    operations: tuple[str, ...]
+    told: str
+    thresholds: dict[str, Any]
+
+
+def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> None:
+    """Write a fault to a folder, which is created; an earlier fault there is replaced.
+
+    Raise InputError if the folder holds something else, or cannot be written.
+    """
+    if (
+        folder.exists()
+        and not (folder / FAULT_FILE_NAME).is_file()
+        and (folder.is_file() or any(folder.iterdir()))
+    ):
+        raise InputError(f"{folder}: there is something else than a fault of byoc verify")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_part(fault.trial.part.model, folder / FAULT_MODEL)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    write_npz(folder / FAULT_INPUTS, fault.trial.part.inputs)
+    write_npz(folder / "expected.npz", fault.trial.expected)
+    write_npz(folder / "actual.npz", fault.trial.actual)
+    content = FaultFile(
+        format=1,
+        region=fault.region,
+        target=fault.target,
+        codegen=fault.codegen,
+        codegen_options=fault.options,
+        weights=fault.weights,
+        operation=fault.operation,
+        op=fault.op,
+        operations=fault.operations,
+        told=str(fault),
+        thresholds=asdict(thresholds) | {"asked": sorted(thresholds.asked)},
+    )
+    text = json.dumps(content.model_dump(mode="json"), indent=1, sort_keys=True)
+    write_text(folder / FAULT_FILE_NAME, text + "\n")
+    write_text(folder / "README.txt", _readme(fault, folder.name))
+
+
+def is_fault(path: Path) -> bool:
+    """Return whether a folder holds a fault."""
+    return (path / FAULT_FILE_NAME).is_file()
+
+
+def rerun_fault(folder: Path) -> tuple[FaultFile, RegionError]:
+    """Compile and run the model of a fault once more; return the fault and its error now.
+
+    Raise InputError if the folder holds no fault, or the codegen is missing, refuses or fails.
+    """
+    path = folder / FAULT_FILE_NAME
+    try:
+        fault = FaultFile.model_validate_json(path.read_bytes(), strict=True)
+        thresholds = Thresholds(**fault.thresholds)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValidationError, TypeError, ValueError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise InputError(f"{path}: not a fault of byoc verify: {first}") from None
+    weights = parse_layout(fault.weights) if fault.weights else None
+    region = read_region(folder / FAULT_MODEL, fault.region, fault.target, None, weights)
+    compiler = RegionCompiler(find_codegen(fault.codegen), fault.codegen_options)
+    trial = run_trial(
+        RegionPart(region.model, _read_inputs(folder / FAULT_INPUTS, region)),
+        region,
+        compiler,
+        thresholds,
+    )
+    return fault, RegionError(fault.region, trial.errors)
+
+
+def _read_inputs(path: Path, region: Region) -> dict[str, Any]:
+    types = {contract.name: contract.type for contract in region.inputs}
+    return {name: restore_dtype(array, types.get(name)) for name, array in read_npz(path).items()}
+
+
+def _readme(fault: Fault, folder: str) -> str:
+    options = "".join(f" --codegen-option {key}={value}" for key, value in fault.options.items())
+    return f"""{fault}.
+
+{FAULT_MODEL}     the part of region {fault.region} that shows it: {", ".join(fault.operations)}
+{FAULT_INPUTS}     what reaches them
+expected.npz   what plain onnxruntime makes of that, its optimizations off
+actual.npz     what codegen {fault.codegen} made of it{options and f" (with{options})"}
+
+To compile it and run it again:
+
+    byoc verify {folder}
+"""

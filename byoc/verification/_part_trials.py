@@ -1,0 +1,186 @@
+"""Search for the smallest thing that shows a fault, by trials of its parts.
+
+A trial may be inconclusive, since a compiler may refuse a part although it accepts the whole.
+
+The trial of a part of a region alone, compared with plain onnxruntime.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import onnx
+
+from byoc.bundle import RegionCompiler
+from byoc.codegen import Executable, Executor, Region, read_region
+from byoc.errors import InputError
+from byoc.model import TensorLayout, parse_layout
+from byoc.onnxrt import without_optimizations
+from byoc.runtime import load_executor
+from byoc.verification._region_cutter import RegionCutter, RegionPart, Values
+from byoc.verification._region_verification import make_reference_executor, quantized_tensors_of
+from byoc.verification._tensor_comparison import OutputError, compare_tensors
+from byoc.verification._thresholds import Thresholds
+
+T = TypeVar("T")
+
+
+class TrialOutcome(Enum):
+    """The outcome of a trial."""
+
+    RIGHT = "right"
+    WRONG = "off"
+    UNKNOWN = "unknown"
+
+
+def find_shortest_wrong(count: int, trial: Callable[[int], TrialOutcome]) -> int:
+    """Find a wrong prefix whose next shorter prefix with a known outcome is right; return its length.
+
+    `trial` tries a prefix of a length from 1 to `count`; the whole is known to be wrong. It is called
+    about log2(count) times if no outcome is unknown.
+    """
+    low, high = 0, count
+    unknown: set[int] = set()
+    while True:
+        untried = [length for length in range(low + 1, high) if length not in unknown]
+        if not untried:
+            return high
+        middle = untried[len(untried) // 2]
+        match trial(middle):
+            case TrialOutcome.WRONG:
+                high = middle
+            case TrialOutcome.RIGHT:
+                low = middle
+            case _:
+                unknown.add(middle)
+
+
+def minimize_wrong(items: Sequence[T], trial: Callable[[Sequence[T]], TrialOutcome]) -> list[T]:
+    """Reduce items that are wrong together, in order, until none of them can be left out.
+
+    `items` are known to be wrong. This is ddmin: A. Zeller, R. Hildebrandt, Simplifying and Isolating
+    Failure-Inducing Input, IEEE Transactions on Software Engineering 28 (2), 2002.
+    """
+    reduced = list(items)
+    parts = 2
+    while len(reduced) > 1:
+        smaller = _find_smaller(reduced, parts, trial)
+        if smaller is not None:
+            reduced, parts = smaller
+        elif parts == len(reduced):
+            break
+        else:
+            parts = min(2 * parts, len(reduced))
+    return reduced
+
+
+def _find_smaller(
+    items: list[T], parts: int, trial: Callable[[Sequence[T]], TrialOutcome]
+) -> tuple[list[T], int] | None:
+    """Return a part, or all but a part, that is wrong, and the next number of parts."""
+    bounds = [len(items) * i // parts for i in range(parts + 1)]
+    slices = list(pairwise(bounds))
+    for first, last in slices:
+        if trial(items[first:last]) is TrialOutcome.WRONG:
+            return items[first:last], 2
+    if parts > 2:  # of two parts, each is all but the other
+        for first, last in slices:
+            rest = items[:first] + items[last:]
+            if trial(rest) is TrialOutcome.WRONG:
+                return rest, max(parts - 1, 2)
+    return None
+
+
+# Larger models are saved with external weights, since protobuf files are limited to 2 GiB.
+_LARGE = 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class PartTrial:
+    """The actual and expected outputs of a part, and their errors."""
+
+    part: RegionPart
+    expected: Values
+    actual: Values
+    errors: tuple[OutputError, ...]
+
+    @property
+    def outcome(self) -> TrialOutcome:
+        """Right if all outputs are within their tolerance."""
+        return TrialOutcome.RIGHT if all(error.within for error in self.errors) else TrialOutcome.WRONG
+
+
+@dataclass(frozen=True, eq=False)
+class TrialBench:
+    """The trials of parts of a region, each made once; a string is the reason why there is none."""
+
+    cutting: RegionCutter
+    compiler: RegionCompiler
+    thresholds: Thresholds
+    trials: dict[frozenset[int], PartTrial | str] = field(default_factory=dict)
+
+    def try_outcome(self, operations: Collection[int]) -> TrialOutcome:
+        """Try some operations, and return only the outcome."""
+        found = self.try_operations(operations)
+        return TrialOutcome.UNKNOWN if isinstance(found, str) else found.outcome
+
+    def try_operations(self, operations: Collection[int]) -> PartTrial | str:
+        """Try some operations; return the reason if that is not possible."""
+        key = frozenset(operations)
+        if key not in self.trials:
+            self.trials[key] = self._run_trial(key)
+        return self.trials[key]
+
+    def _run_trial(self, operations: frozenset[int]) -> PartTrial | str:
+        part = self.cutting.make_part(operations)
+        if part is None:
+            return "nothing reads what they make"
+        whole = self.cutting.region
+        with TemporaryDirectory(prefix="byoc-") as folder:
+            path = Path(folder) / f"{whole.name}.onnx"
+            save_part(part.model, path)
+            region = read_region(path, whole.name, whole.target, None, find_weight_layout(whole))
+            try:
+                return run_trial(part, region, self.compiler, self.thresholds)
+            except InputError as error:
+                return str(error)
+
+
+def run_trial(
+    part: RegionPart, region: Region, compiler: RegionCompiler, thresholds: Thresholds
+) -> PartTrial:
+    """Try a part that is on disk as a region.
+
+    Raise InputError if the codegen refuses it, or it does not run there or in plain onnxruntime.
+    """
+    with without_optimizations():
+        run = compile_and_load(compiler, region)
+    expected, actual = make_reference_executor(region)(part.inputs), run(part.inputs)
+    errors = tuple(compare_tensors(expected, actual, thresholds, quantized_tensors_of(region)))
+    return PartTrial(part, expected, actual, errors)
+
+
+def compile_and_load(compiler: RegionCompiler, region: Region) -> Executor:
+    """Compile a region in memory and load it. Raise InputError if the codegen cannot do either."""
+    codegen = compiler.codegen
+    if not isinstance(codegen, Executable):
+        raise InputError(f"codegen {codegen.name} cannot run what it compiles here (it has no `load`)")
+    return load_executor(codegen, codegen.name, region, compiler.compile(region))
+
+
+def save_part(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model with its weights, in one file unless it is too large."""
+    if model.ByteSize() < _LARGE:
+        onnx.save(model, path)
+    else:
+        onnx.save(model, path, save_as_external_data=True, location=f"{path.stem}.weights")
+
+
+def find_weight_layout(region: Region) -> TensorLayout | None:
+    """Return the layout that the target requires for convolution weights, according to the contracts."""
+    words = {contract.layout for contract in region.constants if contract.layout}
+    return parse_layout(words.pop()) if len(words) == 1 else None

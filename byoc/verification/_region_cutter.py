@@ -1,0 +1,225 @@
+"""Parts of a region as models of their own, with the values that really reach them.
+
+A part has the same boundary as the region: if the region reads and makes images in a layout, so does the
+part, and byoc's own nodes convert inside. Composites are taken whole.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, TypeProto, helper
+
+from byoc.boundary.contracts import TensorContract, is_conversion
+from byoc.codegen import Region
+from byoc.model import (
+    LAYOUT,
+    GraphIndex,
+    TensorLayout,
+    TensorType,
+    can_convert_layout,
+    copy_without,
+    extract_nodes,
+    find_images,
+    get_purpose,
+    make_layout_nodes,
+    make_unique_name,
+    mark_inserted,
+    parse_layout,
+    prepare_model,
+    write_type,
+)
+from byoc.onnxrt import open_session, run_session, without_optimizations
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RegionPart:
+    """Some operations of a region as a model with its weights, and the values that reach it."""
+
+    model: ModelProto
+    inputs: Values
+
+
+@dataclass(frozen=True, eq=False)
+class RegionCutter:
+    """A region to be cut into parts, and the values that reached it."""
+
+    region: Region
+    inputs: Values
+
+    @cached_property
+    def index(self) -> GraphIndex:
+        """The index of the region's model; large weights stay on disk."""
+        return prepare_model(self.region.model, self.region.name, self.region.path.parent).index
+
+    @cached_property
+    def operations(self) -> tuple[int, ...]:
+        """The nodes in order, without constant nodes and layout conversions at the boundary."""
+        left_out = {number for chain in self._boundary_conversions.values() for number in chain}
+        left_out |= self.index.constant_nodes
+        return tuple(i for i in range(len(self.index.nodes)) if i not in left_out)
+
+    def operation_name(self, operation: int) -> str:
+        """Return the name of an operation, or its first output."""
+        node = self.index.nodes[operation]
+        return node.name or next(name for name in node.output if name)
+
+    def neighbours(self, operation: int) -> list[int]:
+        """Return the operations that make an operation's inputs or read its outputs."""
+        index = self.index
+        makers = [index.producers.get(name) for name in index.reads[operation]]
+        outputs = index.nodes[operation].output
+        readers = [i for name in outputs for i in index.consumers.get(name, ())]
+        return [i for i in dict.fromkeys((*makers, *readers)) if i in self._operations]
+
+    def make_part(self, operations: Collection[int]) -> RegionPart | None:
+        """Make a model of some operations; None if nothing outside uses their outputs."""
+        name = self.region.name
+        model = extract_nodes(self.index, sorted(operations), name, self._types)
+        if not model.graph.output:
+            return None
+        onnx.load_external_data_for_model(model, str(self.region.path.parent))
+        inputs: dict[str, Any] = {}
+        taken = {*self.index.types, *self.values, *(t.name for t in model.graph.initializer)}
+        for value in list(model.graph.input):
+            inputs |= self._convert_input(model, value.name, taken)
+        for value in list(model.graph.output):
+            self._convert_output(model, value.name, taken)
+        border = {value.name for value in (*model.graph.input, *model.graph.output)}
+        inside = (name for node in model.graph.node for name in node.output)
+        model.graph.value_info.extend(
+            helper.make_value_info(tensor, self._types[tensor])
+            for tensor in dict.fromkeys(inside)
+            if tensor in self._types and tensor not in border
+        )
+        return RegionPart(model, inputs)
+
+    @cached_property
+    def values(self) -> Values:
+        """Every tensor of the region by name, as plain onnxruntime computes it from the inputs."""
+        exposed = copy_without(self.region.model)
+        outputs = {value.name for value in exposed.graph.output}
+        made = [name for node in exposed.graph.node for name in node.output if name]
+        exposed.graph.output.extend(
+            helper.make_value_info(name, self.index.type_protos[name])
+            if name in self.index.type_protos
+            else onnx.ValueInfoProto(name=name)
+            for name in made
+            if name not in outputs
+        )
+        with without_optimizations():
+            session = open_session(exposed, self.region.path.parent)
+        return {**self.inputs, **run_session(session, self.inputs)}
+
+    def _convert_input(self, model: ModelProto, name: str, taken: set[str]) -> Values:
+        """Make a part read an image in the region's layout; return its value under the new name."""
+        layout, kind = self._layouts.get(name), self.index.types.get(name)
+        if layout is None or kind is None:
+            return {name: self.values[name]}
+        value = next(value for value in model.graph.input if value.name == name)
+        packed = self._set_layout(value, layout, kind, taken)
+        nodes = self._conversion_nodes(layout, layout.make_unpack_steps(kind), packed, name, taken)
+        rest = list(model.graph.node)
+        del model.graph.node[:]
+        model.graph.node.extend([*nodes, *rest])
+        return {packed: layout.pack_array(self.values[name])}
+
+    def _convert_output(self, model: ModelProto, name: str, taken: set[str]) -> None:
+        """Make a part return an image in the region's layout."""
+        layout, kind = self._layouts.get(name), self.index.types.get(name)
+        if layout is None or kind is None:
+            return
+        value = next(value for value in model.graph.output if value.name == name)
+        packed = self._set_layout(value, layout, kind, taken)
+        model.graph.node.extend(
+            self._conversion_nodes(layout, layout.make_pack_steps(kind), name, packed, taken)
+        )
+
+    def _set_layout(
+        self, value: onnx.ValueInfoProto, layout: TensorLayout, kind: TensorType, taken: set[str]
+    ) -> str:
+        """Change the type of an input or output to a layout, under a new name, which is returned."""
+        packed = layout.pack_type(kind)
+        assert packed is not None  # `_layouts` has only tensors that can have the layout
+        name = make_unique_name(f"{value.name}_{layout}", taken)
+        value.CopyFrom(helper.make_value_info(name, write_type(packed)))
+        return name
+
+    def _conversion_nodes(
+        self, layout: TensorLayout, steps: Any, source: str, target: str, taken: set[str]
+    ) -> list[NodeProto]:
+        nodes = make_layout_nodes(
+            steps, source, target, lambda name, kind: make_unique_name(name, taken)
+        )
+        return [mark_inserted(node, LAYOUT) for node in nodes]
+
+    @cached_property
+    def _operations(self) -> frozenset[int]:
+        return frozenset(self.operations)
+
+    @cached_property
+    def _types(self) -> Mapping[str, TypeProto]:
+        """The types of all tensors; a type that inference does not know is that of the value."""
+        types = dict(self.index.type_protos)
+        for name, value in self.values.items():
+            if name not in types and hasattr(value, "dtype"):
+                element = helper.np_dtype_to_tensor_dtype(value.dtype)
+                types[name] = helper.make_tensor_type_proto(element, value.shape)
+        return types
+
+    @cached_property
+    def _boundary_conversions(self) -> Mapping[str, Sequence[int]]:
+        """The boundary tensors with a layout, by their inner names, and the nodes that convert each."""
+        chains = [(contract, *self._follow_input(contract.name)) for contract in self.region.inputs]
+        chains += [(contract, *self._follow_output(contract.name)) for contract in self.region.outputs]
+        return {name: nodes for contract, name, nodes in chains if nodes and _contract_layout(contract)}
+
+    def _follow_input(self, name: str) -> tuple[str, list[int]]:
+        """Follow the conversions of an input; return the name after them, and their nodes."""
+        nodes = []
+        while len(readers := self.index.consumers.get(name, ())) == 1 and self._is_layout_conversion(
+            readers[0]
+        ):
+            nodes.append(readers[0])
+            name = self.index.nodes[readers[0]].output[0]
+        return name, nodes
+
+    def _follow_output(self, name: str) -> tuple[str, list[int]]:
+        """Follow the conversions of an output backwards; return the name before them and their nodes."""
+        nodes = []
+        while (maker := self.index.producers.get(name)) is not None and self._is_layout_conversion(
+            maker
+        ):
+            nodes.append(maker)
+            name = self.index.nodes[maker].input[0]
+        return name, nodes
+
+    def _is_layout_conversion(self, number: int) -> bool:
+        node = self.index.nodes[number]
+        return get_purpose(node) == LAYOUT and is_conversion(node)
+
+    @cached_property
+    def _layouts(self) -> Mapping[str, TensorLayout]:
+        """The layout of each tensor that has one at the boundary, or would have if cut there."""
+        contracts = (*self.region.inputs, *self.region.outputs)
+        layout = next(filter(None, map(_contract_layout, contracts)), None)
+        if layout is None:
+            return {}
+        inlined = prepare_model(self.region.load(inline=True), self.region.name)
+        opset = self.index.opsets.get("", 0)
+        return {
+            name: layout
+            for name in {*find_images(inlined.index), *self._boundary_conversions}
+            if can_convert_layout(layout, self.index.types.get(name), opset)
+        }
+
+
+def _contract_layout(contract: TensorContract) -> TensorLayout | None:
+    try:
+        return parse_layout(contract.layout) if contract.layout else None
+    except ValueError:  # a vendor's layout that byoc cannot parse
+        return None

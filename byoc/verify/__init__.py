@@ -1,1 +1,0 @@
-"""Verification of bundles: model and bundle run on seeded inputs, and their outputs are compared."""

@@ -1,0 +1,136 @@
+"""Folders of the cache and of the user's configuration, by the XDG base directory specification.
+
+The user's own folders: `zoo: {mine: ~/models}` in the configuration gives `zoo:mine/NAME`.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from pydantic import Field, StringConstraints
+
+from byoc.errors import InputError
+from byoc.support import StrictModel, read_yaml
+from byoc.zoo._provider import ZooEntry
+from byoc.zoo._seeded_weights import UniformSpread, derive_seed, draw_uniform
+
+
+def get_cache_folder() -> Path:
+    """Return the folder of fetched models, `$XDG_CACHE_HOME/byoc/zoo`; it need not exist."""
+    return _get_base_folder("XDG_CACHE_HOME", ".cache") / "byoc" / "zoo"
+
+
+def get_config_file() -> Path:
+    """Return the path of the user's configuration, `$XDG_CONFIG_HOME/byoc/config.yaml`."""
+    return _get_base_folder("XDG_CONFIG_HOME", ".config") / "byoc" / "config.yaml"
+
+
+def _get_base_folder(variable: str, default: str) -> Path:
+    """Return a base directory; the specification says to ignore a variable that is not absolute.
+
+    Raises `InputError` when it is not set and there is no home folder.
+    """
+    named = Path(os.environ.get(variable, ""))
+    if named.is_absolute():
+        return named
+    try:
+        return Path.home() / default
+    except RuntimeError:
+        raise InputError(f"zoo: there is no home folder here; set {variable}") from None
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class ZooConfig(StrictModel):
+    """The configuration file. A folder is absolute, in the home folder (`~`), or beside the file."""
+
+    zoo: dict[Name, Annotated[str, StringConstraints(min_length=1)]] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """Every .onnx file below a folder, under the name that the configuration gives the folder."""
+
+    name: str
+    folder: Path
+    named_in: Path
+
+    def entries(self) -> tuple[ZooEntry, ...]:
+        """Return the files by name. Raises `InputError` when there is no such folder."""
+        return tuple(
+            ZooEntry(name, "your own", str(path), "not stated", "not stated")
+            for name, path in self._find_files().items()
+        )
+
+    def load(self, name: str) -> onnx.ModelProto:
+        """Return a model, external data loaded. Raises `InputError` when it is none."""
+        return _read_config(self.path(name))
+
+    def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
+        """Return an array for each input: floats around 0, integers 0, open dimensions of extent 1."""
+        graph = _read_config(self.path(name), weights=False).graph
+        filled = {tensor.name for tensor in graph.initializer}
+        return {v.name: _make_sample(v, seed) for v in graph.input if v.name not in filled}
+
+    def path(self, name: str) -> Path:
+        """Return the model's file, with external data in the same folder."""
+        files = self._find_files()
+        if name not in files:
+            raise InputError(f"zoo:{name}: {self.folder} holds no such model any more")
+        return files[name]
+
+    def _find_files(self) -> dict[str, Path]:
+        if not self.folder.is_dir():
+            raise InputError(f"{self.named_in}: zoo.{self.name}: there is no folder '{self.folder}'")
+        found = sorted(path for path in self.folder.rglob("*.onnx") if path.is_file())
+        below = ((path.relative_to(self.folder).with_suffix(""), path) for path in found)
+        return {f"{self.name}/{inner.as_posix()}": path for inner, path in below}
+
+
+def read_folders() -> tuple[ModelFolder, ...]:
+    """Return the folders that the configuration names; none when there is no configuration.
+
+    Raises `InputError`, naming the file, when it is wrong.
+    """
+    try:
+        file = get_config_file()
+    except InputError:  # no home, no configuration: that is no reason to refuse a light model
+        return ()
+    if not os.path.lexists(file):
+        return ()
+    named = read_yaml(file, ZooConfig).zoo
+    return tuple(
+        ModelFolder(name, _resolve_folder(file, path), file) for name, path in sorted(named.items())
+    )
+
+
+def _resolve_folder(file: Path, path: str) -> Path:
+    try:
+        return file.parent / Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"{file}: there is no home folder for '{path}'") from None
+
+
+def _read_config(path: Path, weights: bool = True) -> onnx.ModelProto:
+    try:
+        return onnx.load(path, load_external_data=weights)
+    except Exception as error:  # each of ONNX's formats fails in its own ways
+        raise InputError(f"{path}: not an ONNX model: {' '.join(str(error).split())}") from None
+
+
+def _make_sample(value: onnx.ValueInfoProto, seed: int) -> NDArray[Any]:
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or tensor.elem_type == onnx.TensorProto.STRING:
+        raise InputError(f"no sample input can be made for '{value.name}'")
+    shape = tuple(max(dim.dim_value, 1) for dim in tensor.shape.dim)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    if np.issubdtype(dtype, np.integer) or dtype == np.bool_:
+        return np.zeros(shape, dtype)
+    return draw_uniform(derive_seed(value.name, str(seed)), shape, UniformSpread(0.0, 3.0**0.5)).astype(
+        dtype
+    )

@@ -1,0 +1,258 @@
+"""Emit C for a region by emx-onnx-cgen.
+
+The emitted function takes pointers to the inputs, the large constants and the outputs. Large constants
+are arguments and not part of the source, because the bundle has them already, and writing them takes
+long (10 s and 4 GB for 240 MB).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from byoc.codegen import CompileError, Region, SingleNode, node_names, similarity_key, split_into_nodes
+from byoc.errors import (
+    YES,
+    ByocError,
+    MissingRuntimeError,
+    Verdict,
+    describe_error,
+    refuse,
+    shorten_text,
+)
+from byoc.model import list_node_captures, list_reads, read_type, walk_graphs
+
+Array = NDArray[np.generic]
+
+ENTRY = "region"
+_MISSING = (
+    "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'; "
+    "--codegen reference runs on onnxruntime instead)"
+)
+_MOST_INSIDE = 128  # bytes of a constant that is written into the source,
+_MOST_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what is emitted
+_MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
+_MOST_CHARACTERS = 300
+_PREFIX = "t_"
+# The emitted function returns early, without an error, if it gets no memory.
+FAILED = "region_failed"
+_STDLIB = "#include <stdlib.h>"
+_WATCHED = f"""{_STDLIB}
+
+static _Thread_local int region_without_memory;
+
+static void *region_malloc(size_t size) {{
+    void *memory = malloc(size);
+    region_without_memory |= memory == NULL;
+    return memory;
+}}
+
+#define malloc region_malloc
+"""
+_ASKED = f"""
+int {FAILED}(void) {{
+    int failed = region_without_memory;
+    region_without_memory = 0;
+    return failed;
+}}
+"""
+_ONE_AT_A_TIME = Lock()  # the compiler has state while it runs
+
+
+@dataclass(frozen=True, eq=False)
+class SeparatedRegion:
+    """A region in standard operators, with large constants and constant outputs separated.
+
+    `model` computes the outputs of nodes from the region's inputs and from `weights`, which are inputs
+    of it as well. `known` are outputs that are constants. Any other output of the region is an input of
+    it.
+    """
+
+    model: ModelProto
+    weights: Mapping[str, Array]
+    known: Mapping[str, Array]
+
+    @property
+    def made(self) -> list[str]:
+        """Names of the outputs that are computed."""
+        return [value.name for value in self.model.graph.output]
+
+
+def separate_region(region: Region) -> SeparatedRegion:
+    """Return a region in the form that emx-onnx-cgen takes.
+
+    Raises CompileError for unknown extents, with the nodes that read or write a tensor with one.
+    """
+    for value in (*region.inputs, *region.outputs):
+        if value.type.elements is None:
+            raise CompileError(
+                f"'{value.name}' is {value.type}: all extents must be known (--dim gives a model's)",
+                node_names(_open_nodes(region)),
+            )
+    model = _load_model(region)
+    graph = model.graph
+    used = {name for node in graph.node for name in list_reads(node)}
+    inner = {name for node in graph.node for name in list_node_captures(node)}
+    outputs = {value.name: value for value in graph.output}
+    made = {name for node in graph.node for name in node.output}
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    weights = {}
+    kept = []
+    for name, tensor in stored.items():
+        array = numpy_helper.to_array(tensor)
+        most = _MOST_INDICES if tensor.data_type == TensorProto.INT64 else _MOST_INSIDE
+        if name in used and name not in inner and array.nbytes > most:
+            weights[name] = array
+            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
+        elif name in used or name in inner:
+            kept.append(tensor)
+    known = {name: numpy_helper.to_array(stored[name]) for name in outputs if name in stored}
+    del graph.initializer[:], graph.output[:]
+    graph.initializer.extend(kept)
+    graph.output.extend(value for name, value in outputs.items() if name in made)
+    return SeparatedRegion(model, weights, known)
+
+
+def _open_nodes(region: Region) -> list[NodeProto]:
+    """Return the nodes that read or write a tensor with an unknown extent."""
+    graph = region.model.graph
+    known = {
+        value.name
+        for value in (*graph.input, *graph.output, *graph.value_info)
+        if (kind := read_type(value.type)) is not None and kind.elements is not None
+    }
+    known |= {"", *(tensor.name for tensor in graph.initializer)}
+    return [node for node in graph.node if not {*node.input, *node.output} <= known]
+
+
+def _load_model(region: Region, inline: bool = True) -> ModelProto:
+    """Return the model of a region, with constants folded if ONNX can evaluate them."""
+    try:
+        return region.load(fold=True, inline=inline)
+    except Exception:  # an operator's version that the reference implementation lacks, for one
+        return region.load(inline=inline)
+
+
+def _adapt_model(model: ModelProto) -> ModelProto:
+    """Return a copy of a model that works around faults of emx-onnx-cgen.
+
+    These are names of tensors that are functions or macros of C, and empty names at the end of a node's
+    inputs, as inlined composites have them.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for graph in walk_graphs(copy.graph):
+        for node in graph.node:
+            while node.input and not node.input[-1]:
+                node.input.pop()
+            node.input[:] = [name and _PREFIX + name for name in node.input]
+            node.output[:] = [name and _PREFIX + name for name in node.output]
+        for values in (graph.input, graph.output, graph.value_info, graph.initializer):
+            for value in values:
+                value.name = _PREFIX + value.name
+    return copy
+
+
+def emit_source(model: ModelProto) -> str:
+    """Return the C source of a model, with a function named `ENTRY`.
+
+    Raises CompileError with the message of emx-onnx-cgen, or with the first node at which it fails.
+    """
+    try:
+        return _emit_unchecked(model)
+    except Exception as error:  # it raises KeyError and others besides its own
+        raise CompileError(_explain_failure(model, error)) from None
+
+
+def check_nodes(model: ModelProto) -> list[Verdict]:
+    """Return for each node of a model whether C can be emitted for it alone."""
+    answers: dict[bytes, Verdict] = {}
+    verdicts = []
+    compiler()
+    for single in split_into_nodes(model):
+        key = similarity_key(single)
+        if key not in answers:
+            answers[key] = _check_node(single)
+        verdicts.append(answers[key])
+    return verdicts
+
+
+def _check_node(single: SingleNode) -> Verdict:
+    try:
+        _emit_unchecked(single.standard_model())
+    except Exception as error:  # as above
+        return refuse(_shorten_message(error))
+    return YES
+
+
+def refused_nodes(region: Region) -> list[str]:
+    """Return the nodes of a region for which C cannot be emitted alone; none if that is unknown."""
+    try:
+        model = _load_model(region, inline=False)
+        verdicts = check_nodes(model)
+    except ByocError:
+        return []
+    return node_names(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
+
+
+def _emit_unchecked(model: ModelProto) -> str:
+    with _ONE_AT_A_TIME:
+        source: str = compiler().compile(_adapt_model(model))
+    if _STDLIB not in source:
+        return source
+    return source.replace(_STDLIB, _WATCHED, 1) + _ASKED
+
+
+@cache
+def compiler() -> Any:
+    """Return the only compiler of this process, as reading its templates takes a second.
+
+    Raises MissingRuntimeError if emx-onnx-cgen is not installed.
+    """
+    try:
+        from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingRuntimeError(_MISSING) from None
+    return Compiler(
+        CompilerOptions(
+            model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
+        )
+    )
+
+
+def _explain_failure(model: ModelProto, error: Exception) -> str:
+    """Return a sentence on a failure; search for the node at fault unless it is a refusal."""
+    if isinstance(error, ByocError):
+        return str(error)
+    if _is_refusal(error):
+        return _shorten_message(error)
+    try:
+        for single in split_into_nodes(model):
+            try:
+                _emit_unchecked(single.model)
+            except Exception as own:  # as above
+                name = f"{single.node.op_type} ({single.node.name or single.node.output[0]})"
+                return f"emx-onnx-cgen refuses {name}: {_shorten_message(own)}"
+    except ByocError:
+        pass
+    return f"emx-onnx-cgen fails with {describe_error(error)}"
+
+
+def _is_refusal(error: Exception) -> bool:
+    return type(error).__module__.startswith("emx_onnx_cgen")
+
+
+def _shorten_message(error: Exception) -> str:
+    """Return its message, without the dump of the node and hints for its command line."""
+    if not _is_refusal(error):
+        return describe_error(error)
+    text = str(error)
+    for end in (" (while lowering", " (during ", " Hint:"):
+        text = text.partition(end)[0]
+    return f"emx-onnx-cgen: {shorten_text(text.rstrip('. '), _MOST_CHARACTERS)}"

@@ -1,0 +1,234 @@
+"""The weights of a program as bytes, tile after tile in the order of their loads.
+
+Emission of commands: tiles are loaded into the scratchpad, computed, and stored.
+
+Each layer is a sequence of steps, one for each tile. The loads of a step precede the stores of the step
+before it in the program, so they run while the machine computes.
+"""
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TypeVar
+
+import numpy as np
+
+from byoc.codegen import ResourceError
+
+from ..machine import Command, DType, Load, Memory, Operand, Store, to_multiplier
+from .boxes import AxisSpan
+from .layer_tensors import LayerTensor, dtype_of
+from .layers import Array, MachineLayer
+from .scheduling import AddressMap, TensorAddress
+from .tiling import LayerSlots, SlotNeed, TileBudget, Tiling, dense_operand, slot_tensors
+
+_ALIGNMENT = 16
+
+
+class WeightsImage:
+    """The content of the WEIGHTS memory under construction; equal tiles are stored once."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._parts: list[bytes] = []
+        self._places: dict[bytes, int] = {}
+        self._size = 0
+
+    def add(self, array: Array) -> int:
+        """Append the bytes of an array, and return the byte at which it begins."""
+        content = np.ascontiguousarray(array).tobytes()
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._places:
+            self._places[digest] = self._size
+            padding = -len(content) % _ALIGNMENT
+            self._parts += [content, bytes(padding)]
+            self._size += len(content) + padding
+        return self._places[digest]
+
+    def content(self) -> bytes:
+        """Return all bytes."""
+        return b"".join(self._parts)
+
+
+def conv_parameters(bias: Array, multipliers: Array) -> Array:
+    """Return the parameters of a CONV: biases, and for integers the mantissas and shifts."""
+    if not multipliers.size:
+        return bias.astype("<f4")
+    pairs = np.array([to_multiplier(float(each)) for each in multipliers], np.int64)
+    return np.concatenate([bias.astype(np.int64), pairs[:, 0], pairs[:, 1]]).astype("<i4")
+
+
+LayerT = TypeVar("LayerT", bound=MachineLayer)
+
+
+@dataclass
+class TileStep:
+    """The commands of one tile."""
+
+    loads: list[Load] = field(default_factory=list)
+    computes: list[Command] = field(default_factory=list)
+    stores: list[Command] = field(default_factory=list)
+
+
+def interleave_steps(steps: Iterable[TileStep]) -> Iterator[Command]:
+    """Yield the commands of steps, with each tile loaded before the previous tile is stored."""
+    stores: list[Command] = []
+    for step in steps:
+        yield from step.loads
+        yield from stores
+        yield from step.computes
+        stores = step.stores
+    yield from stores
+
+
+@dataclass(eq=False)
+class EmitterState:
+    """The state that the emitters of all layers share: addresses, weights so far, numbers of tiles."""
+
+    arena: AddressMap
+    weights: WeightsImage
+    budget: TileBudget
+    numbers: "count[int]"
+    scratchpad: int
+    near: Mapping[str, TensorAddress] = field(default_factory=dict)
+    """Tensors that are in the scratchpad while the current layer runs, by name of the storage."""
+    area: int = 0
+    """First byte of the scratchpad for the tiles of the current layer."""
+    _tilings: dict[tuple[int, int], Tiling | None] = field(default_factory=dict)
+    _packed: dict[Hashable, int] = field(default_factory=dict)
+
+    def find_tiling(
+        self,
+        find: Callable[[LayerT, int, TileBudget], Tiling | None],
+        number: int,
+        layer: LayerT,
+        rows: int,
+    ) -> Tiling:
+        """Return the tiling of so many rows of a layer, from `find` or from the calls before.
+
+        Raises ResourceError if there is none.
+        """
+        key = (number, rows)
+        if key not in self._tilings:
+            self._tilings[key] = find(layer, rows, self.budget)
+        return require_tiling(self._tilings[key], layer, self.budget)
+
+    def set_tiling(self, number: int, rows: int, tiling: Tiling | None) -> None:
+        """Set the tiling for so many rows of a layer."""
+        if tiling is not None:
+            self._tilings[number, rows] = tiling
+
+    def pack_constants(self, key: Hashable, array: Callable[[], Array]) -> int:
+        """Return the address of constants in WEIGHTS; they are added the first time."""
+        if key not in self._packed:
+            self._packed[key] = self.weights.add(array())
+        return self._packed[key]
+
+
+@dataclass(eq=False)
+class LayerEmission:
+    """The emission of one layer: its number, its slots, and the current step."""
+
+    machine: EmitterState
+    number: int
+    layer: MachineLayer
+    scratchpad: LayerSlots
+    step: TileStep = field(default_factory=TileStep)
+
+    def begin_step(self) -> TileStep:
+        """Begin the next step."""
+        self.step = TileStep()
+        return self.step
+
+    def load(
+        self, slot: str, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan
+    ) -> Operand:
+        """Return a tile with a box of a tensor, rows over all images; load it unless it is there."""
+        if self.is_near(tensor):
+            return self._near_operand(tensor, rows, cols, channels)
+        source = self.machine.arena.box_operand(tensor, rows, cols, channels)
+        return self.fetch(
+            slot, (tensor, rows, cols, channels), source, self.machine.arena.memory_of(tensor)
+        )
+
+    def constant(
+        self, slot: str, key: Hashable, array: Callable[[], Array], count: int, dtype: DType
+    ) -> Operand:
+        """Return a tile with `count` constants, which become weights; load it unless it is there."""
+        address = self.machine.pack_constants((self.number, slot, key), array)
+        source = dense_operand(1, address, (1, 1, count), dtype)
+        return self.fetch(slot, key, source, Memory.WEIGHTS)
+
+    def fetch(self, slot: str, key: Hashable, source: Operand, memory: Memory) -> Operand:
+        """Return a tile with a copy of `source`; load it unless it is there under that key."""
+        found = self.scratchpad.slots[slot].find(key)
+        if found is not None:
+            return found
+        extents = (source.rows, source.cols, source.channels)
+        tile = self.scratchpad.new_tile(slot, key, extents, source.dtype)
+        self.step.loads.append(Load(self.number, memory, source, tile))
+        return tile
+
+    def new_tile(self, slot: str, extents: tuple[int, int, int], dtype: DType) -> Operand:
+        """Return a new tile for a result."""
+        return self.scratchpad.new_tile(slot, object(), extents, dtype)
+
+    def result_operand(
+        self, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan
+    ) -> Operand:
+        """Return the operand for a box of the result: a new tile, or its place in the scratchpad."""
+        if self.is_near(tensor):
+            return self._near_operand(tensor, rows, cols, channels)
+        return self.new_tile("y", (rows.count, cols.count, channels.count), dtype_of(tensor))
+
+    def is_near(self, tensor: LayerTensor) -> bool:
+        """Whether a whole tensor is in the scratchpad."""
+        return tensor.storage_name in self.machine.near
+
+    def _near_operand(
+        self, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan
+    ) -> Operand:
+        return AddressMap(self.machine.near, {}).box_operand(tensor, rows, cols, channels)
+
+    def add_command(self, command: Command) -> None:
+        """Append a command that computes to the current step."""
+        self.step.computes.append(command)
+
+    def store(
+        self, tile: Operand, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan
+    ) -> None:
+        """Append the store of a tile to a box of a tensor, unless the tensor is in the scratchpad."""
+        if self.is_near(tensor):
+            return
+        target = self.machine.arena.box_operand(tensor, rows, cols, channels)
+        self.add_stores([Store(self.number, tile, target)])
+
+    def add_stores(self, stores: Iterable[Store]) -> None:
+        """Append stores; if tiles have only one place, they precede the loads of the next step."""
+        late = self.step.stores if self.scratchpad.doubled else self.step.computes
+        late.extend(stores)
+
+
+def begin_layer(
+    machine: EmitterState, number: int, layer: MachineLayer, needs: dict[str, SlotNeed], tiling: Tiling
+) -> LayerEmission:
+    """Return the emission of a layer, with slots for the tensors that are not in the scratchpad."""
+    near = {slot for slot, tensor in slot_tensors(layer).items() if tensor.storage_name in machine.near}
+    wanted = {slot: need for slot, need in needs.items() if slot not in near}
+    return LayerEmission(
+        machine, number, layer, LayerSlots(wanted, machine.numbers, tiling.doubled, machine.area)
+    )
+
+
+def require_tiling(tiling: Tiling | None, layer: MachineLayer, budget: TileBudget) -> Tiling:
+    """Return a tiling. Raises ResourceError if it is None."""
+    if tiling is None:
+        what = f"no tile of '{layer.y.name}' fits into a scratchpad of {budget.scratchpad} bytes"
+        raise ResourceError(what, layer.nodes)
+    return tiling
+
+
+def rows_over_images(rows: AxisSpan, image: int, height: int) -> AxisSpan:
+    """Convert rows of an image to rows counted over all images."""
+    return AxisSpan(image * height + rows.start, rows.count)

@@ -1,0 +1,220 @@
+"""Emit the commands of convolutions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from ..machine import ABSENT, Add, ConvFlags, DType, Operand, Pair, to_common_multipliers
+from ..machine import Conv as Convolve
+from .boxes import AxisSpan, ReceptiveField, receptive_field, split_images, split_span
+from .emission import (
+    EmitterState,
+    LayerEmission,
+    TileStep,
+    begin_layer,
+    conv_parameters,
+    rows_over_images,
+)
+from .layer_limits import residual_bits
+from .layer_tensors import LayerTensor
+from .layers import Array, ConvLayer
+from .tiling import Tiling, conv_slots, find_conv_tiling
+
+
+@dataclass(frozen=True)
+class _OutputArea:
+    """A box of rows and columns of the result, and its receptive field."""
+
+    image: int
+    rows: AxisSpan
+    cols: AxisSpan
+    field: ReceptiveField
+
+
+@dataclass(frozen=True)
+class _ChannelSplit:
+    """Output channels that are computed together, and the input channels of their groups."""
+
+    made: AxisSpan
+    read: AxisSpan
+    groups: int
+
+
+def emit_convolution(
+    machine: EmitterState, number: int, layer: ConvLayer, rows: AxisSpan
+) -> Iterator[TileStep]:
+    """Yield the steps that compute some rows of a convolution, counted over all images."""
+    tiling = machine.find_tiling(find_conv_tiling, number, layer, rows.count)
+    emitting = begin_layer(machine, number, layer, conv_slots(layer, tiling.tile), tiling)
+    areas, channels = list(_output_areas(layer, tiling, rows)), list(_channel_splits(layer, tiling))
+    pairs = (
+        ((area, each) for each, area in product(channels, areas))
+        if tiling.weights_outermost
+        else product(areas, channels)
+    )
+    for area, each in pairs:
+        yield from _emit_tile(emitting, layer, tiling, area, each)
+
+
+def _output_areas(layer: ConvLayer, tiling: Tiling, rows: AxisSpan) -> Iterator[_OutputArea]:
+    for image, inside in split_images(layer.y, rows):
+        for down in split_span(inside, tiling.tile.rows):
+            for right in split_span(AxisSpan(0, layer.y.width), tiling.tile.cols):
+                yield _OutputArea(
+                    image, down, right, receptive_field(layer.window, layer.x, down, right)
+                )
+
+
+def _channel_splits(layer: ConvLayer, tiling: Tiling) -> Iterator[_ChannelSplit]:
+    made, read = layer.y.channels // layer.groups, layer.x.channels // layer.groups
+    for groups in split_span(AxisSpan(0, layer.groups), tiling.tile.groups):
+        inputs = AxisSpan(groups.start * read, groups.count * read)
+        outputs = AxisSpan(groups.start * made, groups.count * made)
+        for part in split_span(outputs, tiling.tile.channels):
+            yield _ChannelSplit(part, inputs, groups.count)
+
+
+def _emit_tile(
+    emitting: LayerEmission, layer: ConvLayer, tiling: Tiling, area: _OutputArea, channels: _ChannelSplit
+) -> Iterator[TileStep]:
+    """Yield the steps of one tile: one for each part of the input channels."""
+    parts = list(split_span(channels.read, tiling.tile.inputs))
+    result = _ResultTile(emitting, layer, area, channels)
+    accumulator = ABSENT if len(parts) == 1 else result.new_tile("accumulator", _sum_dtype(layer))
+    for part in parts:
+        step = emitting.begin_step()
+        flags = ConvFlags.NONE
+        if part is parts[0]:
+            flags |= ConvFlags.FIRST
+        if part is parts[-1]:
+            flags |= ConvFlags.LAST
+        _add_convolution(result, part, flags, accumulator)
+        yield step
+
+
+def _sum_dtype(layer: ConvLayer) -> DType:
+    return DType.INT32 if layer.y.is_integer else DType.FLOAT32
+
+
+@dataclass(frozen=True, eq=False)
+class _ResultTile:
+    """The tile of the result that is being computed."""
+
+    emitting: LayerEmission
+    layer: ConvLayer
+    area: _OutputArea
+    channels: _ChannelSplit
+
+    @property
+    def rows(self) -> AxisSpan:
+        """The rows of the result, counted over all images."""
+        return rows_over_images(self.area.rows, self.area.image, self.layer.y.height)
+
+    def new_tile(self, slot: str, dtype: DType) -> Operand:
+        """Return a tile as large as the result's."""
+        extents = (self.area.rows.count, self.area.cols.count, self.channels.made.count)
+        return self.emitting.new_tile(slot, extents, dtype)
+
+    def load(self, slot: str, tensor: LayerTensor) -> Operand:
+        """Return a tile of a tensor of the same extents."""
+        return self.emitting.load(slot, tensor, self.rows, self.area.cols, self.channels.made)
+
+    def store(self, tile: Operand) -> None:
+        """Store the result."""
+        y = self.layer.y
+        self.emitting.store(tile, y, self.rows, self.area.cols, self.channels.made)
+
+
+def _add_convolution(
+    result: _ResultTile, part: AxisSpan, flags: ConvFlags, accumulator: Operand
+) -> None:
+    """Append the commands that convolve some input channels, and finish the tile with the last."""
+    emitting, layer, area = result.emitting, result.layer, result.area
+    field, y = area.field, layer.y
+    source = rows_over_images(field.rows, area.image, layer.x.height)
+    last = bool(flags & ConvFlags.LAST)
+    adds = last and layer.residual is not None
+    wide = adds and y.is_integer
+    command = Convolve(
+        layer=emitting.number,
+        flags=flags,
+        x=emitting.load("x", layer.x, source, field.cols, part),
+        weights=_load_weights(result, part),
+        parameters=_load_parameters(result),
+        accumulator=accumulator,
+        residual=_load_residual(result) if adds and not wide else ABSENT,
+        y=accumulator,  # of the same extents; replaced below where the result is written
+        kernel=Pair(*layer.window.kernel),
+        strides=Pair(*layer.window.strides),
+        dilations=Pair(*layer.window.dilations),
+        pads=field.pads,
+        groups=result.channels.groups,
+        x_zero=layer.x.zero,
+    )
+    if not last:
+        emitting.add_command(command)
+        return
+    made = emitting.result_operand(y, result.rows, area.cols, result.channels.made)
+    if wide:
+        sums = result.new_tile("wide", DType.INT32)
+        emitting.add_command(replace(command, y=sums))
+        emitting.add_command(_residual_command(result, sums, made))
+    else:
+        low, high = layer.clamp.quantize_limits(y)
+        emitting.add_command(replace(command, y=made, y_zero=y.zero, low=low, high=high))
+    result.store(made)
+
+
+def _load_weights(result: _ResultTile, part: AxisSpan) -> Operand:
+    """Return the weights of some output channels for some input channels."""
+    layer, channels = result.layer, result.channels
+    read = layer.x.channels // layer.groups
+    first = part.start % read
+    inputs = slice(first, first + part.count // channels.groups)
+    array = layer.weights[channels.made.start : channels.made.end, :, :, inputs]
+    dtype = DType.INT8 if layer.y.is_integer else DType.FLOAT32
+    key = (channels, part)
+    return result.emitting.constant("weights", key, lambda: array, array.size, dtype)
+
+
+def _load_parameters(result: _ResultTile) -> Operand:
+    """Return biases, and in integers the multipliers, of some output channels.
+
+    Where a residual is to be added, the multipliers make units that are finer than the result's.
+    """
+    layer, made = result.layer, result.channels.made
+    taken = slice(made.start, made.end)
+    finer = 2 ** residual_bits(layer) if layer.residual is not None else 1
+
+    def array() -> Array:
+        return conv_parameters(layer.bias[taken], layer.multipliers[taken] * finer)
+
+    count = made.count * (3 if layer.y.is_integer else 1)
+    return result.emitting.constant("parameters", made, array, count, _sum_dtype(layer))
+
+
+def _load_residual(result: _ResultTile) -> Operand:
+    assert result.layer.residual is not None
+    return result.load("residual", result.layer.residual)
+
+
+def _residual_command(result: _ResultTile, sums: Operand, made: Operand) -> Add:
+    """Return the command that adds the residual to a result in finer units."""
+    layer, residual = result.layer, result.layer.residual
+    assert residual is not None
+    y = layer.y
+    mantissas = to_common_multipliers(2.0 ** -residual_bits(layer), residual.scale / y.scale)
+    low, high = layer.clamp.quantize_limits(y)
+    return Add(
+        layer=result.emitting.number,
+        a=sums,
+        b=_load_residual(result),
+        y=made,
+        b_zero=residual.zero,
+        y_zero=y.zero,
+        a_mantissa=mantissas[0],
+        b_mantissa=mantissas[1],
+        shift=mantissas[2],
+        low=low,
+        high=high,
+    )

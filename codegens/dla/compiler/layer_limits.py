@@ -1,0 +1,132 @@
+"""Limits of the machine's arithmetic, checked for each layer as it is lowered.
+
+A layer within the limits runs for all data: no sum overflows, and each factor is a multiplier.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from math import floor, log2, prod
+from typing import Any
+
+import numpy as np
+
+from byoc.codegen import CompileError
+from byoc.errors import InputError
+
+from ..machine import to_multiplier
+from .layer_tensors import LayerTensor, SlidingWindow
+from .layers import ActivationLayer, ConcatLayer, ConvLayer, EltwiseLayer, MachineLayer, PoolLayer
+
+_WORD = 31  # bits of an int32 without its sign
+_LONG = 63  # and of an int64
+_WIDE = 20  # the most fractional bits of a result before its residual is added
+_VALUES = 256  # of an int8 or uint8
+
+
+def check_limits(layer: MachineLayer) -> None:
+    """Raise CompileError, with the nodes of the layer, if the machine cannot compute it for all data."""
+    if not all(x.nbytes for x in layer.reads):
+        raise CompileError("it reads a tensor without elements, but its result has some", layer.nodes)
+    checks = _CHECKS.get(type(layer))
+    reason = next(checks(layer), None) if checks else None
+    if reason is not None:
+        raise CompileError(reason, layer.nodes)
+
+
+def residual_bits(layer: ConvLayer) -> int:
+    """Return the fractional bits of a result before its residual is added.
+
+    There are as many as an int32 has room for beside every value that a residual could bring back into
+    the 256 values of the result. So saturation to int32 changes no result.
+    """
+    return max(0, min(_WIDE, floor(_WORD - log2(_residual_reach(layer)))))
+
+
+def _residual_reach(layer: ConvLayer) -> float:
+    assert layer.residual is not None
+    return _VALUES * (1 + layer.residual.scale / layer.y.scale)
+
+
+def _check_conv(layer: ConvLayer) -> Iterator[str]:
+    yield from _check_windows(layer.window, layer.x, layer.y, dense=True)
+    if not layer.y.is_integer:
+        return
+    if layer.residual is not None and _residual_reach(layer) >= 2**_WORD:
+        yield f"its residual's scale is {layer.residual.scale / layer.y.scale:.3g} times its result's"
+    finer = 1 if layer.residual is None else 2 ** residual_bits(layer)
+    for factor in np.unique(layer.multipliers):
+        yield from _check_factor(float(factor) * finer)
+    least, most = _sum_limits(layer)
+    if least < -(2**_WORD) or most >= 2**_WORD:
+        yield f"its sums can be from {least} to {most}, and leave the range of int32"
+
+
+def _sum_limits(layer: ConvLayer) -> tuple[int, int]:
+    """Return the least and the greatest sum that an accumulator can reach, partial sums included.
+
+    Zero is in the range of the input, so no partial sum exceeds the limits of the whole.
+    """
+    info = np.iinfo(layer.x.dtype)
+    low, high = info.min - layer.x.zero, info.max - layer.x.zero
+    bias = layer.bias.astype(np.int64)
+    up = np.maximum(layer.weights, 0).sum(axis=(1, 2, 3), dtype=np.int64)
+    down = np.minimum(layer.weights, 0).sum(axis=(1, 2, 3), dtype=np.int64)
+    return int((bias + up * low + down * high).min()), int((bias + up * high + down * low).max())
+
+
+def _check_pool(layer: PoolLayer) -> Iterator[str]:
+    yield from _check_windows(layer.window, layer.x, layer.y, dense=False)
+    if not layer.y.is_integer:
+        return
+    factor = layer.x.scale / layer.y.scale
+    yield from _check_factor(factor)
+    mantissa, shift = to_multiplier(factor)
+    count = prod(layer.window.kernel)
+    if layer.average and (count << shift >= 2 ** (_LONG - 1) or count * _VALUES * mantissa >= 2**_LONG):
+        yield f"the mean of {count} numbers by a scale of {factor:.3g} needs more than 64 bits"
+
+
+def _check_eltwise(layer: EltwiseLayer) -> Iterator[str]:
+    a, b, y = layer.a, layer.b, layer.y
+    for x in (a, b):
+        if any(extent not in (1, made) for extent, made in zip(x.extents, y.extents, strict=True)):
+            yield "the machine has four axes, but only some of the axes that share one are broadcast"
+    if layer.multiplies:
+        yield from _check_factor(a.scale * b.scale / y.scale)
+    else:
+        yield from _check_factor(a.scale / y.scale)
+        yield from _check_factor(b.scale / y.scale)
+
+
+def _check_rescaling(layer: ActivationLayer | ConcatLayer) -> Iterator[str]:
+    if isinstance(layer, ConcatLayer) or layer.table is None:
+        for x in layer.reads:
+            yield from _check_factor(x.scale / layer.y.scale)
+
+
+def _check_factor(factor: float) -> Iterator[str]:
+    """Yield the reason if a factor cannot be a multiplier."""
+    try:
+        to_multiplier(factor)
+    except InputError as error:
+        yield str(error)
+
+
+def _check_windows(window: SlidingWindow, x: LayerTensor, y: LayerTensor, dense: bool) -> Iterator[str]:
+    """Yield the reason if a window reads nothing; if `dense`, gaps of dilation count as read."""
+    if min(window.pads) < 0:
+        yield "its pads are negative"
+    for axis, (size, made) in enumerate(zip((x.height, x.width), (y.height, y.width), strict=True)):
+        starts = np.arange(made)[:, None] * window.strides[axis] - window.pads[axis]
+        step = 1 if dense else window.dilations[axis]
+        reached = starts + np.arange(0, window.extent[axis], step)[None, :]
+        if not ((reached >= 0) & (reached < size)).any(axis=1).all():
+            yield "a window lies in the padding alone"
+
+
+_CHECKS: Mapping[type[MachineLayer], Callable[[Any], Iterator[str]]] = {
+    ConvLayer: _check_conv,
+    PoolLayer: _check_pool,
+    EltwiseLayer: _check_eltwise,
+    ActivationLayer: _check_rescaling,
+    ConcatLayer: _check_rescaling,
+}

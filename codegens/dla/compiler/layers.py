@@ -1,0 +1,184 @@
+"""The layers of a network, the intermediate representation between ONNX operations and commands.
+
+The operations of a region are lowered to layers once; scheduling, tiling and emission work on layers.
+The layout of images is NHWC, one image after the other; other tensors are rows of their last two axes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from ..machine import FunctionKind
+from .layer_tensors import Clamp, LayerTensor, SlidingWindow
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class MachineLayer:
+    """A layer that computes `y`; `name` is for people, `nodes` are nodes of the region."""
+
+    operation: ClassVar[str]
+
+    name: str
+    nodes: tuple[str, ...]
+    y: LayerTensor
+    clamp: Clamp = field(default=Clamp(), kw_only=True)
+
+    @property
+    def reads(self) -> tuple[LayerTensor, ...]:
+        """The activations that the layer reads."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class ConvLayer(MachineLayer):
+    """A convolution; a fully connected layer is a 1x1 convolution over rows of one pixel.
+
+    `weights` are [output channels][kernel rows][kernel columns][input channels of a group], float32, or
+    int8 with zero points 0. `bias` has one float32 for each output channel, or one int32 in units of
+    the accumulators. `multipliers` bring int32 accumulators to units of `y`, one for each output
+    channel; they are empty in float32. `residual` is added to the result before the clamp.
+    """
+
+    operation = "CONV"
+
+    x: LayerTensor
+    weights: Array
+    bias: Array
+    multipliers: Array
+    window: SlidingWindow
+    groups: int = 1
+    residual: LayerTensor | None = None
+
+    @property
+    def reads(self) -> tuple[LayerTensor, ...]:
+        """The input, and the residual if there is one."""
+        return (self.x,) if self.residual is None else (self.x, self.residual)
+
+
+@dataclass(frozen=True, eq=False)
+class PoolLayer(MachineLayer):
+    """The maximum or the mean of each window; with `counts_pads` the mean includes the padding."""
+
+    operation = "POOL"
+
+    x: LayerTensor
+    average: bool
+    window: SlidingWindow
+    counts_pads: bool = False
+
+    @property
+    def reads(self) -> tuple[LayerTensor, ...]:
+        """The input."""
+        return (self.x,)
+
+
+@dataclass(frozen=True, eq=False)
+class EltwiseLayer(MachineLayer):
+    """The sum or product of two tensors; an extent of 1 is broadcast to that of the result."""
+
+    operation = "ELTWISE"
+
+    a: LayerTensor
+    b: LayerTensor
+    multiplies: bool
+
+    @property
+    def reads(self) -> tuple[LayerTensor, ...]:
+        """Both operands."""
+        return (self.a, self.b)
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationLayer(MachineLayer):
+    """A function of each element: a `table` in integers, a `function` of the machine in float32.
+
+    With neither it is a copy, clamped and converted to the scale of `y`.
+    """
+
+    operation = "ACTIVATION"
+
+    x: LayerTensor
+    table: Array | None = None
+    function: FunctionKind | None = None
+    parameters: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def reads(self) -> tuple[LayerTensor, ...]:
+        """The input."""
+        return (self.x,)
+
+
+@dataclass(frozen=True, eq=False)
+class ConcatLayer(MachineLayer):
+    """A concatenation along an axis of `extents`: 0 images, 1 rows, 2 columns, 3 channels."""
+
+    operation = "CONCAT"
+
+    parts: tuple[LayerTensor, ...]
+    axis: int
+
+    @property
+    def reads(self) -> tuple[LayerTensor, ...]:
+        """The parts."""
+        return self.parts
+
+
+@dataclass(frozen=True, eq=False)
+class MoveLayer(MachineLayer):
+    """The conversion of images between ONNX's order of axes (NCHW) and that of the machine (NHWC).
+
+    With `to_image` it converts from NCHW, where each image is one row, to NHWC; without, from NHWC to
+    NCHW. `image` has images, height, width and channels.
+    """
+
+    operation = "MOVE"
+
+    x: LayerTensor
+    image: tuple[int, int, int, int]
+    to_image: bool
+
+    @property
+    def reads(self) -> tuple[LayerTensor, ...]:
+        """The source."""
+        return (self.x,)
+
+
+@dataclass(frozen=True, eq=False)
+class RestackLayer(MachineLayer):
+    """The same bytes as another number of rows: a view that must be copied."""
+
+    operation = "RESTACK"
+
+    x: LayerTensor
+
+    @property
+    def reads(self) -> tuple[LayerTensor, ...]:
+        """The source."""
+        return (self.x,)
+
+
+@dataclass(frozen=True)
+class BoundaryPort:
+    """An input or output of the region: its name, dtype and shape on the host, and its tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    tensor: LayerTensor
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNetwork:
+    """A region as layers in topological order.
+
+    `constants` are constant operands other than weights, by name, in the layout of memory.
+    """
+
+    layers: Sequence[MachineLayer]
+    inputs: Sequence[BoundaryPort]
+    outputs: Sequence[BoundaryPort]
+    constants: Mapping[str, Array]

@@ -1,0 +1,194 @@
+"""Lower operators that work element by element: sums, products, clamps, functions.
+
+Lower pools.
+
+Lower operators that only move elements: views and concatenations.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from byoc.codegen import CompileError, Operation
+
+from ..machine import FunctionKind, build_table, evaluate_function
+from .layer_groups import LayerGroup
+from .layer_tensors import LayerTensor, SlidingWindow, dtype_of
+from .layers import ActivationLayer, Array, ConcatLayer, EltwiseLayer, PoolLayer
+from .lowering import NetworkBuilder
+from .output_shapes import window_of
+
+FUNCTIONS: dict[str, tuple[FunctionKind, tuple[float, float]]] = {
+    "Sigmoid": (FunctionKind.SIGMOID, (0.0, 0.0)),
+    "Tanh": (FunctionKind.TANH, (0.0, 0.0)),
+    "HardSigmoid": (FunctionKind.HARD_SIGMOID, (0.2, 0.5)),
+    "HardSwish": (FunctionKind.HARD_SWISH, (0.0, 0.0)),
+    "LeakyRelu": (FunctionKind.LEAKY_RELU, (0.01, 0.0)),
+    "Elu": (FunctionKind.ELU, (1.0, 0.0)),
+}
+"""ONNX operators that are a function of one variable, with the defaults of `alpha` and `beta`."""
+
+
+def lower_sum(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower an Add, or a Sum of any number of operands to additions one after another."""
+    names, rank = unit.main.inputs, len(lowering.shapes[unit.main.outputs[0]])
+    operands = [_broadcast_operand(lowering, unit, name, rank) for name in names]
+    y, clamp = lowering.result_tensor(unit), lowering.fused_clamp(unit)
+    if len(operands) == 1:
+        lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, operands[0], clamp=clamp))
+        return
+    if len(operands) > 2 and unit.quantize is not None:
+        raise CompileError("a quantized Sum must be of two operands", unit.nodes)
+    total = operands[0]
+    for number, other in enumerate(operands[1:-1], 1):
+        name = lowering.unused_name(f"{unit.output}/{number}")
+        pairs = zip(total.extents, other.extents, strict=True)
+        extents: Any = tuple(n if m == 1 else m for m, n in pairs)
+        interim = y.like(name, extents)
+        total = lowering.add_layer(
+            EltwiseLayer(name, unit.nodes, interim, total, other, multiplies=False)
+        )
+    last = operands[-1]
+    lowering.add_layer(
+        EltwiseLayer(unit.output, unit.nodes, y, total, last, multiplies=False, clamp=clamp)
+    )
+
+
+def lower_mul(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a Mul."""
+    rank = len(lowering.shapes[unit.main.outputs[0]])
+    a, b = (_broadcast_operand(lowering, unit, name, rank) for name in unit.main.inputs)
+    y, clamp = lowering.result_tensor(unit), lowering.fused_clamp(unit)
+    lowering.add_layer(EltwiseLayer(unit.output, unit.nodes, y, a, b, multiplies=True, clamp=clamp))
+
+
+def lower_clamp(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a Relu or Clip that is not fused."""
+    x, y = lowering.operand_tensor(unit, unit.main.inputs[0]), lowering.result_tensor(unit)
+    lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, clamp=lowering.fused_clamp(unit)))
+
+
+def lower_function(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a function to a table of 256 bytes in integers, to the machine's own in float32."""
+    x, y = lowering.operand_tensor(unit, unit.main.inputs[0]), lowering.result_tensor(unit)
+    kind, parameters = _machine_function(unit.main)
+    if not y.is_integer:
+        lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, None, kind, parameters))
+        return
+    lowering.add_layer(
+        ActivationLayer(unit.output, unit.nodes, y, x, _function_table(kind, parameters, x, y))
+    )
+
+
+def _broadcast_operand(lowering: NetworkBuilder, unit: LayerGroup, name: str, rank: int) -> LayerTensor:
+    """Return an operand as a tensor of the rank of the result."""
+    if lowering.reading.is_constant(name):
+        return lowering.constant_tensor(unit, name, rank)
+    x = lowering.operand_tensor(unit, name)
+    shape = lowering.shapes[name]
+    return lowering.reshape_tensor(x, shape, (1,) * (rank - len(shape)) + shape, unit.nodes)
+
+
+def _machine_function(operation: Operation) -> tuple[FunctionKind, tuple[float, float]]:
+    """Return the machine's function for an operator, with `alpha` and `beta`."""
+    kind, defaults = FUNCTIONS[operation.op]
+    attributes = operation.attributes
+    return kind, (attributes.get("alpha", defaults[0]), attributes.get("beta", defaults[1]))
+
+
+def _function_table(
+    kind: FunctionKind, parameters: tuple[float, float], x: LayerTensor, y: LayerTensor
+) -> Array:
+    """Return the table of a function between two quantized tensors, 256 uint8."""
+    return np.frombuffer(
+        build_table(
+            partial(evaluate_function, kind, alpha=parameters[0], beta=parameters[1]),
+            x.scale, x.zero, dtype_of(x), y.scale, y.zero, dtype_of(y),
+        ),
+        np.uint8,
+    )  # fmt: skip
+
+
+def lower_pool(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a MaxPool or AveragePool."""
+    attributes = unit.main.attributes
+    if attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        raise CompileError("auto_pad must be NOTSET", unit.nodes)
+    indices = unit.main.outputs[1:]
+    if any(lowering.is_read(name) for name in indices):
+        raise CompileError("the machine does not compute the indices of a MaxPool", unit.nodes)
+    kernel = attributes["kernel_shape"]
+    if len(kernel) != 2:
+        raise CompileError("a pool must be of an image of two dimensions", unit.nodes)
+    window = window_of(attributes, kernel)
+    _add_pool(
+        lowering, unit, unit.main.op == "AveragePool", window, bool(attributes.get("count_include_pad"))
+    )
+
+
+def lower_global_pool(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a GlobalAveragePool to a pool with a window as large as the image."""
+    shape = lowering.shapes[unit.main.inputs[0]]
+    if len(shape) != 4:
+        raise CompileError("a pool must be of an image of two dimensions", unit.nodes)
+    _add_pool(lowering, unit, True, SlidingWindow(kernel=shape[2:]), False)
+
+
+def _add_pool(
+    lowering: NetworkBuilder, unit: LayerGroup, average: bool, window: SlidingWindow, counts_pads: bool
+) -> None:
+    x, y = lowering.operand_tensor(unit, unit.main.inputs[0]), lowering.result_tensor(unit)
+    clamp = lowering.fused_clamp(unit)
+    lowering.add_layer(
+        PoolLayer(unit.output, unit.nodes, y, x, average, window, counts_pads, clamp=clamp)
+    )
+
+
+_IMAGE_AXES = (0, 3, 1, 2)  # of ONNX's N, C, H, W among images, rows, columns, channels
+
+
+def lower_reshape(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a Reshape, Flatten or Dropout to a view, unless bytes have to move or scales differ."""
+    if any(lowering.is_read(name) for name in unit.main.outputs[1:]):
+        raise CompileError(f"the machine does not compute the mask of a {unit.main.op}", unit.nodes)
+    name = unit.main.inputs[0]
+    x, y = lowering.operand_tensor(unit, name), lowering.result_tensor(unit)
+    view = lowering.reshape_tensor(x, lowering.shapes[name], lowering.shapes[unit.result], unit.nodes)
+    if (view.dtype, view.scale, view.zero) == (y.dtype, y.scale, y.zero):
+        lowering.tensors[unit.output] = view.view(unit.output)
+    else:
+        lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, view))
+
+
+def lower_concat(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a Concat."""
+    shape = lowering.shapes[unit.main.outputs[0]]
+    axis = unit.main.attributes["axis"] % len(shape)
+    parts = tuple(_concat_part(lowering, unit, name, len(shape)) for name in unit.main.inputs)
+    y = lowering.result_tensor(unit)
+    place = _extents_axis(axis, len(shape))
+    if place is None:
+        raise CompileError(
+            f"the machine has no Concat along axis {axis} of {len(shape)} axes", unit.nodes
+        )
+    parts = tuple(part for part in parts if part.nbytes)
+    clamp = lowering.fused_clamp(unit)
+    lowering.add_layer(ConcatLayer(unit.output, unit.nodes, y, parts, place, clamp=clamp))
+
+
+def _concat_part(lowering: NetworkBuilder, unit: LayerGroup, name: str, rank: int) -> LayerTensor:
+    if lowering.reading.is_constant(name):
+        return lowering.constant_tensor(unit, name, rank)
+    return lowering.operand_tensor(unit, name)
+
+
+def _extents_axis(axis: int, rank: int) -> int | None:
+    """Return the position of an ONNX axis among `extents`, None if it is only a part of one."""
+    if rank == 4:
+        return _IMAGE_AXES[axis]
+    if axis == rank - 1:
+        return 3
+    if axis == 0:
+        return 1
+    return 2 if rank == 3 else None

@@ -1,0 +1,105 @@
+"""Lowering of a region to layers by the function for each operator, and a check of single nodes."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+from onnx import NodeProto
+
+from byoc.codegen import CompileError, Region, read_region, similarity_key, split_into_nodes
+from byoc.errors import YES, Verdict, refuse
+from byoc.model import is_dequantize, is_quantize
+
+from .layer_groups import LayerGroup, group_operations
+from .layer_tensors import check_dtype
+from .layers import LayerNetwork
+from .lower_convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
+from .lower_others import (
+    FUNCTIONS,
+    lower_clamp,
+    lower_concat,
+    lower_function,
+    lower_global_pool,
+    lower_mul,
+    lower_pool,
+    lower_reshape,
+    lower_sum,
+)
+from .lowering import NetworkBuilder
+from .region_reading import RegionReading
+
+RULES: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
+    "Conv": lower_conv,
+    "Gemm": lower_gemm,
+    "MatMul": lower_matmul,
+    "BatchNormalization": lower_batch_normalization,
+    "MaxPool": lower_pool,
+    "AveragePool": lower_pool,
+    "GlobalAveragePool": lower_global_pool,
+    "Add": lower_sum,
+    "Sum": lower_sum,
+    "Mul": lower_mul,
+    "Relu": lower_clamp,
+    "Clip": lower_clamp,
+    **dict.fromkeys(FUNCTIONS, lower_function),
+    "Concat": lower_concat,
+    "Reshape": lower_reshape,
+    "Flatten": lower_reshape,
+    "Dropout": lower_reshape,
+}
+"""By operator of ONNX, the function that lowers a group that begins with it."""
+
+
+def lower_region(region: Region) -> LayerNetwork:
+    """Lower a region to a network of layers.
+
+    Raises CompileError for what the machine cannot do, with the nodes at fault.
+    """
+    reading = RegionReading(region)
+    for contract in (*region.inputs, *region.outputs):
+        check_dtype(contract.name, contract.type.dtype)
+    reading.check_shapes()
+    lowering = NetworkBuilder(reading)
+    parts = group_operations(reading)
+    unknown = [unit for unit in parts if unit.main.domain or unit.main.op not in RULES]
+    if unknown:
+        listed = ", ".join(dict.fromkeys(unit.main.op for unit in unknown))
+        raise CompileError(f"the machine has no {listed}", [n for unit in unknown for n in unit.nodes])
+    for unit in parts:
+        RULES[unit.main.op](lowering, unit)
+    outputs = [lowering.add_output(contract) for contract in region.outputs]
+    return LayerNetwork(lowering.layers, lowering.inputs, outputs, lowering.constants)
+
+
+def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
+    """Return for each node of a model's main graph whether it can be lowered, or why it cannot.
+
+    If the model cannot be lowered as a whole, each node is checked alone. DequantizeLinear and
+    QuantizeLinear are parts of the groups that they begin and end, and are not checked.
+    """
+    if _try_lowering(model):
+        return [YES] * len(model.graph.node)
+    known: dict[bytes, Verdict] = {}
+    verdicts = []
+    for single in split_into_nodes(model):
+        key = similarity_key(single)
+        if key not in known:
+            known[key] = YES if _is_quantization(single.node) else _try_lowering(single.standard_model())
+        verdicts.append(known[key])
+    return verdicts
+
+
+def _is_quantization(node: NodeProto) -> bool:
+    return is_dequantize(node) or is_quantize(node)
+
+
+def _try_lowering(model: onnx.ModelProto) -> Verdict:
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        try:
+            lower_region(read_region(path, "dla_0", "dla"))
+        except CompileError as error:
+            return refuse(str(error))
+    return YES

@@ -1,0 +1,133 @@
+"""Fixed-point arithmetic: a factor is a mantissa and a shift, and results are rounded once.
+
+A factor f is mantissa / 2**shift with the mantissa in [2**30, 2**31), so its relative error is at most
+2**-31 (Jacob et al. 2018, section 2.2, here with the rounding of ONNX's QuantizeLinear: half to even).
+
+Functions of one variable, and tables of 256 bytes for them between int8 or uint8 tensors.
+"""
+
+from collections.abc import Callable, Mapping
+from math import frexp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.errors import InputError
+
+from .instructions import FunctionKind
+from .operands import DType
+
+Integers = NDArray[np.int64]
+
+_BITS = 31
+MOST_SHIFT = 62
+"""The largest shift: a smaller factor takes every int32 to 0."""
+
+
+def to_multiplier(factor: float) -> tuple[int, int]:
+    """Return the mantissa and the shift of a factor; (0, 0) for one that takes every int32 to 0.
+
+    Raises InputError for a factor that is negative, not finite, or at least 2**31.
+    """
+    if not 0 <= factor < 2.0**_BITS:
+        raise InputError(f"a scale of {factor}: a multiplier is at least 0 and less than 2**{_BITS}")
+    fraction, exponent = frexp(factor)  # factor = fraction * 2**exponent, fraction in [0.5, 1)
+    mantissa, shift = round(fraction * 2**_BITS), _BITS - exponent
+    if mantissa == 2**_BITS:
+        mantissa, shift = mantissa // 2, shift - 1
+    if shift < 0:
+        raise InputError(f"a scale of {factor}: a multiplier is less than 2**{_BITS}")
+    return (mantissa, shift) if mantissa and shift <= MOST_SHIFT else (0, 0)
+
+
+def to_common_multipliers(one: float, other: float) -> tuple[int, int, int]:
+    """Return the mantissas of two factors and the shift of both, as ADD takes them.
+
+    The larger mantissa is as `multiplier` makes it; the other's error is at most 2**-(shift + 1).
+    Raises InputError as `multiplier` does.
+    """
+    _, shift = to_multiplier(max(one, other))
+    for factor in (one, other):
+        to_multiplier(factor)
+    return round(one * 2**shift), round(other * 2**shift), shift
+
+
+def round_half_even(numerator: Integers, denominator: Integers) -> Integers:
+    """Return numerator / denominator rounded to the nearest integer, halves to even.
+
+    The denominator is in [1, 2**62).
+    """
+    quotient, rest = np.divmod(numerator, denominator)
+    twice = 2 * rest
+    up = (twice > denominator) | ((twice == denominator) & (quotient & 1 == 1))
+    result: Integers = quotient + up
+    return result
+
+
+def shift_half_even(values: Integers, shift: Integers | int) -> Integers:
+    """Return values / 2**shift rounded to the nearest integer, halves to even; shift is in [0, 62]."""
+    quotient = values >> shift
+    one = np.int64(1) << shift
+    twice = (values & (one - 1)) << 1
+    up = (twice > one) | ((twice == one) & (quotient & 1 == 1))
+    result: Integers = quotient + up
+    return result
+
+
+def requantize(sums: Integers, mantissa: Integers | int, shift: Integers | int, zero: int) -> Integers:
+    """Return sums * mantissa / 2**shift, rounded, plus the zero point.
+
+    The product must fit into int64, as the product of an int32 and a mantissa always does.
+    """
+    return shift_half_even(sums.astype(np.int64) * mantissa, shift) + zero
+
+
+def saturate(
+    values: Integers, low: float, high: float, dtype: np.dtype[np.integer]
+) -> NDArray[np.integer]:
+    """Return values limited to [low, high] and to the range of a type, as that type."""
+    limits = np.iinfo(dtype)
+    return np.clip(values, max(low, limits.min), min(high, limits.max)).astype(dtype)
+
+
+Floats = NDArray[np.float32]
+
+
+_ZERO, _HALF, _ONE, _SIX = (np.float32(value) for value in (0, 0.5, 1, 6))
+_FORMULAS: Mapping[FunctionKind, Callable[[Floats, np.float32, np.float32], Floats]] = {
+    FunctionKind.SIGMOID: lambda x, a, b: _ONE / (_ONE + np.exp(-x)),
+    FunctionKind.TANH: lambda x, a, b: np.tanh(x),
+    FunctionKind.EXP: lambda x, a, b: np.exp(x),
+    FunctionKind.SQRT: lambda x, a, b: np.sqrt(x),
+    FunctionKind.HARD_SIGMOID: lambda x, a, b: np.clip(a * x + b, _ZERO, _ONE),
+    FunctionKind.HARD_SWISH: lambda x, a, b: x * np.clip(x / _SIX + _HALF, _ZERO, _ONE),
+    FunctionKind.LEAKY_RELU: lambda x, a, b: np.where(x < 0, a * x, x),
+    FunctionKind.ELU: lambda x, a, b: np.where(x < 0, a * (np.exp(np.minimum(x, _ZERO)) - _ONE), x),
+}
+
+
+def evaluate_function(kind: FunctionKind, x: Floats, alpha: float = 0.0, beta: float = 0.0) -> Floats:
+    """Apply a function to each element in float32, by the formula of ONNX's operator of that name."""
+    with np.errstate(over="ignore", invalid="ignore"):  # exp of large numbers, roots of negative ones
+        return _FORMULAS[kind](x, np.float32(alpha), np.float32(beta))
+
+
+def build_table(  # noqa: PLR0913, PLR0917 - a scale, a zero point and a type on either side
+    function: Callable[[Floats], Floats],
+    x_scale: float,
+    x_zero: int,
+    x_dtype: DType,
+    y_scale: float,
+    y_zero: int,
+    y_dtype: DType,
+) -> bytes:
+    """Return the table of a function for TABLE, equal to ONNX's operators between quantized tensors.
+
+    That is QuantizeLinear(function(DequantizeLinear(x))), all in float32, rounded half to even and
+    saturated. Byte i is the result for the x with the bits of i.
+    """
+    x = np.arange(256, dtype=np.uint8).view(x_dtype.array_type).astype(np.float32)
+    real = function((x - np.float32(x_zero)) * np.float32(x_scale))
+    limits = np.iinfo(y_dtype.array_type)
+    rounded = np.rint(real / np.float32(y_scale)) + np.float32(y_zero)
+    return bytes(np.clip(rounded, limits.min, limits.max).astype(y_dtype.array_type))

@@ -1,0 +1,258 @@
+"""`interface.json`: addresses of the inputs and outputs of a program, and for people its layers.
+
+The artifact of a compiled region: program, weights, and addresses of inputs and outputs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from byoc.boundary.contracts import TensorContract
+from byoc.codegen import (
+    Artifact,
+    Executor,
+    Region,
+    escape_line,
+    format_options,
+    parse_strict_json,
+    quote_name,
+)
+from byoc.errors import InputError
+from byoc.support import StrictModel
+
+from .compiler import BoundaryPort, CompiledRegion, DLAOptions, boundary_shape
+from .machine import VERSION, DType, MachineFigures, Operand, assemble, disassemble
+from .simulator import FaultError, SimulationError, Simulator, check_box, end_of
+
+INTERFACE = "interface.json"
+_Word = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class BoxEntry(StrictModel):
+    """A box of the arena; the fields are those of `Operand`."""
+
+    tensor: _Word
+    address: _Word
+    first_row: _Word
+    window: _Word
+    rows: _Word
+    cols: _Word
+    channels: _Word
+    row_pitch: _Word
+    pixel_pitch: _Word
+    channel_pitch: _Word
+    dtype: Literal["FLOAT32", "INT8", "UINT8"]
+
+    def operand(self) -> Operand:
+        """Return the box as commands have them."""
+        return Operand(**{**dict(self), "dtype": DType[self.dtype]})
+
+
+class SocketEntry(StrictModel):
+    """An input or output of a program: name, dtype and shape on the host, and its box of the arena.
+
+    A tensor without elements has no box, nor has an input that nothing reads.
+    """
+
+    name: str
+    dtype: Literal["float32", "int8", "uint8"]
+    shape: tuple[_Word, ...]
+    box: BoxEntry | None
+
+
+class LayerEntry(StrictModel):
+    """A layer, for people: its result, its operation, and the nodes of the region in it."""
+
+    name: str
+    operation: str
+    nodes: tuple[str, ...]
+
+
+class ProgramInterface(StrictModel):
+    """The content of the file."""
+
+    inputs: tuple[SocketEntry, ...]
+    outputs: tuple[SocketEntry, ...]
+    layers: tuple[LayerEntry, ...]
+
+
+@dataclass(frozen=True)
+class Socket:
+    """An input or output of a program that was loaded."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    box: Operand | None
+
+
+def make_box_entry(box: Operand) -> BoxEntry:
+    """Return a box as an entry of the file."""
+    return BoxEntry(**{**vars(box), "dtype": box.dtype.name})
+
+
+def read_interface(
+    content: bytes, region: Region, arena: int
+) -> tuple[Sequence[Socket], Sequence[Socket]]:
+    """Return the inputs and outputs of a region's program.
+
+    `arena` is the size of its arena in bytes. Raises InputError with the location in the file if it is
+    invalid, has inputs or outputs other than those of the region, or a box that cannot hold its tensor.
+    """
+    content_read = _parse_interface(content)
+    inputs = _check_sockets("inputs", content_read.inputs, region.inputs, arena)
+    outputs = _check_sockets("outputs", content_read.outputs, region.outputs, arena)
+    for number, socket in enumerate(outputs):
+        if socket.box is None and 0 not in socket.shape:
+            raise _location_error(
+                f"outputs.{number}.box", f"{quote_name(socket.name)} has no address in the arena"
+            )
+    return inputs, outputs
+
+
+def _parse_interface(content: bytes) -> ProgramInterface:
+    try:
+        parse_strict_json(content)  # refuses duplicate keys and NaN
+        return ProgramInterface.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _location_error(escape_line(".".join(map(str, first["loc"]))), first["msg"]) from None
+    except ValueError as error:
+        raise InputError(f"{INTERFACE}: {error}") from None
+
+
+def _check_sockets(
+    side: str, entries: Sequence[SocketEntry], contracts: Sequence[TensorContract], arena: int
+) -> Sequence[Socket]:
+    """Return the inputs or outputs of the file, checked against contracts and boxes."""
+    if len(entries) != len(contracts):
+        raise _location_error(side, f"there are {len(entries)}, but the region has {len(contracts)}")
+    sockets = []
+    for number, (each, contract) in enumerate(zip(entries, contracts, strict=True)):
+        location = f"{side}.{number}"
+        stated = (each.name, each.dtype, each.shape)
+        expected = (contract.name, contract.type.dtype, boundary_shape(contract))
+        if stated != expected:
+            raise _location_error(
+                location, f"{_format_socket(*stated)}, but the region has {_format_socket(*expected)}"
+            )
+        box = None if each.box is None else each.box.operand()
+        if box is not None:
+            _check_box(f"{location}.box", each, box, arena)
+        sockets.append(Socket(each.name, each.dtype, each.shape, box))
+    return sockets
+
+
+def _check_box(location: str, each: SocketEntry, box: Operand, arena: int) -> None:
+    """Raise InputError if a box is outside the arena, or differs from its tensor in type or size."""
+    if box.dtype.name.lower() != each.dtype or box.rows * box.cols * box.channels != prod(each.shape):
+        extents = f"{box.dtype.name.lower()} of {box.rows} x {box.cols} x {box.channels}"
+        raise _location_error(
+            location, f"{extents}, for {_format_socket(each.name, each.dtype, each.shape)}"
+        )
+    try:
+        check_box(each.name, box)
+    except FaultError as fault:
+        raise _location_error(location, str(fault)) from None
+    if end_of(box) > arena:
+        raise _location_error(
+            location, f"it ends at byte {end_of(box)}, but the arena has {arena} bytes"
+        )
+
+
+def _format_socket(name: str, dtype: str, shape: object) -> str:
+    return f"{quote_name(name)} {dtype} {shape}"
+
+
+def _location_error(location: str, reason: str) -> InputError:
+    return InputError(f"{INTERFACE}: {location}: {reason}" if location else f"{INTERFACE}: {reason}")
+
+
+Array = NDArray[Any]
+
+PROGRAM = "program.bin"
+WEIGHTS = "weights.bin"
+ISA = "isa"
+"""Metadata key of the version of the instruction set."""
+
+
+def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
+    """Return a compiled region as an artifact, with its figures as metadata."""
+    statistics = built.statistics
+    network = built.network
+    interface = ProgramInterface(
+        inputs=tuple(_socket_entry(built, port) for port in network.inputs),
+        outputs=tuple(_socket_entry(built, port) for port in network.outputs),
+        layers=tuple(
+            LayerEntry(name=layer.y.name, operation=layer.operation, nodes=tuple(layer.nodes))
+            for layer in network.layers
+        ),
+    )
+    metadata = {
+        **format_options(options),
+        ISA: str(VERSION),
+        "arena": str(built.schedule.size),
+        "arena_bound": str(built.schedule.bound),
+        "weights": str(len(built.weights)),
+        "layers": str(len(built.network.layers)),
+        "cycles": str(statistics.cycles),
+        "seconds": f"{statistics.seconds:.9f}",
+        "bytes_loaded": str(statistics.total("loaded")),
+        "bytes_stored": str(statistics.total("stored")),
+    }
+    files = {
+        PROGRAM: assemble(built.program),
+        WEIGHTS: built.weights,
+        INTERFACE: interface.model_dump_json(indent=1).encode(),
+    }
+    return Artifact(files, metadata)
+
+
+def make_executor(region: Region, artifact: Artifact, figures: MachineFigures) -> Executor:
+    """Return a function that runs an artifact on the simulator; the region's model is not used.
+
+    Raises InputError naming the file if a file is missing or invalid, or if its inputs and outputs are
+    not those of the region.
+    """
+    missing = sorted({PROGRAM, WEIGHTS, INTERFACE} - set(artifact.files))
+    if missing:
+        raise InputError(f"the artifact has no {missing[0]}")
+    try:
+        program = disassemble(artifact.files[PROGRAM])
+        simulator = Simulator(program, artifact.files[WEIGHTS], figures)
+    except (InputError, SimulationError) as error:
+        raise InputError(f"{PROGRAM}: {error}") from None
+    inputs, outputs = read_interface(artifact.files[INTERFACE], region, program.arena)
+    boxes = [socket.box for socket in outputs if socket.box is not None]
+
+    def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
+        placed = [(s.box, _to_rows(given[s.name], s)) for s in inputs if s.box is not None]
+        made = iter(simulator.run(placed, boxes).outputs)
+        return {
+            s.name: np.zeros(s.shape, s.dtype) if s.box is None else next(made).reshape(s.shape)
+            for s in outputs
+        }
+
+    return run
+
+
+def _to_rows(values: Array, socket: Socket) -> Array:
+    """Return an input as an array [rows, cols, channels] of its box. Raises InputError for its shape."""
+    box = socket.box
+    assert box is not None
+    if values.shape != socket.shape:
+        raise InputError(
+            f"'{socket.name}' has shape {values.shape}, but was compiled for {socket.shape}"
+        )
+    return np.ascontiguousarray(values).reshape(box.rows, box.cols, box.channels)
+
+
+def _socket_entry(built: CompiledRegion, port: BoundaryPort) -> SocketEntry:
+    placed = port.tensor.storage_name in built.arena.addresses and port.tensor.nbytes
+    box = make_box_entry(built.arena.whole_operand(port.tensor)) if placed else None
+    return SocketEntry(name=port.name, dtype=port.dtype, shape=port.shape, box=box)

@@ -1,0 +1,78 @@
+"""Check nodes one by one with OpenVINO, in another process because a model may crash it."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+
+from byoc.codegen import (
+    CompileError,
+    Region,
+    format_options,
+    node_names,
+    similarity_key,
+    split_into_nodes,
+)
+from byoc.errors import YES, ByocError, Verdict, refuse
+
+from .openvino_device import openvino_core, save_region
+from .openvino_options import OpenVINOOptions
+
+_PATIENCE = 600.0  # seconds for all nodes
+_CRASHED = "OpenVINO crashes"
+
+
+def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
+    """Return for each node of a model's graph whether OpenVINO's CPU plug-in reads and compiles it."""
+    openvino_core()  # raise here if it is not installed
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        numbers: dict[bytes, int] = {}
+        order = []
+        for single in split_into_nodes(model):
+            key = similarity_key(single)
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                path = Path(folder) / f"{numbers[key]}.onnx"
+                path.write_bytes(single.standard_model().SerializeToString())
+            order.append(numbers[key])
+        answers = _compile_files(folder, len(numbers), OpenVINOOptions(threads=1))
+    return [answers[number] for number in order]
+
+
+def refused_nodes(region: Region) -> list[str]:
+    """Return the nodes of a region that OpenVINO does not compile alone; none if that is unknown."""
+    try:
+        model = region.load()
+        verdicts = check_nodes(model)
+    except ByocError:
+        return []
+    return node_names(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
+
+
+def compiles_safely(region: Region, options: OpenVINOOptions) -> bool:
+    """Return whether OpenVINO compiles a region, or refuses it, without crashing."""
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        save_region(region, Path(folder) / "0.onnx")
+        (verdict,) = _compile_files(folder, 1, options)
+    return not str(verdict).startswith(_CRASHED)
+
+
+def _compile_files(folder: str, count: int, options: OpenVINOOptions) -> list[Verdict]:
+    """Return the verdicts on the files in a folder; restart a process that crashes."""
+    answers: list[Verdict] = []
+    while len(answers) < count:
+        given = json.dumps(format_options(options))
+        command = [sys.executable, "-m", f"{__package__}.answer", folder, str(len(answers)), given]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"OpenVINO gave no answer in {_PATIENCE:g} s") from None
+        reasons = [json.loads(line) for line in ran.stdout.splitlines()]
+        answers += [refuse(why) if why else YES for why in reasons]
+        if len(answers) < count:
+            answers.append(refuse(f"{_CRASHED}: its process ended with {ran.returncode}"))
+    return answers
