@@ -104,7 +104,7 @@ def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
             inlined = None if flat is None else flat.index
             reports[part] = plan_report(index, loaded.source, asked, groups, inlined)
         if method == STRIPED and not any(report.striped for report in reports.values()):
-            why = next(report.unstriped for report in reports.values())
+            why = next(report.striping_refusal for report in reports.values())
             raise InputError(f"{model}: {why}")
         if picture_file is not None:
             _write_pictures(picture_file, reports, method == STRIPED)

@@ -4,7 +4,7 @@ A codegen is a class with a `name` and one method, `compile`, registered under t
 `byoc.codegens`. Each further ability is a Protocol of this module that the class satisfies.
 """
 
-from byoc.boundary.contracts._tensor_contract import TensorContract
+from byoc.boundary.contracts import TensorContract
 from byoc.codegen._calling import (
     ArtifactError,
     compile_region,
@@ -60,6 +60,7 @@ from byoc.codegen._untrusted import (
 __all__ = [
     "ABILITIES",
     "API_VERSION",
+    "SIZE_UNITS",
     "Arena",
     "ArenaSlot",
     "Artifact",
@@ -83,7 +84,6 @@ __all__ = [
     "RefusedError",
     "Region",
     "ResourceError",
-    "SIZE_UNITS",
     "SingleNode",
     "Stamped",
     "TensorContract",

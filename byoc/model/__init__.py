@@ -65,6 +65,8 @@ from byoc.model._outline import (
     outline,
 )
 from byoc.model._quantized_tensors import (
+    CLAMP_OPERATORS,
+    VIEW_OPERATORS,
     TensorQuantization,
     get_input_quantization,
     get_output_quantization,

@@ -22,6 +22,18 @@ from byoc.model._walk import copy_without
 _Copies = dict[int, list[NodeProto]]
 _Renamings = dict[int, dict[str, str]]
 
+VIEW_OPERATORS = frozenset(
+    [
+        *("MaxPool", "GlobalMaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
+        *("Identity", "Dropout", "Slice", "Split", "DepthToSpace", "SpaceToDepth", "Expand", "Tile"),
+        *("Gather", "Concat"),
+    ]
+)
+"""Operators whose outputs hold values of their inputs: one scale is exact for both."""
+
+CLAMP_OPERATORS = frozenset({"Relu", "Clip"})
+"""Operators that only clamp: behind another operator of one unit they have the scale of their input."""
+
 _FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _QDQ_DOMAINS = ("", "ai.onnx", "com.microsoft")
 

@@ -31,7 +31,7 @@ from byoc.patterns._pattern import Pattern
 from byoc.patterns._qdq_groups import form_qdq_groups
 from byoc.patterns._unit import NodeGroup, Unit
 
-__all__ = ["Unit", "find_composites", "group_units", "group_matches"]
+__all__ = ["Unit", "find_composites", "group_matches", "group_units"]
 
 
 T = TypeVar("T", bound=NodeGroup)

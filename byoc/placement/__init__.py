@@ -9,10 +9,11 @@ from byoc.placement._benchmark_instance import PlacementInstance, read_instance
 from byoc.placement._canonical_order import order_canonically, restore_order
 from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate
 from byoc.placement._problem import UNLIMITED, Bools, Fusion, Problem
-from byoc.placement._solve import find_violation, normalize_placement, run_strategy
+from byoc.placement._solve import find_violation, normalize_placement, run_strategy, solve_problem
 from byoc.placement._strategy import Placement, Strategy, describe_ignored, strategy_display_name
 
 __all__ = [
+    "UNLIMITED",
     "Bools",
     "Cost",
     "Fusion",
@@ -20,7 +21,6 @@ __all__ = [
     "PlacementInstance",
     "Problem",
     "Strategy",
-    "UNLIMITED",
     "count_transferred_bytes",
     "describe_ignored",
     "evaluate",
@@ -30,5 +30,6 @@ __all__ = [
     "read_instance",
     "restore_order",
     "run_strategy",
+    "solve_problem",
     "strategy_display_name",
 ]

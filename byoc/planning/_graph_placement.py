@@ -8,8 +8,8 @@ import numpy as np
 
 from byoc.costs import AlternativeComposite, GraphProblem, can_partition_bodies, count_trips
 from byoc.model import GraphIndex, find_boundary, make_body_path
-from byoc.patterns import JointUnit, Unit
-from byoc.placement import Placement, evaluate
+from byoc.patterns import JointUnit, NodeGroup, Unit
+from byoc.placement import Placement, evaluate, solve_problem
 from byoc.planning._graph_problem import GraphToPlace, PlacementProblems
 from byoc.planning._graph_units import GraphUnits
 from byoc.planning._memory_fit import (
@@ -22,7 +22,6 @@ from byoc.planning._memory_fit import (
 from byoc.planning._plan_data import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import PlanSettings
 from byoc.planning._saved_placement import PinnedNodes
-from byoc.planning._strategy_run import name_units, run_strategy
 
 
 def plan_graphs(
@@ -94,7 +93,7 @@ def place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes |
     while isinstance(found, Constraints):
         posed = problems.build(found)
         problem, fusions = problems.restrict(posed, found)
-        placement = run_strategy(settings.strategy, problem, names)
+        placement = solve_problem(problem, settings.strategy, names)
         placement = replace(placement, fusions=tuple(fusions[n] for n in placement.fusions))
         found = search.send((placement, posed.problem))
     return _make_graph_plan(graph, problems, found)
@@ -197,3 +196,12 @@ def _region_units(
         elif row == fused[row].rows[0]:
             members.append(fused[row].unit)
     return tuple(members)
+
+
+def name_units(index: GraphIndex, units: Sequence[NodeGroup]) -> list[str]:
+    """Return a distinct name for each unit that does not depend on the order of the nodes."""
+    names = []
+    for unit in units:
+        made = (name for node in reversed(unit.nodes) for name in index.nodes[node].output if name)
+        names.append(next(made, f"\0{unit.nodes[0]}"))  # no tensor is called so
+    return names

@@ -7,10 +7,10 @@ import numpy as np
 
 from byoc.errors import ByocError
 from byoc.model import is_inserted
-from byoc.placement import Problem, Strategy
+from byoc.placement import Problem, Strategy, solve_problem
 from byoc.placement.strategies import LaunchAware
+from byoc.planning._graph_placement import name_units
 from byoc.planning._plan_data import GraphPlan, WhatIf
-from byoc.planning._strategy_run import name_units, run_strategy
 from byoc.rules import get_operator_name
 
 _MOST_TRIED = 24
@@ -37,13 +37,13 @@ def estimate_gains(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]
     if not candidates:
         return []
     try:
-        base = run_strategy(strategy, problem, names)
+        base = solve_problem(problem, strategy, names)
     except ByocError:
         return []
     found = []
     for (device, operator, reason, rows), _ in candidates:
         try:
-            placement = run_strategy(strategy, _allow_units(plan, rows, device), names)
+            placement = solve_problem(_allow_units(plan, rows, device), strategy, names)
         except ByocError:
             continue
         gain = base.cost.total - placement.cost.total

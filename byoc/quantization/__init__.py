@@ -2,7 +2,6 @@
 
 from byoc.quantization._accuracy_budget import Budget, read_budget, search_float_units
 from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
-from byoc.quantization._arithmetic import CLAMPS, VIEWS
 from byoc.quantization._calibrate import DEFAULT_METHOD, calibrate
 from byoc.quantization._image_inputs import Preprocessing
 from byoc.quantization._precision import (

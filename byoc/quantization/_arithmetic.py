@@ -23,18 +23,6 @@ from onnx.reference import ReferenceEvaluator
 from byoc.model import GraphIndex, get_stated_attributes, is_onnx, read_array
 from byoc.quantization._ranges import DTYPES
 
-VIEWS = frozenset(
-    [
-        *("MaxPool", "GlobalMaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
-        *("Identity", "Dropout", "Slice", "Split", "DepthToSpace", "SpaceToDepth", "Expand", "Tile"),
-        *("Gather", "Concat"),
-    ]
-)
-"""What comes out of these went in: one scale is exact, and another one costs accuracy and time."""
-
-CLAMPS = frozenset({"Relu", "Clip"})
-"""Behind another operator in one unit these only clamp: they have the scale of what they read."""
-
 OPERANDS = frozenset(
     [
         *("Conv", "ConvTranspose", "Gemm", "MatMul", "Concat", "PRelu"),

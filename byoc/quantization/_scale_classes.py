@@ -13,10 +13,8 @@ from onnx import NodeProto
 from scipy.cluster.hierarchy import DisjointSet
 
 from byoc.errors import InputError
-from byoc.model import GraphIndex, is_onnx, may_be_float
+from byoc.model import CLAMP_OPERATORS, VIEW_OPERATORS, GraphIndex, is_onnx, may_be_float
 from byoc.quantization._arithmetic import (
-    CLAMPS,
-    VIEWS,
     QuantizationParams,
     ScaleRequirement,
     compute_params,
@@ -52,7 +50,7 @@ def _tensors_of_one_scale(
         yield from floats
     elif not is_onnx(node):
         return
-    elif node.op_type in VIEWS or (node.op_type in CLAMPS and node.input[0] in inner):
+    elif node.op_type in VIEW_OPERATORS or (node.op_type in CLAMP_OPERATORS and node.input[0] in inner):
         yield node.input[0]
         yield from (name for name in node.output if name in floats)
 

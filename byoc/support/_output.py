@@ -1,15 +1,11 @@
 """Writing files atomically: a file is replaced as a whole, or stays as it was.
 
 Links are followed. Devices, pipes and sockets are refused: replacing one would remove it.
-
-Keeping a solver's output off stdout.
 """
 
-import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -64,25 +60,3 @@ def _explain_unwritable(path: Path) -> str:
     if path.is_symlink():
         return "it is a link to nothing"
     return "" if path.parent.is_dir() else f"there is no folder '{path.parent}'"
-
-
-@contextmanager
-def redirect_stdout_to_stderr() -> Iterator[None]:
-    """Redirect the file descriptor of stdout to stderr.
-
-    HiGHS prints there at times, whatever its options, and a program may be reading JSON from it.
-    """
-    try:
-        flush = ctypes.CDLL(None).fflush
-        kept = os.dup(1)
-    except (OSError, AttributeError, TypeError):  # no such library or descriptor on this system
-        yield
-        return
-    try:
-        flush(None)
-        os.dup2(2, 1)
-        yield
-    finally:
-        flush(None)
-        os.dup2(kept, 1)
-        os.close(kept)

@@ -10,7 +10,7 @@ __all__ = ["Claims", "CodegenConformance"]
 
 
 try:
-    import pytest as _pytest  # noqa: F401
+    import pytest as _pytest
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
         "byoc.testing needs pytest, which is not installed (pip install pytest)"

@@ -23,7 +23,7 @@ from byoc.verification._region_verification import (
 from byoc.verification._tensor_comparison import Verification, compare_tensors, measure_accuracy
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 
-__all__ = ["VerificationModels", "NotVerifiableError", "make_inputs", "run_plain", "verify_bundle"]
+__all__ = ["NotVerifiableError", "VerificationModels", "make_inputs", "run_plain", "verify_bundle"]
 
 
 _MOST_SHOWN = 80

@@ -14,16 +14,24 @@ from byoc.boundary.contracts import is_dequantize
 from byoc.bundle import Bundle
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
-from byoc.model import GraphIndex, Model, copy_without, is_onnx, prepare_model, walk_graphs
+from byoc.model import (
+    CLAMP_OPERATORS,
+    VIEW_OPERATORS,
+    GraphIndex,
+    Model,
+    copy_without,
+    is_onnx,
+    prepare_model,
+    walk_graphs,
+)
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.quantization import CLAMPS, VIEWS
 from byoc.runtime import data_inputs, load_bundle, load_executors, model_samples
 from byoc.verification._tensor_comparison import OutputError, RegionError, compare_tensors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 
 # Operators whose first output is quantized.
 _QUANTIZING_OPERATORS = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
-_MOVING_OPERATORS = VIEWS | CLAMPS | {"Pad"}
+_MOVING_OPERATORS = VIEW_OPERATORS | CLAMP_OPERATORS | {"Pad"}
 
 
 def find_quantized_tensors(model: ModelProto) -> frozenset[str]:

@@ -17,8 +17,8 @@ from minimalloc import Instance, read_instance  # noqa: E402 - needs the path
 from byoc.memory.arena import (  # noqa: E402
     Compound,
     CompoundPart,
-    GreedyPacking,  # noqa: E402
-    search_offsets,  # noqa: E402
+    GreedyPacking,
+    search_offsets,
 )
 
 

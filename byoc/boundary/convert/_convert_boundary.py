@@ -59,7 +59,7 @@ def _layout_order(layout: TensorLayout) -> AxisOrder | None:
     return tuple(layout.plain_axes.index(axis) for axis in layout.axes)
 
 
-__all__ = ["RegionBoundary", "ConvertedModel", "BoundaryFormat", "convert_boundary"]
+__all__ = ["BoundaryFormat", "ConvertedModel", "RegionBoundary", "convert_boundary"]
 
 
 @dataclass(frozen=True)

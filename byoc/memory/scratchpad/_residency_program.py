@@ -17,7 +17,7 @@ from scipy.sparse import coo_array
 from byoc.memory.arena import Buffer
 from byoc.memory.scratchpad._access_schedule import AccessSchedule
 from byoc.memory.scratchpad._residency_choice import BufferResidency, ResidencyChoice
-from byoc.support import redirect_stdout_to_stderr
+from byoc.numerics import redirect_stdout_to_stderr
 
 # What the solver's tolerances may hide of a bound, in parts of the greatest common divisor of all costs.
 _HIDDEN = 1e-4

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from byoc.numerics import redirect_stdout_to_stderr
 from byoc.placement._problem import Bools, Floats, Ints
-from byoc.support import redirect_stdout_to_stderr
 
 # HiGHS stops at an absolute gap of 1e-6, which scipy cannot set. Costs scaled to this sum make it
 # 1e-13 of the possible gain.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from byoc.memory import stripes
 from byoc.memory.arena import ArenaProblem, ArenaStep, plan_buffers
-from byoc.memory.stripes import ALL_ROWS, SAME_ROW, OperandRows
+from byoc.memory.stripes import ALL_ROWS, SAME_ROW, LayerMode, OperandRows
 
 from ..machine import Memory, Operand
 from .boxes import AxisSpan
@@ -200,7 +200,7 @@ def _describe_layer(network: LayerNetwork, layer: MachineLayer) -> stripes.RowLa
     known = network.constants
     if rows is None:
         reads = tuple((name, ALL_ROWS) for name in dict.fromkeys(x.storage_name for x in layer.reads))
-        mode: stripes.problem.Mode = "whole"
+        mode: LayerMode = "whole"
     else:
         reads, mode = rows, "rows"
     reads = tuple(each for each in reads if each[0] not in known)

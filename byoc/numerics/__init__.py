@@ -1,0 +1,10 @@
+"""Numerical helpers that several rooms share: measures of accuracy, the solver of integer programs."""
+
+from byoc.numerics._accuracy_measures import (
+    compute_cosine,
+    compute_powers,
+    compute_same_class_share,
+    compute_signal_to_noise,
+    convert_to_db,
+)
+from byoc.numerics._solver_output import redirect_stdout_to_stderr
