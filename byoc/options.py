@@ -202,7 +202,7 @@ class Options(PlanOptions):
         default=NATIVE,
         metadata=declare(
             "what regions compute in, and what scales are concluded from.",
-            record=lambda precision: precision.asked,
+            record=lambda precision: precision.record,
         ),
     )
     verify: bool = field(

@@ -390,7 +390,7 @@ def test_a_broken_contract_is_a_defect_of_byoc(
     def broken(*arguments: object) -> Mapping[str, CheckedRegion]:
         raise ContractError("region dla_0: the host has 'a' as one thing, the region as another")
 
-    monkeypatch.setattr("byoc.bundle._writing.check_model", broken)
+    monkeypatch.setattr("byoc.bundle._writing.check_contracts", broken)
     onnx.save(parse(CHAIN), tmp_path / "m.onnx")
     arguments = ("--rules", VANILLA, "--strategy", "all-supported", "-o", tmp_path / "b")
     ran = byoc("partition", tmp_path / "m.onnx", *arguments)

