@@ -3,15 +3,14 @@
 It needs pytest and onnxruntime, which byoc itself does not require.
 """
 
-from byoc.testing._conformance import CodegenConformance
-from byoc.testing._conformance_kit import Claims
-
-__all__ = ["Claims", "CodegenConformance"]
-
-
 try:
-    import pytest as _pytest
+    import pytest as _pytest  # noqa: F401
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
         "byoc.testing needs pytest, which is not installed (pip install pytest)"
     ) from None
+
+from byoc.testing._conformance import CodegenConformance
+from byoc.testing._conformance_kit import Claims
+
+__all__ = ["Claims", "CodegenConformance"]

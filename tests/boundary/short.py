@@ -179,7 +179,7 @@ def casts(nodes: Sequence[NodeProto]) -> list[NodeProto]:
 def target(folder: Path, rules: str = RULES, compute: str = "float16") -> Target:
     file = folder / "npu.yaml"
     file.write_text(rules)
-    return replace(load_rules(str(file)), compute=compute)
+    return replace(load_rules(str(file)), compute_dtype=compute)
 
 
 def partitioned(

@@ -194,7 +194,7 @@ def test_random_graphs_are_valid_and_near(
 ) -> None:
     model = prepare_model(GraphMaker(seed).model(size), "random")
     rules = load_rules(str(Path(__file__).parent / "short.yaml"))
-    there = replace(rules, compute="float16")
+    there = replace(rules, compute_dtype="float16")
     for strategy in (AllSupported(), Random(seed), Alternating()):
         made = partitioned(model, there, strategy, convert)
         x = {"x0": ramp(1, 4, 3, 3), "x1": ramp(1, 4, 3, 3)[::, ::-1]}

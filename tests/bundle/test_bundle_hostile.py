@@ -162,7 +162,7 @@ def test_whatever_is_changed_in_a_manifest(data: st.DataObject, kept: Path) -> N
         (kept / MANIFEST_FILE).write_bytes(before)
 
 
-@pytest.mark.parametrize("room", ["bundle", "runtime", "verify", "graph", "boundary"])
+@pytest.mark.parametrize("room", ["bundle", "runtime", "verification", "model", "boundary"])
 def test_nothing_is_unpickled(room: str) -> None:
     """In what reads bundles no module that executes what it reads, no numpy file with objects."""
     banned = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch", "multiprocessing"}

@@ -32,7 +32,7 @@ from dla_alone import Gaps, Units, gaps, layers_alone  # noqa: E402
 import byoc  # noqa: E402
 from byoc.bundle import open_bundle  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
-from byoc.verification import record_reference_runs
+from byoc.verification import record_reference_runs  # noqa: E402
 from byoc.verification._region_verification import bundle_samples  # noqa: E402
 
 MODELS = (

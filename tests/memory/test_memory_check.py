@@ -77,7 +77,7 @@ def test_a_take_over_of_what_is_read_later_is_refused() -> None:
     right = plan_buffers(ArenaProblem(("x", "y", "z"), (8, 8, 8), steps, frozenset({0}), frozenset({2})))
     offsets = (right.offsets[0], right.offsets[0], right.offsets[2])
 
-    wrong = replace(right, over=(None, 0, None), offsets=offsets)
+    wrong = replace(right, overwrites=(None, 0, None), offsets=offsets)
 
     assert "y over x: that is still needed later" in check(wrong)
 
@@ -85,7 +85,7 @@ def test_a_take_over_of_what_is_read_later_is_refused() -> None:
 def test_a_take_over_that_no_step_allows_is_refused() -> None:
     right = plan_buffers(chain(8, 8))
 
-    wrong = replace(right, over=(None, 0), offsets=(0, 0))
+    wrong = replace(right, overwrites=(None, 0), offsets=(0, 0))
 
     assert "b1 over b0: the step does not allow it" in check(wrong)
 

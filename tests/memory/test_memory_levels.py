@@ -88,7 +88,7 @@ def test_all_is_kept_where_the_shortcut_fits_beside() -> None:
 
 def test_a_result_is_written_over_an_operand_that_dies_there() -> None:
     schedule = chain(6, 6, 6, 6)
-    over = tuple(replace(turn, over=((n + 1, n),)) for n, turn in enumerate(schedule.turns))
+    over = tuple(replace(turn, may_overwrite=((n + 1, n),)) for n, turn in enumerate(schedule.turns))
     plan = plan_scratchpad(replace(schedule, turns=over), size=6)
 
     assert plan.moved == 12

@@ -20,7 +20,7 @@ from checkers.stripes_check import check  # noqa: E402
 from networks import twelve  # noqa: E402 - needs the path
 
 from byoc.memory.arena import plan_buffers as plan_layers  # noqa: E402
-from byoc.memory.reading import CONVENTIONS
+from byoc.memory.reading import CONVENTIONS  # noqa: E402
 from byoc.memory.reading._memory_model import read_problem  # noqa: E402
 
 _ALIGNMENT = 64

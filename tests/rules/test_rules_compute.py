@@ -20,7 +20,7 @@ g (float[1,1,3,3] x) => (float[1,1,6,6] y) <float[4] s> { y = Resize(x, , s) }
 def said(text: str, there: Target, dtype: str = "float16", **options: int) -> str:
     """Return what is said first of the last node where float32 is taken for a type."""
     index = prepare_model(filled(text, **options), "test").index
-    verdict = annotate_graph(index, replace(there, compute=dtype or None))[-1].verdict
+    verdict = annotate_graph(index, replace(there, compute_dtype=dtype or None))[-1].verdict
     return "yes" if verdict else verdict.reasons[0]
 
 
@@ -69,7 +69,7 @@ def test_an_operator_of_another_domain_is_what_its_rule_says() -> None:
     model = filled("g (float[2] x) => (float[2] y) { y = acme.Odd (x) }")
     model.opset_import.add(domain="acme", version=1)
     index = prepare_model(model, "test").index
-    there = replace(rules("[{op: acme.Odd}]", "float16"), compute="float16")
+    there = replace(rules("[{op: acme.Odd}]", "float16"), compute_dtype="float16")
     assert str(annotate_graph(index, there)[-1].verdict) == "yes"
 
 
