@@ -4,7 +4,7 @@
 
 For each model of the zoo two cuts: by the rules `dla`, whose regions want NHWC, and by a rule file that
 leaves what joins branches (Sum, Add, Concat) on the host, so that there are many small regions. Runs of
-the bundle and of the model in plain onnxruntime take turns: with the options of `byoc.onnxrt._onnxruntime`,
+the bundle and of the model in plain onnxruntime take turns: with byoc's options,
 and with onnxruntime's own. A ratio is that of two neighbouring runs; the median and the quartiles are
 printed. On a machine that others use too the ratio of processor time is the steadier one.
 """

@@ -40,7 +40,7 @@ _ROOMS = {
     "verify_against": "pipeline",
 }
 
-__all__ = list(_ROOMS)  # noqa: PLE0605
+__all__ = list(_ROOMS)
 
 
 def __getattr__(name: str) -> object:

@@ -133,7 +133,8 @@ class Bundle:
             for place in places:
                 if place not in self.manifest.files:
                     raise InputError(
-                        f"{self.display_path}: the file {quote_name(place)} has no hash in {MANIFEST_FILE}"
+                        f"{self.display_path}: the file {quote_name(place)} has no hash "
+                        f"in {MANIFEST_FILE}"
                     )
         return proto
 

@@ -85,7 +85,9 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
     form = "folder" if bundle.packed is None else "packed"
     asked = {name: _format_option(value) for name, value in manifest.asked.items() if name != "model"}
     return {
-        "bundle": f"{form}, format {manifest.format}, {format_count(len(manifest.files), 'file')}, {size}",
+        "bundle": (
+            f"{form}, format {manifest.format}, {format_count(len(manifest.files), 'file')}, {size}"
+        ),
         "model": _format_option(manifest.asked.get("model", "")),
         "targets": ", ".join(manifest.targets),
         "precision": _describe_precision(manifest.report["precision"]),

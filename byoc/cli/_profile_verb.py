@@ -97,7 +97,8 @@ def _measure_host(models: list[str], patience: Patience, otherwise: str | None) 
             together.append(times.together)
             if lost:
                 _print_warning(
-                    f"{name}: the cost of {format_count(lost, 'node')} cannot be looked up: open shapes, bodies"
+                    f"{name}: the cost of {format_count(lost, 'node')} cannot be looked "
+                    "up: open shapes, bodies"
                 )
     _require_entries(records)
     return records.make_table(

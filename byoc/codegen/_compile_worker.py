@@ -1,4 +1,4 @@
-"""The process that compiles for `byoc.codegen._isolation`: `python -m byoc.codegen._compile_worker FOLDER`."""
+"""The process that compiles in isolation: `python -m byoc.codegen._compile_worker FOLDER`."""
 
 import faulthandler
 import json

@@ -63,7 +63,8 @@ def _load(name: str, asking: tuple[Path, ...]) -> CostModel:
         clashing = [str(path) for path in find_files(COST_MODELS)[0].get(name, ())]
         if clashing:
             raise InputError(
-                f"{name}: {get_distribution(plugins[name])} brings a cost model of this name, and so does "
+                f"{name}: {get_distribution(plugins[name])} brings a cost model of this "
+                "name, and so does "
                 f"{clashing[0]}; give a path"
             )
         return _load_plugin(name)

@@ -98,7 +98,8 @@ def _check_types(text: str) -> str:
                 raise ValueError(f"'{kind}' is no type such as float32[1, 8], nor - for one left out")
             if found is not None and found["dtype"] not in DTYPE_NUMBERS:
                 raise ValueError(
-                    f"no such data type '{found['dtype']}'{suggest_nearest(found['dtype'], DTYPE_NUMBERS)}"
+                    "no such data type "
+                    f"'{found['dtype']}'{suggest_nearest(found['dtype'], DTYPE_NUMBERS)}"
                 )
     return " -> ".join(sides).strip()
 

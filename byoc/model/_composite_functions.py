@@ -85,7 +85,8 @@ def make_composite_functions(domain: str, composites: Iterable[Composite]) -> li
         same = instances.setdefault(composite.function_name, [])
         if same and same[0].composite_name != composite.composite_name:
             raise InputError(
-                f"the composites {same[0].composite_name} and {composite.composite_name} both have a function "
+                f"the composites {same[0].composite_name} and "
+                f"{composite.composite_name} both have a function "
                 f"{composite.function_name}: call one of them something else"
             )
         same.append(composite)
@@ -96,7 +97,8 @@ def _make_function(domain: str, instances: list[Composite]) -> FunctionProto:
     first = instances[0]
     if len({_get_body_key(instance) for instance in instances}) > 1:
         raise InputError(
-            f"the composite {first.composite_name} has two functions {first.function_name} that differ: call lines "
+            f"the composite {first.composite_name} has two functions "
+            f"{first.function_name} that differ: call lines "
             "something else"
         )
     nodes = []

@@ -199,7 +199,7 @@ def check_conditions(pattern: Pattern, form: PatternForm, bound: Binding, index:
 def _collect_facts(name: str, form: PatternForm, bound: Binding, index: GraphIndex) -> dict[str, Any]:
     """Return the facts about a name of a pattern at a match.
 
-    An input has the facts of a tensor (`byoc.model._node_facts`), an output of a line also the `op`, `attr`
+    An input has the facts of a tensor, an output of a line also the `op`, `attr`
     and `opset` of its node. A name that is left out has only `given`, false.
     """
     facts = collect_tensor_facts(index, bound.tensors.get(name, ""))

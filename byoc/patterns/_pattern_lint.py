@@ -48,7 +48,9 @@ def _output_problems(
     leaving = nodes[-1].outputs if returned is None else returned
     for other in nodes:
         if other.output.startswith(f"{node.output}_"):  # attributes would clash: `c_x` of `c`, and `c_x`
-            yield f"line {node.line_number}: the name '{node.output}' is the beginning of '{other.output}'"
+            yield (
+                f"line {node.line_number}: the name '{node.output}' is the beginning of '{other.output}'"
+            )
     for position, name in enumerate(node.outputs):
         if not name:
             continue
@@ -178,7 +180,10 @@ def _attribute_problems(node: PatternLine) -> Iterator[str]:
             continue
         possible = {name for names in of_ops for name in names or ()}
         verb = "has" if len(node.ops) == 1 else "have"
-        yield f"{' and '.join(node.ops)} {verb} no attribute '{test.name}'{suggest_nearest(test.name, possible)}"
+        yield (
+            f"{' and '.join(node.ops)} {verb} no attribute "
+            f"'{test.name}'{suggest_nearest(test.name, possible)}"
+        )
 
 
 def _constant_line_problems(node: PatternLine) -> Iterator[str]:

@@ -189,7 +189,8 @@ def find_calibrator(name: str, **options: Any) -> Calibrator:
     """
     if name not in CALIBRATORS:
         raise InputError(
-            f"no calibrator '{name}'{suggest_nearest(name, CALIBRATORS)}; there are {', '.join(CALIBRATORS)}"
+            f"no calibrator '{name}'{suggest_nearest(name, CALIBRATORS)}; there are "
+            f"{', '.join(CALIBRATORS)}"
         )
     kind = CALIBRATORS[name]
     given = {key: value for key, value in options.items() if value is not None}

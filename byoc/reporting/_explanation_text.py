@@ -25,7 +25,8 @@ def _explanation_lines(found: Mapping[str, Any]) -> Iterable[str]:
     if nodes["refused"]:
         refused += f" ({_format_share(compute['refused'])} of the compute)"
     yield (
-        f"{found['model']} with {found['rules']}: {nodes['taken']} of {format_count(nodes['asked'], 'node')} "
+        f"{found['model']} with {found['rules']}: {nodes['taken']} of "
+        f"{format_count(nodes['asked'], 'node')} "
         f"taken, {refused}"
     )
     if "details" in found:
@@ -47,7 +48,10 @@ def _refused_lines(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
         if not position:
             yield "\nRefused, and why:"
             yield "  nodes  compute      operators"
-        yield f"  {row['nodes']:>5}  {_format_share(row['compute']):<11}  {_format_operators(row['operators'])}"
+        yield (
+            f"  {row['nodes']:>5}  {_format_share(row['compute']):<11}  "
+            f"{_format_operators(row['operators'])}"
+        )
         for reason in row["reasons"]:
             yield f"                      - {_format_reason(reason)}{_format_location(reason)}"
 

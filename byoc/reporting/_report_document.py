@@ -268,7 +268,10 @@ def _unused_target_notes(plan: Plan) -> Iterable[str]:
             for row, unit in enumerate(graph.units):
                 counts[_why_not_on(graph, row, number)] += _count_user_nodes(graph.index, unit.nodes)
         for reason, nodes in counts.most_common(1):
-            yield f"{target.name} has no node: {reason} ({nodes} of {format_count(counts.total(), 'node')})"
+            yield (
+                f"{target.name} has no node: {reason} ({nodes} of "
+                f"{format_count(counts.total(), 'node')})"
+            )
 
 
 def _why_not_on(plan: GraphPlan, row: int, number: int) -> str:

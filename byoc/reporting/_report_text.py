@@ -25,7 +25,8 @@ def summarize_report(report: Mapping[str, Any]) -> str:
         f"{report['model']}: {nodes['offloaded']} of {format_count(nodes['total'], 'node')} "
         f"({format_share(report['compute']['offloaded'])} of the compute) on {target} in "
         f"{format_count(regions, 'region')}, {nodes['host']} on the host; "
-        f"{_format_returned(report.get('refusals', ()))}{_format_prediction(report['predicted'])}; {_format_verification(report)}"
+        f"{_format_returned(report.get('refusals', ()))}{_format_prediction(report['predicted'])}; "
+        f"{_format_verification(report)}"
     )
 
 
@@ -62,7 +63,8 @@ def _measurement_lines(candidates: Iterable[Mapping[str, Any]]) -> Iterator[str]
         seconds, spread = format_quantity(each["seconds"], "s"), format_quantity(each["spread"], "s")
         yield (
             f"  {each['strategy']}: measured {seconds} (quartiles {spread} apart, "
-            f"{format_count(each['samples'], 'run')}), predicted {format_quantity(each['predicted'], 's')}"
+            f"{format_count(each['samples'], 'run')}), predicted "
+            f"{format_quantity(each['predicted'], 's')}"
         )
 
 

@@ -120,7 +120,10 @@ def _find_taken_names(
         for name in sorted(names):
             rest = name.removeprefix(f"{rule.display_name}_")
             if rest != name and several and _is_variant_suffix(rest, choices):
-                yield f"composites[{i}].name: '{name}' is what a variant of '{rule.display_name}' is called"
+                yield (
+                    f"composites[{i}].name: '{name}' is what a variant of "
+                    f"'{rule.display_name}' is called"
+                )
 
 
 def _is_variant_suffix(rest: str, choices: Collection[str]) -> bool:

@@ -155,7 +155,10 @@ class SchemeChecker:
                 and other.quantized_type is not None
                 and one.quantized_type.dtype != other.quantized_type.dtype
             ):
-                dtypes = f"{name} is {other.quantized_type.dtype} and {other_name} is {one.quantized_type.dtype}"
+                dtypes = (
+                    f"{name} is {other.quantized_type.dtype} and {other_name} is "
+                    f"{one.quantized_type.dtype}"
+                )
                 yield Objection(place, f"{dtypes}, and must be the same", ObjectionKind.DTYPE)
 
     def _check_rule(

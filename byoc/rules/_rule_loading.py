@@ -124,7 +124,10 @@ def find_missing_plugins(target: Target) -> list[str]:
         problems.append(str(error))
     codegen, there = target.rules.codegen, list_installed(CODEGENS)
     if codegen not in there:
-        text = f"no such codegen '{codegen}'{suggest_nearest(codegen, there)}; installed: {', '.join(there)}"
+        text = (
+            f"no such codegen '{codegen}'{suggest_nearest(codegen, there)}; installed: "
+            f"{', '.join(there)}"
+        )
         problems.append(f"{target.source}: {target.locate('codegen')}: {text}")
     return problems
 

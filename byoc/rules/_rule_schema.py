@@ -1,7 +1,7 @@
 """The types of the rule file, which pydantic checks.
 
-All keys are documented in docs/rules.md; `byoc.rules._json_schema` makes a JSON Schema from these types.
-`byoc.rules._rule_lint` checks a file against ONNX's operator schemas, and `byoc.rules._annotator` applies it to
+All keys are documented in docs/rules.md; `_json_schema` makes a JSON Schema from these types.
+`_rule_lint` checks a file against ONNX's operator schemas, and `_annotator` applies it to
 a model.
 """
 

@@ -263,7 +263,10 @@ def _check_dtype(
         if found.quantized_type is None:
             yield make_unknown(place, f"the quantized type of {use.formal}")
         elif found.quantized_type.dtype not in allowed:
-            text = f"{use.formal} is {found.quantized_type.dtype} outside; supported: {format_list(allowed)}"
+            text = (
+                f"{use.formal} is {found.quantized_type.dtype} outside; supported: "
+                f"{format_list(allowed)}"
+            )
             yield Objection(place, text, ObjectionKind.DTYPE)
         return
     if known is None or known.dtype in allowed or (quantized and is_unquantized_float(view.index, use)):

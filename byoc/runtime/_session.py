@@ -178,7 +178,8 @@ def _check_order(bundle: Bundle, graphs: Iterable[GraphIndex]) -> None:
             late = [name for name in graph.reads[number] if graph.producers.get(name, -1) >= number]
             if late:
                 raise InputError(
-                    f"{bundle.display_path}: '{bundle.manifest.model}' is not valid ONNX: {describe_node(node)} "
+                    f"{bundle.display_path}: '{bundle.manifest.model}' is not valid "
+                    f"ONNX: {describe_node(node)} "
                     f"reads '{late[0]}' before it is made"
                 )
 

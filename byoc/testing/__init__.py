@@ -4,7 +4,7 @@ It needs pytest and onnxruntime, which byoc itself does not require.
 """
 
 try:
-    import pytest as _pytest  # noqa: F401
+    import pytest as _pytest
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
         "byoc.testing needs pytest, which is not installed (pip install pytest)"

@@ -166,7 +166,8 @@ def load_structure(name: str) -> onnx.ModelProto:
     files = _find_files()
     if name not in files:
         raise InputError(
-            f"zoo: no light model named {name!r}{suggest_nearest(name, files)}; available: {', '.join(files)}"
+            f"zoo: no light model named {name!r}{suggest_nearest(name, files)}; "
+            f"available: {', '.join(files)}"
         )
     return onnx.load(files[name])
 

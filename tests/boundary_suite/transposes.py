@@ -45,7 +45,8 @@ def put_in(name: str) -> tuple[ModelProto, list[RegionBoundary]]:
     borders: list[RegionBoundary] = []
     model = byoc.load_model(f"zoo:{name}")
     with patch(
-        "byoc.boundary.convert._convert_boundary.minimize_transposes", lambda edit, found: borders.extend(found)
+        "byoc.boundary.convert._convert_boundary.minimize_transposes",
+        lambda edit, found: borders.extend(found),
     ):
         plan = planned(model, load_rules(str(VANILLA)), AllSupported())
     return plan.proto, borders

@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from byoc.costs import _load_cost_model
 import onnx
 from cutting import planned
 
+from byoc.costs import _load_cost_model
 from byoc.errors import InputError
 from byoc.model import Model, prepare_model, read_model_file
 from byoc.patterns import group_units

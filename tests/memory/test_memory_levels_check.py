@@ -133,7 +133,8 @@ def test_two_residents_of_a_turn_cannot_overlap(plan: ScratchpadPlan) -> None:
         )
         if isinstance(action, RunAction) and len(set(places)) > 1:
             same = tuple(None if place is None else places[0] for place in action.addresses)
-            actions = (*plan.actions[:number], replace(action, addresses=same), *plan.actions[number + 1 :])
+            changed = replace(action, addresses=same)
+            actions = (*plan.actions[:number], changed, *plan.actions[number + 1 :])
             assert any(
                 "does not hold it" in o or "overlap" in o
                 for o in objections(replace(plan, actions=actions))

@@ -127,7 +127,8 @@ def test_an_output_of_an_unknown_type_is_an_input_error() -> None:
         a, b = Split<axis = 1>(x)
         y = Relu(a)
     }""")
-    index = replace(model.index, type_protos={n: v for n, v in model.index.type_protos.items() if n != "b"})
+    known = {name: proto for name, proto in model.index.type_protos.items() if name != "b"}
+    index = replace(model.index, type_protos=known)
     with pytest.raises(InputError, match="net: 'b' is of an unknown type"):
         read_row_model(index, "net")
 

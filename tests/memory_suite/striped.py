@@ -3,7 +3,7 @@
     python tests/memory_suite/striped.py [NAME ...]
 
 For each network: the bound on any arena that executes layer by layer (LB* of convention C, proven by
-`byoc.memory.arena._arena_planner`), the bytes of the striped arena with scratch, their ratio, the seconds that planning
+`byoc.memory.arena`), the bytes of the striped arena with scratch, their ratio, the seconds that planning
 took, and the largest error against onnxruntime when the plan was executed in an arena of that size.
 """
 

@@ -218,7 +218,8 @@ def _check_tensor(
             host_view = replace(host_view, scale=None)
         if not host_view.agrees(contract.view):
             raise ContractError(
-                f"region {region}: the host has '{contract.name}' as {host_view.describe(contract.view)}, "
+                f"region {region}: the host has '{contract.name}' as "
+                f"{host_view.describe(contract.view)}, "
                 f"the region as {contract.view.describe(host_view)}"
             )
     names = [

@@ -71,7 +71,7 @@ def find_own_quantization(index: GraphIndex) -> frozenset[int]:
 
 
 def make_transfer_lookup(
-    index: GraphIndex, format: BoundaryFormat, own: frozenset[int] | None = None, fallback: int = 4096
+    index: GraphIndex, wants: BoundaryFormat, own: frozenset[int] | None = None, fallback: int = 4096
 ) -> Callable[[str], TensorTransfer | None]:
     """Return a function from a tensor's name to its transfer, which is None for no conversion at all.
 
@@ -83,7 +83,7 @@ def make_transfer_lookup(
     time linear in the graph for all of its tensors together.
     """
     own = find_own_quantization(index) if own is None else own
-    return _TransferLookup(index, format, own, fallback).find
+    return _TransferLookup(index, wants, own, fallback).find
 
 
 class _TransferLookup:

@@ -116,7 +116,8 @@ def _render_box(scale: _PixelScale, box: PictureBox, fill: str, unit: str) -> st
     tip = "\n".join((box.name, box.detail, where, _format_steps(box, unit)))
     return (
         f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="{fill}" '
-        f'fill-opacity="0.85" stroke="{_STROKE}" stroke-width="0.6"><title>{_escape_text(tip)}</title></rect>'
+        f'fill-opacity="0.85" stroke="{_STROKE}" stroke-width="0.6">'
+        f"<title>{_escape_text(tip)}</title></rect>"
     )
 
 

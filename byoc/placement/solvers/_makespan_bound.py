@@ -13,7 +13,7 @@ _ROUNDING = 2.0**-36
 
 
 def makespan_lower_bound(problem: Problem) -> float:
-    """Return a lower bound in seconds on the makespan, in the model of `byoc.placement.solvers._list_scheduling`.
+    """Return a lower bound in seconds on the makespan; see `_list_scheduling` for the model.
     The larger of two values: the longest path, with each unit and tensor where it is cheapest for the
     path, and the least load of the busiest device, where units may be divided between devices.
     """

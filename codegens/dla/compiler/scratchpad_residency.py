@@ -1,4 +1,4 @@
-"""Scratchpad residency: `byoc.memory.scratchpad` chooses tensors that stay there, so that few bytes move.
+"""Scratchpad residency: which tensors stay there, so that few bytes move.
 
 Each layer has room for its tiles, of the tiling that it would have with a part of the scratchpad. The
 rest is for whole tensors, which are then neither loaded nor stored.
