@@ -231,7 +231,7 @@ def verify_against(
 ) -> Verification:
     """Compare a bundle with its original, and return the errors of all outputs.
 
-    `against` is the original as `original_of` takes it; `inputs` are seeded ones unless given. With
+    `against` is the original as `find_original` takes it; `inputs` are seeded ones unless given. With
     `regions` every tensor at a boundary and each region alone are compared, too. Raises InputError when
     either cannot be read or run, and MissingRuntimeError.
     """

@@ -35,7 +35,7 @@ class TypeEntry(StrictModel):
 
 
 class ContractEntry(StrictModel):
-    """A boundary tensor or a stored tensor of a region; the fields are those of `Contract`."""
+    """A boundary tensor or a stored tensor of a region; the fields are those of `TensorContract`."""
 
     tensor: str = Field(description="The name in the user's model.")
     name: str = Field(description="The name in the region's model, as an input, output or initializer.")
@@ -61,7 +61,7 @@ def contract_to_entry(contract: TensorContract) -> ContractEntry:
 
 
 def entry_to_contract(entry: ContractEntry) -> TensorContract:
-    """Return the contract of a manifest's entry; the inverse of `as_entry`."""
+    """Return the contract of a manifest's entry; the inverse of `contract_to_entry`."""
     types = {name: TensorType(**dict(getattr(entry, name))) for name in ("type", "logical")}
     return TensorContract(**{**dict(entry), **types})
 

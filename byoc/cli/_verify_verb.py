@@ -104,7 +104,7 @@ def verify(  # noqa: PLR0913, PLR0917 - the options of the verb
     require_passed(verification)
 
 
-def _narrow_region(  # noqa: PLR0913, PLR0917 - what `bisect` takes, and where to write
+def _narrow_region(  # noqa: PLR0913, PLR0917 - what `bisect_region` takes, and where to write
     bundle: Bundle,
     region: str,
     inputs: Mapping[str, Any],

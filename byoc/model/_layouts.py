@@ -244,8 +244,8 @@ _PAD_DTYPES = {"int16": "int32", "uint16": "int32", "bfloat16": "float32"}
 def can_convert_layout(layout: TensorLayout, kind: TensorType | None, opset: int) -> bool:
     """Return whether nodes can convert a tensor of a plain type to a layout and back.
 
-    They cannot where `Layout.packed` gives None, several elements share a byte, or the operators of that
-    version do not accept the dtype.
+    They cannot where `TensorLayout.pack_type` gives None, several elements share a byte, or the
+    operators of that version do not accept the dtype.
     """
     if kind is None or layout.pack_type(kind) is None or count_bits(kind.dtype) < 8:
         return False

@@ -225,7 +225,7 @@ def read_raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
 
 
 def read_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
-    """Return a stored tensor as an array, embedded or external. Raises as `raw_bytes`."""
+    """Return a stored tensor as an array, embedded or external. Raises as `read_raw_bytes`."""
     if tensor.data_location != TensorProto.EXTERNAL:
         return onnx.numpy_helper.to_array(tensor)
     embedded = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
@@ -237,7 +237,7 @@ def write_raw_bytes(tensor: TensorProto, folder: Path | None, file: BinaryIO) ->
     """Write a tensor's bytes in raw form to an open file, and return their number.
 
     External data is copied in blocks, whatever its size. Raises InputError when its file has become too
-    short, and as `raw_bytes`.
+    short, and as `read_raw_bytes`.
     """
     place = find_external_data(tensor, folder)
     if place is None:

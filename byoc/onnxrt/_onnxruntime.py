@@ -126,9 +126,9 @@ def import_calibrators() -> Any:
 def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
     """Return an onnxruntime session on the CPU for a model file or a model in memory.
 
-    `folder` holds the external data of a model in memory. Inside `unoptimized()` the session runs the
-    graph without optimizations. Raises MissingRuntimeError without onnxruntime, and InputError when
-    onnxruntime refuses the model.
+    `folder` holds the external data of a model in memory. Inside `without_optimizations` the session
+    runs the graph without optimizations. Raises MissingRuntimeError without onnxruntime, and InputError
+    when onnxruntime refuses the model.
     """
     ort = _import_onnxruntime()
     options = _session_options(ort, folder)

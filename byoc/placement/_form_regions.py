@@ -132,7 +132,7 @@ def form_regions(problem: Problem, labels: Ints) -> Ints:
     accelerator and returns to it forces each step up. With several, the smallest set of phases contains
     the shortest common supersequence, which is NP-hard for two or more (Räihä and Ukkonen, Theoretical
     Computer Science 16, 1981): the cyclic schedules that start with each device are tried, and the one
-    of `patient_slots`; the least launch cost wins, then the fewest regions. The result has at most
+    of `schedule_launches`; the least launch cost wins, then the fewest regions. The result has at most
     `devices` times as many phases as the best.
 
     No contraction is cyclic: `2 * slot + (on host)` never decreases along an edge, so a cycle would have

@@ -44,7 +44,7 @@ def repair_labels(problem: Problem, labels: Ints) -> Ints:
     """Return labels whose regions keep the limits, int64 (units,), by moving units to the host.
     Regions that are too small go first, then those that lose least (per byte if memory is short) until
     the rest fits. Units that must be on an accelerator are not moved, so limits that they break stay
-    broken (see `breach`).
+    broken (see `find_broken_limit`).
     """
     labels = np.where(np.take_along_axis(problem.allowed, labels[:, np.newaxis], 1)[:, 0], labels, 0)
     labels = _place_required(problem, labels)

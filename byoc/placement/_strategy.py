@@ -76,8 +76,8 @@ ALL_REQUIREMENTS = frozenset(
 
 class Strategy(Protocol):
     """Turns a problem into a placement; usually a frozen dataclass whose fields are its options.
-    The optional attribute `honours: frozenset[str]`, a subset of `EVERYTHING`, lists the requirements
-    that the strategy takes into account beyond execution and transfer; without it, none.
+    The optional attribute `honours: frozenset[str]`, a subset of `ALL_REQUIREMENTS`, lists the
+    requirements that the strategy takes into account beyond execution and transfer; without it, none.
     """
 
     @property
@@ -119,7 +119,7 @@ def strategy_display_name(strategy: object) -> str:
 
 
 def find_requirements(problem: Problem) -> frozenset[str]:
-    """Return the requirements of a problem beyond execution and transfer, a subset of `EVERYTHING`."""
+    """Return what a problem requires beyond execution and transfer, of `ALL_REQUIREMENTS`."""
     requirements = {
         LAUNCH: problem.launch.any(),
         MUST: problem.must.any(),

@@ -117,8 +117,8 @@ class RuleView:
 class NodeFacts(Mapping[str, Any]):
     """The facts of a node, computed on demand.
 
-    Keys: op, domain, opset, name, attr, and the formal parameters: a mapping as `tensor_facts` returns,
-    a list of them for a variadic parameter.
+    Keys: op, domain, opset, name, attr, and the formal parameters: a mapping as `collect_tensor_facts`
+    returns, a list of them for a variadic parameter.
     """
 
     def __init__(self, view: RuleView) -> None:

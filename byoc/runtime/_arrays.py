@@ -1,7 +1,7 @@
 """Arrays by name in .npz and .npy files, in numpy's formats; pickled objects are refused.
 
-Elements that numpy has no dtype for (bfloat16, ...) are stored as untyped bytes, which `recovered` turns
-back into their type.
+Elements that numpy has no dtype for (bfloat16, ...) are stored as untyped bytes, which `restore_dtype`
+turns back into their type.
 
 Comparison of arrays with declared types.
 """

@@ -134,7 +134,7 @@ def load(path: str | Path) -> Session:
 def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> Session:
     """Load an opened bundle to run it; raises as `load` does.
 
-    `runs` maps the regions' names to executors; by default their codegens load them (`executors`).
+    `runs` maps the regions' names to executors; by default their codegens load them (`load_executors`).
     """
     proto = bundle.model()
     index = GraphIndex(proto, get_stated_types(proto))

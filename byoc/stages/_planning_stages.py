@@ -97,7 +97,7 @@ class Load:
 class Quantize:
     """Bring the model to the precision that was asked for; calibrate where ranges are to be measured.
 
-    Raises InputError as `conclude` does, and for an accuracy budget where nothing is quantized.
+    Raises InputError as `choose_precision` does, and for an accuracy budget where nothing is quantized.
     """
 
     def run(self, state: State) -> State:

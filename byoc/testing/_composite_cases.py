@@ -14,8 +14,8 @@ from byoc.testing._cases import Case, GraphSketch
 _SHAPES = ((1, 4, 8, 8), (8, 8), (1, 8, 8))
 _MOST_ATTEMPTS = 12  # attempts
 
-# The operands of operators after the first, in the notation of `Sketch.add`. The default is another
-# tensor of the same shape.
+# The operands of operators after the first, in the notation of `GraphSketch.add_node`. The default is
+# another tensor of the same shape.
 _OPERANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Conv": ("w=4x4x3x3", "b=4"),

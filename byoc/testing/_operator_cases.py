@@ -28,7 +28,7 @@ _BINARY = (
 _REDUCE = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd")
 _IMAGE = "x:1x4x8x8 | "
 
-# Operators with attributes, constants or several outputs, in the notation of `one_node`.
+# Operators with attributes, constants or several outputs, in the notation of `parse_one_node`.
 _ONE_NODE_TEXTS = {
     "ArgMax": ["x:2x6 | ArgMax<axis=1, keepdims=0>(x)"],
     "AveragePool": [

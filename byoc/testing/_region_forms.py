@@ -51,7 +51,7 @@ class NodeWords:
 class RegionForm:
     """A form of a region: a function that draws it with unary and binary nodes, and its description.
 
-    `needs` names the kind of `Words` that it requires. With `claim` it is tested only where claimed.
+    `needs` names the kind of `NodeWords` that it requires. With `claim` it is tested only where claimed.
     """
 
     draw: Callable[["FormDrawing"], Sequence[str]]
@@ -220,7 +220,7 @@ def draw_form(name: str, words: NodeWords) -> Iterator[Case]:
 def list_node_choices(shape: tuple[int, ...]) -> Iterator[tuple[str, str, str]]:
     """Yield (kind, node, model) for each node to choose from.
 
-    The kind is `unary`, `fixed` or `binary`; the model is in the notation of `one_node`.
+    The kind is `unary`, `fixed` or `binary`; the model is in the notation of `parse_one_node`.
     """
     extents = "x".join(map(str, shape))
     for kind, texts in (("unary", (*UNARY, *POOL)), ("fixed", FIXED), ("binary", BINARY)):

@@ -1,7 +1,7 @@
 """Axis terms: the position of each axis of a tensor, or block of an axis, after Transposes and Reshapes.
 
-Each dimension of a packed tensor is a `Term`: an axis of the plain tensor (size 0; whole, or the rest of
-it after blocks are split off), or a block of an axis. Layouts are written in the notation of
+Each dimension of a packed tensor is an `AxisTerm`: an axis of the plain tensor (size 0; whole, or the
+rest of it after blocks are split off), or a block of an axis. Layouts are written in the notation of
 `byoc.model._layouts`, but are derived here independently of it, so that an error in either one is
 detected.
 """

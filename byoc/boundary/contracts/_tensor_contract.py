@@ -22,7 +22,7 @@ class TensorView:
     """The view of a boundary tensor from the host or from the region; None stands for unknown.
 
     `layout` is empty for a tensor in ONNX's own layout. `scale`, `zero_point` and `axis` are as in
-    `Contract`.
+    `TensorContract`.
     """
 
     type: TensorType | None = None

@@ -80,7 +80,8 @@ class HostCasts:
             made, beyond = round_tensor(tensor, new, dtype, self.folder)
             self.note_clipped(name, beyond)
             # An initializer even for what was a Constant node: half the bytes may be too few for a node
-            # to count as a stored tensor (`GraphIndex.stored`), and a region is handed nothing else.
+            # to count as a stored tensor (`GraphIndex.stored_tensors`), and a region is handed nothing
+            # else.
             _as_graph(owner).initializer.append(made)
         return self.short_names[key]
 

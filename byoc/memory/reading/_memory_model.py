@@ -88,7 +88,7 @@ def read_problem(
     alignment: int = 1,
     groups: Sequence[Sequence[int]] = (),
 ) -> ArenaProblem:
-    """Return the arena planning problem of a model, with the arguments and errors of `read_memory`."""
+    """Return the arena problem of a model, with the arguments and errors of `read_memory_model`."""
     if isinstance(model, ModelProto):
         model = prepare_model(model, model.graph.name or "model").index
     return read_memory_model(model, convention, alignment, groups).problem

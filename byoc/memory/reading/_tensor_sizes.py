@@ -133,7 +133,7 @@ def infer_extents(index: GraphIndex) -> dict[str, TensorType]:
 
 
 def with_inferred_extents(index: GraphIndex) -> GraphIndex:
-    """Return an index of the same nodes with the types of `settled_types`.
+    """Return an index of the same nodes with the types of `infer_extents`.
 
     Stored tensors are constants there, even those a caller may override. The index itself is returned if
     nothing changes.

@@ -180,9 +180,9 @@ def plan_report(
 ) -> MemoryReport:
     """Plan a graph by every method of the table, and by the one asked for.
 
-    `name` is the model's name in messages; `groups` are steps of several nodes, as in `read_memory`.
-    `flat` is the same graph with its functions inlined, used for striped execution. Raises InputError as
-    `read_memory` does, and for an unknown method.
+    `name` is the model's name in messages; `groups` are steps of several nodes, as in
+    `read_memory_model`. `flat` is the same graph with its functions inlined, used for striped
+    execution. Raises InputError as `read_memory_model` does, and for an unknown method.
     """
     asked = asked or MemoryOptions()
     models = {

@@ -31,7 +31,7 @@ _MOST_LAYERS = 3000
 def plan_striped(index: GraphIndex, name: str, alignment: int) -> StripedModel | str:
     """Plan the striped execution of a graph, or return the reason why there is none.
 
-    Raises InputError as `row_model` does.
+    Raises InputError as `read_row_model` does.
     """
     model = read_row_model(index, name)
     rows = {tensor.name: tensor.rows for tensor in model.tensors}

@@ -45,7 +45,7 @@ class BufferResidency:
 
 
 ResidencyChoice = Sequence[BufferResidency]
-"""One `Keep` for each buffer of a schedule."""
+"""One `BufferResidency` for each buffer of a schedule."""
 
 
 @dataclass(frozen=True)

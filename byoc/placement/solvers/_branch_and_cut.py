@@ -96,7 +96,7 @@ def solve_exactly(
 
 
 def _is_exact(problem: Problem) -> bool:
-    """Return whether `placement_program` states the problem exactly rather than a relaxation."""
+    """Return whether `build_placement_milp` states the problem exactly rather than a relaxation."""
     counts = (problem.launch > 0) | (problem.max_regions < UNLIMITED)
     sized = (problem.min_nodes > 1) | (problem.max_nodes < UNLIMITED)
     if not counts.any() and not sized.any() and not problem.fusions:

@@ -43,8 +43,8 @@ def to_multiplier(factor: float) -> tuple[int, int]:
 def to_common_multipliers(one: float, other: float) -> tuple[int, int, int]:
     """Return the mantissas of two factors and the shift of both, as ADD takes them.
 
-    The larger mantissa is as `multiplier` makes it; the other's error is at most 2**-(shift + 1).
-    Raises InputError as `multiplier` does.
+    The larger mantissa is as `to_multiplier` makes it; the other's error is at most 2**-(shift + 1).
+    Raises InputError as `to_multiplier` does.
     """
     _, shift = to_multiplier(max(one, other))
     for factor in (one, other):

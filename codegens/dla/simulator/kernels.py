@@ -126,7 +126,7 @@ def _exact_type(x: Array, weights: Array) -> type:
 
 
 def _grouped_products(view: Array, weights: Array, groups: int) -> Array:
-    """Return one matrix product per group; `view` is the result of `windows`."""
+    """Return one matrix product per group; `view` is the result of `window_view`."""
     rows, cols, down, right, channels = view.shape
     count, per_group = len(weights) // groups, channels // groups
     tile = view.reshape(rows, cols, down, right, groups, per_group)
