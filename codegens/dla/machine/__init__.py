@@ -28,7 +28,7 @@ from .instructions import (
     Table,
 )
 from .operands import ABSENT, NO_PADS, ZERO, DType, Memory, Operand, Pads, Pair
-from .program_file import VERSION, assemble, disassemble, format_command
+from .program_file import VERSION, assemble, disassemble, format_command, format_program
 from .timing import (
     LINE,
     MachineFigures,

@@ -53,7 +53,7 @@ def disassemble(content: bytes) -> Program:
     return Program(commands, *sizes)
 
 
-def listing(program: Program) -> str:
+def format_program(program: Program) -> str:
     """Return a program as text, one line for each command; fields at their default are left out."""
     sizes = f"arena {program.arena}, scratchpad {program.scratchpad}, weights {program.weights} bytes"
     lines = [f"{number:5} {format_command(command)}" for number, command in enumerate(program.commands)]

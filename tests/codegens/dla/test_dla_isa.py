@@ -23,7 +23,7 @@ from byoc.codegens.dla.machine import (
 )
 from byoc.codegens.dla.machine.instructions import COMMANDS
 from byoc.codegens.dla.machine.operands import Signed
-from byoc.codegens.dla.machine.program_file import listing
+from byoc.codegens.dla.machine.program_file import format_program
 from dla_bench import box
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,7 +132,7 @@ def test_the_listing_has_a_line_for_each_command():
         Add(2, y, ABSENT, y, a_zero=-3),
         End(3),
     )
-    assert listing(Program(commands, 1, 2, 3)) == (
+    assert format_program(Program(commands, 1, 2, 3)) == (
         "arena 1, scratchpad 2, weights 3 bytes\n"
         "    0 [0] LOAD memory=WEIGHTS source=[0:2,3,4]int8@64+12/4/1 target=t2[0:1,1,9]int8@0+9/9/1\n"
         "    1 [1] POOL kind=MAX x=t3[5:7%4,3,4]int8@0+12/4/1 y=t2[0:1,1,9]int8@0+9/9/1"

@@ -1,0 +1,158 @@
+"""The documentation names what there is: modules, functions, commands, options, files; and its examples run."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pages
+import pytest
+from onnx.parser import parse_model
+
+import byoc
+from byoc.cli._main import _VERBS, load_verb
+
+PAGES = pages.list_pages()
+NOT_PYTHON = {
+    *("byoc.strategies", "byoc.checks"),  # groups of entry points
+    *("byoc.composite", "byoc.qdq", "byoc.layout", "byoc.tensor", "byoc.float"),  # metadata of nodes
+}
+NOT_OF_BYOC = {
+    "--regenerate",
+    "--keep",
+    "--clock",
+    "--limit",
+    "--first",
+}  # options of pytest and of scripts
+NOT_RUN = {
+    "acme_compiler(": "a compiler of the reader's",
+    "acme_runtime(": "a runtime of the reader's",
+    "onnxruntime_qnn": "needs QNN",
+    'zoo.load("yunet")': "fetches a model",
+    'codegen="acme"': "needs a codegen that is wrong: tests/verification runs it",
+    "artifacts/dla_0/program.bin": "prints a part of a listing",
+}
+
+
+def show(path: Path) -> str:
+    return str(path.relative_to(pages.ROOT))
+
+
+def resolve(name: str) -> None:
+    """Import the modules of a dotted name and take the rest as attributes; AssertionError if one is missing."""
+    found: Any = byoc
+    dotted = "byoc"
+    for part in name.split(".")[1:]:
+        dotted += f".{part}"
+        try:
+            found = getattr(found, part) if hasattr(found, part) else import_module(dotted)
+        except ModuleNotFoundError as error:
+            raise AssertionError(f"there is no {dotted}") from error
+
+
+@pytest.mark.parametrize("page", PAGES, ids=show)
+def test_names_of_a_page_exist_and_are_public(page: Path) -> None:
+    names = pages.find_names(pages.read(page)) - NOT_PYTHON
+    for name in names:
+        resolve(name)
+    assert [name for name in names if "._" in name] == []
+
+
+def test_names_in_docstrings_and_comments_exist() -> None:
+    missing = []
+    for path in pages.list_sources():
+        for name in pages.find_names(pages.read(path)) - NOT_PYTHON:
+            try:
+                resolve(name)
+            except AssertionError as error:
+                missing.append(f"{show(path)}: {error}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=show)
+def test_files_and_links_of_a_page_exist(page: Path) -> None:
+    text = pages.read(page)
+    missing = [name for name in pages.find_files(text) if not (pages.ROOT / name).exists()]
+    for name, anchor in pages.find_links(text):
+        path = page.parent / name if name else page
+        if not path.exists() or (anchor and anchor not in pages.find_anchors(pages.read(path))):
+            missing.append(f"{name}#{anchor}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "docs" in page.parts], ids=show)
+def test_python_files_that_a_page_names_exist(page: Path) -> None:
+    text = pages.read(page)
+    here = {Path(name).name for name in re.findall(r"^# (\S+\.py)$", text, re.MULTILINE)}
+    here |= {path.name for path in pages.ROOT.rglob("*.py")}
+    assert set(re.findall(r"`(\w+\.py)`", text)) - here == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=show)
+def test_commands_and_options_of_a_page_exist(page: Path) -> None:
+    text = pages.read(page)
+    unknown = []
+    for words in pages.find_commands(text):
+        verb, *rest = words[1:]
+        if verb not in _VERBS:
+            unknown.append(f"byoc {verb}")
+            continue
+        command = load_verb(verb)
+        if rest and rest[0] in getattr(command, "commands", {}):
+            command = command.commands[rest.pop(0)]
+        options = {option for parameter in command.params for option in _spell(parameter)}
+        unknown += [
+            f"byoc {verb} {word}"
+            for word in rest
+            if re.match("--?[a-z]", word) and word.partition("=")[0] not in options
+        ]
+    assert unknown == []
+    assert pages.find_flags(text) - _list_all_options() - NOT_OF_BYOC == set()
+
+
+def _spell(parameter: Any) -> list[str]:
+    return [*parameter.opts, *parameter.secondary_opts]
+
+
+def _list_all_options() -> set[str]:
+    commands = [load_verb(verb) for verb in _VERBS]
+    commands += [each for command in commands for each in getattr(command, "commands", {}).values()]
+    return {option for command in commands for each in command.params for option in _spell(each)}
+
+
+def list_snippets() -> list[Any]:
+    """Return the Python blocks of all pages but the tutorial, which has a test of its own."""
+    return [
+        pytest.param(page, code, printed, id=f"{show(page)}-{number}")
+        for page in PAGES
+        if page.name != "tutorial.md"
+        for number, (code, printed) in enumerate(pages.find_snippets(pages.read(page)))
+        if not any(mark in code for mark in NOT_RUN)
+    ]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with a model, a rule file and a bundle of it."""
+    monkeypatch.chdir(tmp_path)
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>'
+        "demo (float[1, 3, 8, 8] image) => (float[1, 3, 8, 8] y) { r = Relu(image) y = Tanh(r) }"
+    )
+    Path("model.onnx").write_bytes(model.SerializeToString())
+    Path("my.yaml").write_text("target: mine\nops: [{op: Relu}]\ncost_model: dla\n", encoding="utf-8")
+    byoc.partition("model.onnx", "dla", output="m.byoc", strategy="all-supported")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("page", "code", "printed"), list_snippets())
+@pytest.mark.usefixtures("bundle")
+def test_the_snippet_runs_and_prints_what_the_page_says(
+    page: Path, code: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namespace = {"image": np.ones((1, 3, 8, 8), np.float32), "__name__": "snippet"}
+    capsys.readouterr()
+    exec(compile(code, str(page), "exec"), namespace)  # noqa: S102 - a page of ours
+    if printed:
+        assert capsys.readouterr().out == printed
