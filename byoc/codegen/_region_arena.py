@@ -28,7 +28,7 @@ class Arena:
     of computation (a composite, an operator between DequantizeLinear and QuantizeLinear) has no slot. A
     view shares the slot of its operand, and an output may reuse that of an operand that is not read
     again. `size` is the arena's size in bytes, `bound` a proven lower bound in bytes, and `proof` names
-    the argument (`byoc.memory.arena._arena_problem.Plan`).
+    the argument (`byoc.memory.arena.ArenaPlan`).
     """
 
     order: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+"""Comparison of placement strategies over models and links; the fastest of them by the clock."""
 
 from byoc.comparison._autotune import fastest
 from byoc.comparison._process_pool import compare

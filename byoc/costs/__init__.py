@@ -2,7 +2,7 @@
 
 from byoc.costs._build_problem import AlternativeComposite, BodyCost, GraphProblem, pose
 from byoc.costs._cost_file import CostFile, HostLink, MeasuredMachine
-from byoc.costs._cost_model import CostModel, Policy, Price
+from byoc.costs._cost_model import CostModel, Policy, Price, Unknown
 from byoc.costs._graph_cost import (
     TripCount,
     can_partition_bodies,

@@ -1,4 +1,4 @@
-"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+"""ONNX models: loading and checking them, an index of their graphs, layouts, outlining of regions."""
 
 from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine
 from byoc.model._constants import fold_constants, get_constant_value

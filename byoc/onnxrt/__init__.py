@@ -1,4 +1,4 @@
-"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+"""onnxruntime, which is optional: no other room imports it."""
 
 from byoc.onnxrt._onnxruntime import (
     INSTALL_HINT,

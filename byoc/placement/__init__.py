@@ -7,12 +7,20 @@ one, and states the cost and, if the strategy proves one, a lower bound of it.
 
 from byoc.placement._benchmark_instance import PlacementInstance, read_instance
 from byoc.placement._canonical_order import order_canonically, restore_order
+from byoc.placement._hard_limits import repair_labels
 from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate
 from byoc.placement._problem import UNLIMITED, Bools, Fusion, Problem
 from byoc.placement._solve import find_violation, normalize_placement, run_strategy, solve_problem
-from byoc.placement._strategy import Placement, Strategy, describe_ignored, strategy_display_name
+from byoc.placement._strategy import (
+    ALL_REQUIREMENTS,
+    Placement,
+    Strategy,
+    describe_ignored,
+    strategy_display_name,
+)
 
 __all__ = [
+    "ALL_REQUIREMENTS",
     "UNLIMITED",
     "Bools",
     "Cost",
@@ -28,6 +36,7 @@ __all__ = [
     "normalize_placement",
     "order_canonically",
     "read_instance",
+    "repair_labels",
     "restore_order",
     "run_strategy",
     "solve_problem",

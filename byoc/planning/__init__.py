@@ -1,4 +1,4 @@
-"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+"""The plan of a model: units, placement and regions of each graph, and outlining them."""
 
 from byoc.planning._graph_placement import plan_graphs
 from byoc.planning._graph_units import GraphUnits, annotate_graphs, group_graphs

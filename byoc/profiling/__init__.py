@@ -1,4 +1,4 @@
-"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+"""Measurement of costs on this machine, and of the error of predictions."""
 
 from byoc.profiling._codegen_timing import MeasuredCodegen, measure_copies, measure_launch, time_units
 from byoc.profiling._host_timing import time_nodes

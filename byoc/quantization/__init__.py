@@ -1,4 +1,4 @@
-"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+"""Quantization: ranges measured on data, scales, low-precision regions, accuracy budgets."""
 
 from byoc.quantization._accuracy_budget import Budget, read_budget, search_float_units
 from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test

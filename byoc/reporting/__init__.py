@@ -1,4 +1,4 @@
-"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+"""Reports: the decision as a document and as text, and explanations of refused nodes."""
 
 from byoc.reporting._explanation import Explanation, RefusedNode, explain_model
 from byoc.reporting._explanation_document import make_explanation_document

@@ -152,7 +152,7 @@ def lint_rule_file(
 
     `content` is the file as read, `base` the file that it extends; `unknown_base` tells that it extends
     a file that could not be read. Rules and composites that do not validate are skipped: those mistakes
-    come from `byoc.support._yamlfile.check`.
+    come from `byoc.support._yamlfile.validate_content`.
     """
     ops = _read_parts(content.get("ops"), OpRule)
     composites = _read_parts(content.get("composites"), CompositeRule)

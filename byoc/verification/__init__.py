@@ -1,4 +1,4 @@
-"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+"""Verification: outputs and regions of a bundle compared with the original's; faults narrowed down."""
 
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_verification import (

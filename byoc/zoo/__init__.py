@@ -1,10 +1,10 @@
 """`zoo:NAME`: real networks to try things on.
 
     >>> from byoc import zoo
-    >>> [entry.name for entry in zoo.entries() if entry.present][-3:]
-    ['squeezenet', 'vgg19', 'zfnet512']
     >>> model = zoo.load("squeezenet")
     >>> inputs = zoo.sample_inputs("squeezenet", seed=1)
+    >>> {name: array.shape for name, array in inputs.items()}
+    {'data_0': (1, 3, 224, 224)}
 
 Some come with byoc or with `onnx` as structures, their weights random but seeded and scaled so that
 the signal neither dies out nor explodes: a partition that computes something else shows it. Trained

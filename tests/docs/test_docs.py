@@ -1,6 +1,8 @@
-"""The documentation names what there is: modules, functions, commands, options, files; and its examples run."""
+"""The documentation names only what there is, and its examples run."""
 
+import doctest
 import re
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from byoc.cli._main import _VERBS, load_verb
 PAGES = pages.list_pages()
 NOT_PYTHON = {
     *("byoc.strategies", "byoc.checks"),  # groups of entry points
+    *("byoc.NAME", "byoc.tests", "byoc.tools"),  # folders beside the package
     *("byoc.composite", "byoc.qdq", "byoc.layout", "byoc.tensor", "byoc.float"),  # metadata of nodes
 }
 NOT_OF_BYOC = {
@@ -40,7 +43,7 @@ def show(path: Path) -> str:
 
 
 def resolve(name: str) -> None:
-    """Import the modules of a dotted name and take the rest as attributes; AssertionError if one is missing."""
+    """Import the modules of a dotted name, and take the rest as attributes."""
     found: Any = byoc
     dotted = "byoc"
     for part in name.split(".")[1:]:
@@ -86,7 +89,7 @@ def test_python_files_that_a_page_names_exist(page: Path) -> None:
     text = pages.read(page)
     here = {Path(name).name for name in re.findall(r"^# (\S+\.py)$", text, re.MULTILINE)}
     here |= {path.name for path in pages.ROOT.rglob("*.py")}
-    assert set(re.findall(r"`(\w+\.py)`", text)) - here == set()
+    assert set(re.findall(r"`([a-z]\w+\.py)`", text)) - here == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=show)
@@ -141,7 +144,9 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "demo (float[1, 3, 8, 8] image) => (float[1, 3, 8, 8] y) { r = Relu(image) y = Tanh(r) }"
     )
     Path("model.onnx").write_bytes(model.SerializeToString())
-    Path("my.yaml").write_text("target: mine\nops: [{op: Relu}]\ncost_model: dla\n", encoding="utf-8")
+    Path("my.yaml").write_text(
+        "target: mine\ndtype: any\nops: [{op: Relu}]\ncost_model: dla\n", encoding="utf-8"
+    )
     byoc.partition("model.onnx", "dla", output="m.byoc", strategy="all-supported")
     return tmp_path
 
@@ -156,3 +161,27 @@ def test_the_snippet_runs_and_prints_what_the_page_says(
     exec(compile(code, str(page), "exec"), namespace)  # noqa: S102 - a page of ours
     if printed:
         assert capsys.readouterr().out == printed
+
+
+def test_the_table_of_rooms_is_the_layers_that_the_linter_checks() -> None:
+    rows = re.findall(
+        r"^\| ((?:`byoc\.\w+`(?:, )?)+) \|",
+        (pages.ROOT / "docs/architecture.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+    project = tomllib.loads((pages.ROOT / "pyproject.toml").read_text("utf-8"))
+    (layers,) = [
+        each["layers"]
+        for each in project["tool"]["importlinter"]["contracts"]
+        if each["type"] == "layers"
+    ]
+    assert [row.replace("`", "").replace(", ", " | ") for row in rows] == layers
+
+
+def test_the_examples_in_docstrings_run() -> None:
+    for path in (pages.ROOT / "byoc").rglob("*.py"):
+        if ">>> " in path.read_text("utf-8"):
+            module = ".".join(path.relative_to(pages.ROOT).with_suffix("").parts).removesuffix(
+                ".__init__"
+            )
+            assert doctest.testmod(import_module(module)).failed == 0

@@ -46,7 +46,7 @@ def read_constant_contracts(
 def find_convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
     """Return the axis order of each initializer that is a convolution weight.
 
-    Weights inside composites are included. The orders are those of `byoc.model._images.weights`.
+    Weights inside composites are included. The orders are those of `byoc.model.find_weights`.
     """
     flat = inline_local_functions(region) if region.functions else region
     flat = onnx.shape_inference.infer_shapes(flat)

@@ -62,8 +62,8 @@ class _FormInstance:
 def insert_layouts(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -> None:
     """Insert conversions of images into the targets' layouts and back; the model is edited in place.
 
-    Images that must stay plain (`byoc.model._layouts.can_lie`) do so. A tensor from outside a Loop
-    or Scan that regions inside read is converted once, before the loop; one from outside an If is
+    Images whose layout cannot be converted stay plain. A tensor from outside a Loop or Scan that regions
+    inside read is converted once, before the loop; one from outside an If is
     converted in the branches that need it, unless something outside needs it too.
     """
     wanting = [b for b in boundaries if b.format.activations and not b.format.activations.is_plain]

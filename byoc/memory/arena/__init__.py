@@ -1,4 +1,4 @@
-"""Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
+"""Arenas: an order of steps and an offset for each buffer, with a lower bound. Numbers only, no ONNX."""
 
 from byoc.memory.arena._arena_planner import METHODS, plan_buffers, plan_by_methods
 from byoc.memory.arena._arena_problem import ArenaPlan, ArenaProblem, ArenaStep, Buffer

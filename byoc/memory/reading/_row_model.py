@@ -1,10 +1,5 @@
 """The striping problem of a model: layers that can be computed row by row.
 
-    >>> from byoc.memory.reading._row_model import row_model
-    >>> from byoc.memory.stripes import stripe
-    >>> model = row_model(index)
-    >>> plan = stripe(model.tensors, model.layers, model.inputs, model.outputs)
-
 The same tensors count as in convention C: inputs until their last read, no weights, no views. An image
 (a batch of one) is `[H][C][W]` in memory, with H rows; any other tensor is one row in the order of ONNX.
 A Reshape between the two moves bytes, and is then a layer.
