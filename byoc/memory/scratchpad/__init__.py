@@ -1,8 +1,8 @@
 """Scratchpad residency: which buffers stay in a scratchpad, and what is loaded, stored and streamed.
 
 `plan_scratchpad(schedule, size)` decides what stays in a scratchpad of the given size beside system
-memory so that the fewest bytes move, with a lower bound for every plan in that order, and returns all actions
-with their addresses. Only numbers, no ONNX.
+memory so that the fewest bytes move, with a lower bound for every plan in that order, and returns all
+actions with their addresses. Only numbers, no ONNX.
 """
 
 from byoc.memory.scratchpad._access_schedule import Access, AccessSchedule, ScheduledStep
