@@ -32,6 +32,31 @@ class PrivateModules(Contract):
             )
 
 
+class OneDoor(Contract):
+    """The modules of `package` import nothing of `other` but `door`, which is a package of it."""
+
+    package = fields.StringField()
+    other = fields.StringField()
+    door = fields.StringField()
+
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+        """Find every import of another part."""
+        _ = verbose
+        modules = [name for name in sorted(graph.modules) if _is_inside(name, str(self.package))]
+        reached = [
+            (importer, module)
+            for importer in modules
+            for module in sorted(graph.find_modules_directly_imported_by(importer))
+            if _is_inside(module, str(self.other)) and module != self.door
+        ]
+        return ContractCheck(kept=bool(modules) and not reached, metadata={"reached": reached})
+
+    def render_broken_contract(self, check: ContractCheck) -> None:
+        """Print one line for each import that goes elsewhere."""
+        for importer, module in check.metadata["reached"]:
+            output.print_error(f"{importer} imports {module}: import it from {self.door}", bold=False)
+
+
 def _is_private(module: str, packages: tuple[str, ...]) -> bool:
     parts = module.split(".")
     return parts[0] in packages and any(part.startswith("_") for part in parts[1:])

@@ -1,115 +1,150 @@
-"""The codegen interface: the Protocols that a vendor implements, and the values they exchange.
+"""The codegen interface: the Protocols that a vendor implements, and everything that a codegen needs.
 
 A codegen is a class with a `name` and one method, `compile`, registered under the entry-point group
-`byoc.codegens`. Each further ability is a Protocol of this module that the class satisfies.
+`byoc.codegens`. Each further ability is a Protocol of this module that the class satisfies. Helpers of
+other rooms (errors, dtypes, onnxruntime, memory planning, costs) are here as well, so that a codegen
+imports nothing else of byoc. A name is imported when it is first used.
 """
 
-from byoc.boundary.contracts import TensorContract
-from byoc.codegen._calling import (
-    ArtifactError,
-    compile_region,
-    compile_together,
-    find_codegen,
-    measure_seconds,
-    parse_codegen_options,
-)
-from byoc.codegen._codegen_options import (
-    SIZE_UNITS,
-    Bytes,
-    NoOptions,
-    Option,
-    find_option_problems,
-    format_options,
-    list_options,
-    parse_size,
-    read_options,
-)
-from byoc.codegen._emitters import Emitters
-from byoc.codegen._identical_regions import ArtifactCache, find_identical, region_structure
-from byoc.codegen._interface import (
-    ABILITIES,
-    API_VERSION,
-    Artifact,
-    Codegen,
-    CompileError,
-    Context,
-    ContextSource,
-    Executable,
-    Executor,
-    Measured,
-    Oracle,
-    Region,
-    ResourceError,
-    Stamped,
-    Together,
-)
-from byoc.codegen._isolation import Isolation, compile_isolated
-from byoc.codegen._operations import Operation
-from byoc.codegen._refusals import Refusal, RefusedError, resolve_node_names
-from byoc.codegen._region_arena import Arena, ArenaSlot
-from byoc.codegen._region_files import find_disagreement, read_region
-from byoc.codegen._single_nodes import SingleNode, node_names, similarity_key, split_into_nodes
-from byoc.codegen._untrusted import (
-    describe_path_problem,
-    escape_line,
-    is_plain_name,
-    parse_strict_json,
-    quote_name,
-)
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-__all__ = [
-    "ABILITIES",
-    "API_VERSION",
-    "SIZE_UNITS",
-    "Arena",
-    "ArenaSlot",
-    "Artifact",
-    "ArtifactCache",
-    "ArtifactError",
-    "Bytes",
-    "Codegen",
-    "CompileError",
-    "Context",
-    "ContextSource",
-    "Emitters",
-    "Executable",
-    "Executor",
-    "Isolation",
-    "Measured",
-    "NoOptions",
-    "Operation",
-    "Option",
-    "Oracle",
-    "Refusal",
-    "RefusedError",
-    "Region",
-    "ResourceError",
-    "SingleNode",
-    "Stamped",
-    "TensorContract",
-    "Together",
-    "compile_isolated",
-    "compile_region",
-    "compile_together",
-    "describe_path_problem",
-    "escape_line",
-    "find_codegen",
-    "find_disagreement",
-    "find_identical",
-    "find_option_problems",
-    "format_options",
-    "is_plain_name",
-    "list_options",
-    "measure_seconds",
-    "node_names",
-    "parse_codegen_options",
-    "parse_size",
-    "parse_strict_json",
-    "quote_name",
-    "read_options",
-    "read_region",
-    "region_structure",
-    "resolve_node_names",
-    "similarity_key",
-    "split_into_nodes",
-]
+from byoc.errors import suggest_nearest as _suggest_nearest
+
+if _TYPE_CHECKING:
+    from byoc.boundary.contracts import TensorContract as TensorContract
+    from byoc.codegen._calling import ArtifactError as ArtifactError
+    from byoc.codegen._calling import compile_region as compile_region
+    from byoc.codegen._calling import compile_together as compile_together
+    from byoc.codegen._calling import find_codegen as find_codegen
+    from byoc.codegen._calling import measure_seconds as measure_seconds
+    from byoc.codegen._calling import parse_codegen_options as parse_codegen_options
+    from byoc.codegen._codegen_options import SIZE_UNITS as SIZE_UNITS
+    from byoc.codegen._codegen_options import Bytes as Bytes
+    from byoc.codegen._codegen_options import NoOptions as NoOptions
+    from byoc.codegen._codegen_options import Option as Option
+    from byoc.codegen._codegen_options import find_option_problems as find_option_problems
+    from byoc.codegen._codegen_options import format_options as format_options
+    from byoc.codegen._codegen_options import list_options as list_options
+    from byoc.codegen._codegen_options import parse_size as parse_size
+    from byoc.codegen._codegen_options import read_options as read_options
+    from byoc.codegen._emitters import Emitters as Emitters
+    from byoc.codegen._identical_regions import ArtifactCache as ArtifactCache
+    from byoc.codegen._identical_regions import find_identical as find_identical
+    from byoc.codegen._identical_regions import region_structure as region_structure
+    from byoc.codegen._interface import ABILITIES as ABILITIES
+    from byoc.codegen._interface import API_VERSION as API_VERSION
+    from byoc.codegen._interface import Artifact as Artifact
+    from byoc.codegen._interface import Codegen as Codegen
+    from byoc.codegen._interface import CompileError as CompileError
+    from byoc.codegen._interface import Context as Context
+    from byoc.codegen._interface import ContextSource as ContextSource
+    from byoc.codegen._interface import Executable as Executable
+    from byoc.codegen._interface import Executor as Executor
+    from byoc.codegen._interface import Measured as Measured
+    from byoc.codegen._interface import Oracle as Oracle
+    from byoc.codegen._interface import Region as Region
+    from byoc.codegen._interface import ResourceError as ResourceError
+    from byoc.codegen._interface import Stamped as Stamped
+    from byoc.codegen._interface import Together as Together
+    from byoc.codegen._isolation import Isolation as Isolation
+    from byoc.codegen._isolation import compile_isolated as compile_isolated
+    from byoc.codegen._operations import Operation as Operation
+    from byoc.codegen._refusals import Refusal as Refusal
+    from byoc.codegen._refusals import RefusedError as RefusedError
+    from byoc.codegen._refusals import resolve_node_names as resolve_node_names
+    from byoc.codegen._region_arena import Arena as Arena
+    from byoc.codegen._region_arena import ArenaSlot as ArenaSlot
+    from byoc.codegen._region_files import find_disagreement as find_disagreement
+    from byoc.codegen._region_files import read_region as read_region
+    from byoc.codegen._single_nodes import SingleNode as SingleNode
+    from byoc.codegen._single_nodes import node_names as node_names
+    from byoc.codegen._single_nodes import similarity_key as similarity_key
+    from byoc.codegen._single_nodes import split_into_nodes as split_into_nodes
+    from byoc.codegen._untrusted import describe_path_problem as describe_path_problem
+    from byoc.codegen._untrusted import escape_line as escape_line
+    from byoc.codegen._untrusted import is_plain_name as is_plain_name
+    from byoc.codegen._untrusted import parse_strict_json as parse_strict_json
+    from byoc.codegen._untrusted import quote_name as quote_name
+    from byoc.costs import Roofline as Roofline
+    from byoc.costs import load_cost_model as load_cost_model
+    from byoc.errors import YES as YES
+    from byoc.errors import ByocError as ByocError
+    from byoc.errors import InputError as InputError
+    from byoc.errors import MissingRuntimeError as MissingRuntimeError
+    from byoc.errors import Verdict as Verdict
+    from byoc.errors import describe_error as describe_error
+    from byoc.errors import refuse as refuse
+    from byoc.errors import shorten_text as shorten_text
+    from byoc.memory import arena as arena
+    from byoc.memory import scratchpad as scratchpad
+    from byoc.memory import stripes as stripes
+    from byoc.model import DTYPE_NUMBERS as DTYPE_NUMBERS
+    from byoc.model import MAX_IR as MAX_IR
+    from byoc.model import TensorType as TensorType
+    from byoc.model import count_bits as count_bits
+    from byoc.model import is_dequantize as is_dequantize
+    from byoc.model import is_quantize as is_quantize
+    from byoc.model import list_node_captures as list_node_captures
+    from byoc.model import list_reads as list_reads
+    from byoc.model import read_type as read_type
+    from byoc.model import walk_graphs as walk_graphs
+    from byoc.model import write_type as write_type
+    from byoc.onnxrt import has_runtime as has_runtime
+    from byoc.onnxrt import open_session as open_session
+    from byoc.onnxrt import run_session as run_session
+    from byoc.onnxrt import session_runner as session_runner
+    from byoc.support import StrictModel as StrictModel
+
+_MODULES = {
+    "byoc.boundary.contracts": "TensorContract",
+    "byoc.codegen._calling": (
+        "ArtifactError compile_region compile_together find_codegen measure_seconds "
+        "parse_codegen_options"
+    ),
+    "byoc.codegen._codegen_options": (
+        "SIZE_UNITS Bytes NoOptions Option find_option_problems format_options list_options parse_size "
+        "read_options"
+    ),
+    "byoc.codegen._emitters": "Emitters",
+    "byoc.codegen._identical_regions": "ArtifactCache find_identical region_structure",
+    "byoc.codegen._interface": (
+        "ABILITIES API_VERSION Artifact Codegen CompileError Context ContextSource Executable Executor "
+        "Measured Oracle Region ResourceError Stamped Together"
+    ),
+    "byoc.codegen._isolation": "Isolation compile_isolated",
+    "byoc.codegen._operations": "Operation",
+    "byoc.codegen._refusals": "Refusal RefusedError resolve_node_names",
+    "byoc.codegen._region_arena": "Arena ArenaSlot",
+    "byoc.codegen._region_files": "find_disagreement read_region",
+    "byoc.codegen._single_nodes": "SingleNode node_names similarity_key split_into_nodes",
+    "byoc.codegen._untrusted": (
+        "describe_path_problem escape_line is_plain_name parse_strict_json quote_name"
+    ),
+    "byoc.costs": "Roofline load_cost_model",
+    "byoc.errors": (
+        "YES ByocError InputError MissingRuntimeError Verdict describe_error refuse shorten_text"
+    ),
+    "byoc.memory": "arena scratchpad stripes",
+    "byoc.model": (
+        "DTYPE_NUMBERS MAX_IR TensorType count_bits is_dequantize is_quantize list_node_captures "
+        "list_reads read_type walk_graphs write_type"
+    ),
+    "byoc.onnxrt": "has_runtime open_session run_session session_runner",
+    "byoc.support": "StrictModel",
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from the module that defines it."""
+    if name not in _HOMES:
+        nearest = _suggest_nearest(name, _HOMES)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest}")
+    value = globals()[name] = getattr(__import__(_HOMES[name], fromlist=[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

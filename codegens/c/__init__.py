@@ -10,8 +10,18 @@ from typing import Any
 
 import onnx
 
-from byoc.codegen import Artifact, CompileError, Executor, Region, format_options, read_options
-from byoc.errors import YES, InputError, Verdict, refuse
+from byoc.codegen import (
+    YES,
+    Artifact,
+    CompileError,
+    Executor,
+    InputError,
+    Region,
+    Verdict,
+    format_options,
+    read_options,
+    refuse,
+)
 
 from .c_compiler import COptions, compile_library, compiler_version, library_stamp
 from .c_source import check_nodes, compiler, emit_source, refused_nodes, separate_region

@@ -11,8 +11,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from byoc.codegen import CompileError
-from byoc.errors import MissingRuntimeError, shorten_text
+from byoc.codegen import CompileError, MissingRuntimeError, shorten_text
 
 
 @dataclass(frozen=True)

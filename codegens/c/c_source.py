@@ -16,17 +16,25 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from byoc.codegen import CompileError, Region, SingleNode, node_names, similarity_key, split_into_nodes
-from byoc.errors import (
+from byoc.codegen import (
     YES,
     ByocError,
+    CompileError,
     MissingRuntimeError,
+    Region,
+    SingleNode,
     Verdict,
     describe_error,
+    list_node_captures,
+    list_reads,
+    node_names,
+    read_type,
     refuse,
     shorten_text,
+    similarity_key,
+    split_into_nodes,
+    walk_graphs,
 )
-from byoc.model import list_node_captures, list_reads, read_type, walk_graphs
 
 Array = NDArray[np.generic]
 

@@ -11,9 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from byoc.boundary.contracts import TensorContract
-from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS
+from byoc.codegen import DTYPE_NUMBERS, InputError, TensorContract
 
 from .c_source import ENTRY, FAILED
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from byoc.codegen import Artifact, Executor, Region
-from byoc.errors import YES, Verdict, refuse
+from byoc.codegen import YES, Artifact, Executor, Region, Verdict, refuse
 
 from .compiler import NAME, DLAOptions, check_nodes, compile_region
 from .machine import VERSION, read_figures

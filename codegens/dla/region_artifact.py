@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from byoc.boundary.contracts import TensorContract
 from byoc.codegen import (
     Artifact,
     Executor,
+    InputError,
     Region,
+    StrictModel,
+    TensorContract,
     escape_line,
     format_options,
     parse_strict_json,
     quote_name,
 )
-from byoc.errors import InputError
-from byoc.support import StrictModel
 
 from .compiler import BoundaryPort, CompiledRegion, DLAOptions, boundary_shape
 from .machine import VERSION, DType, MachineFigures, Operand, assemble, disassemble

@@ -11,16 +11,18 @@ from dataclasses import replace
 import onnx
 
 from byoc.codegen import (
+    YES,
     Artifact,
     CompileError,
     Executor,
     Region,
+    Verdict,
+    count_bits,
     format_options,
     node_names,
     read_options,
+    refuse,
 )
-from byoc.errors import YES, Verdict, refuse
-from byoc.model import count_bits
 
 from .openvino_check import check_nodes, compiles_safely, refused_nodes
 from .openvino_device import compile_region_model, device_stamp, import_blob, openvino_package

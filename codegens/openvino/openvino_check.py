@@ -10,14 +10,17 @@ from pathlib import Path
 import onnx
 
 from byoc.codegen import (
+    YES,
+    ByocError,
     CompileError,
     Region,
+    Verdict,
     format_options,
     node_names,
+    refuse,
     similarity_key,
     split_into_nodes,
 )
-from byoc.errors import YES, ByocError, Verdict, refuse
 
 from .openvino_device import openvino_core, save_region
 from .openvino_options import OpenVINOOptions

@@ -8,8 +8,7 @@ from typing import Any
 
 import onnx
 
-from byoc.codegen import CompileError, Region
-from byoc.errors import MissingRuntimeError, shorten_text
+from byoc.codegen import CompileError, MissingRuntimeError, Region, shorten_text
 
 from .openvino_options import OpenVINOOptions
 

@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from byoc.boundary.contracts import TensorContract
-from byoc.model import DTYPE_NUMBERS
+from byoc.codegen import DTYPE_NUMBERS, TensorContract
 
 from .openvino_device import openvino_package
 

@@ -12,9 +12,19 @@ from typing import Any
 import onnx
 from onnx import NodeProto, helper
 
-from byoc.codegen import Artifact, CompileError, Context, Executor, Region, format_options, read_options
-from byoc.errors import YES, Verdict, refuse
-from byoc.onnxrt import session_runner
+from byoc.codegen import (
+    YES,
+    Artifact,
+    CompileError,
+    Context,
+    Executor,
+    Region,
+    Verdict,
+    format_options,
+    read_options,
+    refuse,
+    session_runner,
+)
 
 from .context_compiler import QNNOptions, compile_context, require_package, shorten_error
 from .provider import PROVIDER, node_assignment, open_session

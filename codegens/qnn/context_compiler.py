@@ -17,8 +17,7 @@ import onnx
 from google.protobuf.message import EncodeError
 from onnx import NodeProto
 
-from byoc.codegen import CompileError
-from byoc.errors import MissingRuntimeError, shorten_text
+from byoc.codegen import CompileError, MissingRuntimeError, shorten_text
 
 from . import provider
 from .qnn_model import ProviderModel

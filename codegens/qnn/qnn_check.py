@@ -6,8 +6,7 @@ import onnx
 from onnx import ModelProto
 from onnx.inliner import inline_local_functions
 
-from byoc.codegen import CompileError, similarity_key, split_into_nodes
-from byoc.errors import YES, Verdict, refuse
+from byoc.codegen import YES, CompileError, Verdict, refuse, similarity_key, split_into_nodes
 
 from .context_compiler import CompileAnswer, QNNOptions, compile_context, require_package
 from .qnn_model import adapt_model

@@ -9,8 +9,7 @@ import onnx
 import onnx.defs
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from byoc.codegen import node_names
-from byoc.model import MAX_IR
+from byoc.codegen import MAX_IR, node_names
 
 _PREFIX = "n"
 

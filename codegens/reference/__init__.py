@@ -4,8 +4,7 @@ A target uses it until its own codegen exists, and others are compared with it. 
 since the bundle has the model of the region already.
 """
 
-from byoc.codegen import Artifact, Executor, NoOptions, Region
-from byoc.onnxrt import open_session, session_runner
+from byoc.codegen import Artifact, Executor, NoOptions, Region, open_session, session_runner
 
 __all__ = ["Reference"]
 

@@ -10,7 +10,7 @@ from itertools import chain, count, islice
 from typing import Any, Literal
 
 from byoc.codegen import Bytes, Region, ResourceError
-from byoc.memory.arena import METHODS
+from byoc.codegen import arena as arena_planning
 
 from ..machine import (
     Command,
@@ -73,8 +73,10 @@ class DLAOptions:
             raise ValueError(f"scratchpad is {self.scratchpad}, but must be at least {_LEAST} bytes")
         if self.scratchpad > _MOST:
             raise ValueError(f"scratchpad is {self.scratchpad}, but must be at most {_MOST} bytes")
-        if self.memory not in METHODS:
-            raise ValueError(f"memory is '{self.memory}', but must be one of {', '.join(METHODS)}")
+        if self.memory not in arena_planning.METHODS:
+            raise ValueError(
+                f"memory is '{self.memory}', but must be one of {', '.join(arena_planning.METHODS)}"
+            )
 
 
 Emitter = Callable[[EmitterState, int, Any, AxisSpan], Iterator[TileStep]]

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from byoc.codegen import CompileError
-from byoc.errors import InputError
+from byoc.codegen import CompileError, InputError
 
 from ..machine import to_multiplier
 from .layer_tensors import LayerTensor, SlidingWindow

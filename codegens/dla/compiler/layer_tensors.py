@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.boundary.contracts import TensorContract
-from byoc.codegen import CompileError
+from byoc.codegen import CompileError, TensorContract
 
 from ..machine import DType
 

@@ -7,9 +7,18 @@ from pathlib import Path
 import onnx
 from onnx import NodeProto
 
-from byoc.codegen import CompileError, Region, read_region, similarity_key, split_into_nodes
-from byoc.errors import YES, Verdict, refuse
-from byoc.model import is_dequantize, is_quantize
+from byoc.codegen import (
+    YES,
+    CompileError,
+    Region,
+    Verdict,
+    is_dequantize,
+    is_quantize,
+    read_region,
+    refuse,
+    similarity_key,
+    split_into_nodes,
+)
 
 from .layer_groups import LayerGroup, group_operations
 from .layer_tensors import check_dtype

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from byoc.boundary.contracts import TensorContract
-from byoc.codegen import CompileError, Operation
+from byoc.codegen import CompileError, Operation, TensorContract
 
 from . import layer_limits as limits
 from .layer_groups import LayerGroup

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from byoc.boundary.contracts import TensorContract
-from byoc.codegen import CompileError, Operation, Region
+from byoc.codegen import CompileError, Operation, Region, TensorContract
 
 from .layer_tensors import Shape
 from .output_shapes import infer_shape

@@ -11,9 +11,7 @@ of each layer depends on.
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from byoc.memory import stripes
-from byoc.memory.arena import ArenaProblem, ArenaStep, plan_buffers
-from byoc.memory.stripes import ALL_ROWS, SAME_ROW, LayerMode, OperandRows
+from byoc.codegen import arena, stripes
 
 from ..machine import Memory, Operand
 from .boxes import AxisSpan
@@ -113,7 +111,7 @@ def schedule_whole(network: LayerNetwork, method: str) -> LayerSchedule:
     """Return a schedule with whole tensors, by one of the methods of `byoc.memory`."""
     stored = stored_tensors(network)
     numbers = {name: number for number, name in enumerate(stored)}
-    problem = ArenaProblem(
+    problem = arena.ArenaProblem(
         names=tuple(stored),
         sizes=tuple(
             -(-tensor.nbytes // ARENA_ALIGNMENT) * ARENA_ALIGNMENT for tensor in stored.values()
@@ -123,7 +121,7 @@ def schedule_whole(network: LayerNetwork, method: str) -> LayerSchedule:
         outputs=frozenset(numbers[name] for name in boundary_names(numbers, network.outputs)),
         alignment=ARENA_ALIGNMENT,
     )
-    found = plan_buffers(problem, method)
+    found = arena.plan_buffers(problem, method)
     places = {
         name: TensorAddress(number + 1, found.offsets[number], stored[name].rows)
         for name, number in numbers.items()
@@ -146,7 +144,9 @@ def boundary_names(stored: Container[str], ports: Sequence[BoundaryPort]) -> lis
     return [n for n in dict.fromkeys(port.tensor.storage_name for port in ports) if n in stored]
 
 
-def _memory_step(network: LayerNetwork, layer: MachineLayer, numbers: Mapping[str, int]) -> ArenaStep:
+def _memory_step(
+    network: LayerNetwork, layer: MachineLayer, numbers: Mapping[str, int]
+) -> arena.ArenaStep:
     reads = tuple(
         numbers[x.storage_name] for x in layer.reads if x.storage_name not in network.constants
     )
@@ -155,7 +155,9 @@ def _memory_step(network: LayerNetwork, layer: MachineLayer, numbers: Mapping[st
         for x in overwritable_operands(layer)
         if x.storage_name not in network.constants
     )
-    return ArenaStep(layer.y.name, tuple(dict.fromkeys(reads)), (numbers[layer.y.storage_name],), over)
+    return arena.ArenaStep(
+        layer.y.name, tuple(dict.fromkeys(reads)), (numbers[layer.y.storage_name],), over
+    )
 
 
 def overwritable_operands(layer: MachineLayer) -> tuple[LayerTensor, ...]:
@@ -166,7 +168,7 @@ def overwritable_operands(layer: MachineLayer) -> tuple[LayerTensor, ...]:
     return tuple(x for x in layer.reads if (x.extents, x.dtype) == (y.extents, y.dtype))
 
 
-RowReads = tuple[tuple[str, OperandRows], ...]
+RowReads = tuple[tuple[str, stripes.OperandRows], ...]
 
 
 def schedule_striped(network: LayerNetwork, method: str) -> LayerSchedule:
@@ -199,8 +201,10 @@ def _describe_layer(network: LayerNetwork, layer: MachineLayer) -> stripes.RowLa
     ]
     known = network.constants
     if rows is None:
-        reads = tuple((name, ALL_ROWS) for name in dict.fromkeys(x.storage_name for x in layer.reads))
-        mode: LayerMode = "whole"
+        reads = tuple(
+            (name, stripes.ALL_ROWS) for name in dict.fromkeys(x.storage_name for x in layer.reads)
+        )
+        mode: stripes.LayerMode = "whole"
     else:
         reads, mode = rows, "rows"
     reads = tuple(each for each in reads if each[0] not in known)
@@ -214,10 +218,11 @@ def _rows_read(layer: MachineLayer) -> RowReads | None:
     if isinstance(layer, ConvLayer | PoolLayer):
         return _window_rows(layer)
     if isinstance(layer, ActivationLayer) or (isinstance(layer, ConcatLayer) and layer.axis in (2, 3)):
-        return tuple(dict.fromkeys((x.storage_name, SAME_ROW) for x in layer.reads))
+        return tuple(dict.fromkeys((x.storage_name, stripes.SAME_ROW) for x in layer.reads))
     if isinstance(layer, EltwiseLayer) and (layer.y.images == 1 or _is_flat(layer)):
         return tuple(
-            (x.storage_name, SAME_ROW if x.rows == layer.y.rows else ALL_ROWS) for x in layer.reads
+            (x.storage_name, stripes.SAME_ROW if x.rows == layer.y.rows else stripes.ALL_ROWS)
+            for x in layer.reads
         )
     return None
 
@@ -231,9 +236,9 @@ def _window_rows(layer: ConvLayer | PoolLayer) -> RowReads | None:
     x, window = layer.x, layer.window
     if x.images > 1 and not window.is_point:
         return None  # windows end at the borders of each image
-    rows = OperandRows(window.extent[0], window.strides[0], window.pads[0])
+    rows = stripes.OperandRows(window.extent[0], window.strides[0], window.pads[0])
     residual = layer.residual if isinstance(layer, ConvLayer) else None
     return (
         (x.storage_name, rows),
-        *(((residual.storage_name, SAME_ROW),) if residual is not None else ()),
+        *(((residual.storage_name, stripes.SAME_ROW),) if residual is not None else ()),
     )

@@ -7,7 +7,7 @@ rest is for whole tensors, which are then neither loaded nor stored.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from byoc.memory import scratchpad as levels
+from byoc.codegen import scratchpad as levels
 
 from .boxes import AxisSpan
 from .layer_tensors import LayerTensor

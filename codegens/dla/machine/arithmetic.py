@@ -12,7 +12,7 @@ from math import frexp
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.errors import InputError
+from byoc.codegen import InputError
 
 from .instructions import FunctionKind
 from .operands import DType

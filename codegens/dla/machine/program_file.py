@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
 
-from byoc.errors import InputError
+from byoc.codegen import InputError
 
 from .instructions import COMMANDS, Command, End, Load, Program
 from .operands import Memory, Operand, Signed

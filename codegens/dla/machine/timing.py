@@ -16,8 +16,7 @@ from math import ceil
 
 import numpy as np
 
-from byoc.costs import Roofline, load_cost_model
-from byoc.errors import InputError
+from byoc.codegen import InputError, Roofline, load_cost_model
 
 from .instructions import Command, Conv, ConvFlags, Function, Load, Pool, Program, Store
 from .operands import DType, Operand

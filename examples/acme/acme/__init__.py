@@ -5,8 +5,7 @@ import json
 from dataclasses import dataclass, field
 
 import numpy as np
-from byoc.codegen import Artifact, Executor, Region
-from byoc.errors import YES, Verdict, refuse
+from byoc.codegen import YES, Artifact, Executor, Region, Verdict, refuse
 
 from acme.program import FORMAT, assemble
 from acme.simulator import run

@@ -1,0 +1,48 @@
+"""`byoc.codegen` is all that a codegen imports, and loads little until it is used."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import byoc.codegen
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_name_resolves_and_type_checkers_see_it() -> None:
+    tree = ast.parse(Path(byoc.codegen.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {
+        (node.names[0].name, node.module) for node in block.body if isinstance(node, ast.ImportFrom)
+    }
+
+    assert imported == set(byoc.codegen._HOMES.items())
+    for name in byoc.codegen.__all__:
+        assert getattr(byoc.codegen, name) is not None
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Regoin' \\(did you mean Region\\?\\)"):
+        byoc.codegen.Regoin  # noqa: B018
+
+
+def test_the_interface_loads_no_solver_and_no_runtime() -> None:
+    script = "import sys; from byoc.codegen import Region; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert not {"scipy", "onnxruntime", "onnx_graphsurgeon", "byoc.costs"} & set(loaded.stdout.split())
+
+
+@pytest.mark.parametrize("folder", ["examples/acme", "byoc/codegen/scaffold/template"])
+def test_codegens_and_templates_import_one_door(folder: str) -> None:
+    for path in (ROOT / folder).rglob("*.py*"):
+        if path.suffix not in (".py", ".tmpl"):
+            continue
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = {
+            line.split()[1] for line in lines if line.lstrip().startswith(("from byoc", "import byoc"))
+        }
+        assert found <= ({"byoc", "byoc.testing"} if "tests" in path.parts else {"byoc.codegen"}), path
