@@ -26,8 +26,7 @@ class Acme:
     Options = AcmeOptions
 
     def compile(self, region: Region, options: AcmeOptions) -> Artifact:
-        """Compile to program.json and weights.npz. Raises CompileError for "
-        "unsupported operators."""
+        """Compile to program.json and weights.npz. Raises CompileError for unsupported operators."""
         program, weights = assemble(region)
         packed = io.BytesIO()
         np.savez(packed, **weights)  # type: ignore[arg-type]

@@ -15,8 +15,7 @@ emit: Emitters[Instruction] = Emitters()
 
 
 def assemble(region: Region) -> tuple[list[Instruction], dict[str, NDArray[np.generic]]]:
-    """Return the program and its weights. Raises CompileError for an operator without "
-    "a function."""
+    """Return the program and its weights. Raises CompileError for an operator without a function."""
     program = emit(region)
     names = {name for operation in region.operations() for name in operation.constants}
     return program, {name: region.constant(name) for name in sorted(names)}

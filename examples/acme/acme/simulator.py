@@ -31,8 +31,7 @@ def run(
 
 
 def _convolve(operands: Sequence[Array], strides: Sequence[int], pads: Sequence[int]) -> Array:
-    """Return the convolution of an image (N, C, H, W) with a kernel (M, C, kH, kW), "
-    "plus a bias (M,)."""
+    """Return the convolution of an image (N, C, H, W) with a kernel (M, C, kH, kW), plus a bias (M,)."""
     image, kernel = operands[0], operands[1]
     top, left, bottom, right = pads
     padded = np.pad(image, ((0, 0), (0, 0), (top, bottom), (left, right)))
