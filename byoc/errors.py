@@ -1,9 +1,7 @@
-"""Errors that byoc raises on purpose, and the formatting of others for messages.
+"""Errors that byoc raises on purpose, the text of others for messages, and verdicts.
 
 Everything that a user can cause is an `InputError`: one clear sentence that names the file or option and
 the location in it. Any other exception that escapes is a defect of byoc.
-
-Verdicts: yes, or no with reasons.
 """
 
 import signal

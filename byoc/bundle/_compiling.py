@@ -1,7 +1,4 @@
-"""Compilation of the regions of a plan: results are checked, and identical regions compiled once.
-
-The compiler of each target, from the codegens and options of users and rule files.
-"""
+"""Compilation of a plan's regions by the targets' codegens; identical regions are compiled once."""
 
 import hashlib
 import os

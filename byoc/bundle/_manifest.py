@@ -1,6 +1,4 @@
-"""Contracts of boundary tensors in a manifest, as JSON and back.
-
-The manifest of a bundle: the arguments, the regions, the report, and every file's hash.
+"""The manifest of a bundle: arguments, regions with their contracts, report, and every file's hash.
 
 It is the JSON file `manifest.json` in the bundle's folder. Its paths are relative to that folder and
 stay inside it.

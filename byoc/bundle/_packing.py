@@ -1,9 +1,7 @@
-"""A bundle as one file: a zip whose bytes depend on its contents and names only.
+"""A bundle as one file: packing to a zip whose bytes depend on its contents only, and unpacking.
 
 Entries are not compressed, since weights hardly shrink and compressors differ between versions; they
 are sorted by name and have equal times and permissions.
-
-Unpacking of packed bundles: only files that the manifest names, in the sizes that it states.
 
 A zip from elsewhere may be malicious: names outside the folder, links, entries that unpack to huge
 sizes. Names and sizes are checked before the first file is written.

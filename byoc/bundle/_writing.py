@@ -1,7 +1,4 @@
-"""The weight file of a bundle, shared by all its models; each tensor is stored once.
-
-Writing of bundles: models and weights, the regions' artifacts, the manifest.
-"""
+"""Writing of bundles: the shared weight file, models, the regions' artifacts, the manifest."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,4 @@
-"""`byoc inspect`: the content of a bundle.
-
-`byoc pack`: write a bundle as one file.
-"""
+"""`byoc inspect` and `byoc pack`: show the content of a bundle, write it as one file."""
 
 from collections import Counter
 from collections.abc import Mapping

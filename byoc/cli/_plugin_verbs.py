@@ -1,7 +1,4 @@
-"""`byoc codegens`, `strategies`, `cost-models`: the installed plug-ins and their origin.
-
-`byoc new-codegen`: a complete package to start a codegen from.
-"""
+"""`byoc codegens`, `strategies`, `cost-models`, `new-codegen`: list plug-ins, begin a new one."""
 
 import inspect
 from collections.abc import Callable, Iterable

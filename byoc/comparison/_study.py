@@ -1,7 +1,4 @@
-"""The rows of one model: each strategy at each link; the model is read and annotated once.
-
-Checks of a study that need no model: unknown names, and costs in joules that no file gives.
-"""
+"""The rows of a study: each strategy at each link, for a model that is read and annotated once."""
 
 import time
 from collections.abc import Mapping

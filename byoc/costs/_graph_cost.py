@@ -1,7 +1,4 @@
-"""Trip counts of the bodies of If, Loop and Scan: known from the model, given, or estimated.
-
-The cost of a whole graph on one device, bodies weighted by trip count.
-"""
+"""The cost of a whole graph on one device, its bodies weighted by their trip counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Linear cost models: one fitted line for each operator.
-
-Measured costs: a row for each operator or composite on tensors of certain types.
-"""
+"""Measured costs: a row for each operator or composite, or one fitted line for each operator."""
 
 import re
 from collections.abc import Mapping

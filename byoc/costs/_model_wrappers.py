@@ -1,7 +1,4 @@
-"""A cost model that asks another one for costs it does not know (`else: host` in its file).
-
-The same accelerator with another link bandwidth, for studies.
-"""
+"""Cost models made of others: with a fallback for unknown costs, or with another link bandwidth."""
 
 from dataclasses import dataclass, replace
 

@@ -1,6 +1,4 @@
-"""Tensors that pass between units, with producer, consumers and bytes.
-
-Costs at the boundary: transfers, and the dtype and layout conversions that a target needs there.
+"""Transfers between units: the tensors, and the costs of transfer, dtype and layout conversions.
 
 Conversions are tasks like any other. Those on the host are priced by its cost model, unless the link of
 the device includes them; those on the device by the device's.

@@ -1,11 +1,9 @@
-"""Evaluation of conditions in three values: true, false, or not known.
+"""Conditions, evaluated in three values: true, false, or not known.
 
 A null among the facts stands for a value that is not known, and an expression that reads it is not known
 either: `X.shape[0] != 1` is not true of a batch that may be 1. As in CEL, an operand that decides alone
 counts: `false && ...`, `true || ...`, an element in `all` for which the body is false. Every node and
 every element is a step, and the number of steps is limited.
-
-Compiled conditions. Applied to facts, a condition holds, does not hold, or cannot be decided.
 """
 
 from collections.abc import Mapping

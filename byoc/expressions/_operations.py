@@ -1,6 +1,4 @@
-"""Regular expressions in RE2's syntax, matched in linear time by the engine that pydantic brings.
-
-Operators and functions of conditions on values: numbers, texts, truth values, lists, mappings.
+"""Operators and functions of conditions: on numbers, texts, truth values, lists, mappings.
 
 Null stands for a value that is not known; an operation that needs it raises UnknownError. Whole numbers
 and other numbers are different types, as CEL has it: `1 == 1.0` is false and `1 + 1.0` is an error.

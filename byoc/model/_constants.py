@@ -1,7 +1,4 @@
-"""The values of small constants, on which patterns and rules depend.
-
-Constant folding with ONNX's reference implementation.
-"""
+"""The values of small constants, and constant folding with ONNX's reference implementation."""
 
 from copy import deepcopy
 from typing import Any

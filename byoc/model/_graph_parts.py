@@ -1,9 +1,4 @@
-"""Graph paths and node names.
-
-Boundaries of sets of nodes.
-
-Stand-alone models cut out of a model: some nodes, or the body of a function.
-"""
+"""Parts of a graph: paths and node names, boundaries of sets of nodes, models cut out of a model."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Memory layouts: the order of the axes of images and convolution weights, and their blocks.
+"""Memory layouts of images and convolution weights, and conversions between them as ONNX nodes.
 
 The notation is that of TVM's and oneDNN's documentation: upper-case letters give the order of the axes
 from the outermost to the innermost; a number with a lower-case letter is a block that is split off an
@@ -6,8 +6,6 @@ axis. `NHWC` has the channels last. `NCHW16c` is `[N, ceil(C/16), H, W, 16]`, pa
 no multiple of 16. `OIHW16i16o` splits two axes.
 
 Only tensors of rank 4 have a layout.
-
-Layout conversions as ONNX nodes: Transpose for permutations; Pad, Reshape and Slice for blocks.
 """
 
 import re

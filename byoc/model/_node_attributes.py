@@ -1,7 +1,4 @@
-"""Attributes of nodes with their defaults, and the operator schemas of ONNX.
-
-The types that Loop and Scan give to the inputs of their bodies.
-"""
+"""Attributes of nodes with their defaults, and the schemas of operators that have bodies."""
 
 from collections.abc import Mapping
 from copy import deepcopy

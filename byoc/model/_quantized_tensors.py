@@ -1,9 +1,7 @@
-"""Copies of shared DequantizeLinear nodes, so that every QDQ group has its own.
+"""Quantized tensors next to DequantizeLinear and QuantizeLinear, and copies of shared ones.
 
 Quantizers write one DequantizeLinear for a tensor that several operators read. Its output does not
 depend on the reader, so each reader may have a copy.
-
-The quantized side of tensors next to DequantizeLinear and QuantizeLinear.
 """
 
 from collections.abc import Iterator, Sequence

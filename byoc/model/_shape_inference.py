@@ -1,6 +1,4 @@
-"""Dimensions in a whole model: fixing symbolic ones, removing negative ones.
-
-Shape inference, and contradictions between inferred and stated types.
+"""Shape inference, fixing of symbolic dimensions, contradictions between inferred and stated types.
 
 Inferred types take precedence over stated ones: exporters and optimizers leave stale shapes behind, and
 onnxruntime infers, too.

@@ -1,6 +1,4 @@
-"""Tensor types: dtype, shape, and size in bytes.
-
-The bytes of stored tensors, embedded or in files.
+"""Tensor types (dtype, shape, size in bytes), and the bytes of stored tensors, embedded or in files.
 
 External data follows the ONNX specification (docs/ExternalData.md): `location` is a path relative to
 the model's folder, `offset` and `length` are in bytes. Locations outside of that folder are refused,

@@ -1,9 +1,4 @@
-"""Traversal of models: graphs, tensors, reads and captures of nodes, topological order.
-
-Copies of models without parts that are about to be replaced, which saves copying weights twice.
-
-Unique names.
-"""
+"""Traversal of models: graphs, tensors, reads and captures of nodes, topological order, free names."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache

@@ -1,9 +1,8 @@
-"""Tensors with element types that numpy lacks: bfloat16, float8, int4 and the like.
+"""Access to onnxruntime, an optional dependency: users install the build they need.
 
-In byoc they are numpy arrays with the dtypes of ml_dtypes, as in onnx; onnxruntime takes and returns
-them only as OrtValues, with elements below one byte packed.
-
-Access to onnxruntime, an optional dependency: users install the build they need.
+Tensors with element types that numpy lacks (bfloat16, float8, int4) are numpy arrays with the dtypes of
+ml_dtypes, as in onnx; onnxruntime takes and returns them only as OrtValues, with elements below one byte
+packed.
 """
 
 import ctypes

@@ -1,14 +1,10 @@
-"""The grouper: nodes become composites, these become QDQ groups, and the rest are units alone.
+"""The grouper: nodes become composites and QDQ groups, which are joined across accelerators.
 
 Larger matches go first, equal ones in the order of the file and then of the nodes; a node belongs to at
 most one unit. Contracting each unit to one node never makes a cycle.
 
-Units for several accelerators at once, each of which may group the nodes differently.
-
 Placement needs one set of units. Where the units of two accelerators overlap they are joined; on each
 accelerator the joint unit is made of that accelerator's own units.
-
-Overlapping composites that are left to the placement as alternatives.
 
 If a composite that was not chosen overlaps a chosen one, without being part of it, both are candidates:
 their nodes stay single units, and the placement chooses candidates that share no node.

@@ -1,6 +1,4 @@
-"""Variants of a pattern, and the lines that remain when optional ones are left out.
-
-The pattern language: a composite written as the lines of ONNX text that compute it.
+"""The pattern language: a composite written as the lines of ONNX text that compute it.
 
     c = Conv <group = 1> (x, w!, b?)
     n = BatchNormalization(c, scale, bias, mean, var)?

@@ -1,7 +1,4 @@
-"""Launch schedule of several accelerators by majority merge.
-
-Forming regions, the units that are compiled and launched as one, from labels.
-"""
+"""Regions formed from labels: units that are compiled and launched as one, and their launch order."""
 
 from dataclasses import dataclass, field
 from typing import Literal

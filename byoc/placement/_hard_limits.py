@@ -1,7 +1,4 @@
-"""Hard limits: finding the first that a placement breaks, and repairing labels.
-
-Repair of heuristic labels: hard limits, and tensors that cannot be transferred.
-"""
+"""Hard limits: the first that a placement breaks, and the repair of heuristic labels."""
 
 import math
 

@@ -1,7 +1,4 @@
-"""Validation of a strategy's answer before it is used.
-
-Running a strategy, which may be third-party code, and checking its answer.
-"""
+"""Running a strategy, which may be third-party code, and checking its answer."""
 
 import math
 import re

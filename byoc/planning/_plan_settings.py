@@ -1,7 +1,4 @@
-"""Requirements of a target for the tensors that cross its boundary, from its rule file.
-
-The settings of planning: accelerators, costs, the strategy, what is known from earlier rounds.
-"""
+"""The settings of planning: accelerators and their boundary formats, costs, strategy, known limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

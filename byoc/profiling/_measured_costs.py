@@ -1,9 +1,4 @@
-"""The description of the machine that measurements were made on, without its owner or name.
-
-The measurements of each task over all models, and the cost table made of them.
-
-Writing a cost model to a file, with one line for each entry.
-"""
+"""Measurements of all models as a cost table, and its file with a description of the machine."""
 
 import os
 import platform

@@ -1,7 +1,4 @@
-"""Predicted against measured times: the error of a cost model, and of adding up parts.
-
-The regions of a bundle: the predicted seconds, and those that their codegens report.
-"""
+"""Predicted against measured times: of nodes, of placements, and of the regions of a bundle."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Operator properties that quantization needs: channels of weights, views, operands and biases.
-
-The values of constants, which are read or computed on demand and not kept.
-
-Quantization arithmetic: scales and zero points from ranges, integers from floats.
+"""Quantization arithmetic: scales and zero points from ranges, integers from floats.
 
 `real = scale * (quantized - zero_point)`, as in ONNX's QuantizeLinear. Scale and zero point of a range
 follow Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only

@@ -1,10 +1,8 @@
-"""Calibration: run a model on samples, one at a time, and collect statistics of its tensors.
+"""Calibration: run a model on samples, collect statistics of its tensors, choose their ranges.
 
 The first pass over the samples takes each tensor's extremes, computed inside the model. Calibrators that
 need histograms take a second pass over groups of tensors that fit into memory together, one pass per
 group. The statistics take a few kB per tensor, whatever the number of samples.
-
-The entry point of calibration: from a model and data to ranges, and to a file of them.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,4 @@
-"""A target's requirements on quantized tensors: its file's scheme combined with its rules.
-
-Candidates for quantization: the units of a float model that a target might take quantized.
-"""
+"""Candidates for quantization: the units of a float model that a target might take quantized."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

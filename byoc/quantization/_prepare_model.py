@@ -1,13 +1,9 @@
-"""Unique names for new tensors and nodes.
-
-Conversion of a model to newer versions: of its IR for metadata, of its operator set for quantization.
+"""Preparation of a model for quantization: newer operator set, folded BatchNormalization, free names.
 
 Scales per channel need operator set 13, 16 bits need 21. The model is converted rather than given
 onnxruntime's own DequantizeLinear and QuantizeLinear (domain com.microsoft), which could stand beside
 any version: ONNX's shape inference, its reference implementation and the compilers of the regions know
 only ONNX's operators.
-
-Folding of BatchNormalization into the convolution or matrix product before it.
 
 At inference it computes `y = (x - mean) * scale / sqrt(var + epsilon) + B` per channel (ONNX,
 BatchNormalization). Both operators are linear: weights and bias are scaled, and the bias is shifted.

@@ -1,4 +1,4 @@
-"""Clipping thresholds that minimize the mean squared error of quantization.
+"""Clipping thresholds that minimize the mean squared error or the divergence of quantization.
 
 A value `c` beyond an end `b` of the range is clipped, an error of `(c - b)**2`; a value inside is
 rounded to a step of `(high - low) / (levels - 1)`, a mean error of `step**2 / 12` (Widrow, "Statistical
@@ -6,8 +6,6 @@ analysis of amplitude-quantized sampled-data systems", AIEE Transactions 79, 196
 the two is that of Banner et al., "Post training 4-bit quantization of convolutional networks for
 rapid-deployment", NeurIPS 2019; they fit a distribution, here the histogram itself is used, with the
 values of a bin at its middle. Zero is quantized exactly, so histograms exclude it.
-
-Clipping thresholds that minimize the relative entropy of quantization.
 
 Migacz, "8-bit inference with TensorRT", GTC 2017: choose the range around zero in which the histogram,
 with everything outside added to its last bins, has the least relative entropy to itself in as many bins

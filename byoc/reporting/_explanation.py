@@ -1,9 +1,4 @@
-"""The explanation of a model: its graphs, the nodes asked about, and those that are refused.
-
-The reasons for refusing nodes: the rules, the grouper, or a refused neighbour.
-
-Explaining a model: the annotator and the grouper applied to every graph, bodies included.
-"""
+"""Explaining a model: every graph annotated and grouped, and the reasons for each refused node."""
 
 import re
 from collections import Counter

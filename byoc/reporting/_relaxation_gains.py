@@ -1,6 +1,4 @@
-"""Rules with one constraint dropped.
-
-The gain of relaxing a rule: the nodes and the compute that one constraint keeps from the accelerator.
+"""The gain of relaxing a rule: the nodes and the compute that one constraint keeps off the accelerator.
 
 Each constraint that alone refuses a node is dropped from the rules, and the nodes that it may concern
 are annotated and grouped again, so that the reported gain is exact.

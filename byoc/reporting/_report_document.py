@@ -1,7 +1,4 @@
-"""Refusals of codegens, as data and as notes.
-
-The report as data: printed by `--format json`, kept in the manifest, and the source of the text.
-"""
+"""The report as data: printed by `--format json`, kept in the manifest, and the source of the text."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,9 +1,7 @@
-"""The library of composites: patterns in the `composites` folders of packages, for all rule files.
+"""The composites of a rule file: its own, and those of the library in the `composites` folders.
 
 A file there holds `composites`, each with name, description, pattern and where. The packages are those
 of the entry-point group byoc.annotations.
-
-The patterns of a rule file's composites, those from the library included.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

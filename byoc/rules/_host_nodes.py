@@ -1,7 +1,4 @@
-"""Nodes that a rule file keeps on the host: by operator, by name, or downstream of such nodes.
-
-The limit on the batch: dimension 0 of a model's inputs, and the nodes that depend on it.
-"""
+"""Nodes that a rule file keeps on the host: by operator, name, batch, or downstream of such nodes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Objections: constraints that a node does not meet, with their locations in the rule file.
-
-Constraints on numbers and attributes.
-"""
+"""Objections: constraints on numbers and attributes that a node does not meet, with their locations."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

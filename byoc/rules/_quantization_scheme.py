@@ -1,11 +1,7 @@
-"""Constraints on quantization: the scales, zero points and dtypes on the quantized side.
-
-The file's quantization scheme, which applies to rules with `quantized: true` unless they say more.
+"""Constraints on quantization: scales, zero points, dtypes, and conversions on the device.
 
 The scheme gives the most that the accelerator supports: if weights may have a scale for each channel, a
 single scale is accepted, too, and if zero points need not be 0, they may be.
-
-Boundary conversions on the device: the nodes that an accelerator with `convert: device` runs.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,4 @@
-"""Rules that are never tried, since an earlier one accepts all that they would.
-
-The linter of rule files: all mistakes at once, each with its location, by ONNX's operator schemas.
-"""
+"""The linter of rule files: all mistakes at once, each with its location, by ONNX's operator schemas."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar

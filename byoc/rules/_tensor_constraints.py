@@ -1,7 +1,4 @@
-"""Constraints on shapes: dimensions, number of elements, size in bytes, broadcasting.
-
-Constraints on the tensors of a node.
-"""
+"""Constraints on the tensors of a node: dtype, dimensions, sizes, broadcasting."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,9 +1,7 @@
-"""Arrays by name in .npz and .npy files, in numpy's formats; pickled objects are refused.
+"""Arrays by name in .npz and .npy files, and their comparison with declared types.
 
 Elements that numpy has no dtype for (bfloat16, ...) are stored as untyped bytes, which `restore_dtype`
 turns back into their type.
-
-Comparison of arrays with declared types.
 """
 
 import zipfile

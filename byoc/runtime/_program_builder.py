@@ -1,7 +1,4 @@
-"""The order of execution of a partitioned graph: host segments alternate with single nodes.
-
-Preparing a partitioned graph to run: a stage for each step, bodies of control flow included.
-"""
+"""Preparing a partitioned graph to run: host segments and regions in order, bodies included."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
-"""Search for the smallest thing that shows a fault, by trials of its parts.
+"""The smallest part of a region that shows a fault, found by trials against plain onnxruntime.
 
 A trial may be inconclusive, since a compiler may refuse a part although it accepts the whole.
-
-The trial of a part of a region alone, compared with plain onnxruntime.
 """
 
 from collections.abc import Callable, Collection, Sequence

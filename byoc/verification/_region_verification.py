@@ -1,7 +1,4 @@
-"""The integer tensors of a model that represent real numbers.
-
-Verification of each region alone and of every boundary tensor, against plain onnxruntime.
-"""
+"""Verification of each region alone and of every boundary tensor, against plain onnxruntime."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

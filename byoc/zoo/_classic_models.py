@@ -1,10 +1,8 @@
-"""Conversion of a light structure into a model that runs and whose numeric errors show.
+"""The nine classic networks of the `onnx` package, made into models whose numeric errors show.
 
 The `onnx` package carries nine well-known networks without their weights: one node per weight makes
 a tensor filled with one constant. Equal weights hide errors (swap two channels: nothing changes),
 so each gets random values; and what is odd about files from 2018 goes, if it is not structure.
-
-The nine classics, found by looking into the installed `onnx` package: no list is kept here.
 """
 
 from functools import lru_cache

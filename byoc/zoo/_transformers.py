@@ -1,11 +1,9 @@
-"""A generated transformer of any depth.
+"""Generated transformers of any depth, of 1,000 to 100,000 nodes for measurements of scale.
 
 Layers are of the usual kind (normalization first; Xiong et al., "On layer normalization in the
 transformer architecture", 2020), written in basic operators, so that one has 33 nodes. They use
 a few sets of weights in turn: the model stays small, and exchanging two neighbouring layers still
 changes the result.
-
-Generated graphs of 1,000 to 100,000 nodes, for measurements of scale.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Folders of the cache and of the user's configuration, by the XDG base directory specification.
-
-The user's own folders: `zoo: {mine: ~/models}` in the configuration gives `zoo:mine/NAME`.
-"""
+"""The user's own folders of models, and the folders of the cache and the configuration."""
 
 import os
 from dataclasses import dataclass

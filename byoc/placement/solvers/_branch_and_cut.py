@@ -1,7 +1,4 @@
-"""Incumbents: first feasible placements by simple heuristics.
-
-The optimal placement and its proof, by mixed integer programs solved with HiGHS.
-"""
+"""The optimal placement and its proof, by mixed integer programs, begun from simple incumbents."""
 
 import time
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""Persistency: units that are on the same side in every optimal placement.
-
-Minimum cut between the host and one accelerator.
-"""
+"""Minimum cut between the host and one accelerator, and persistency: units fixed in every optimum."""
 
 import math
 from functools import cached_property

@@ -1,7 +1,4 @@
-"""Compatibility of units: whether two of them can share a region of a device.
-
-Placement as a mixed integer program whose size is linear in the graph.
-"""
+"""Placement as a mixed integer program whose size is linear in the graph."""
 
 from dataclasses import dataclass, replace
 

@@ -1,11 +1,4 @@
-"""The baseline: no unit is on an accelerator.
-
-The strategy of most runtimes: an accelerator runs everything it supports.
-
-Each operator by itself: offloaded if it alone is faster.
-
-Each operator against its neighbours: offloaded if faster with its transfers counted.
-"""
+"""Baseline strategies: the host alone, all that is supported, each operator that is faster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

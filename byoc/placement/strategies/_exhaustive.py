@@ -1,7 +1,4 @@
-"""The best regions for given labels by exhaustive search: small graphs with any limits.
-
-Exhaustive search, a reference for small problems.
-"""
+"""Exhaustive search over labels and regions, a reference for small problems."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,9 +1,4 @@
-"""The least execution and transfer for one accelerator by a minimum cut.
-
-The optimum by mixed integer programming.
-
-The default strategy: a placement and a bound at any size, with all costs counted.
-"""
+"""Optimizing strategies: minimum cut, exact integer programming, and the default, launch-aware."""
 
 import math
 from collections.abc import Iterator
