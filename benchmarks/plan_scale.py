@@ -23,7 +23,8 @@ from byoc.placement.strategies._optimizing import MinCut
 from byoc.planning import GraphUnits, PlanSettings, annotate_graphs, group_graphs
 from byoc.planning._graph_problem import GraphToPlace, PlacementProblems
 from byoc.planning._memory_fit import Constraints
-from byoc.stages import load_model, load_settings
+from byoc.stages import load_settings
+from byoc.zoo import load_model
 
 _RUNS = 3
 _RULES = ("dla", "openvino-cpu")

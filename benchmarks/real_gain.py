@@ -56,7 +56,7 @@ from byoc.profiling._sampling import measure_runs
 from byoc.rules import load_rules
 from byoc.runtime import model_samples
 from byoc.runtime._stage_program import HOST
-from byoc.stages import load_model
+from byoc.zoo import load_model
 
 RULES = "openvino-cpu"
 MODELS = (

@@ -13,8 +13,8 @@ from common import machine, on_disk, read_and_infer, timed
 from byoc.model import Model
 from byoc.patterns import group_units
 from byoc.rules import Target, annotate_graph, load_rules
-from byoc.stages import load_model
 from byoc.support import ANNOTATIONS, find_files
+from byoc.zoo import load_model
 
 _MODELS = ("transformer_1k", "transformer_10k", "transformer_100k")
 

@@ -25,7 +25,7 @@ import byoc
 from byoc.model import Model
 from byoc.onnxrt import open_session, run_session
 from byoc.runtime import Trace, model_samples
-from byoc.stages import load_model
+from byoc.zoo import load_model
 
 _MODELS = ("resnet50", "squeezenet", "shufflenet", "densenet121")
 _WARM_UP = 5

@@ -18,12 +18,12 @@ if _TYPE_CHECKING:
     from byoc.errors import MissingRuntimeError as MissingRuntimeError
     from byoc.pipeline import Result as Result
     from byoc.pipeline import partition as partition
-    from byoc.pipeline import verify_against as verify_against
     from byoc.quantization import Budget as Budget
     from byoc.quantization import Precision as Precision
     from byoc.runtime import Session as Session
     from byoc.runtime import load as load
-    from byoc.stages import load_model as load_model
+    from byoc.verification import verify_against as verify_against
+    from byoc.zoo import load_model as load_model
 
 _ROOMS = {
     "Budget": "quantization",
@@ -35,9 +35,9 @@ _ROOMS = {
     "Session": "runtime",
     "fastest": "comparison",
     "load": "runtime",
-    "load_model": "stages",
+    "load_model": "zoo",
     "partition": "pipeline",
-    "verify_against": "pipeline",
+    "verify_against": "verification",
 }
 
 __all__ = list(_ROOMS)

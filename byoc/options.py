@@ -10,28 +10,15 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
-import onnx
-
 from byoc.codegen import Isolation
 from byoc.costs import Policy
 from byoc.errors import InputError
 from byoc.quantization import NATIVE, Precision
 from byoc.support import Flag, Syntax, declaration_of, declare
 from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
-
-Source = str | Path | onnx.ModelProto
-"""A model: a path, `zoo:NAME`, or a protobuf, which is never changed."""
+from byoc.zoo import Source, name_source
 
 DEFAULT_STRATEGY = "launch-aware"
-ZOO = "zoo:"
-
-
-def name_source(source: Source) -> str:
-    """Return the name of a model or file in the manifest: without folders, which differ elsewhere."""
-    if isinstance(source, onnx.ModelProto):
-        return "a model in memory"
-    name = str(source)
-    return name if name.startswith(ZOO) else Path(name).name
 
 
 def _record_value(value: Any) -> Any:

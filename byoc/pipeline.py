@@ -14,11 +14,10 @@ from typing import Any
 
 import onnx
 
-from byoc.bundle import Bundle, open_bundle, stage_bundle
+from byoc.bundle import stage_bundle
 from byoc.codegen import RefusedError
-from byoc.errors import InputError
-from byoc.model import Model, prepare_model
-from byoc.options import ZOO, Options, Source, name_source
+from byoc.model import Model
+from byoc.options import Options
 from byoc.planning import Plan, PlanSettings, RefusalHistory, format_placement
 from byoc.quantization import NATIVE, Precision, search_float_units
 from byoc.reporting import make_report
@@ -38,18 +37,12 @@ from byoc.stages import (
     Stage,
     State,
     Verify,
-    load_model,
     record_accuracy,
     run_stages,
 )
 from byoc.support import report_step, show_progress, take_keywords, write_text
-from byoc.verification import (
-    DEFAULT_THRESHOLDS,
-    Thresholds,
-    Verification,
-    VerificationModels,
-    verify_bundle,
-)
+from byoc.verification import Verification
+from byoc.zoo import Source, name_source
 
 __all__ = [
     "EMISSION",
@@ -57,12 +50,9 @@ __all__ = [
     "PREPARATION",
     "Result",
     "emit",
-    "find_original",
-    "load_model",
     "make_plan",
     "partition",
     "save_placement",
-    "verify_against",
 ]
 
 PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Quantize())
@@ -219,50 +209,3 @@ def save_placement(plan: Plan, path: str | Path) -> None:
         }
         graphs.append((graph.index, graph.path, devices))
     write_text(Path(path), format_placement(name_source(plan.model.source), graphs))
-
-
-def verify_against(
-    bundle: str | Path,
-    against: str | Path | None = None,
-    *,
-    inputs: Mapping[str, Any] | None = None,
-    thresholds: Thresholds = DEFAULT_THRESHOLDS,
-    regions: bool = False,
-) -> Verification:
-    """Compare a bundle with its original, and return the errors of all outputs.
-
-    `against` is the original as `find_original` takes it; `inputs` are seeded ones unless given. With
-    `regions` every tensor at a boundary and each region alone are compared, too. Raises InputError when
-    either cannot be read or run, and MissingRuntimeError.
-    """
-    opened = open_bundle(Path(bundle))
-    found = find_original(opened, against)
-    return verify_bundle(
-        opened, found.model, inputs, found.original, found.computed, thresholds, regions
-    )
-
-
-def find_original(bundle: Bundle, against: str | Path | None = None) -> VerificationModels:
-    """Return the model to compare a bundle with.
-
-    `against` is the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
-    manifest. Any other bundle is compared with its own partitioned model, run whole on plain
-    onnxruntime; so is one of lower precision, whose accuracy against the original is told besides.
-    Raises InputError when the original cannot be read.
-    """
-    asked = bundle.manifest.asked
-    name = str(against or asked.get("model", ""))
-    if against is None and not name.startswith(ZOO):
-        return VerificationModels(
-            prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
-        )
-    dims = asked.get("dims") or {}
-    if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
-        raise InputError(f"{bundle.display_path}: asked.dims in the manifest is not sizes by name")
-    original = load_model(name, dims)
-    precision = bundle.manifest.report.get("precision")
-    if precision is None:
-        return VerificationModels(original)
-    whole = f"its own {bundle.manifest.model}"
-    own = replace(original, proto=bundle.model(), source=whole, folder=bundle.folder)
-    return VerificationModels(own, original, str(precision.get("dtype") or ""))

@@ -19,7 +19,7 @@ from byoc.cli._common import (
 from byoc.quantization import Preprocessing, Range, Ranges
 from byoc.quantization import calibrate as run
 from byoc.reporting import format_count
-from byoc.stages import load_model
+from byoc.zoo import load_model
 
 
 class MethodName(StrEnum):

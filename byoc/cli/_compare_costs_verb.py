@@ -33,7 +33,7 @@ from byoc.profiling import (
 )
 from byoc.reporting import format_quantity
 from byoc.runtime import load_bundle, model_samples
-from byoc.stages import load_model
+from byoc.zoo import load_model
 
 _ZOO = "zoo:"
 # With fewer models almost any order looks like a good one.

@@ -17,7 +17,7 @@ from byoc.cli._common import (
 from byoc.reporting import explain_model as run
 from byoc.reporting import make_explanation_document, print_explanation
 from byoc.rules import load_rules
-from byoc.stages import load_model
+from byoc.zoo import load_model
 
 
 def explain(  # noqa: PLR0913, PLR0917 - the options of the verb

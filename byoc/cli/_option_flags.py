@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from byoc.cli._common import read_by_target, read_pairs, read_sizes
-from byoc.support import Flag, Syntax, declaration_of
+from byoc.support import Flag, Syntax, declaration_of, declare
 
 _TYPES: dict[Syntax, Any] = {
     Syntax.TEXT: str,
     Syntax.PATH: Path,
     Syntax.NUMBER: float,
+    Syntax.INTEGER: int,
     Syntax.SWITCH: bool,
     Syntax.ON_OFF: bool,
 }
@@ -58,34 +59,46 @@ class _FieldFlag:
         """Return the flag as a parameter for Typer."""
         # Without a name of ours, Typer makes `--flag / --no-flag` of a bool.
         names = () if self.flag.syntax is Syntax.ON_OFF else self.names
-        option = typer.Option(*names, help=self.flag.help, metavar=self.flag.metavar)
+        option = typer.Option(
+            *names, help=self.flag.help, metavar=self.flag.metavar, min=self.flag.minimum
+        )
         kind, default = self._type_and_default()
-        if default is None:
+        if self.is_required:
+            default = inspect.Parameter.empty
+        elif default is None:
             kind = kind | None
         return inspect.Parameter(
             self.parameter,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if self.is_required else default,
+            default=default,
             annotation=Annotated[kind, option],
         )
 
     def _type_and_default(self) -> tuple[Any, Any]:
-        default: Any = None if self.is_required else self.field.default
+        default: Any = self.flag.default or self.field.default
         if self.flag.choices:
             choices: Any = _make_choices("Choice", {name: name for name in self.flag.choices})
             return choices, default and choices(default)
         if self.flag.syntax in _TYPES:
             return _TYPES[self.flag.syntax], default
-        return list[str], inspect.Parameter.empty if self.is_required else None
+        return list[str], None
 
     def read(self, value: Any) -> Any:
         """Return the field's value for what Typer read. Raises typer.BadParameter."""
         if isinstance(value, StrEnum):
             return value.value
         if self.flag.read is not None:
-            return None if value is None else self.flag.read(value)
+            try:
+                return None if value is None else self.flag.read(value)
+            except ValueError as error:
+                raise typer.BadParameter(str(error), param_hint=self.names[0]) from None
         reader = _READERS.get(self.flag.syntax)
         return value if reader is None else reader(value, self.names[0])
+
+
+def flag_field(flag: Flag, default: Any = None) -> Any:
+    """Return a field of a dataclass of options that only the command line has."""
+    return field(default=default, metadata=declare(flag.help, flag))
 
 
 def take_options(kind: Any, first: Sequence[str] = ()) -> Callable[[Callable[..., None]], Any]:

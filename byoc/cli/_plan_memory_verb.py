@@ -37,8 +37,8 @@ from byoc.memory.report import (
 )
 from byoc.model import Model, list_symbolic_dims, prepare_model, read_model_file, unshare_dequantize
 from byoc.reporting import format_quantity
-from byoc.stages import load_model
 from byoc.support import write_text
+from byoc.zoo import load_model
 
 
 def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb

@@ -26,8 +26,8 @@ from byoc.profiling import (
 )
 from byoc.reporting import format_count
 from byoc.rules import load_rules
-from byoc.stages import load_model
 from byoc.support import check_output
+from byoc.zoo import load_model
 
 _HOST = "host"
 _SHOWN = 3

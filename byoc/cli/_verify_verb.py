@@ -1,24 +1,24 @@
 """`byoc verify`: compare a bundle with its original on the same inputs, and bisect differences."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from byoc.bundle import Bundle, open_bundle
+from byoc.bundle import open_bundle
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
     print_json,
     print_rows,
-    read_pairs,
     reserve_stdout,
     show_status,
 )
+from byoc.cli._option_flags import flag_field, take_options
 from byoc.errors import InputError
-from byoc.pipeline import find_original
 from byoc.reporting import (
     format_share,
     make_error_rows,
@@ -26,104 +26,82 @@ from byoc.reporting import (
     make_full_verification_document,
     make_region_error_document,
 )
-from byoc.runtime import read_npz, restore_dtype
+from byoc.support import Flag, Syntax
 from byoc.verification import (
+    BundleCheck,
     Fault,
-    Thresholds,
     Verification,
-    VerificationModels,
-    bisect_region,
     is_fault,
-    make_inputs,
     read_thresholds,
     require_passed,
     rerun_fault,
-    verify_bundle,
-    write_fault,
 )
 
 
-def verify(  # noqa: PLR0913, PLR0917 - the options of the verb
-    bundle: Annotated[Path, typer.Argument(help="A bundle, or a folder that --bisect wrote.")],
-    against: Annotated[
-        str | None,
-        typer.Option(help="The original: a file or zoo:NAME. Found by itself for zoo models."),
-    ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="The inputs by name, instead of seeded ones.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
-    threshold: Annotated[
-        list[str] | None,
-        typer.Option(
+@dataclass(frozen=True)
+class VerifyOptions:
+    """The flags of `byoc verify`."""
+
+    against: str | None = flag_field(
+        Flag("The original: a file or zoo:NAME. Found by itself for zoo models.")
+    )
+    inputs: Path | None = flag_field(
+        Flag("The inputs by name, instead of seeded ones.", Syntax.PATH, metavar="FILE.npz")
+    )
+    seed: int = flag_field(Flag("Of the inputs.", Syntax.INTEGER, minimum=0), 0)
+    threshold: Mapping[str, str] = flag_field(
+        Flag(
+            "The largest error, of the range; quantized=NUMBER in units of the last place.",
+            Syntax.PAIRS,
             metavar="DTYPE=NUMBER",
-            help="The largest error, of the range; quantized=NUMBER in units of the last place.",
-        ),
-    ] = None,
-    snr: Annotated[
-        float | None, typer.Option(help="Ask this signal-to-noise ratio (dB) of floats instead.")
-    ] = None,
-    narrow: Annotated[
-        bool, typer.Option("--bisect", help="Narrow each region that is off to the operation at fault.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Where --bisect writes; NAME.faults unless given."),
-    ] = None,
+        )
+    )
+    snr: float | None = flag_field(
+        Flag("Ask this signal-to-noise ratio (dB) of floats instead.", Syntax.NUMBER)
+    )
+    bisect: bool = flag_field(
+        Flag("Narrow each region that is off to the operation at fault.", Syntax.SWITCH), False
+    )
+    output: Path | None = flag_field(
+        Flag("Where --bisect writes; NAME.faults unless given.", Syntax.PATH, ("--output", "-o"))
+    )
+
+
+@take_options(VerifyOptions)
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, or a folder that --bisect wrote.")],
+    options: VerifyOptions,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Check that a bundle computes what its model did."""
-    thresholds = read_thresholds(read_pairs(threshold or [], "--threshold"), snr)
+    thresholds = read_thresholds(options.threshold, options.snr)
     if is_fault(bundle):
         _repeat_fault(bundle, form)
         return
     faults: dict[str, tuple[Fault, Path] | str] = {}
-    folder = output or Path(f"{bundle.absolute().name}.faults")
+    folder = options.output or Path(f"{bundle.absolute().name}.faults")
     here = Path.cwd()  # a codegen's code may change it
     with show_status() as show, reserve_stdout():
         show("verify")
-        opened = open_bundle(bundle)
-        found = find_original(opened, against)
-        given = make_inputs(found.model, seed) if inputs is None else _read_inputs(inputs, found)
-        verification = verify_bundle(
-            opened, found.model, given, found.original, found.computed, thresholds, regions=True
+        check = BundleCheck(
+            open_bundle(bundle), options.against, options.inputs, options.seed, thresholds
         )
-        if narrow:
-            lowered = thresholds.for_computation_in(found.computed)
-            for region in verification.regions:
-                if not region.within:
-                    place = folder / region.name
-                    fault = _narrow_region(opened, region.name, given, lowered, here / place, show)
-                    faults[region.name] = fault if isinstance(fault, str) else (fault, place)
+        verification = check.verify(regions=True)
+        wrong = [region.name for region in verification.regions if not region.within]
+        for name in wrong if options.bisect else ():
+            place = folder / name
+            try:
+                faults[name] = check.bisect(name, here / place, show), place
+            except InputError as error:
+                faults[name] = str(error)
     if form is OutputFormat.json:
         told = [_make_fault_document(name, fault) for name, fault in faults.items()]
-        print_json(make_full_verification_document(verification) | ({"faults": told} if narrow else {}))
+        document = make_full_verification_document(verification)
+        print_json(document | ({"faults": told} if options.bisect else {}))
     else:
         _print_verification(verification, str(bundle))
-        _print_faults(verification, faults, narrow)
+        _print_faults(verification, faults, options.bisect)
     require_passed(verification)
-
-
-def _narrow_region(  # noqa: PLR0913, PLR0917 - what `bisect_region` takes, and where to write
-    bundle: Bundle,
-    region: str,
-    inputs: Mapping[str, Any],
-    thresholds: Thresholds,
-    folder: Path,
-    show: Any,
-) -> Fault | str:
-    """Find a region's fault and write it to a folder; return it, or the reason why none was found."""
-    try:
-        fault = bisect_region(bundle, region, inputs, thresholds, show)
-    except InputError as error:
-        return str(error)
-    write_fault(fault, folder, thresholds)
-    return fault
-
-
-def _read_inputs(path: Path, against: VerificationModels) -> dict[str, Any]:
-    types = against.model.index.types
-    return {name: restore_dtype(array, types.get(name)) for name, array in read_npz(path).items()}
 
 
 def _print_verification(verification: Verification, bundle: str) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 from byoc.bundle import Bundle, check_destination, open_bundle, stage_bundle
 from byoc.errors import InputError
-from byoc.options import Options, Source
+from byoc.options import Options
 from byoc.pipeline import Result, partition
 from byoc.planning import Plan
 from byoc.profiling import Clock, Patience, Samples, measure_in_turn
 from byoc.runtime import load_bundle, model_samples
-from byoc.stages import load_model
 from byoc.support import declare, keywords_of, report_step, show_progress, take_keywords
+from byoc.zoo import Source, load_model
 
 BASELINES = ("host-only", "all-supported")
 """The strategies tried besides the one asked for: all on the host, all that can be on accelerators."""

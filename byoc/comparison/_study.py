@@ -24,8 +24,9 @@ from byoc.placement import Placement, Problem, Strategy, count_transferred_bytes
 from byoc.placement.strategies import ScheduledPlacement
 from byoc.planning import GraphPlan, GraphUnits, PlanSettings, annotate_graphs, group_graphs, plan_graphs
 from byoc.reporting import collect_plan_notes
-from byoc.stages import load_model, load_settings
+from byoc.stages import load_settings
 from byoc.support import STRATEGIES, load_plugin
+from byoc.zoo import load_model
 
 _GIGA = 1e9
 # More than bounds and costs differ by for adding up in another order, and than `exact` tolerates.

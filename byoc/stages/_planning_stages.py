@@ -31,10 +31,10 @@ from byoc.quantization import (
     quantize_for_targets,
 )
 from byoc.rules import find_unmatched_names
-from byoc.stages._model_loader import load_model
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import State
 from byoc.support import report_step
+from byoc.zoo import load_model
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from onnx import ModelProto
 from byoc.bundle import Bundle, RegionCompiler
 from byoc.errors import Mark
 from byoc.model import GraphIndex, Model
-from byoc.options import Options, Source
+from byoc.options import Options
 from byoc.planning import GraphPlan, GraphUnits, LoweredPrecision, Plan, PlanSettings
 from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
 from byoc.verification import Verification
+from byoc.zoo import Source
 
 # A field that is still to be filled in: no stage reads what a later one makes.
 _LATER: Any = None

@@ -21,6 +21,7 @@ class Syntax(Enum):
     TEXT = auto()
     PATH = auto()
     NUMBER = auto()
+    INTEGER = auto()
     SWITCH = auto()
     """No value: the flag sets the field to true."""
     ON_OFF = auto()
@@ -40,7 +41,9 @@ class Flag:
     """A flag of the command line that sets a field.
 
     `names` are `--field-name` unless given. `metavar` stands for the value in the help. `choices` are
-    the only texts allowed, where there are any. `read` makes the field's value of a text.
+    the only texts allowed, where there are any; `minimum` is the least number allowed. `read` makes the
+    field's value of a text; it may raise ValueError with a sentence. `default` is the text of the
+    field's default, for a field that is read so.
     """
 
     help: str
@@ -48,6 +51,8 @@ class Flag:
     names: tuple[str, ...] = ()
     metavar: str | None = None
     choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    default: str | None = None
     read: Callable[[str], Any] | None = None
 
 

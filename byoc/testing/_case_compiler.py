@@ -17,11 +17,11 @@ from byoc.planning import Plan, PlanSettings
 from byoc.quantization import NATIVE, Precision, has_float_mode
 from byoc.rules import ANY_OPERATOR, Target, annotate_graph, load_rules
 from byoc.runtime import model_samples
-from byoc.stages import load_model
 from byoc.testing._cases import Case, parse_one_node
 from byoc.testing._operator_cases import list_onnx_operators, operator_cases
 from byoc.testing._region_forms import SHAPES, NodeWords, draw_form, list_node_choices
 from byoc.verification import NotVerifiableError, RecordedRuns, record_reference_runs, run_plain
+from byoc.zoo import load_model
 
 _FLOAT_DTYPES = ("float32", "float16", "bfloat16", "float64")
 _PREFERRED_DTYPES = (*_FLOAT_DTYPES, "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")

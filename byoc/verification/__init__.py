@@ -1,6 +1,7 @@
 """Verification: outputs and regions of a bundle compared with the original's; faults narrowed down."""
 
 from byoc.verification._bisection import Fault, bisect_region
+from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
 from byoc.verification._bundle_verification import (
     VerificationModels,
     make_inputs,

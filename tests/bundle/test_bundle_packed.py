@@ -20,8 +20,8 @@ from support import VANILLA, Ran, parse
 
 from byoc.bundle import open_bundle
 from byoc.errors import InputError
-from byoc.pipeline import verify_against
 from byoc.runtime import load
+from byoc.verification import verify_against
 
 Cli = Callable[..., Ran]
 

@@ -15,8 +15,8 @@ from byoc.bundle import describe_file
 from byoc.bundle._manifest import MANIFEST_FILE
 from byoc.codegen import quote_name
 from byoc.errors import InputError
-from byoc.pipeline import verify_against
 from byoc.runtime import load
+from byoc.verification import verify_against
 
 
 @pytest.fixture

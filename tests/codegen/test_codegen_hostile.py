@@ -17,8 +17,8 @@ from support import parse
 from byoc.codegen import Artifact, CompileError, Region
 from byoc.codegen._isolation import _read_failure
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text
-from byoc.pipeline import verify_against
 from byoc.runtime import load
+from byoc.verification import verify_against
 
 ODD = "\ud800\x1b[31m\x00\x07\u202e \r\n x"
 ESCAPED = "\\ud800\\x1b[31m\\x00\\x07\\u202e x"

@@ -16,7 +16,7 @@ from byoc.errors import ByocError, shorten_text
 _ANY = "target: any\ncost_model: dla\ndtype: any\nregions: connected\nops: [{op: '*'}]\n"
 _VERIFY = (
     "import json, sys\n"
-    "from byoc.pipeline import verify_against\n"
+    "from byoc.verification import verify_against\n"
     "found = verify_against(*sys.argv[1:])\n"
     "print(json.dumps([found.passed, max((o.relative for o in found.outputs), default=0.0)]))\n"
 )

@@ -25,8 +25,8 @@ from byoc.patterns._grouper import find_composites
 from byoc.pipeline import Result, partition
 from byoc.rules import Target, load_rules, read_library
 from byoc.runtime import sample_inputs
-from byoc.stages import load_model
 from byoc.verification import run_plain
+from byoc.zoo import load_model
 
 MODELS = Path(__file__).parent / "models"
 ALL = sorted(read_library().entries)

@@ -7,7 +7,7 @@ from support import parse, prepared
 from byoc.errors import InputError
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model, read_row_model
 from byoc.memory.reading._memory_model import read_problem
-from byoc.stages import load_model
+from byoc.zoo import load_model
 
 BLOCK = """g (float[1, 4, 6, 6] x, float[4, 4, 1, 1] w) => (float[1, 144] y) {
     a = Conv(x, w)

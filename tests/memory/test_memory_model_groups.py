@@ -6,7 +6,7 @@ from support import prepared
 
 from byoc.memory.reading import MemoryModel, find_quantized_groups, read_memory_model
 from byoc.model import unshare_dequantize
-from byoc.stages import load_model
+from byoc.zoo import load_model
 
 BLOCK = """g (float[1, 4, 6, 6] x, float[4, 4, 1, 1] w) => (float[1, 144] y) {
     a = Conv(x, w)

@@ -20,7 +20,7 @@ from byoc.errors import ByocError  # noqa: E402
 from byoc.memory.arena import plan_buffers  # noqa: E402
 from byoc.memory.reading import CONVENTIONS, read_memory_model  # noqa: E402
 from byoc.model import Model, prepare_model  # noqa: E402
-from byoc.stages import load_model  # noqa: E402
+from byoc.zoo import load_model  # noqa: E402
 
 _MOST_NODES = 20_000
 

@@ -18,8 +18,9 @@ from support import parse
 
 from byoc.bundle._manifest import read_manifest
 from byoc.errors import InputError
-from byoc.pipeline import partition, verify_against
+from byoc.pipeline import partition
 from byoc.runtime import load
+from byoc.verification import verify_against
 
 MIXED = """
 mixed (float[1, 4] x) => (float[1, 4] y, float[1, 4] z) {

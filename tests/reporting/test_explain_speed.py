@@ -12,7 +12,7 @@ from byoc.model import Model, prepare_model
 from byoc.patterns import Pattern, find_near_misses, parse_pattern
 from byoc.reporting import explain_model, make_explanation_document
 from byoc.rules import load_rules, read_library
-from byoc.stages import load_model
+from byoc.zoo import load_model
 
 SIZE = 20_000
 _MOST_SECONDS = 20  # of the processor, several times what is usual

@@ -14,7 +14,7 @@ from support import parse
 from byoc.errors import Mark
 from byoc.model import Model, prepare_model
 from byoc.rules import Target, annotate_graph, load_rules
-from byoc.stages import load_model
+from byoc.zoo import load_model
 
 INDICES = "indices"
 

@@ -12,7 +12,8 @@ from support import VANILLA, Ran, parse
 
 from byoc.bundle import describe_file
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.pipeline import partition, verify_against
+from byoc.pipeline import partition
+from byoc.verification import verify_against
 
 
 @pytest.fixture

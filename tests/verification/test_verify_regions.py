@@ -14,9 +14,15 @@ from support import VANILLA, parse
 
 from byoc.bundle import open_bundle
 from byoc.errors import InputError
-from byoc.pipeline import partition, verify_against
+from byoc.pipeline import partition
 from byoc.quantization import Precision
-from byoc.verification import bisect_region, read_thresholds, require_passed, verify_regions
+from byoc.verification import (
+    bisect_region,
+    read_thresholds,
+    require_passed,
+    verify_against,
+    verify_regions,
+)
 
 # Two regions with a Tanh on the host between them.
 TWO = """

@@ -1,0 +1,170 @@
+"""Bundles held against their original models: `byoc.verify`, `byoc.verify_against`, `byoc.bisect`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from byoc.bundle import Bundle, open_bundle
+from byoc.errors import InputError
+from byoc.model import prepare_model
+from byoc.runtime import read_npz, restore_dtype
+from byoc.verification._bisection import Fault, bisect_region
+from byoc.verification._bundle_verification import VerificationModels, make_inputs, verify_bundle
+from byoc.verification._fault_files import write_fault
+from byoc.verification._tensor_comparison import Verification
+from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.zoo import ZOO, load_model
+
+Inputs = Mapping[str, Any] | str | Path
+"""The inputs of a model: arrays by name, or an `.npz` file of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class BundleCheck:
+    """A bundle, its original as `find_original` takes it, and what both are run on."""
+
+    bundle: Bundle
+    against: str | Path | None = None
+    given: Inputs | None = None
+    seed: int = 0
+    thresholds: Thresholds = DEFAULT_THRESHOLDS
+
+    @cached_property
+    def models(self) -> VerificationModels:
+        """The model that the bundle is compared with. Raises InputError."""
+        return find_original(self.bundle, self.against)
+
+    @cached_property
+    def inputs(self) -> Mapping[str, Any]:
+        """The inputs of both. Raises InputError for a file that cannot be read."""
+        if self.given is None:
+            return make_inputs(self.models.model, self.seed)
+        if isinstance(self.given, Mapping):
+            return self.given
+        types = self.models.model.index.types
+        arrays = read_npz(Path(self.given))
+        return {name: restore_dtype(array, types.get(name)) for name, array in arrays.items()}
+
+    def verify(self, regions: bool) -> Verification:
+        """Compare the outputs, with `regions` also the boundary tensors and each region alone."""
+        found = self.models
+        return verify_bundle(
+            self.bundle,
+            found.model,
+            self.inputs,
+            found.original,
+            found.computed,
+            self.thresholds,
+            regions,
+        )
+
+    def bisect(self, region: str, output: Path | None, progress: Callable[[str], None]) -> Fault:
+        """Narrow a region that is off to the operation at fault, and write that to a folder."""
+        thresholds = self.thresholds.for_computation_in(self.models.computed)
+        fault = bisect_region(self.bundle, region, self.inputs, thresholds, progress)
+        if output is not None:
+            write_fault(fault, output, thresholds)
+        return fault
+
+
+def verify(  # noqa: PLR0913 - each has a default
+    bundle: str | Path,
+    against: str | Path | None = None,
+    *,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    regions: bool = True,
+) -> Verification:
+    """Check that a bundle computes what its model did, each region alone, too: `byoc verify`.
+
+    The result says by `passed` whether every error is allowed.
+
+    Args:
+        bundle: a folder or packed file.
+        against: the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
+            manifest; any other bundle is compared with its own partitioned model on plain onnxruntime.
+        inputs: arrays by the names of the model's inputs, or an `.npz` file; seeded ones unless given.
+        seed: of these.
+        thresholds: the largest errors, as shares of the range, in units of the last place, or in dB.
+        regions: compare every tensor at a boundary and each region alone, not only the outputs.
+
+    Raises InputError when the bundle, the original or the inputs cannot be read or run, and
+    MissingRuntimeError without onnxruntime.
+    """
+    check = BundleCheck(open_bundle(Path(bundle)), against, inputs, seed, thresholds)
+    return check.verify(regions)
+
+
+def verify_against(
+    bundle: str | Path,
+    against: str | Path | None = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    regions: bool = False,
+) -> Verification:
+    """Compare the outputs of a bundle with its original's: `verify` without the regions.
+
+    The arguments, the result and the errors raised are those of `verify`.
+    """
+    return verify(bundle, against, inputs=inputs, thresholds=thresholds, regions=regions)
+
+
+def bisect(  # noqa: PLR0913 - each has a default
+    bundle: str | Path,
+    region: str,
+    against: str | Path | None = None,
+    *,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    output: str | Path | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Fault:
+    """Narrow a region that is wrong to the first operation at fault: `byoc verify --bisect`.
+
+    Args:
+        bundle: a folder or packed file.
+        region: the region's name in the bundle.
+        against: the original, as `verify` takes it.
+        inputs: arrays by the names of the model's inputs, or an `.npz` file; seeded ones unless given.
+        seed: of these.
+        thresholds: the largest errors; what is beyond them is wrong.
+        output: a folder for the smallest model that shows the fault, its inputs and outputs, which
+            `byoc verify` runs again.
+        progress: called with a line of text at each step.
+
+    Raises InputError when there is no such region, its codegen cannot run here, it is not wrong, or it
+    is right when compiled again, and MissingRuntimeError without onnxruntime.
+    """
+    check = BundleCheck(open_bundle(Path(bundle)), against, inputs, seed, thresholds)
+    return check.bisect(region, None if output is None else Path(output), progress)
+
+
+def find_original(bundle: Bundle, against: str | Path | None = None) -> VerificationModels:
+    """Return the model to compare a bundle with.
+
+    `against` is the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
+    manifest. Any other bundle is compared with its own partitioned model, run whole on plain
+    onnxruntime; so is one of lower precision, whose accuracy against the original is told besides.
+    Raises InputError when the original cannot be read.
+    """
+    asked = bundle.manifest.asked
+    name = str(against or asked.get("model", ""))
+    if against is None and not name.startswith(ZOO):
+        return VerificationModels(
+            prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
+        )
+    dims = asked.get("dims") or {}
+    if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
+        raise InputError(f"{bundle.display_path}: asked.dims in the manifest is not sizes by name")
+    original = load_model(name, dims)
+    precision = bundle.manifest.report.get("precision")
+    if precision is None:
+        return VerificationModels(original)
+    whole = f"its own {bundle.manifest.model}"
+    own = replace(original, proto=bundle.model(), source=whole, folder=bundle.folder)
+    return VerificationModels(own, original, str(precision.get("dtype") or ""))
