@@ -32,7 +32,7 @@ class TableFormat(StrEnum):
 
 
 @take_options(PlanOptions)
-def compare(  # noqa: PLR0913 - the options of the verb
+def compare(
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
     options: PlanOptions,
     *,

@@ -47,13 +47,10 @@ class _FieldFlag:
         return self.flag.names or (f"--{self.field.name.replace('_', '-')}",)
 
     @property
-    def parameter(self) -> str:
-        """The name of the parameter that Typer passes."""
-        return self.names[0].removeprefix("--").replace("-", "_")
-
-    @property
     def is_required(self) -> bool:
-        return self.field.default is MISSING and self.field.default_factory is MISSING
+        """Whether there is no default."""
+        has_none = self.field.default is MISSING and self.field.default_factory is MISSING
+        return self.flag.required or has_none
 
     def declare_parameter(self) -> inspect.Parameter:
         """Return the flag as a parameter for Typer."""
@@ -68,7 +65,7 @@ class _FieldFlag:
         elif default is None:
             kind = kind | None
         return inspect.Parameter(
-            self.parameter,
+            self.field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=default,
             annotation=Annotated[kind, option],
@@ -112,7 +109,7 @@ def take_options(kind: Any, first: Sequence[str] = ()) -> Callable[[Callable[...
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         @wraps(verb)
         def run_verb(**given: Any) -> None:
-            values = {each.field.name: each.read(given.pop(each.parameter)) for each in flags}
+            values = {each.field.name: each.read(given.pop(each.field.name)) for each in flags}
             verb(options=_make_options(kind, values), **given)
 
         parameters: list[inspect.Parameter] = []

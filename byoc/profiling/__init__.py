@@ -12,4 +12,5 @@ from byoc.profiling._prediction_error import (
     rank_correlation,
     time_regions,
 )
+from byoc.profiling._profile import HOST, Profile, ProfileOptions, profile
 from byoc.profiling._sampling import Clock, Patience, Samples, measure_in_turn

@@ -11,6 +11,7 @@ from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._accuracy_budget import Budget
 from byoc.quantization._calibrate import find_samples
+from byoc.quantization._image_inputs import NO_PREPROCESSING
 from byoc.quantization._precision import ChosenPrecision, Precision
 from byoc.quantization._sensitivity import (
     KeptAccuracy,
@@ -67,7 +68,7 @@ def prepare_accuracy_test(
     assert budget is not None
     if data is None:
         raise InputError(f"accuracy budget {budget}: it is measured on samples (--data FOLDER)")
-    source = find_samples(data, model, precision.images, _MEASURED)
+    source = find_samples(data, model, precision.images or NO_PREPROCESSING, _MEASURED)
     samples = [sample.inputs for sample in islice(source.read_from(0), _MEASURED)]
     if not samples:
         raise InputError(f"{source.name}: there are no samples to measure the accuracy on")

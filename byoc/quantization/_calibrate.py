@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.quantization._calibration_options import CalibrationOptions
 from byoc.quantization._calibration_samples import (
     RANDOM,
     Inputs,
@@ -47,7 +48,8 @@ from byoc.quantization._observed_model import (
 )
 from byoc.quantization._ranges import GivenQuantization, Range, Ranges, write_ranges
 from byoc.quantization._sample_folder import read_folder
-from byoc.support import check_output
+from byoc.support import check_output, take_keywords
+from byoc.zoo import Source, load_model
 
 Progress = Callable[[str], None]
 
@@ -58,7 +60,7 @@ _LEAST, _GREATEST = 1e-30, 1e37
 _RANDOM_NOTE = "calibrated on random data: the ranges say little about real data"
 
 
-def measure_ranges(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
+def measure_ranges(
     model: Model,
     tensors: Sequence[str] | None,
     data: SampleSource,
@@ -245,69 +247,44 @@ def _run_sample(session: Any, sample: Sample) -> list[Any]:
         raise InputError(f"{sample.name}: {error}") from None
 
 
-DEFAULT_METHOD = "minmax"
 _STATE_SUFFIX = ".partial"
 
 
-def calibrate(  # noqa: PLR0913 - each is a choice of the caller's, and has a default
-    model: Model,
-    data: str | Path | Iterable[Inputs],
-    output: str | Path | None = None,
-    *,
-    method: str = DEFAULT_METHOD,
-    samples: int | None = None,
-    tensors: Sequence[str] | None = None,
-    images: Preprocessing | None = None,
-    progress: Callable[[str], None] = lambda step: None,
-    **options: float | None,
-) -> Ranges:
+@take_keywords(CalibrationOptions)
+def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
     """Measure the ranges of a model's tensors on some data.
 
-    Args:
-        model: the model, as `byoc.load_model` returns it.
-        data: a folder of samples (arrays or images), the word `random`, or samples: arrays by the names
-            of the inputs.
-        output: path of the `calibration.yaml` to write. The progress is kept beside it in a file with
-            `.partial` added; after an interruption the same call continues from there, unless the
-            samples are in memory.
-        method: `minmax`, `percentile`, `entropy` or `mse`.
-        samples: the greatest number of samples to use; for random data 32 by default.
-        tensors: names of the tensors to calibrate; by default all float32 and float16 tensors of the
-            main graph that are not constant.
-        images: normalization of pixels, if the data is images.
-        progress: called with a line of text at each step.
-        options: options of the method. `symmetric` (default False): each range is symmetric around zero.
-            `percentile` (default 99.99): per cent of the values inside the range, for `percentile`.
-            `bits` (default 8): bits to quantize to, for `mse`.
+    `model` is a path, `zoo:NAME`, a protobuf, or what `byoc.load_model` returned.
 
     Raises InputError for data that does not fit the model or gives NaN, for options that the method does
     not have, and for an output that cannot be written; MissingRuntimeError without onnxruntime.
     """
-    if samples is not None and samples < 1:
-        raise InputError(f"{samples} samples: there must be at least 1")
-    chosen = find_calibrator(method, **options)
-    path = None if output is None else Path(output)
+    if options.samples is not None and options.samples < 1:
+        raise InputError(f"{options.samples} samples: there must be at least 1")
+    own = {"percentile": options.percentile, "bits": options.bits}
+    chosen = find_calibrator(options.method, symmetric=options.symmetric, **own)
+    path = None if options.output is None else Path(options.output)
     state = None
     if path is not None:
         check_output(path)
         state = path.with_name(path.name + _STATE_SUFFIX)
-    found = measure_ranges(
-        model, tensors, find_samples(data, model, images, samples), chosen, progress, state
-    )
+    loaded = load_model(model, options.dims)
+    samples = find_samples(options.data, loaded, options.images, options.samples)
+    tensors = options.tensors or None
+    found = measure_ranges(loaded, tensors, samples, chosen, options.progress, state)
     if path is not None:
         write_ranges(path, found)
     return found
 
 
 def find_samples(
-    data: str | Path | Iterable[Inputs], model: Model, images: Preprocessing | None, most: int | None
+    data: str | Path | Iterable[Inputs], model: Model, images: Preprocessing, most: int | None
 ) -> SampleSource:
     """Return the samples that `calibrate` uses for the same arguments."""
-    preprocessing = images or Preprocessing()
     if data == RANDOM:
-        preprocessing.refuse_for("random data")
+        images.refuse_for("random data")
         return make_random_samples(model, most)
     if isinstance(data, (str, Path)):
         return read_folder(Path(data), model, images, most)
-    preprocessing.refuse_for("samples in memory")
+    images.refuse_for("samples in memory")
     return wrap_samples(data, model, most)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +13,18 @@ from numpy.typing import NDArray
 from byoc.errors import InputError, shorten_text
 from byoc.model import TensorType
 from byoc.quantization._calibration_samples import numpy_dtype
+from byoc.support import Flag, Syntax, declare
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 _DTYPES = ("float32", "float16", "uint8")
 _HOW_TO_GET_IT = "images need Pillow, which is not installed (pip install 'onnx-byoc[images]')"
+
+
+def _read_numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"'{text}': numbers with commas are expected") from None
 
 
 @dataclass(frozen=True)
@@ -26,10 +34,46 @@ class Preprocessing:
     `mean` and `std` are one number, or one for each channel in the order of `color`.
     """
 
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    scale: float = 255.0
-    color: Literal["rgb", "bgr"] = "rgb"
+    mean: tuple[float, ...] = field(
+        default=(0.0,),
+        metadata=declare(
+            "of the scaled pixels.",
+            Flag(
+                "Taken from pixels after --image-scale.",
+                names=("--image-mean",),
+                metavar="X,X,X",
+                default="0",
+                read=_read_numbers,
+            ),
+        ),
+    )
+    std: tuple[float, ...] = field(
+        default=(1.0,),
+        metadata=declare(
+            "of the scaled pixels.",
+            Flag(
+                "Divides what is left.",
+                names=("--image-std",),
+                metavar="X,X,X",
+                default="1",
+                read=_read_numbers,
+            ),
+        ),
+    )
+    scale: float = field(
+        default=255.0,
+        metadata=declare(
+            "what pixels are divided by.",
+            Flag("Divides pixels, which are 0 to 255.", Syntax.NUMBER, ("--image-scale",)),
+        ),
+    )
+    color: Literal["rgb", "bgr"] = field(
+        default="rgb",
+        metadata=declare(
+            "the order of channels.",
+            Flag("The order of channels.", names=("--image-color",), choices=("rgb", "bgr")),
+        ),
+    )
 
     def __post_init__(self) -> None:
         """Raise InputError for numbers that cannot normalize an image."""
@@ -43,7 +87,7 @@ class Preprocessing:
 
     def refuse_for(self, data: str) -> None:
         """Raise InputError, beginning with `data`, for data other than images, unless nothing is set."""
-        if self != Preprocessing():
+        if self != NO_PREPROCESSING:
             raise InputError(
                 f"{data}: mean, std, scale and color are for images (.png, .jpg, .jpeg, .bmp), and these"
                 " are none"
@@ -57,6 +101,10 @@ class Preprocessing:
                     f"{where}: {len(values)} numbers are the images' {name}, and their input is of"
                     f" {channels} channels"
                 )
+
+
+NO_PREPROCESSING = Preprocessing()
+"""Pixels divided by 255."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +175,7 @@ def _open_image(path: Path) -> Iterator[Any]:
 
 def _import_pillow() -> Any:
     try:
-        from PIL import Image  # noqa: PLC0415 - optional
+        from PIL import Image
     except ImportError:
         raise InputError(_HOW_TO_GET_IT) from None
     return Image

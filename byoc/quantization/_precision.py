@@ -11,8 +11,9 @@ from pathlib import Path
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._accuracy_budget import Budget, read_budget
-from byoc.quantization._calibrate import DEFAULT_METHOD, calibrate
-from byoc.quantization._image_inputs import Preprocessing
+from byoc.quantization._calibrate import calibrate
+from byoc.quantization._calibration_options import DEFAULT_METHOD
+from byoc.quantization._image_inputs import NO_PREPROCESSING, Preprocessing
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
@@ -218,7 +219,11 @@ def _find_ranges(model: Model, wanted: Precision) -> Ranges:
     report_step("calibrate")
     assert wanted.data is not None
     return calibrate(
-        model, wanted.data, method=wanted.method, images=wanted.images, progress=report_step
+        model,
+        wanted.data,
+        method=wanted.method,
+        images=wanted.images or NO_PREPROCESSING,
+        progress=report_step,
     )
 
 

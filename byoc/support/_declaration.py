@@ -41,9 +41,9 @@ class Flag:
     """A flag of the command line that sets a field.
 
     `names` are `--field-name` unless given. `metavar` stands for the value in the help. `choices` are
-    the only texts allowed, where there are any; `minimum` is the least number allowed. `read` makes the
-    field's value of a text; it may raise ValueError with a sentence. `default` is the text of the
-    field's default, for a field that is read so.
+    the only texts allowed, where there are any; `minimum` is the least number allowed. A flag is
+    `required` where the field has no default, or by itself. `read` makes the field's value of a text;
+    it may raise ValueError with a sentence. `default` is the text of the default that is read so.
     """
 
     help: str
@@ -51,6 +51,7 @@ class Flag:
     names: tuple[str, ...] = ()
     metavar: str | None = None
     choices: tuple[str, ...] = ()
+    required: bool = False
     minimum: float | None = None
     default: str | None = None
     read: Callable[[str], Any] | None = None
@@ -71,7 +72,7 @@ class Declaration:
 
 
 def declare(
-    help: str,  # noqa: A002 - as argparse and Typer call it
+    help: str,
     flag: Flag | None = None,
     record: Callable[[Any], Any] | None = None,
     *,

@@ -1,0 +1,207 @@
+"""`byoc.profile`: operators measured on this machine, written as a cost model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import geometric_mean
+
+from byoc.bundle import rule_file_options
+from byoc.codegen import find_codegen
+from byoc.costs import CostTable, Linear, check_fallback, fit_linear_model
+from byoc.errors import InputError
+from byoc.model import Model
+from byoc.profiling._codegen_timing import MeasuredCodegen, measure_copies, measure_launch, time_units
+from byoc.profiling._host_timing import time_nodes
+from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
+from byoc.profiling._sampling import Patience
+from byoc.reporting import format_count
+from byoc.rules import load_rules
+from byoc.support import Flag, Syntax, check_output, declare, take_keywords
+from byoc.zoo import Source, load_model
+
+HOST = "host"
+_MAX_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """All choices of a measurement."""
+
+    output: str | Path = field(
+        metadata=declare(
+            "path of the cost model to write.",
+            Flag("Write the cost model here.", Syntax.PATH, ("--output", "-o")),
+        )
+    )
+    device: str = field(
+        default=HOST,
+        kw_only=True,
+        metadata=declare(
+            "`host`, or the name of a codegen.", Flag("What to measure.", metavar="host|CODEGEN")
+        ),
+    )
+    rules: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "a rule file whose units a codegen is measured on; every operator without it.",
+            Flag("Measure the units of a rule file, composites too; else every operator."),
+        ),
+    )
+    fit: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=declare(
+            "write lines fitted to the measurements instead of a table of them.",
+            Flag("Write lines fitted to the measurements.", Syntax.SWITCH),
+        ),
+    )
+    otherwise: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "the cost model that is asked for what was not measured.",
+            Flag("The model to be asked for what was not measured.", names=("--else",)),
+        ),
+    )
+    codegen_options: Mapping[str, str] | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "options of the codegen by name.",
+            Flag("Passed to the codegen.", Syntax.PAIRS, ("--codegen-option",), "NAME=VALUE"),
+        ),
+    )
+    seconds: float = field(
+        default=5.0,
+        kw_only=True,
+        metadata=declare(
+            "the most seconds to measure each model, or each unit of a codegen.",
+            Flag("Measure each model, or each unit, no longer than this.", Syntax.NUMBER, minimum=0.0),
+        ),
+    )
+    repeats: int = field(
+        default=100,
+        kw_only=True,
+        metadata=declare(
+            "the most runs of each.",
+            Flag("Measure no more often than this.", Syntax.INTEGER, minimum=1),
+        ),
+    )
+    progress: Callable[[str], None] = field(
+        default=lambda step: None,
+        kw_only=True,
+        metadata=declare("called with a line of text at each step."),
+    )
+
+    @property
+    def patience(self) -> Patience:
+        """The time and runs that each measurement may take."""
+        return Patience(seconds=self.seconds, most=self.repeats, least=min(self.repeats, 5))
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """A cost model of `operators` measured operators, and sentences on what was not measured."""
+
+    costs: CostTable | Linear
+    operators: int
+    notes: tuple[str, ...]
+
+
+@take_keywords(ProfileOptions)
+def profile(models: Sequence[Source | Model], options: ProfileOptions) -> Profile:
+    """Measure operators on this machine, and write a cost model that placements can use.
+
+    `models` give the operators and the sizes of their tensors; times are in seconds.
+
+    Raises InputError when a model, the codegen, the rules or an option is at fault, when nothing could
+    be measured, and for an output that cannot be written; MissingRuntimeError without onnxruntime.
+    """
+    path = Path(options.output)
+    check_output(path)
+    if options.otherwise is not None:
+        check_fallback(path, options.otherwise)
+    if options.device != HOST:
+        table, notes = _measure_codegen(models, options)
+    elif options.rules is not None or options.codegen_options:
+        raise InputError("rules and options are for a codegen, not for the host")
+    else:
+        table, notes = _measure_host(models, options)
+    costs = fit_linear_model(table) if options.fit else table
+    write_costs(path, costs)
+    return Profile(costs, len(table.entries), tuple(notes))
+
+
+def _measure_host(
+    models: Sequence[Source | Model], options: ProfileOptions
+) -> tuple[CostTable, list[str]]:
+    records, names, together, notes = MeasurementRecords(), [], [], []
+    for source in models:
+        model = _load(source, options)
+        names.append(model.name)
+        options.progress(f"{model.source}: measure")
+        times = time_nodes(model, options.patience)
+        lost = times.add_to(records)
+        together.append(times.together)
+        if lost:
+            nodes = format_count(lost, "node")
+            notes.append(f"{model.source}: the cost of {nodes} cannot be looked up: open shapes, bodies")
+    _require_entries(records, notes)
+    table = records.make_table(
+        HOST,
+        _describe_source(names),
+        describe_machine(),
+        together=geometric_mean(together),
+        otherwise=options.otherwise,
+    )
+    return table, notes
+
+
+def _measure_codegen(
+    models: Sequence[Source | Model], options: ProfileOptions
+) -> tuple[CostTable, list[str]]:
+    codegen = find_codegen(options.device)
+    target = None if options.rules is None else load_rules(options.rules)
+    own = {} if target is None else rule_file_options(target, codegen)
+    given = {**own, **(options.codegen_options or {})}
+    device = MeasuredCodegen(codegen, given, options.patience)
+    _ = device.compile_options  # a wrong one is an error before anything is measured
+    records, names, notes = MeasurementRecords(), [], []
+    for source in models:
+        model = _load(source, options)
+        names.append(model.name)
+        problems = time_units(model, target, device, records, options.progress)
+        notes += [
+            f"{model.source}: not measured: {' '.join(problem.split())}"
+            for problem in problems[:_MAX_SHOWN]
+        ]
+        if len(problems) > _MAX_SHOWN:
+            notes.append(f"{model.source}: not measured: {len(problems) - _MAX_SHOWN} more")
+    _require_entries(records, notes)
+    options.progress("launch and copies")
+    launch = measure_launch(device, records)
+    table = records.make_table(
+        device.name,
+        _describe_source(names),
+        describe_machine(),
+        link=measure_copies(device.patience),
+        launch=launch,
+        otherwise=options.otherwise,
+    )
+    return table, notes
+
+
+def _load(source: Source | Model, options: ProfileOptions) -> Model:
+    if isinstance(source, str):
+        options.progress(f"{source}: load")
+    return load_model(source)
+
+
+def _describe_source(names: Sequence[str]) -> str:
+    return f"measured on {', '.join(names)}"
+
+
+def _require_entries(records: MeasurementRecords, notes: Sequence[str]) -> None:
+    if not len(records):
+        raise InputError("\n".join([*notes, "nothing was measured, so there is nothing to write"]))

@@ -1,0 +1,100 @@
+"""The choices of a calibration, for `byoc.calibrate` and the flags of `byoc calibrate` alike."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from byoc.quantization._calibration_samples import Inputs
+from byoc.quantization._calibrators import CALIBRATORS
+from byoc.quantization._image_inputs import NO_PREPROCESSING, Preprocessing
+from byoc.support import Flag, Syntax, declare
+
+DEFAULT_METHOD = "minmax"
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """All choices of a calibration."""
+
+    data: str | Path | Iterable[Inputs] = field(
+        metadata=declare(
+            "a folder of samples (arrays or images), the word `random`, or samples: arrays by the names "
+            "of the inputs.",
+            Flag("A folder of .npy, .npz or image files, or made-up samples.", metavar="FOLDER|random"),
+        )
+    )
+    output: str | Path | None = field(
+        default=None,
+        metadata=declare(
+            "path of the `calibration.yaml` to write. The progress is kept beside it in a file with "
+            "`.partial` added; after an interruption the same call continues from there, unless the "
+            "samples are in memory.",
+            Flag("Write the ranges here.", Syntax.PATH, ("--output", "-o"), required=True),
+        ),
+    )
+    method: str = field(
+        default=DEFAULT_METHOD,
+        kw_only=True,
+        metadata=declare(
+            "`minmax`, `percentile`, `entropy` or `mse`.",
+            Flag("How ranges are chosen.", choices=tuple(CALIBRATORS)),
+        ),
+    )
+    percentile: float | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "per cent of the values inside the range, for the method `percentile`; 99.99 by default.",
+            Flag("For the method percentile: 99.99 unless given.", Syntax.NUMBER),
+        ),
+    )
+    bits: int | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "bits to quantize to, for the method `mse`; 8 by default.",
+            Flag("For the method mse: what is quantized to; 8 unless given.", Syntax.INTEGER),
+        ),
+    )
+    symmetric: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=declare(
+            "each range is symmetric around zero.", Flag("Ranges from -x to x.", Syntax.SWITCH)
+        ),
+    )
+    samples: int | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "the greatest number of samples to use; for random data 32 by default.",
+            Flag("Use no more samples; of random data, 32 unless given.", Syntax.INTEGER, minimum=1),
+        ),
+    )
+    tensors: Sequence[str] | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "names of the tensors to calibrate; by default all float32 and float16 tensors of the main "
+            "graph that are not constant.",
+            Flag("Calibrate this one; all unless given.", Syntax.LIST, ("--tensor",), "NAME"),
+        ),
+    )
+    dims: Mapping[str, int] | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declare(
+            "sizes for symbolic dimensions.",
+            Flag("Fix a symbolic dimension, such as batch=1.", Syntax.SIZES, ("--dim",), "NAME=SIZE"),
+        ),
+    )
+    images: Preprocessing = field(
+        default=NO_PREPROCESSING,
+        kw_only=True,
+        metadata=declare("normalization of pixels, if the data is images."),
+    )
+    progress: Callable[[str], None] = field(
+        default=lambda step: None,
+        kw_only=True,
+        metadata=declare("called with a line of text at each step."),
+    )
