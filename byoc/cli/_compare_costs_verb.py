@@ -42,7 +42,7 @@ _LEAST_RANKED = 5
 _WIDE = 0.5
 
 
-def compare_costs(
+def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL...", help="ONNX files, zoo:NAME, or bundles.")
     ],

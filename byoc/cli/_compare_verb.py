@@ -32,7 +32,7 @@ class TableFormat(StrEnum):
 
 
 @take_options(PlanOptions)
-def compare(
+def compare(  # noqa: PLR0913 - the options of the verb
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
     options: PlanOptions,
     *,

@@ -20,7 +20,7 @@ from byoc.rules import load_rules
 from byoc.zoo import load_model
 
 
-def explain(
+def explain(  # noqa: PLR0913, PLR0917 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
     rules: Annotated[str, typer.Option(help="A rule file, or one of byoc rules.")],
     node: Annotated[

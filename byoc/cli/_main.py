@@ -176,11 +176,11 @@ def _exit_by_fault(run: Callable[[], object]) -> None:
         sys.exit(130)
     except Exception:
         traceback.print_exc()
-        print("byoc: this is a defect of byoc; please report it with the lines above", file=sys.stderr)
+        print("byoc: this is a defect of byoc; please report it with the lines above", file=sys.stderr)  # noqa: T201
         sys.exit(3)
 
 
 def _fail(message: str) -> NoReturn:
     for line in message.splitlines():
-        print(f"byoc: {line}", file=sys.stderr)
+        print(f"byoc: {line}", file=sys.stderr)  # noqa: T201
     sys.exit(1)

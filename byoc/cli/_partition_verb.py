@@ -27,7 +27,7 @@ from byoc.verification import read_thresholds
 
 
 @take_options(Options, first=("rules", "output", "strategy"))
-def partition(
+def partition(  # noqa: PLR0913 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
     options: Options,
     *,

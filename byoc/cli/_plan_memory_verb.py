@@ -41,7 +41,7 @@ from byoc.support import write_text
 from byoc.zoo import load_model
 
 
-def plan_memory(
+def plan_memory(  # noqa: PLR0913, PLR0917 - the options of the verb
     model: Annotated[
         str, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, zoo:NAME, or a bundle.")
     ],

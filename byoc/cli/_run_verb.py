@@ -44,7 +44,7 @@ class _MissingOptionError(typer.BadParameter):
         return self.message
 
 
-def run(
+def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` or `byoc pack` wrote.")],
     inputs: Annotated[
         str | None,

@@ -35,6 +35,7 @@ from byoc.verification import (
     read_thresholds,
     require_passed,
     rerun_fault,
+    write_fault,
 )
 
 
@@ -89,11 +90,13 @@ def verify(
         verification = check.verify(regions=True)
         wrong = [region.name for region in verification.regions if not region.within]
         for name in wrong if options.bisect else ():
-            place = folder / name
             try:
-                faults[name] = check.bisect(name, here / place, show), place
+                fault = check.bisect(name, show)
             except InputError as error:
                 faults[name] = str(error)
+                continue
+            faults[name] = fault, folder / name
+            write_fault(fault, here / folder / name, check.region_thresholds)
     if form is OutputFormat.json:
         told = [_make_fault_document(name, fault) for name, fault in faults.items()]
         document = make_full_verification_document(verification)

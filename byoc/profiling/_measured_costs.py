@@ -72,7 +72,7 @@ class MeasurementRecords:
             (Samples.of(seconds).median for _, seconds in self._measurements.values()), default=None
         )
 
-    def make_table(
+    def make_table(  # noqa: PLR0913 - what stands in the file
         self,
         name: str,
         description: str,

@@ -78,7 +78,7 @@ def compare_host_times(
     )
 
 
-def compare_placement(
+def compare_placement(  # noqa: PLR0913, PLR0917 - what was predicted of what
     name: str,
     where: str,
     session: Session,
@@ -107,7 +107,7 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
     """Return Spearman's rank correlation; None for fewer than three pairs or constant values."""
     if len(one) < _LEAST_RANKED or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    from scipy.stats import spearmanr
+    from scipy.stats import spearmanr  # noqa: PLC0415 - takes a second to import
 
     return float(spearmanr(one, other).statistic)
 

@@ -60,7 +60,7 @@ _LEAST, _GREATEST = 1e-30, 1e37
 _RANDOM_NOTE = "calibrated on random data: the ranges say little about real data"
 
 
-def measure_ranges(
+def measure_ranges(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
     model: Model,
     tensors: Sequence[str] | None,
     data: SampleSource,

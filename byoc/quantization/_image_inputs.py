@@ -175,7 +175,7 @@ def _open_image(path: Path) -> Iterator[Any]:
 
 def _import_pillow() -> Any:
     try:
-        from PIL import Image
+        from PIL import Image  # noqa: PLC0415 - optional
     except ImportError:
         raise InputError(_HOW_TO_GET_IT) from None
     return Image

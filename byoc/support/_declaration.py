@@ -72,7 +72,7 @@ class Declaration:
 
 
 def declare(
-    help: str,
+    help: str,  # noqa: A002 - as argparse and Typer call it
     flag: Flag | None = None,
     record: Callable[[Any], Any] | None = None,
     *,

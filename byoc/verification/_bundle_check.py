@@ -60,13 +60,14 @@ class BundleCheck:
             regions,
         )
 
-    def bisect(self, region: str, output: Path | None, progress: Callable[[str], None]) -> Fault:
-        """Narrow a region that is off to the operation at fault, and write that to a folder."""
-        thresholds = self.thresholds.for_computation_in(self.models.computed)
-        fault = bisect_region(self.bundle, region, self.inputs, thresholds, progress)
-        if output is not None:
-            write_fault(fault, output, thresholds)
-        return fault
+    @property
+    def region_thresholds(self) -> Thresholds:
+        """The largest errors of a region by itself."""
+        return self.thresholds.for_computation_in(self.models.computed)
+
+    def bisect(self, region: str, progress: Callable[[str], None]) -> Fault:
+        """Narrow a region that is off to the operation at fault."""
+        return bisect_region(self.bundle, region, self.inputs, self.region_thresholds, progress)
 
 
 def verify(  # noqa: PLR0913 - each has a default
@@ -141,7 +142,10 @@ def bisect(  # noqa: PLR0913 - each has a default
     is right when compiled again, and MissingRuntimeError without onnxruntime.
     """
     check = BundleCheck(open_bundle(Path(bundle)), against, inputs, seed, thresholds)
-    return check.bisect(region, None if output is None else Path(output), progress)
+    fault = check.bisect(region, progress)
+    if output is not None:
+        write_fault(fault, Path(output), check.region_thresholds)
+    return fault
 
 
 def find_original(bundle: Bundle, against: str | Path | None = None) -> VerificationModels:
