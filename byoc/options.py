@@ -5,7 +5,7 @@ The keyword arguments of `byoc.partition` and `byoc.fastest`, the flags of `byoc
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from byoc.codegen import Isolation
 from byoc.costs import Policy
 from byoc.errors import InputError
 from byoc.quantization import NATIVE, Precision
-from byoc.support import Flag, Syntax, declaration_of, declare
+from byoc.support import Flag, Syntax, declaration_of, declare, declare_field
 from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
 from byoc.zoo import Source, name_source
 
@@ -58,72 +58,56 @@ class PlanOptions:
             _record_files,
         )
     )
-    objective: str = field(
-        default="latency",
-        kw_only=True,
-        metadata=declare(
-            "`latency`, `energy`, or weights of both: `latency=1,energy=0.5`.",
-            Flag("latency, energy, or weights of both: latency=1,energy=0.5."),
-            _record_value,
-        ),
+    _: KW_ONLY
+    objective: str = declare_field(
+        "latency",
+        "`latency`, `energy`, or weights of both: `latency=1,energy=0.5`.",
+        Flag("latency, energy, or weights of both: latency=1,energy=0.5."),
+        _record_value,
     )
-    cost_model: str | Mapping[str, str] | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "the accelerator's cost model, a path or a name, or one for each of several accelerators "
-            "by name; the rule file's unless given.",
-            Flag(
-                "The accelerator's costs, see byoc cost-models; by default the rule file's.",
-                Syntax.BY_TARGET,
-                metavar="[TARGET=]NAME",
-            ),
-            _record_choice,
+    cost_model: str | Mapping[str, str] | None = declare_field(
+        None,
+        "the accelerator's cost model, a path or a name, or one for each of several accelerators "
+        "by name; the rule file's unless given.",
+        Flag(
+            "The accelerator's costs, see byoc cost-models; by default the rule file's.",
+            Syntax.BY_TARGET,
+            metavar="[TARGET=]NAME",
         ),
+        _record_choice,
     )
-    host_cost_model: str = field(
-        default="host",
-        kw_only=True,
-        metadata=declare("the host's cost model.", Flag("The host's costs."), name_source),
+    host_cost_model: str = declare_field(
+        "host", "the host's cost model.", Flag("The host's costs."), name_source
     )
-    unknown_costs: str = field(
-        default=Policy.estimate.value,
-        kw_only=True,
-        metadata=declare(
-            "what to do about a cost that no model knows: `refuse`, `host` or `estimate`.",
-            Flag(
-                "Where a cost is not known: stop, leave it on the host, or guess.",
-                choices=tuple(policy.value for policy in Policy),
-            ),
-            _record_value,
+    unknown_costs: str = declare_field(
+        Policy.estimate.value,
+        "what to do about a cost that no model knows: `refuse`, `host` or `estimate`.",
+        Flag(
+            "Where a cost is not known: stop, leave it on the host, or guess.",
+            choices=tuple(policy.value for policy in Policy),
         ),
+        _record_value,
     )
-    dims: Mapping[str, int] | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "sizes for symbolic dimensions.",
-            Flag(
-                "Fix a symbolic dimension, such as batch=1.",
-                Syntax.SIZES,
-                names=("--dim",),
-                metavar="NAME=SIZE",
-            ),
-            _record_pairs,
+    dims: Mapping[str, int] | None = declare_field(
+        None,
+        "sizes for symbolic dimensions.",
+        Flag(
+            "Fix a symbolic dimension, such as batch=1.",
+            Syntax.SIZES,
+            names=("--dim",),
+            metavar="NAME=SIZE",
         ),
+        _record_pairs,
     )
-    trips: Mapping[str, float] | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "how often Loops and Scans run, by node name, where the model does not say.",
-            Flag(
-                "How often a node's bodies run, by its name or output.",
-                Syntax.SIZES,
-                metavar="NAME=NUMBER",
-            ),
-            _record_pairs,
+    trips: Mapping[str, float] | None = declare_field(
+        None,
+        "how often Loops and Scans run, by node name, where the model does not say.",
+        Flag(
+            "How often a node's bodies run, by its name or output.",
+            Syntax.SIZES,
+            metavar="NAME=NUMBER",
         ),
+        _record_pairs,
     )
 
 
@@ -131,128 +115,104 @@ class PlanOptions:
 class Options(PlanOptions):
     """All choices of a partitioning run. Raises InputError for a timeout or a gate that is none."""
 
-    output: str | Path | None = field(
-        default=None,
-        metadata=declare(
-            "where to write the bundle; without it nothing is compiled or verified. An existing bundle "
-            "is replaced, whole; anything else that is there is left alone.",
-            Flag(
-                "Write the bundle here (.zip: packed); else only plan.",
-                Syntax.PATH,
-                names=("--output", "-o"),
-            ),
+    output: str | Path | None = declare_field(
+        None,
+        "where to write the bundle; without it nothing is compiled or verified. An existing bundle "
+        "is replaced, whole; anything else that is there is left alone.",
+        Flag(
+            "Write the bundle here (.zip: packed); else only plan.",
+            Syntax.PATH,
+            names=("--output", "-o"),
         ),
     )
-    strategy: str = field(
-        default=DEFAULT_STRATEGY,
-        metadata=declare(
-            "the placement strategy's name (`byoc.strategies` entry points).",
-            Flag("How to place the units: see byoc strategies."),
-            _record_value,
-        ),
+    strategy: str = declare_field(
+        DEFAULT_STRATEGY,
+        "the placement strategy's name (`byoc.strategies` entry points).",
+        Flag("How to place the units: see byoc strategies."),
+        _record_value,
     )
-    codegen: str | Mapping[str, str] | None = field(
-        default=None,
-        metadata=declare(
-            "the codegen's name, or one for each accelerator; the rule file's unless given.",
-            Flag(
-                "What compiles the regions, see byoc codegens; by default the rule file's.",
-                Syntax.BY_TARGET,
-                metavar="[TARGET=]NAME",
-            ),
-            _record_choice,
+    codegen: str | Mapping[str, str] | None = declare_field(
+        None,
+        "the codegen's name, or one for each accelerator; the rule file's unless given.",
+        Flag(
+            "What compiles the regions, see byoc codegens; by default the rule file's.",
+            Syntax.BY_TARGET,
+            metavar="[TARGET=]NAME",
         ),
+        _record_choice,
     )
-    codegen_options: Mapping[str, str] | None = field(
-        default=None,
-        metadata=declare(
-            "options by `name`, or by `target:name` for the codegen of one target; they win over those "
-            "of the rule files.",
-            Flag(
-                "An option of the codegen, see byoc codegens CODEGEN; it wins over the rule file's.",
-                Syntax.PAIRS,
-                names=("--codegen-option",),
-                metavar="[TARGET:]NAME=VALUE",
-            ),
-            _record_pairs,
+    codegen_options: Mapping[str, str] | None = declare_field(
+        None,
+        "options by `name`, or by `target:name` for the codegen of one target; they win over those "
+        "of the rule files.",
+        Flag(
+            "An option of the codegen, see byoc codegens CODEGEN; it wins over the rule file's.",
+            Syntax.PAIRS,
+            names=("--codegen-option",),
+            metavar="[TARGET:]NAME=VALUE",
         ),
+        _record_pairs,
     )
-    placement: str | Path | None = field(
-        default=None,
-        metadata=declare(
-            "a file that says where some nodes are to be, as `save_placement` writes it.",
-            Flag("A file that says where some nodes are to be.", Syntax.PATH),
-            lambda path: None if path is None else name_source(path),
+    placement: str | Path | None = declare_field(
+        None,
+        "a file that says where some nodes are to be, as `save_placement` writes it.",
+        Flag("A file that says where some nodes are to be.", Syntax.PATH),
+        lambda path: None if path is None else name_source(path),
+    )
+    precision: Precision = declare_field(
+        NATIVE,
+        "what regions compute in, and what scales are concluded from.",
+        record=lambda precision: precision.record,
+    )
+    verify: bool = declare_field(
+        True,
+        "run the bundle and the original on seeded inputs and compare, if onnxruntime is there.",
+        Flag("Run the result and the original, and compare.", Syntax.ON_OFF),
+    )
+    strict: bool = declare_field(
+        False,
+        "a region that its codegen does not compile, load or run is an error; without this its "
+        "nodes go elsewhere, the model is cut anew, and the report tells of it.",
+        Flag("A region that is not compiled or run is an error, and stays so.", Syntax.SWITCH),
+        _record_value,
+    )
+    isolate: bool = declare_field(
+        False,
+        "compile each region in a process of its own, which may crash or be killed.",
+        Flag("Compile each region in a process of its own.", Syntax.SWITCH),
+        _record_value,
+    )
+    compile_timeout: float | None = declare_field(
+        None,
+        "the most seconds that compiling a region may take, which implies `isolate`.",
+        Flag(
+            "Stop compiling a region after this; implies --isolate.",
+            Syntax.NUMBER,
+            metavar="SECONDS",
         ),
+        _record_value,
     )
-    precision: Precision = field(
-        default=NATIVE,
-        metadata=declare(
-            "what regions compute in, and what scales are concluded from.",
-            record=lambda precision: precision.record,
+    gate: bool | float | Thresholds = declare_field(
+        False,
+        "compare each region alone with plain onnxruntime; those that are off by more than this go "
+        "elsewhere, as if they were refused. True takes verification's thresholds; a number is the "
+        "largest error of floats as a share of the range.",
+        Flag("Regions that are off, each alone, go back to the host.", Syntax.SWITCH),
+        lambda gate: _record_thresholds(read_gate(gate)),
+    )
+    emit: Literal["epcontext"] | None = declare_field(
+        None,
+        "`epcontext` puts `model_ctx.onnx` into the bundle, the host's model with an EPContext node "
+        "for each region, which ONNX Runtime loads where the codegen's provider is.",
+        Flag(
+            "Put a model with EPContext nodes into the bundle, for ONNX Runtime.",
+            choices=("epcontext",),
         ),
+        _record_value,
+        record_none=False,
     )
-    verify: bool = field(
-        default=True,
-        metadata=declare(
-            "run the bundle and the original on seeded inputs and compare, if onnxruntime is there.",
-            Flag("Run the result and the original, and compare.", Syntax.ON_OFF),
-        ),
-    )
-    strict: bool = field(
-        default=False,
-        metadata=declare(
-            "a region that its codegen does not compile, load or run is an error; without this its "
-            "nodes go elsewhere, the model is cut anew, and the report tells of it.",
-            Flag("A region that is not compiled or run is an error, and stays so.", Syntax.SWITCH),
-            _record_value,
-        ),
-    )
-    isolate: bool = field(
-        default=False,
-        metadata=declare(
-            "compile each region in a process of its own, which may crash or be killed.",
-            Flag("Compile each region in a process of its own.", Syntax.SWITCH),
-            _record_value,
-        ),
-    )
-    compile_timeout: float | None = field(
-        default=None,
-        metadata=declare(
-            "the most seconds that compiling a region may take, which implies `isolate`.",
-            Flag(
-                "Stop compiling a region after this; implies --isolate.",
-                Syntax.NUMBER,
-                metavar="SECONDS",
-            ),
-            _record_value,
-        ),
-    )
-    gate: bool | float | Thresholds = field(
-        default=False,
-        metadata=declare(
-            "compare each region alone with plain onnxruntime; those that are off by more than this go "
-            "elsewhere, as if they were refused. True takes verification's thresholds; a number is the "
-            "largest error of floats as a share of the range.",
-            Flag("Regions that are off, each alone, go back to the host.", Syntax.SWITCH),
-            lambda gate: _record_thresholds(read_gate(gate)),
-        ),
-    )
-    emit: Literal["epcontext"] | None = field(
-        default=None,
-        metadata=declare(
-            "`epcontext` puts `model_ctx.onnx` into the bundle, the host's model with an EPContext node "
-            "for each region, which ONNX Runtime loads where the codegen's provider is.",
-            Flag(
-                "Put a model with EPContext nodes into the bundle, for ONNX Runtime.",
-                choices=("epcontext",),
-            ),
-            _record_value,
-            record_none=False,
-        ),
-    )
-    progress: Callable[[str], None] | None = field(
-        default=None, metadata=declare("called with the name of each step as it begins.")
+    progress: Callable[[str], None] | None = declare_field(
+        None, "called with the name of each step as it begins."
     )
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from byoc.cli._common import read_by_target, read_pairs, read_sizes
-from byoc.support import Flag, Syntax, declaration_of, declare
+from byoc.support import Flag, Syntax, declaration_of, declare_field
 
 _TYPES: dict[Syntax, Any] = {
     Syntax.TEXT: str,
@@ -95,7 +95,7 @@ class _FieldFlag:
 
 def flag_field(flag: Flag, default: Any = None) -> Any:
     """Return a field of a dataclass of options that only the command line has."""
-    return field(default=default, metadata=declare(flag.help, flag))
+    return declare_field(default, flag.help, flag)
 
 
 def take_options(kind: Any, first: Sequence[str] = ()) -> Callable[[Callable[..., None]], Any]:

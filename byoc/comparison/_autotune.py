@@ -19,7 +19,7 @@ from byoc.pipeline import Result, partition
 from byoc.planning import Plan
 from byoc.profiling import Clock, Patience, Samples, measure_in_turn
 from byoc.runtime import load_bundle, model_samples
-from byoc.support import declare, keywords_of, report_step, show_progress, take_keywords
+from byoc.support import declare, declare_field, keywords_of, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
 
 BASELINES = ("host-only", "all-supported")
@@ -57,13 +57,11 @@ class TrialOptions(Options):
     """The choices of a partitioning run in which several strategies are tried."""
 
     output: str | Path = field(metadata=declare("where to write the bundle of the fastest."))
-    others: Sequence[str] = field(
-        default=BASELINES, metadata=declare("the strategies that are tried besides the one asked for.")
+    others: Sequence[str] = declare_field(
+        BASELINES, "the strategies that are tried besides the one asked for."
     )
-    patience: Patience = field(
-        default=PATIENCE, metadata=declare("how long to measure each bundle that differs.")
-    )
-    clock: Clock = field(default=perf_counter, metadata=declare("what gives the seconds."))
+    patience: Patience = declare_field(PATIENCE, "how long to measure each bundle that differs.")
+    clock: Clock = declare_field(perf_counter, "what gives the seconds.")
 
 
 @take_keywords(TrialOptions)

@@ -1,7 +1,7 @@
 """`byoc.profile`: operators measured on this machine, written as a cost model."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -16,7 +16,7 @@ from byoc.profiling._measured_costs import MeasurementRecords, describe_machine,
 from byoc.profiling._sampling import Patience
 from byoc.reporting import format_count
 from byoc.rules import load_rules
-from byoc.support import Flag, Syntax, check_output, declare, take_keywords
+from byoc.support import Flag, Syntax, check_output, declare, declare_field, take_keywords
 from byoc.zoo import Source, load_model
 
 HOST = "host"
@@ -33,65 +33,42 @@ class ProfileOptions:
             Flag("Write the cost model here.", Syntax.PATH, ("--output", "-o")),
         )
     )
-    device: str = field(
-        default=HOST,
-        kw_only=True,
-        metadata=declare(
-            "`host`, or the name of a codegen.", Flag("What to measure.", metavar="host|CODEGEN")
-        ),
+    _: KW_ONLY
+    device: str = declare_field(
+        HOST, "`host`, or the name of a codegen.", Flag("What to measure.", metavar="host|CODEGEN")
     )
-    rules: str | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "a rule file whose units a codegen is measured on; every operator without it.",
-            Flag("Measure the units of a rule file, composites too; else every operator."),
-        ),
+    rules: str | None = declare_field(
+        None,
+        "a rule file whose units a codegen is measured on; every operator without it.",
+        Flag("Measure the units of a rule file, composites too; else every operator."),
     )
-    fit: bool = field(
-        default=False,
-        kw_only=True,
-        metadata=declare(
-            "write lines fitted to the measurements instead of a table of them.",
-            Flag("Write lines fitted to the measurements.", Syntax.SWITCH),
-        ),
+    fit: bool = declare_field(
+        False,
+        "write lines fitted to the measurements instead of a table of them.",
+        Flag("Write lines fitted to the measurements.", Syntax.SWITCH),
     )
-    otherwise: str | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "the cost model that is asked for what was not measured.",
-            Flag("The model to be asked for what was not measured.", names=("--else",)),
-        ),
+    otherwise: str | None = declare_field(
+        None,
+        "the cost model that is asked for what was not measured.",
+        Flag("The model to be asked for what was not measured.", names=("--else",)),
     )
-    codegen_options: Mapping[str, str] | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "options of the codegen by name.",
-            Flag("Passed to the codegen.", Syntax.PAIRS, ("--codegen-option",), "NAME=VALUE"),
-        ),
+    codegen_options: Mapping[str, str] | None = declare_field(
+        None,
+        "options of the codegen by name.",
+        Flag("Passed to the codegen.", Syntax.PAIRS, ("--codegen-option",), "NAME=VALUE"),
     )
-    seconds: float = field(
-        default=5.0,
-        kw_only=True,
-        metadata=declare(
-            "the most seconds to measure each model, or each unit of a codegen.",
-            Flag("Measure each model, or each unit, no longer than this.", Syntax.NUMBER, minimum=0.0),
-        ),
+    seconds: float = declare_field(
+        5.0,
+        "the most seconds to measure each model, or each unit of a codegen.",
+        Flag("Measure each model, or each unit, no longer than this.", Syntax.NUMBER, minimum=0.0),
     )
-    repeats: int = field(
-        default=100,
-        kw_only=True,
-        metadata=declare(
-            "the most runs of each.",
-            Flag("Measure no more often than this.", Syntax.INTEGER, minimum=1),
-        ),
+    repeats: int = declare_field(
+        100,
+        "the most runs of each.",
+        Flag("Measure no more often than this.", Syntax.INTEGER, minimum=1),
     )
-    progress: Callable[[str], None] = field(
-        default=lambda step: None,
-        kw_only=True,
-        metadata=declare("called with a line of text at each step."),
+    progress: Callable[[str], None] = declare_field(
+        lambda step: None, "called with a line of text at each step."
     )
 
     @property

@@ -1,13 +1,13 @@
 """The choices of a calibration, for `byoc.calibrate` and the flags of `byoc calibrate` alike."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from byoc.quantization._calibration_samples import Inputs
 from byoc.quantization._calibrators import CALIBRATORS
 from byoc.quantization._image_inputs import NO_PREPROCESSING, Preprocessing
-from byoc.support import Flag, Syntax, declare
+from byoc.support import Flag, Syntax, declare, declare_field
 
 DEFAULT_METHOD = "minmax"
 
@@ -23,78 +23,51 @@ class CalibrationOptions:
             Flag("A folder of .npy, .npz or image files, or made-up samples.", metavar="FOLDER|random"),
         )
     )
-    output: str | Path | None = field(
-        default=None,
-        metadata=declare(
-            "path of the `calibration.yaml` to write. The progress is kept beside it in a file with "
-            "`.partial` added; after an interruption the same call continues from there, unless the "
-            "samples are in memory.",
-            Flag("Write the ranges here.", Syntax.PATH, ("--output", "-o"), required=True),
-        ),
+    output: str | Path | None = declare_field(
+        None,
+        "path of the `calibration.yaml` to write. The progress is kept beside it in a file with "
+        "`.partial` added; after an interruption the same call continues from there, unless the "
+        "samples are in memory.",
+        Flag("Write the ranges here.", Syntax.PATH, ("--output", "-o"), required=True),
     )
-    method: str = field(
-        default=DEFAULT_METHOD,
-        kw_only=True,
-        metadata=declare(
-            "`minmax`, `percentile`, `entropy` or `mse`.",
-            Flag("How ranges are chosen.", choices=tuple(CALIBRATORS)),
-        ),
+    _: KW_ONLY
+    method: str = declare_field(
+        DEFAULT_METHOD,
+        "`minmax`, `percentile`, `entropy` or `mse`.",
+        Flag("How ranges are chosen.", choices=tuple(CALIBRATORS)),
     )
-    percentile: float | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "per cent of the values inside the range, for the method `percentile`; 99.99 by default.",
-            Flag("For the method percentile: 99.99 unless given.", Syntax.NUMBER),
-        ),
+    percentile: float | None = declare_field(
+        None,
+        "per cent of the values inside the range, for the method `percentile`; 99.99 by default.",
+        Flag("For the method percentile: 99.99 unless given.", Syntax.NUMBER),
     )
-    bits: int | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "bits to quantize to, for the method `mse`; 8 by default.",
-            Flag("For the method mse: what is quantized to; 8 unless given.", Syntax.INTEGER),
-        ),
+    bits: int | None = declare_field(
+        None,
+        "bits to quantize to, for the method `mse`; 8 by default.",
+        Flag("For the method mse: what is quantized to; 8 unless given.", Syntax.INTEGER),
     )
-    symmetric: bool = field(
-        default=False,
-        kw_only=True,
-        metadata=declare(
-            "each range is symmetric around zero.", Flag("Ranges from -x to x.", Syntax.SWITCH)
-        ),
+    symmetric: bool = declare_field(
+        False, "each range is symmetric around zero.", Flag("Ranges from -x to x.", Syntax.SWITCH)
     )
-    samples: int | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "the greatest number of samples to use; for random data 32 by default.",
-            Flag("Use no more samples; of random data, 32 unless given.", Syntax.INTEGER, minimum=1),
-        ),
+    samples: int | None = declare_field(
+        None,
+        "the greatest number of samples to use; for random data 32 by default.",
+        Flag("Use no more samples; of random data, 32 unless given.", Syntax.INTEGER, minimum=1),
     )
-    tensors: Sequence[str] | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "names of the tensors to calibrate; by default all float32 and float16 tensors of the main "
-            "graph that are not constant.",
-            Flag("Calibrate this one; all unless given.", Syntax.LIST, ("--tensor",), "NAME"),
-        ),
+    tensors: Sequence[str] | None = declare_field(
+        None,
+        "names of the tensors to calibrate; by default all float32 and float16 tensors of the main "
+        "graph that are not constant.",
+        Flag("Calibrate this one; all unless given.", Syntax.LIST, ("--tensor",), "NAME"),
     )
-    dims: Mapping[str, int] | None = field(
-        default=None,
-        kw_only=True,
-        metadata=declare(
-            "sizes for symbolic dimensions.",
-            Flag("Fix a symbolic dimension, such as batch=1.", Syntax.SIZES, ("--dim",), "NAME=SIZE"),
-        ),
+    dims: Mapping[str, int] | None = declare_field(
+        None,
+        "sizes for symbolic dimensions.",
+        Flag("Fix a symbolic dimension, such as batch=1.", Syntax.SIZES, ("--dim",), "NAME=SIZE"),
     )
-    images: Preprocessing = field(
-        default=NO_PREPROCESSING,
-        kw_only=True,
-        metadata=declare("normalization of pixels, if the data is images."),
+    images: Preprocessing = declare_field(
+        NO_PREPROCESSING, "normalization of pixels, if the data is images."
     )
-    progress: Callable[[str], None] = field(
-        default=lambda step: None,
-        kw_only=True,
-        metadata=declare("called with a line of text at each step."),
+    progress: Callable[[str], None] = declare_field(
+        lambda step: None, "called with a line of text at each step."
     )

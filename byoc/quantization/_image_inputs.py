@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from byoc.errors import InputError, shorten_text
 from byoc.model import TensorType
 from byoc.quantization._calibration_samples import numpy_dtype
-from byoc.support import Flag, Syntax, declare
+from byoc.support import Flag, Syntax, declare_field
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 _DTYPES = ("float32", "float16", "uint8")
@@ -34,45 +34,37 @@ class Preprocessing:
     `mean` and `std` are one number, or one for each channel in the order of `color`.
     """
 
-    mean: tuple[float, ...] = field(
-        default=(0.0,),
-        metadata=declare(
-            "of the scaled pixels.",
-            Flag(
-                "Taken from pixels after --image-scale.",
-                names=("--image-mean",),
-                metavar="X,X,X",
-                default="0",
-                read=_read_numbers,
-            ),
+    mean: tuple[float, ...] = declare_field(
+        (0.0,),
+        "of the scaled pixels.",
+        Flag(
+            "Taken from pixels after --image-scale.",
+            names=("--image-mean",),
+            metavar="X,X,X",
+            default="0",
+            read=_read_numbers,
         ),
     )
-    std: tuple[float, ...] = field(
-        default=(1.0,),
-        metadata=declare(
-            "of the scaled pixels.",
-            Flag(
-                "Divides what is left.",
-                names=("--image-std",),
-                metavar="X,X,X",
-                default="1",
-                read=_read_numbers,
-            ),
+    std: tuple[float, ...] = declare_field(
+        (1.0,),
+        "of the scaled pixels.",
+        Flag(
+            "Divides what is left.",
+            names=("--image-std",),
+            metavar="X,X,X",
+            default="1",
+            read=_read_numbers,
         ),
     )
-    scale: float = field(
-        default=255.0,
-        metadata=declare(
-            "what pixels are divided by.",
-            Flag("Divides pixels, which are 0 to 255.", Syntax.NUMBER, ("--image-scale",)),
-        ),
+    scale: float = declare_field(
+        255.0,
+        "what pixels are divided by.",
+        Flag("Divides pixels, which are 0 to 255.", Syntax.NUMBER, ("--image-scale",)),
     )
-    color: Literal["rgb", "bgr"] = field(
-        default="rgb",
-        metadata=declare(
-            "the order of channels.",
-            Flag("The order of channels.", names=("--image-color",), choices=("rgb", "bgr")),
-        ),
+    color: Literal["rgb", "bgr"] = declare_field(
+        "rgb",
+        "the order of channels.",
+        Flag("The order of channels.", names=("--image-color",), choices=("rgb", "bgr")),
     )
 
     def __post_init__(self) -> None:

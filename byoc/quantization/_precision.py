@@ -17,7 +17,7 @@ from byoc.quantization._image_inputs import NO_PREPROCESSING, Preprocessing
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
-from byoc.support import Flag, Syntax, declare, report_step
+from byoc.support import Flag, Syntax, declare_field, report_step
 
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
@@ -33,42 +33,34 @@ class Precision:
     `budget` as many units stay in floating point as it takes, measured on `data`.
     """
 
-    quantize: str | None = field(
-        default=None,
-        metadata=declare(
-            "the type that accelerators compute in.",
-            Flag(
-                "Compute in this on accelerators; by default in what suits the model.",
-                choices=(*INTEGERS, *FLOATS),
-            ),
+    quantize: str | None = declare_field(
+        None,
+        "the type that accelerators compute in.",
+        Flag(
+            "Compute in this on accelerators; by default in what suits the model.",
+            choices=(*INTEGERS, *FLOATS),
         ),
     )
-    calibration: Path | Ranges | None = field(
-        default=None,
-        metadata=declare(
-            "the ranges of tensors, or a file of them.",
-            Flag("The ranges to conclude scales from: see byoc calibrate.", Syntax.PATH),
-        ),
+    calibration: Path | Ranges | None = declare_field(
+        None,
+        "the ranges of tensors, or a file of them.",
+        Flag("The ranges to conclude scales from: see byoc calibrate.", Syntax.PATH),
     )
-    data: str | Path | None = field(
-        default=None,
-        metadata=declare(
-            "a folder of samples, or `random`.",
-            Flag("Samples to measure ranges on, without that file.", metavar="FOLDER|random"),
-        ),
+    data: str | Path | None = declare_field(
+        None,
+        "a folder of samples, or `random`.",
+        Flag("Samples to measure ranges on, without that file.", metavar="FOLDER|random"),
     )
     method: str = DEFAULT_METHOD
     images: Preprocessing | None = None
-    budget: Budget | None = field(
-        default=None,
-        metadata=declare(
-            "the accuracy that is to be kept.",
-            Flag(
-                "Leave the most sensitive units in floating point, until so much is kept on --data.",
-                names=("--accuracy-budget",),
-                metavar="30dB|top1=0.99",
-                read=read_budget,
-            ),
+    budget: Budget | None = declare_field(
+        None,
+        "the accuracy that is to be kept.",
+        Flag(
+            "Leave the most sensitive units in floating point, until so much is kept on --data.",
+            names=("--accuracy-budget",),
+            metavar="30dB|top1=0.99",
+            read=read_budget,
         ),
     )
 

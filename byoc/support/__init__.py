@@ -1,6 +1,14 @@
 """Helpers that know nothing of models: progress, and fields that the command line sets."""
 
-from byoc.support._declaration import Flag, Syntax, declaration_of, declare, keywords_of, take_keywords
+from byoc.support._declaration import (
+    Flag,
+    Syntax,
+    declaration_of,
+    declare,
+    declare_field,
+    keywords_of,
+    take_keywords,
+)
 from byoc.support._output import check_output, write_atomically, write_text
 from byoc.support._plugins import (
     ANNOTATIONS,

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from enum import Enum, auto
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -82,15 +82,27 @@ def declare(
     return {_KEY: Declaration(help, flag, record, record_none)}
 
 
-def declaration_of(field: "Field[Any]") -> Declaration | None:
+def declare_field(
+    default: Any,
+    help: str,  # noqa: A002 - as argparse and Typer call it
+    flag: Flag | None = None,
+    record: Callable[[Any], Any] | None = None,
+    *,
+    record_none: bool = True,
+) -> Any:
+    """Return a dataclass field with a default that is declared so."""
+    return field(default=default, metadata=declare(help, flag, record, record_none=record_none))
+
+
+def declaration_of(declared: "Field[Any]") -> Declaration | None:
     """Return the declaration of a field, None for a field without one."""
-    found: Declaration | None = field.metadata.get(_KEY)
+    found: Declaration | None = declared.metadata.get(_KEY)
     return found
 
 
 def keywords_of(values: Any, kind: Any) -> dict[str, Any]:
     """Return the fields that a dataclass `kind` has, with the values of one of its instances."""
-    return {field.name: getattr(values, field.name) for field in fields(kind) if field.init}
+    return {each.name: getattr(values, each.name) for each in fields(kind) if each.init}
 
 
 def take_keywords(
