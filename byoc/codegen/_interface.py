@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnx
@@ -17,6 +17,9 @@ from byoc.codegen._operations import Operation, read_operations
 from byoc.codegen._region_arena import Arena, plan_arena
 from byoc.errors import InputError, Verdict
 from byoc.model import GraphIndex, copy_without, fold_constants, get_stated_types, read_array
+
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
 
 API_VERSION = 1
 """The version of this interface; a codegen's `api` is the version that it was written for."""
@@ -78,6 +81,17 @@ class Region:
             )  # protobuf allows 2 GB: so without the weights
         onnx.load_external_data_for_model(model, str(self.path.parent))
         return fold_constants(model) if fold else model
+
+    def graph(self, fold: bool = False, inline: bool = False) -> "gs.Graph":
+        """Return the model as an onnx_graphsurgeon Graph, which the caller may change and export.
+
+        `fold` and `inline` are as in `load`; all constants are in memory. A composite is a node whose
+        `op` names a function of the graph; `operations` gives its name in the rule file. graphsurgeon
+        drops metadata of nodes, and exports a constant of 4 bits only if its `values` were not read.
+        """
+        import onnx_graphsurgeon as gs  # noqa: PLC0415 - not loaded unless it is used
+
+        return gs.import_onnx(self.load(fold, inline))
 
     def operations(self, fold: bool = True, boundary: bool = False) -> tuple[Operation, ...]:
         """Return the region's operations, in order of execution.
