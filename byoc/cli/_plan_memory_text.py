@@ -8,7 +8,7 @@ import typer
 from byoc.cli._common import OutputFormat, print_rows
 from byoc.memory.report import STRIPED, STRIPED_COUNTS, MemoryReport, ReportRow, describe_conventions
 from byoc.memory.scratchpad import ScratchpadPlan
-from byoc.reporting import format_count, format_quantity
+from byoc.reporting import describe_convention, format_count, format_quantity
 
 _PROOFS = {
     "cut": "minimum cut",
@@ -40,11 +40,6 @@ def explain_conventions(has_striped: bool) -> Iterator[str]:
         yield f"{letter}: {counts}"
     if has_striped:
         yield f"{STRIPED}: {STRIPED_COUNTS}"
-
-
-def describe_convention(report: MemoryReport) -> str:
-    """Return the convention of the detailed plan, in words."""
-    return f"convention {report.model.convention.name} ({report.model.convention})"
 
 
 def _summarize(report: MemoryReport) -> str:

@@ -1,0 +1,213 @@
+"""`byoc.plan_memory`: the activation memory of a model, or of a bundle as a whole and by region."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from onnx.inliner import inline_local_functions
+
+from byoc.bundle import is_bundle, open_bundle
+from byoc.codegen import SIZE_UNITS, parse_size
+from byoc.errors import InputError, suggest_nearest
+from byoc.memory.arena import METHODS
+from byoc.memory.reading import CONVENTIONS, find_quantized_groups
+from byoc.memory.report import (
+    STRIPED,
+    MemoryOptions,
+    MemoryReport,
+    draw_plan,
+    draw_striped,
+    plan_report,
+    render_svg,
+)
+from byoc.model import Model, list_symbolic_dims, prepare_model, read_model_file, unshare_dequantize
+from byoc.reporting._quantities import format_quantity
+from byoc.support import Flag, Syntax, declare_field, take_keywords, write_text
+from byoc.zoo import Source, load_model
+
+
+def read_size(text: int | str) -> int:
+    """Return a size in bytes from a number or a text such as `512KiB`. Raises ValueError."""
+    try:
+        found = parse_size(str(text))
+    except ValueError:
+        found = 0
+    if not found:
+        units = f"with {', '.join(SIZE_UNITS)} or no unit behind it"
+        raise ValueError(f"'{text}': a whole number above 0 is expected, {units}, such as 512KiB")
+    return found
+
+
+def _check_choice(what: str, known: Collection[str], name: str) -> str:
+    if name not in known:
+        there = f"there are {', '.join(known)}"
+        raise ValueError(f"no {what} is named '{name}'{suggest_nearest(name, known)}: {there}")
+    return name
+
+
+_check_convention = partial(_check_choice, "convention", tuple(CONVENTIONS))
+_check_method = partial(_check_choice, "method", (*METHODS, STRIPED))
+
+
+@dataclass(frozen=True)
+class MemoryPlanOptions:
+    """All choices of a memory plan."""
+
+    _: KW_ONLY
+    size: int | str | None = declare_field(
+        None,
+        "the bytes of memory there are, or a text such as `512KiB`.",
+        Flag("The memory there is, such as 512KiB.", metavar="BYTES", read=read_size),
+    )
+    alignment: int = declare_field(
+        1,
+        "sizes are rounded up to this many bytes.",
+        Flag("Sizes are rounded up to this many bytes.", Syntax.INTEGER, minimum=1),
+    )
+    convention: str = declare_field(
+        "C",
+        "what counts in the plan reported in full: `A`, `B`, `C` or `D`, see docs/memory.md.",
+        Flag(f"What counts in the plan told in full: {', '.join(CONVENTIONS)}.", read=_check_convention),
+    )
+    method: str = declare_field(
+        "exact",
+        "how that plan is made; `striped` asks for a picture of striped execution.",
+        Flag(
+            f"How that plan is made: {', '.join(METHODS)}, or {STRIPED} for the picture.",
+            read=_check_method,
+        ),
+    )
+    time_limit: float = declare_field(
+        10.0,
+        "the most seconds for each plan; then the best that was found is taken.",
+        Flag("Seconds for each plan; then the best that was found.", Syntax.NUMBER, minimum=0.0),
+    )
+    fused: bool = declare_field(
+        False,
+        "an operator between DequantizeLinear and QuantizeLinear is one step with them.",
+        Flag("An operator between DequantizeLinear and QuantizeLinear is a step.", Syntax.SWITCH),
+    )
+    striped: bool = declare_field(
+        True, "plan striped execution, too.", Flag("Plan striped execution, too.", Syntax.ON_OFF)
+    )
+    dims: Mapping[str, int] | None = declare_field(
+        None,
+        "sizes for symbolic dimensions.",
+        Flag("Fix a symbolic dimension, such as batch=1.", Syntax.SIZES, ("--dim",), "NAME=SIZE"),
+    )
+    picture: str | Path | None = declare_field(
+        None,
+        "path of an SVG file for a picture of that plan; of a bundle one file for each part, named "
+        "after it.",
+        Flag("Write a picture of that plan; of a bundle, several.", Syntax.PATH, ("--svg",), "FILE"),
+    )
+    progress: Callable[[str], None] = declare_field(
+        lambda step: None, "called with a line of text at each step."
+    )
+
+    def make_settings(self) -> MemoryOptions:
+        """Return the settings of a report. Raises InputError for a size or name that is none."""
+        try:
+            return MemoryOptions(
+                convention=CONVENTIONS[_check_convention(self.convention)],
+                method="exact" if _check_method(self.method) == STRIPED else self.method,
+                alignment=self.alignment,
+                time_limit=self.time_limit,
+                size=None if self.size is None else read_size(self.size),
+                striped=self.striped or self.method == STRIPED,
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from None
+
+
+@take_keywords(MemoryPlanOptions)
+def plan_memory(model: Source | Model, options: MemoryPlanOptions) -> dict[str, MemoryReport]:
+    """Plan the memory of a model's activations, in bytes, in several ways.
+
+    `model` is a path, `zoo:NAME`, a protobuf, what `byoc.load_model` returned, or a bundle's path. The
+    result has a report for each part: of a model one by the name "", of a bundle one for its model as a
+    whole, in which each region is a step, by the name `whole`, and one for each region by its name.
+
+    Raises InputError when the model or an option is at fault, when a picture of striped execution is
+    wanted and there is none, and for a picture that cannot be written.
+    """
+    settings, reports = options.make_settings(), {}
+    for part, loaded, flat in _read_parts(model, options.dims or {}):
+        options.progress(f"plan {loaded.source}")
+        index = unshare_dequantize(loaded).index if options.fused else loaded.index
+        groups = find_quantized_groups(index) if options.fused else ()
+        inlined = None if flat is None else flat.index
+        reports[part] = plan_report(index, loaded.source, settings, groups, inlined)
+    if options.method == STRIPED and not any(report.striped for report in reports.values()):
+        first = next(iter(reports.values()))
+        raise InputError(
+            f"{model if isinstance(model, str | Path) else first.name}: {first.striping_refusal}"
+        )
+    if options.picture is not None:
+        _write_pictures(Path(options.picture), reports, options.method == STRIPED)
+    return reports
+
+
+def _read_parts(
+    source: Source | Model, dims: Mapping[str, int]
+) -> Iterator[tuple[str, Model, Model | None]]:
+    """Yield the models to plan, each with a name: a model (""), or a bundle's whole model and regions.
+
+    The third value of a region is its model with composites inlined; None for a whole model.
+    """
+    if not isinstance(source, str | Path) or not is_bundle(Path(source)):
+        yield "", load_model(source, dims), None
+        return
+    bundle = open_bundle(Path(source))
+    yield "whole", prepare_model(bundle.model(), f"{source}: the whole", bundle.folder, dims), None
+    for _, region, _ in bundle.regions():
+        proto = read_model_file(region.path)
+        name, folder = f"{source}: {region.name}", region.path.parent
+        inside = {key: dims[key] for key in list_symbolic_dims(proto) if key in dims}
+        flat = inline_local_functions(proto) if proto.functions else proto
+        yield (
+            region.name,
+            prepare_model(proto, name, folder, inside),
+            prepare_model(flat, name, folder, inside),
+        )
+
+
+def describe_convention(report: MemoryReport) -> str:
+    """Return the convention of the detailed plan, in words."""
+    return f"convention {report.model.convention.name} ({report.model.convention})"
+
+
+def _write_pictures(path: Path, reports: Mapping[str, MemoryReport], as_striped: bool) -> None:
+    """Write a picture of each plan; with `as_striped` only of parts that have a striped plan."""
+    for report, place in zip(reports.values(), _name_files(path, list(reports)), strict=True):
+        if not as_striped:
+            title = (
+                f"{report.name}: {format_quantity(report.plan.size, 'B')}, {describe_convention(report)}"
+            )
+            write_text(place, render_svg(draw_plan(report.plan, title)))
+        elif report.striped is not None:
+            row = next(row for row in report.rows if row.method == STRIPED)
+            whole = f"whole tensors: {format_quantity(row.bound_of_c or 0, 'B')} at least"
+            title = f"{report.name}: {format_quantity(row.size, 'B')}, striped ({whole})"
+            write_text(place, render_svg(draw_striped(report.striped, title)))
+
+
+def _name_files(path: Path, parts: Sequence[str]) -> list[Path]:
+    """Return a file for each part of a bundle; for a model the given path.
+
+    Characters other than letters and digits become `_`. Names that would then be the same file, also on
+    a file system that ignores case, are numbered.
+    """
+    places: dict[str, Path] = {}
+    for part in parts:
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", part)
+        for number in count(1):
+            tried = name if number == 1 else f"{name}-{number}"
+            if tried.casefold() not in places:
+                break
+        place = path.with_name(f"{path.stem}.{tried}{path.suffix}") if tried else path
+        places[tried.casefold()] = place
+    return list(places.values())
