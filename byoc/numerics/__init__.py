@@ -1,4 +1,4 @@
-"""Numerical helpers that several rooms share: measures of accuracy, the solver of integer programs."""
+"""Numerical helpers that several rooms share: measures of accuracy, sorting."""
 
 from byoc.numerics._accuracy_measures import (
     compute_cosine,
@@ -7,4 +7,4 @@ from byoc.numerics._accuracy_measures import (
     compute_signal_to_noise,
     convert_to_db,
 )
-from byoc.numerics._solver_output import redirect_stdout_to_stderr
+from byoc.numerics._ordering import round_up, sort_topologically

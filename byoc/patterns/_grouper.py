@@ -11,15 +11,13 @@ their nodes stay single units, and the placement chooses candidates that share n
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
-from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 from byoc.errors import YES, Mark, Verdict, refuse
 from byoc.model import GraphIndex, describe_node
+from byoc.numerics import sort_topologically
 from byoc.patterns._candidates import find_candidates
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._matcher import Match
@@ -109,22 +107,11 @@ def sort_units(index: GraphIndex, units: Sequence[T]) -> list[T]:
     """
     ordered = sorted(units, key=lambda unit: unit.nodes[-1])
     row_of = {node: row for row, unit in enumerate(ordered) for node in unit.nodes}
-    sorter: TopologicalSorter[int] = TopologicalSorter()
+    before = []
     for row, unit in enumerate(ordered):
         names = (name for node in unit.nodes for name in index.reads[node])
-        sorter.add(row, *({row_of.get(index.producers.get(name, -1), row) for name in names} - {row}))
-    with suppress(CycleError):  # as many rows as possible are ready nevertheless
-        sorter.prepare()
-    ready = list(sorter.get_ready())
-    heapify(ready)
-    result = []
-    while ready:
-        row = heappop(ready)
-        result.append(ordered[row])
-        sorter.done(row)
-        for follower in sorter.get_ready():
-            heappush(ready, follower)
-    return result
+        before.append({row_of.get(index.producers.get(name, -1), row) for name in names} - {row})
+    return [ordered[row] for row in sort_topologically(before)]
 
 
 @dataclass(frozen=True, eq=False)

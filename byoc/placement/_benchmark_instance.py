@@ -30,7 +30,7 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.placement._benchmark_checks import InstanceEdge, InstanceNode, check_instance
-from byoc.placement._canonical_order import sort_topologically
+from byoc.placement._canonical_order import sort_by_edges
 from byoc.placement._form_regions import find_components
 from byoc.placement._problem import Ints, Problem
 
@@ -172,7 +172,7 @@ def _assign_units(
     np.minimum.at(smallest, unit_of, np.array([node.id for node in nodes], np.int64))
     source, target = unit_of[ends.T]
     between = source != target
-    order = sort_topologically(count, (source[between], target[between]), smallest.tolist())
+    order = sort_by_edges(count, (source[between], target[between]), smallest.tolist())
     position_of = np.empty(count, np.int64)
     position_of[order] = np.arange(count)
     return position_of[unit_of], [group for group in split.values() if len(group) > 1]

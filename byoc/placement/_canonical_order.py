@@ -1,13 +1,12 @@
 """A canonical order of units and tensors, so that results do not depend on the order in the file."""
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from byoc.numerics import sort_topologically
 from byoc.placement._problem import Fusion, Ints, Problem
 from byoc.placement._strategy import Placement
 
@@ -22,7 +21,7 @@ def order_canonically(problem: Problem, keys: Sequence[str]) -> tuple[Problem, I
     """
     if len(keys) != problem.units or len(set(keys)) < len(keys):
         raise ValueError(f"one distinct key for each of {problem.units} units is needed")
-    order = np.array(sort_topologically(problem.units, problem.edges, keys), np.int64)
+    order = np.array(sort_by_edges(problem.units, problem.edges, keys), np.int64)
     position = np.empty(problem.units, np.int64)
     position[order] = np.arange(problem.units)
     producer = np.append(position, -1)[problem.producer]
@@ -66,30 +65,17 @@ def restore_order(problem: Problem, placement: Placement, order: Ints) -> Placem
     return replace(placement, labels=labels, regions=regions, fusions=fusions)
 
 
-def sort_topologically(
+def sort_by_edges(
     count: int, edges: tuple[Ints, Ints], keys: Sequence[str] | Sequence[int]
 ) -> list[int]:
     """Return the nodes 0..count-1 in topological order, of those that are ready the smallest key first.
 
-    `edges` are sources and targets, int64 (edges,); the graph must be acyclic, the keys distinct
-    (Kahn, Communications of the ACM 5, 1962).
+    `edges` are sources and targets, int64 (edges,); the graph must be acyclic, the keys distinct.
     """
-    waits = [0] * count
-    following: list[list[int]] = [[] for _ in range(count)]
+    before: list[list[int]] = [[] for _ in range(count)]
     for source, target in zip(*(side.tolist() for side in edges), strict=True):
-        following[source].append(target)
-        waits[target] += 1
-    ready: list[tuple[Any, int]] = [(keys[node], node) for node in range(count) if not waits[node]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        node = heapq.heappop(ready)[1]
-        order.append(node)
-        for after in following[node]:
-            waits[after] -= 1
-            if not waits[after]:
-                heapq.heappush(ready, (keys[after], after))
-    return order
+        before[target].append(source)
+    return sort_topologically(before, keys)
 
 
 def _renumber(fusion: Fusion, position: Ints) -> Fusion:

@@ -1,12 +1,9 @@
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from problems import chain, problems
 
 from byoc.memory.arena import ArenaProblem, find_live_ranges
 from byoc.memory.arena._best_order import find_best_order
 from byoc.memory.arena._cut_bound import (
-    UNLIMITED,
-    LiveBytesNetwork,
     find_cut_at,
     find_cut_bound,
     find_witness,
@@ -58,25 +55,3 @@ def test_bytes_beyond_32_bits_are_exact() -> None:
     big = 2**40 + 1
 
     assert find_cut_bound(find_live_ranges(chain(big, 3 * big, big), (0, 1)))[0] == 4 * big
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), max_size=14))
-def test_the_most_that_flows_is_what_a_minimum_cut_holds(arcs: list[tuple[int, int, int]]) -> None:
-    network = LiveBytesNetwork()
-    for _ in range(4):
-        network.add_node()
-    for tail, head, capacity in arcs:
-        network.add_arc(tail, head, capacity)
-
-    cuts = [
-        sum(c for tail, head, c in arcs if side >> tail & 1 and not side >> head & 1)
-        for side in range(1 << 6)
-        if side & 1 and not side & 2
-    ]
-
-    assert network.maximum_flow() == min(cuts)
-
-
-def test_endless_is_more_than_all_bytes_that_can_be() -> None:
-    assert UNLIMITED > 2**64 * 2**20

@@ -6,92 +6,14 @@ fewest live bytes is a minimum cut (Picard, Management Science 22, 1976): the so
 sink side has not. The maximum over all steps is a lower bound for every order.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from math import inf
 from time import monotonic
 
 from byoc.memory.arena._arena_problem import ArenaProblem
 from byoc.memory.arena._live_ranges import LiveRanges
-from byoc.memory.arena._segments import Segment, SegmentItem, split_segments
-
-UNLIMITED = 1 << 100
-"""A capacity that no cut may hold; sums of bytes stay far below it."""
-
-
-class LiveBytesNetwork:
-    """A flow network: node 0 is the source, node 1 the sink, and arcs have integer capacities.
-
-    Maximum flow by Dinic (Soviet Mathematics Doklady 11, 1970), in integers of any size.
-    """
-
-    def __init__(self) -> None:
-        """Start with no arcs."""
-        self._arcs: list[list[int]] = [[], []]
-        self._head: list[int] = []
-        self._left: list[int] = []
-
-    def add_node(self) -> int:
-        """Add a node and return it."""
-        self._arcs.append([])
-        return len(self._arcs) - 1
-
-    def add_arc(self, tail: int, head: int, capacity: int) -> None:
-        """Add an arc."""
-        for start, end, room in ((tail, head, capacity), (head, tail, 0)):
-            self._arcs[start].append(len(self._head))
-            self._head.append(end)
-            self._left.append(room)
-
-    def maximum_flow(self) -> int:
-        """Return the maximum flow from source to sink, equal to the capacity of a minimum cut."""
-        total = 0
-        while (levels := self._levels())[1] >= 0:
-            used = [0] * len(self._arcs)
-            while pushed := self._push(levels, used):
-                total += pushed
-        return total
-
-    def _levels(self) -> list[int]:
-        levels = [-1] * len(self._arcs)
-        levels[0] = 0
-        waiting = deque([0])
-        while waiting and levels[1] < 0:
-            node = waiting.popleft()
-            for arc in self._arcs[node]:
-                head = self._head[arc]
-                if self._left[arc] and levels[head] < 0:
-                    levels[head] = levels[node] + 1
-                    waiting.append(head)
-        return levels
-
-    def _push(self, levels: list[int], used: list[int]) -> int:
-        """Push flow along one shortest path; `used` counts the exhausted arcs of each node."""
-        way: list[int] = []
-        node = 0
-        while node != 1:
-            arcs = self._arcs[node]
-            while used[node] < len(arcs):
-                arc = arcs[used[node]]
-                if self._left[arc] and levels[self._head[arc]] == levels[node] + 1:
-                    break
-                used[node] += 1
-            if used[node] < len(arcs):
-                way.append(arcs[used[node]])
-                node = self._head[way[-1]]
-                continue
-            if not way:
-                return 0
-            node = self._head[way.pop() ^ 1]
-            used[node] += 1
-        pushed = min(self._left[arc] for arc in way)
-        for arc in way:
-            self._left[arc] -= pushed
-            self._left[arc ^ 1] += pushed
-        return pushed
-
-
-_SOURCE, _SINK = 0, 1
+from byoc.memory.arena._segments import Segment, split_segments
+from byoc.numerics.solvers import SINK, SOURCE, find_minimum_cut
 
 
 def find_cut_at(problem: ArenaProblem, step: int) -> int:
@@ -176,37 +98,30 @@ def _with_ancestors(segment: Segment, steps: int) -> int:
 
 def _find_fewest_live_bytes(segment: Segment, ran: int, never: int) -> int:
     """Return the fewest bytes live if all of `ran` and none of `never` have run."""
-    network = LiveBytesNetwork()
     free = [s for s in range(segment.count) if not (ran | never) >> s & 1]
-    nodes = {step: network.add_node() for step in free}
-    for step in free:
-        for other in free:
-            if segment.predecessors[step] >> other & 1:
-                network.add_arc(nodes[step], nodes[other], UNLIMITED)
+    nodes = {step: number for number, step in enumerate(free, 2)}
+    size = 2 + len(free)
+    arcs: list[tuple[int, int, float]] = [
+        (nodes[step], nodes[other], inf)
+        for step in free
+        for other in free
+        if segment.predecessors[step] >> other & 1
+    ]
     sure = segment.bytes_before - sum(item.size for item in segment.items if not item.maker_mask)
     for item in segment.items:
         if item.maker_mask & never:
             continue
         is_there = not item.maker_mask & ~ran
+        maker = SOURCE if is_there else nodes[item.maker_mask.bit_length() - 1]
         if item.outlives or item.reader_mask & never:
             if is_there:
                 sure += item.size
             else:
-                network.add_arc(nodes[item.maker_mask.bit_length() - 1], _SINK, item.size)
+                arcs.append((maker, SINK, item.size))
         elif item.reader_mask & ~ran:
-            maker = _SOURCE if is_there else nodes[item.maker_mask.bit_length() - 1]
-            _add_lifetime_arcs(network, nodes, maker, item)
-    return sure + network.maximum_flow()
-
-
-def _add_lifetime_arcs(
-    network: LiveBytesNetwork, nodes: dict[int, int], maker: int, item: SegmentItem
-) -> None:
-    readers = [node for step, node in nodes.items() if item.reader_mask >> step & 1]
-    if len(readers) == 1:
-        network.add_arc(maker, readers[0], item.size)
-        return
-    hub = network.add_node()
-    network.add_arc(maker, hub, item.size)
-    for reader in readers:
-        network.add_arc(hub, reader, UNLIMITED)
+            readers = [node for step, node in nodes.items() if item.reader_mask >> step & 1]
+            if len(readers) > 1:
+                arcs += [(size, reader, inf) for reader in readers]
+                readers, size = [size], size + 1
+            arcs.append((maker, readers[0], item.size))
+    return sure + (int(find_minimum_cut(size, list(zip(*arcs, strict=True)))[0]) if arcs else 0)

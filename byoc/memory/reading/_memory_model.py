@@ -14,6 +14,7 @@ from byoc.memory.reading._in_place import FunctionTable, find_origins, is_view, 
 from byoc.memory.reading._stages import build_stages
 from byoc.memory.reading._tensor_sizes import TensorSizes
 from byoc.model import GraphIndex, describe_node, prepare_model, walk_bodies
+from byoc.numerics import round_up
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class _MemoryModelBuilder:
         size = self.tensors.count_bytes(name)
         self.rows[name] = (len(self.names),)
         self.names.append(name)
-        self.sizes.append(-(-size // self.alignment) * self.alignment)
+        self.sizes.append(round_up(size, self.alignment))
         return self.rows[name][0]
 
     def _outer_outputs(self, nodes: Sequence[int]) -> list[str]:

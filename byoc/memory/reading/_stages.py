@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
-from heapq import heappop, heappush
 
 from byoc.memory.reading._in_place import pointwise_inputs
 from byoc.model import GraphIndex, describe_node, is_dequantize, is_quantize, may_be_float
+from byoc.numerics import sort_topologically
 
 
 def build_stages(
@@ -42,22 +42,13 @@ def _sort_stages(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[t
         }
         for number, nodes in enumerate(stages)
     ]
-    sorter = TopologicalSorter(dict(enumerate(before)))
     try:
-        sorter.prepare()
+        TopologicalSorter(dict(enumerate(before))).prepare()
     except CycleError as error:
         stuck = next(stages[number] for number in error.args[1] if len(stages[number]) > 1)
         name = describe_node(index.nodes[stuck[0]])
         raise ValueError(f"the group of {name} waits for itself") from None
-    order: list[tuple[int, ...]] = []
-    ready: list[tuple[int, int]] = []
-    while sorter:
-        for number in sorter.get_ready():
-            heappush(ready, (stages[number][-1], number))
-        _, number = heappop(ready)
-        order.append(stages[number])
-        sorter.done(number)
-    return order
+    return [stages[number] for number in sort_topologically(before, [nodes[-1] for nodes in stages])]
 
 
 # They read no element of what they are given.

@@ -9,6 +9,7 @@ from byoc.memory.reading import CONVENTIONS, Convention, MemoryModel, read_memor
 from byoc.memory.report._striped_report import StripedModel, plan_striped
 from byoc.memory.scratchpad import Access, AccessSchedule, ScheduledStep, ScratchpadPlan, plan_scratchpad
 from byoc.model import GraphIndex
+from byoc.numerics import round_up
 
 PlanKey = tuple[str, str]
 """The letter of a convention, and a method."""
@@ -118,7 +119,7 @@ def build_schedule(plan: ArenaPlan, piece: int) -> AccessSchedule:
                     *(build_access(b, False) for b in dict.fromkeys(step.reads) if b in number),
                     *(build_access(b, True) for b in step.writes if b in number),
                 ),
-                staging=_round_up(step.scratch, problem.alignment),
+                staging=round_up(step.scratch, problem.alignment),
                 may_overwrite=tuple((number[one], number[other]) for one, other in over),
             )
         )
@@ -130,10 +131,6 @@ def build_schedule(plan: ArenaPlan, piece: int) -> AccessSchedule:
         outputs=frozenset(number[b] for b in problem.outputs if b in number),
         alignment=problem.alignment,
     )
-
-
-def _round_up(size: int, alignment: int) -> int:
-    return -(-size // alignment) * alignment
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.memory.stripes._row_clock import StorageLiveRange
+from byoc.numerics import round_up
 
 _FREE = -(1 << 60)
 """The distance of two storages of which no moment sees both."""
@@ -97,7 +98,7 @@ class WindowPacker:
     def __init__(self, lives: Sequence[StorageLiveRange], alignment: int = 1) -> None:
         """Find the storages that conflict, and their distances."""
         self.alignment = alignment
-        self.sizes = [-(-life.size // alignment) * alignment for life in lives]
+        self.sizes = [round_up(life.size, alignment) for life in lives]
         self.starts = [life.start for life in lives]
         compared = find_distances(lives)
         apart = compared.apart
@@ -197,7 +198,7 @@ class WindowPacker:
             if begin >= lowest:
                 break
             if end > lowest:
-                lowest = -(-end // self.alignment) * self.alignment
+                lowest = round_up(end, self.alignment)
         return lowest
 
 

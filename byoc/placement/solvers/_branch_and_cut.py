@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from byoc.numerics.solvers import MilpBuilder, MilpSolution
 from byoc.placement._form_regions import find_components, form_levelled_regions, form_regions
 from byoc.placement._fusions import are_fusions_acyclic
 from byoc.placement._hard_limits import find_broken_limit, repair_labels
 from byoc.placement._problem import UNLIMITED, Floats, Ints, Problem
 from byoc.placement._strategy import CHEAPER_ON_HOST, Placement
 from byoc.placement.solvers._launch_milp import build_launch_milp
-from byoc.placement.solvers._milp_builder import MilpBuilder, MilpSolution
 from byoc.placement.solvers._placement_milp import build_placement_milp, remove_isolated_units
 
 

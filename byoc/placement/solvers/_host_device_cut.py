@@ -5,8 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
+from byoc.numerics.solvers import SINK, SOURCE, find_minimum_cut
 from byoc.placement._problem import Bools, Floats, Ints, Problem
-from byoc.placement.solvers._minimum_cut import CutNetwork, find_minimum_cut
 
 UNDECIDED = -1
 # More than the rounding errors of a few sums.
@@ -70,7 +70,7 @@ class _TransferBounds:
         return total
 
 
-_HOST, _DEVICE = 0, 1
+_HOST, _DEVICE = SOURCE, SINK
 
 
 class HostDeviceCuts:
@@ -119,51 +119,28 @@ class HostDeviceCuts:
         (units,); and on any unit of the accelerator, float64 (units,).
         """
         extra = np.zeros(self.problem.units)
-        if entry_price is not None:
-            extra += entry_price
-        if unit_price is not None:
-            extra += unit_price
+        for each in (entry_price, unit_price):
+            extra += 0.0 if each is None else each
         decided = self.side != UNDECIDED
         fixed = [self.seconds[decided, self.side[decided]], extra[self.side == _DEVICE]]
-        tail, head, cost = [self.tail], [self.head], [self.cost]
+        arcs = [(self.tail, self.head, self.cost)]
         if edge_price is not None:
             priced = np.flatnonzero(edge_price)
             begin, end = self.edges[0][priced], self.edges[1][priced]
             paid, begin, end, price = _reduce_arcs(begin, end, edge_price[priced])
             fixed.append(paid)
-            tail, head = [*tail, begin], [*head, end]
-            cost.append(price)
+            arcs.append((begin, end, price))
         on_host, on_device = self.seconds[self.free, 0], self.seconds[self.free, 1] + extra[self.free]
         cheapest = np.minimum(on_host, on_device)
         fixed.append(cheapest)
         nodes = self.node[self.free]
-        dearer_host = on_host > cheapest
-        tail.append(nodes[dearer_host])
-        head.append(np.full(int(dearer_host.sum()), _DEVICE))
-        cost.append((on_host - cheapest)[dearer_host])
-        dearer_device = on_device > cheapest
-        tail.append(np.full(int(dearer_device.sum()), _HOST))
-        head.append(nodes[dearer_device])
-        cost.append((on_device - cheapest)[dearer_device])
-        arcs = np.concatenate(tail), np.concatenate(head), np.concatenate(cost)
-        network = CutNetwork(self._size, _HOST, _DEVICE, *arcs)
+        host, device = np.full(len(nodes), _HOST), np.full(len(nodes), _DEVICE)
+        arcs += [(nodes, device, on_host - cheapest), (host, nodes, on_device - cheapest)]
+        joined = [np.concatenate(side) for side in zip(*arcs, strict=True)]
+        value, sink_side = find_minimum_cut(self._size, joined, bits=bits)
         labels = self.side == _DEVICE
-        value, sink_side = 0.0, np.zeros(self._size, np.bool_)
-        ceiling = self._upper_bound(network)
-        if ceiling > 0:
-            value, sink_side = find_minimum_cut(network, ceiling, bits)
         labels[self.free] = sink_side[nodes]
         return math.fsum(np.concatenate(fixed)) + self.fixed + value, labels
-
-    def _upper_bound(self, network: CutNetwork) -> float:
-        """Return the value of some cut; 0 only if everything on the host costs nothing."""
-        host, device = (
-            math.fsum(network.capacity[arcs])
-            for arcs in (network.head == _DEVICE, network.tail == _HOST)
-        )
-        value = min(host, device) or host
-        # A finite cut contains no infinite arc.
-        return value if value < math.inf else math.fsum(network.capacity[network.capacity < math.inf])
 
     def _transfer_arcs(self, to_device: Floats, to_host: Floats) -> tuple[Ints, Ints, Floats]:
         """Return tails, heads and costs of the arcs of transfers."""

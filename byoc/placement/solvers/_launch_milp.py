@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from byoc.numerics.solvers import MilpBuilder
 from byoc.placement._problem import UNLIMITED, Floats, Ints, Problem
-from byoc.placement.solvers._milp_builder import MilpBuilder
 from byoc.placement.solvers._placement_milp import PlacementColumns, build_placement_milp
 
 

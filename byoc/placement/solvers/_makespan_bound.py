@@ -3,9 +3,8 @@
 import math
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
+from byoc.numerics.solvers import MilpBuilder
 from byoc.placement._problem import Problem
 
 # More than the rounding errors along a path or in a sum of one cost per unit.
@@ -68,22 +67,14 @@ def _least_load(problem: Problem) -> float:
     unit, device = np.nonzero(np.isfinite(costs))
     if not unit.size:
         return 0.0
-    # Variables: the contribution of each unit, then the weights.
-    row, scale = np.arange(unit.size), float(costs[unit, device].max()) or 1.0
-    entries = np.append(np.ones(unit.size), -costs[unit, device] / scale)
-    positions = np.append(row, row), np.append(unit, problem.units + device)
-    count = problem.units + problem.devices + 1
-    is_weight = np.arange(count) >= problem.units
-    contribution = coo_array((entries, positions), shape=(unit.size, count)).tocsr()
-    solved = milp(
-        np.where(is_weight, 0.0, -1.0),
-        constraints=[
-            LinearConstraint(contribution, -np.inf, 0.0),
-            LinearConstraint(is_weight.astype(np.float64)[np.newaxis], 1.0, 1.0),
-        ],
-        bounds=Bounds(0.0, np.where(is_weight, 1.0, np.inf)),
-    )
-    weight = np.zeros(0) if solved.x is None else np.maximum(solved.x[is_weight], 0.0)
+    scale = float(costs[unit, device].max()) or 1.0
+    program = MilpBuilder()
+    contribution = program.add_columns(np.full(problem.units, -1.0), 1, False)
+    weights = program.add_columns(np.zeros(problem.devices + 1), 1, False)
+    program.add_rows(0, (contribution[unit], 1), (weights[device], -costs[unit, device] / scale))
+    program.add_row(1, weights, 1)
+    values = program.solve(0.0).values
+    weight = np.zeros(0) if values is None else np.maximum(values[weights], 0.0)
     if not weight.sum() > 0:
         return 0.0
     with np.errstate(invalid="ignore"):  # 0 * inf: refused in any case

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from byoc.numerics.solvers import MilpBuilder
 from byoc.placement._problem import UNLIMITED, Bools, Floats, Ints, Problem
-from byoc.placement.solvers._milp_builder import MilpBuilder
 
 # The sets take the square of the number of units in bits.
 _MOST_PRUNED = 5_000

@@ -1,13 +1,15 @@
 """Minimum cut in a network whose capacities are any non-negative floats."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from byoc.placement._problem import Bools, Floats, Ints
+from byoc.numerics.solvers._milp_builder import Bools, Floats, Ints
 
 # Capacities become integers (grains). The known cut holds fewer than 2**50 of them, so float64 adds
 # them exactly in any order.
@@ -17,42 +19,57 @@ _STEP_BITS = 29
 _INFINITE = 2**62
 
 
+SOURCE, SINK = 0, 1
+"""The numbers of two nodes of every network."""
+
+
 @dataclass(frozen=True, eq=False)
-class CutNetwork:
-    """Arcs from node to node; parallel arcs add up."""
+class _CutNetwork:
+    """Arcs from node to node, int64 (arcs,) each, and their capacities, float64 (arcs,)."""
 
     size: int
-    source: int
-    sink: int
     tail: Ints
-    """int64 (arcs,)."""
     head: Ints
-    """int64 (arcs,)."""
     capacity: Floats
-    """float64 (arcs,): 0 or more, inf where the arc must not be cut."""
 
 
 def find_minimum_cut(
-    network: CutNetwork, ceiling: float, bits: int = _GRAIN_BITS
+    size: int, arcs: Sequence[ArrayLike], ceiling: float | None = None, bits: int = _GRAIN_BITS
 ) -> tuple[float, Bools]:
-    """Return the value of a minimum cut and the nodes on its sink side, bool (size,).
-    `ceiling` > 0 is the value of any known cut. Among all minimum cuts it is the one with the fewest
-    nodes on the sink side, which is unique and so independent of the numbering.
+    """Return the value of a minimum cut, and the nodes on its sink side, bool (size,).
+    `arcs` are the tails, the heads and the capacities of all arcs: 0 or more, infinite where an arc must
+    not be cut; parallel arcs add up. `ceiling` > 0 is the value of any known cut. Among all minimum cuts
+    it is the one with the fewest nodes on the sink side, which is unique and so independent of the
+    numbering.
 
     Capacities are rounded down to less than `2**-40` of the cut that is found, then everything is exact:
-    the value never exceeds the true one and is short of it by less than that per cut arc. Fewer `bits`
-    than 50 round to `2**(10 - bits)` of it and are faster.
+    the value never exceeds the true one and is short of it by less than that per cut arc; integers below
+    2**50 in all are exact. Fewer `bits` than 50 round to `2**(10 - bits)` of it and are faster.
     """
+    tail, head = (np.asarray(side, np.int64) for side in arcs[:2])
+    network = _CutNetwork(size, tail, head, np.asarray(arcs[2], np.float64))
+    ceiling = _find_some_cut(network) if ceiling is None else ceiling
+    if not ceiling:
+        return 0.0, np.arange(size) == SINK
     value, sink_side = _solve_in_grains(network, ceiling, bits)
     cut = ~sink_side[network.tail] & sink_side[network.head]
     found = math.fsum(network.capacity[cut])
     # The known cut was far above the minimum, so the grains were too coarse.
     if 0 < found < ceiling / 2**8:
-        return find_minimum_cut(network, found, bits)
+        return find_minimum_cut(size, arcs, found, bits)
     return value, sink_side
 
 
-def _solve_in_grains(network: CutNetwork, ceiling: float, bits: int) -> tuple[float, Bools]:
+def _find_some_cut(network: _CutNetwork) -> float:
+    """Return the value of some cut, or more; 0 only if nothing enters the sink."""
+    capacity = network.capacity
+    entering = math.fsum(capacity[network.head == SINK])
+    value = min(entering, math.fsum(capacity[network.tail == SOURCE])) or entering
+    # A finite cut contains no infinite arc.
+    return value if value < math.inf else math.fsum(capacity[capacity < math.inf]) or 1.0
+
+
+def _solve_in_grains(network: _CutNetwork, ceiling: float, bits: int) -> tuple[float, Bools]:
     """Solve with capacities rounded down to `2**(1 - bits) * ceiling` or finer.
     The precision beyond int32 comes from scaling (Gabow, Journal of Computer and System Sciences 31,
     1985): solve for the leading bits, then for the next bits of the residual capacities.
@@ -67,10 +84,10 @@ def _solve_in_grains(network: CutNetwork, ceiling: float, bits: int) -> tuple[fl
         step = residual.copy()
         step.data = np.minimum(step.data >> shift, (left >> shift) + 1)
         step.eliminate_zeros()
-        found = maximum_flow(step.astype(np.int32), network.source, network.sink, method="dinic")
+        found = maximum_flow(step.astype(np.int32), SOURCE, SINK, method="dinic")
         flow = found.flow.astype(np.int64)
         value += int(found.flow_value) << shift
-        sink_side = _nodes_reaching(network.sink, step - flow)
+        sink_side = _nodes_reaching(step - flow)
         if shift == 0:
             return math.ldexp(value, exponent - bits), sink_side
         flow.data <<= shift
@@ -81,7 +98,7 @@ def _solve_in_grains(network: CutNetwork, ceiling: float, bits: int) -> tuple[fl
 
 
 def _round_to_grains(
-    network: CutNetwork, exponent: int, ceiling: int, bits: int
+    network: _CutNetwork, exponent: int, ceiling: int, bits: int
 ) -> "csr_array[np.int64, tuple[int, int]]":
     # Twice the known cut is as good as infinite and does not overflow.
     bounded = np.minimum(network.capacity, math.ldexp(1, exponent + 1))
@@ -96,10 +113,10 @@ def _round_to_grains(
     return whole
 
 
-def _nodes_reaching(sink: int, residual: "csr_array[np.int64, tuple[int, int]]") -> Bools:
+def _nodes_reaching(residual: "csr_array[np.int64, tuple[int, int]]") -> Bools:
     """Mark the nodes that reach the sink along arcs with residual capacity."""
     residual.eliminate_zeros()
-    order = breadth_first_order(residual.T.tocsr(), sink, return_predecessors=False)
+    order = breadth_first_order(residual.T.tocsr(), SINK, return_predecessors=False)
     reaching = np.zeros(residual.shape[0], np.bool_)
     reaching[order] = True
     return reaching

@@ -1,15 +1,20 @@
 """A builder for mixed integer programs, solved by HiGHS."""
 
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from byoc.numerics import redirect_stdout_to_stderr
-from byoc.placement._problem import Bools, Floats, Ints
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 # HiGHS stops at an absolute gap of 1e-6, which scipy cannot set. Costs scaled to this sum make it
 # 1e-13 of the possible gain.
@@ -36,9 +41,10 @@ class MilpSolution:
 
 @dataclass(eq=False)
 class MilpBuilder:
-    """Minimises cost @ x subject to 0 <= x <= high, integrality, and rows `a @ x <= b`."""
+    """Minimises cost @ x subject to low <= x <= high, integrality, and rows `a @ x <= b`."""
 
     cost: list[Floats] = field(default_factory=list)
+    low: list[Floats] = field(default_factory=list)
     high: list[Floats] = field(default_factory=list)
     integral: list[Bools] = field(default_factory=list)
     columns: int = 0
@@ -48,12 +54,15 @@ class MilpBuilder:
     _value: list[Floats] = field(default_factory=list)
     _most: list[Floats] = field(default_factory=list)
 
-    def add_columns(self, cost: ArrayLike, high: ArrayLike, integral: bool) -> Ints:
-        """Add columns between 0 and `high`; return their numbers in the shape of `cost`."""
+    def add_columns(
+        self, cost: ArrayLike, high: ArrayLike, integral: bool, low: ArrayLike = 0.0
+    ) -> Ints:
+        """Add columns between `low` >= 0 and `high`; return their numbers in the shape of `cost`."""
         costs = np.asarray(cost, np.float64)
         numbers: Ints = self.columns + np.arange(costs.size)
         self.cost.append(costs.ravel())
-        self.high.append(np.broadcast_to(np.asarray(high, np.float64), costs.shape).ravel())
+        for bounds, given in ((self.low, low), (self.high, high)):
+            bounds.append(np.broadcast_to(np.asarray(given, np.float64), costs.shape).ravel())
         self.integral.append(np.full(costs.size, integral))
         self.columns += costs.size
         return numbers.reshape(costs.shape)
@@ -82,7 +91,11 @@ class MilpBuilder:
         self.rows += 1
 
     def solve(
-        self, constant: float, most: float, seconds: float | None = None, nodes: int | None = None
+        self,
+        constant: float,
+        most: float = np.inf,
+        seconds: float | None = None,
+        nodes: int | None = None,
     ) -> MilpSolution:
         """Minimise `constant` + cost @ x within so many seconds and branch-and-bound nodes.
         `most` is the cost of a known solution, inf if none is known. A better solution cannot contain a
@@ -104,11 +117,11 @@ class MilpBuilder:
             options["time_limit"] = seconds
         if nodes is not None:
             options["node_limit"] = nodes
-        with redirect_stdout_to_stderr():
+        with _redirect_stdout_to_stderr():
             result = milp(
                 cost * scale,
                 integrality=integral.astype(np.int64),
-                bounds=Bounds(np.zeros(self.columns), high),
+                bounds=Bounds(np.concatenate(self.low), high),
                 constraints=self._constraints(),
                 options=options,  # type: ignore[arg-type]
             )
@@ -127,3 +140,25 @@ class MilpBuilder:
         value, row, column = parts
         matrix = coo_array((value, (row, column)), shape=(self.rows, self.columns)).tocsc()
         return [LinearConstraint(matrix, -np.inf, np.concatenate(self._most))]
+
+
+@contextmanager
+def _redirect_stdout_to_stderr() -> Iterator[None]:
+    """Redirect the file descriptor of stdout to stderr.
+
+    HiGHS prints there at times, whatever its options, and a program may be reading JSON from it.
+    """
+    try:
+        flush = ctypes.CDLL(None).fflush
+        kept = os.dup(1)
+    except (OSError, AttributeError, TypeError):  # no such library or descriptor on this system
+        yield
+        return
+    try:
+        flush(None)
+        os.dup2(2, 1)
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,36 @@
+"""Topological order with keys, and rounding up."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+
+def sort_topologically(
+    predecessors: Sequence[Iterable[int]], keys: Sequence[Any] | None = None
+) -> list[int]:
+    """Return the nodes 0, 1, ... in topological order, of those that are ready the smallest key first.
+
+    The keys are distinct; without them, a key is the node's number. Nodes on a cycle, and those after
+    one, are left out.
+    """
+    sorter = TopologicalSorter(dict(enumerate(predecessors)))
+    with suppress(CycleError):  # as many nodes as possible are ready nevertheless
+        sorter.prepare()
+    key = range(len(predecessors)) if keys is None else keys
+    ready = [(key[node], node) for node in sorter.get_ready()]
+    heapify(ready)
+    order = []
+    while ready:
+        _, node = heappop(ready)
+        order.append(node)
+        sorter.done(node)
+        for after in sorter.get_ready():
+            heappush(ready, (key[after], after))
+    return order
+
+
+def round_up(size: int, multiple: int) -> int:
+    """Return the least multiple of a number that is not below `size`."""
+    return -(-size // multiple) * multiple
