@@ -1,5 +1,6 @@
 """The plan of a model: units, placement and regions of each graph, and outlining them."""
 
+from byoc.planning._benchmark_solution import place, solve_instance
 from byoc.planning._graph_placement import plan_graphs
 from byoc.planning._graph_units import GraphUnits, annotate_graphs, group_graphs
 from byoc.planning._outlining import convert_boundaries, name_regions, outline_regions

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from support import Ran
 
-from byoc.cli._place_verb import solve_instance
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem
 from byoc.placement._benchmark_instance import parse_instance
 from byoc.placement.strategies._baselines import HostOnly
+from byoc.planning import solve_instance
 
 Cli = Callable[..., Ran]
 Golden = Callable[[str, str], None]
