@@ -83,6 +83,7 @@ if _TYPE_CHECKING:
     from byoc.model import TensorType as TensorType
     from byoc.model import count_bits as count_bits
     from byoc.model import is_dequantize as is_dequantize
+    from byoc.model import is_qdq_node as is_qdq_node
     from byoc.model import is_quantize as is_quantize
     from byoc.model import list_node_captures as list_node_captures
     from byoc.model import list_reads as list_reads
@@ -126,8 +127,8 @@ _MODULES = {
     ),
     "byoc.memory": "arena scratchpad stripes",
     "byoc.model": (
-        "DTYPE_NUMBERS MAX_IR TensorType count_bits is_dequantize is_quantize list_node_captures "
-        "list_reads read_type walk_graphs write_type"
+        "DTYPE_NUMBERS MAX_IR TensorType count_bits is_dequantize is_qdq_node is_quantize "
+        "list_node_captures list_reads read_type walk_graphs write_type"
     ),
     "byoc.onnxrt": "has_runtime open_session run_session session_runner",
     "byoc.support": "StrictModel",

@@ -20,7 +20,7 @@ from byoc.model import (
     get_stated_attributes,
     is_dequantize,
     is_onnx,
-    is_quantize,
+    is_qdq_node,
 )
 
 # They reinterpret the same bytes with another shape, so they cost nothing on either side.
@@ -219,7 +219,7 @@ def _stored_bytes(
     index: GraphIndex, sizes: Sizes, nodes: Collection[int], entering: Collection[str]
 ) -> dict[str, int]:
     """Return the stored bytes of dequantized constants that a QDQ group reads; empty for other nodes."""
-    if not any(_is_quantization(index.nodes[i]) for i in nodes):
+    if not any(is_qdq_node(index.nodes[i]) for i in nodes):
         return {}
     result: dict[str, int] = {}
     for name in entering:
@@ -228,10 +228,6 @@ def _stored_bytes(
         if read:
             result[name] = sum(map(sizes.bytes, read))
     return result
-
-
-def _is_quantization(node: NodeProto) -> bool:
-    return is_dequantize(node) or is_quantize(node)
 
 
 def _as_float(count: int) -> float:

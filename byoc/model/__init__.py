@@ -64,14 +64,13 @@ from byoc.model._outline import (
     check_domains_unused,
     outline,
 )
+from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
 from byoc.model._quantized_tensors import (
     CLAMP_OPERATORS,
     VIEW_OPERATORS,
     TensorQuantization,
     get_input_quantization,
     get_output_quantization,
-    is_dequantize,
-    is_quantize,
     may_be_float,
     unshare_dequantize,
 )
@@ -84,6 +83,7 @@ from byoc.model._shape_inference import (
 from byoc.model._tensor_data import (
     DTYPE_NUMBERS,
     DTYPES,
+    FLOAT_DTYPES,
     Dim,
     TensorType,
     clear_shape,

@@ -1,13 +1,13 @@
 """Loading of models: from a file to a checked, sorted and typed `Model`, or to one clear sentence.
 
-The user's protobuf stays as it is, except for fixed dimensions, topological order, and negative
-dimensions. Checks and shape inference run on a skeleton without the weights, so their cost does not
-depend on the size of the weights.
+The user's protobuf stays as it is, except for fixed dimensions, topological order, negative dimensions,
+and onnxruntime's own QuantizeLinear and DequantizeLinear, which become ONNX's. Checks and shape
+inference run on a skeleton without the weights: their cost does not depend on the size of the weights.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from onnx import ModelProto, TensorProto
 
 from byoc.errors import InputError
 from byoc.model._graph_index import MIN_IR_OF_DEFAULTS, GraphIndex, get_stated_types
+from byoc.model._qdq import normalize_qdq
 from byoc.model._shape_inference import InferenceResult, clear_negative_dims, fix_dims, infer_types
 from byoc.model._tensor_data import check_tensor, is_large, read_raw_bytes
 from byoc.model._walk import (
@@ -120,7 +121,7 @@ def prepare_model(
             raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
         for tensor in walk_tensors(proto):
             check_tensor(tensor, folder)
-        proto = clear_negative_dims(_sort_nodes(proto))
+        proto, notes = normalize_qdq(clear_negative_dims(_sort_nodes(proto)))
         if dims:
             proto = fix_dims(proto, dims)
         light = make_skeleton(proto, folder)
@@ -131,7 +132,7 @@ def prepare_model(
         raise InputError(f"{source}: {text}") from None
     except (RecursionError, DecodeError, EncodeError):
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
-    return Model(proto, source, folder, inferred)
+    return Model(proto, source, folder, replace(inferred, notes=(*notes, *inferred.notes)))
 
 
 def _sort_nodes(proto: ModelProto) -> ModelProto:

@@ -13,8 +13,9 @@ from onnx import GraphProto, NodeProto
 
 from byoc.model._graph_index import GraphIndex
 from byoc.model._model_loading import Model
+from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
 from byoc.model._shape_inference import InferenceResult
-from byoc.model._tensor_data import TensorType
+from byoc.model._tensor_data import FLOAT_DTYPES, TensorType
 from byoc.model._walk import copy_without
 
 _Copies = dict[int, list[NodeProto]]
@@ -32,24 +33,11 @@ VIEW_OPERATORS = frozenset(
 CLAMP_OPERATORS = frozenset({"Relu", "Clip"})
 """Operators that only clamp: behind another operator of one unit they have the scale of their input."""
 
-_FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
-_QDQ_DOMAINS = ("", "ai.onnx", "com.microsoft")
-
-
-def is_dequantize(node: NodeProto) -> bool:
-    """Return whether a node is a DequantizeLinear of ONNX or onnxruntime."""
-    return node.op_type == "DequantizeLinear" and node.domain in _QDQ_DOMAINS
-
-
-def is_quantize(node: NodeProto) -> bool:
-    """Return whether a node is a QuantizeLinear of ONNX or onnxruntime."""
-    return node.op_type == "QuantizeLinear" and node.domain in _QDQ_DOMAINS
-
 
 def may_be_float(index: GraphIndex, name: str) -> bool:
     """Return whether a tensor may be quantized: its dtype is a float or unknown."""
     known = index.types.get(name)
-    return known is None or known.dtype in _FLOAT_DTYPES
+    return known is None or known.dtype in FLOAT_DTYPES
 
 
 def unshare_dequantize(model: Model) -> Model:
@@ -140,7 +128,7 @@ def _find_islands(index: GraphIndex) -> Sequence[int]:
             maker = index.producers.get(name)
             if maker is None or maker in index.constant_nodes or not may_be_float(index, name):
                 continue
-            if not any(is_dequantize(n) or is_quantize(n) for n in (node, index.nodes[maker])):
+            if not any(map(is_qdq_node, (node, index.nodes[maker]))):
                 parent[root(number)] = root(maker)
     return [root(number) for number in range(len(parent))]
 

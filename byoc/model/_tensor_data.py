@@ -34,6 +34,9 @@ DTYPES: dict[int, str] = {
 DTYPE_NUMBERS: dict[str, int] = {name: number for number, name in DTYPES.items()}
 """The inverse of `DTYPES`."""
 
+FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+"""The dtypes of real numbers that operators compute in."""
+
 # Several of these share a byte in a file (onnx.proto, TensorProto.raw_data), but not in numpy.
 _BITS = {
     "int2": 2,

@@ -7,10 +7,15 @@ paper.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnx import NodeProto
-
 from byoc.errors import YES, Mark, Verdict, refuse
-from byoc.model import GraphIndex, describe_node, is_dequantize, is_quantize, may_be_float
+from byoc.model import (
+    GraphIndex,
+    describe_node,
+    is_dequantize,
+    is_qdq_node,
+    is_quantize,
+    may_be_float,
+)
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._unit import Unit, describe_rejection
 
@@ -65,11 +70,6 @@ def _join_group(order: ContractionOrder, nodes: Collection[int]) -> None:
     if between is not None:
         node = describe_node(order.index.nodes[between])
         raise _NoGroupError(f"a path leaves it and comes back through {node}")
-
-
-def is_qdq_node(node: NodeProto) -> bool:
-    """Return whether a node is a DequantizeLinear or QuantizeLinear."""
-    return is_dequantize(node) or is_quantize(node)
 
 
 def check_unaccepted_nodes(index: GraphIndex, nodes: Iterable[int], marks: Sequence[Mark]) -> Verdict:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from byoc.errors import YES, Mark, refuse
-from byoc.model import GraphIndex, describe_node, is_dequantize, is_quantize, may_be_float
+from byoc.model import GraphIndex, describe_node, is_dequantize, is_qdq_node, is_quantize, may_be_float
 from byoc.patterns import Unit, group_units
 from byoc.quantization._ranges import DTYPES
 from byoc.rules import (
@@ -149,7 +149,7 @@ def find_candidates(
 def _find_obstacle(index: GraphIndex, number: int) -> str:
     """Return why a node is never quantized, empty if it may be."""
     node = index.nodes[number]
-    if is_quantize(node) or is_dequantize(node) or number in index.bodies:
+    if is_qdq_node(node) or number in index.bodies:
         return _NO_NUMBERS
     if _is_quantized(index, number):
         return f"{describe_node(node)} is quantized already"

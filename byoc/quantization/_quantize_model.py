@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from byoc.errors import InputError, Verdict, suggest_nearest
-from byoc.model import GraphIndex, Model, unshare_dequantize
-from byoc.patterns import Unit, group_units, is_qdq_node
+from byoc.model import GraphIndex, Model, is_qdq_node, unshare_dequantize
+from byoc.patterns import Unit, group_units
 from byoc.quantization._candidates import (
     QuantizationCandidate,
     TargetRequirements,

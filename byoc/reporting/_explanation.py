@@ -15,10 +15,11 @@ from byoc.model import (
     Model,
     describe_node,
     is_dequantize,
+    is_qdq_node,
     unshare_dequantize,
     walk_graph_paths,
 )
-from byoc.patterns import NearMiss, Unit, find_near_misses, group_units, is_qdq_node
+from byoc.patterns import NearMiss, Unit, find_near_misses, group_units
 from byoc.rules import Annotator, Attempt, Objection, Target, get_operator_name
 
 

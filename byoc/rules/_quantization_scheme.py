@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from byoc.model import (
+    FLOAT_DTYPES,
     GraphIndex,
     TensorQuantization,
     get_constant_value,
@@ -27,7 +28,6 @@ from byoc.rules._objections import Objection, ObjectionKind, make_unknown
 from byoc.rules._rule_schema import Quantization, QuantizedRule, QuantizedTensors, TensorRule
 
 _MAX_CHANNELS = 1 << 20
-_FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 def get_quantization(index: GraphIndex, use: TensorUse) -> TensorQuantization | None:
@@ -41,7 +41,7 @@ def get_quantization(index: GraphIndex, use: TensorUse) -> TensorQuantization | 
 def is_unquantized_float(index: GraphIndex, use: TensorUse) -> bool:
     """Return whether a tensor is a float without quantization, as inside of a composite."""
     known = index.types.get(use.tensor)
-    return known is not None and known.dtype in _FLOAT_DTYPES
+    return known is not None and known.dtype in FLOAT_DTYPES
 
 
 def check_quantization(

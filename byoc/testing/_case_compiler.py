@@ -23,8 +23,10 @@ from byoc.testing._region_forms import SHAPES, NodeWords, draw_form, list_node_c
 from byoc.verification import NotVerifiableError, RecordedRuns, record_reference_runs, run_plain
 from byoc.zoo import load_model
 
-_FLOAT_DTYPES = ("float32", "float16", "bfloat16", "float64")
-_PREFERRED_DTYPES = (*_FLOAT_DTYPES, "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
+_PREFERRED_DTYPES = (
+    *("float32", "float16", "bfloat16", "float64"),
+    *("int32", "int64", "int8", "uint8", "int16", "uint16", "bool"),
+)
 _MOST_DRAWINGS = 6  # attempts to draw a form
 
 

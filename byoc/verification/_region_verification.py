@@ -7,7 +7,6 @@ from typing import Any
 import onnx.inliner
 from onnx import ModelProto, NodeProto
 
-from byoc.boundary.contracts import is_dequantize
 from byoc.bundle import Bundle
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
@@ -17,6 +16,7 @@ from byoc.model import (
     GraphIndex,
     Model,
     copy_without,
+    is_dequantize,
     is_onnx,
     prepare_model,
     walk_graphs,

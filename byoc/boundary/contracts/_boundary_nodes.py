@@ -28,7 +28,7 @@ from byoc.model import (
     get_purpose,
     get_stated_attributes,
     is_inserted,
-    is_onnx,
+    is_quantize,
     read_array,
 )
 
@@ -45,16 +45,6 @@ class Scales:
     zero_point: tuple[int, ...]
     axis: int | None
     is_own: bool
-
-
-def is_quantize(node: NodeProto) -> bool:
-    """Return whether a node is ONNX's QuantizeLinear."""
-    return node.op_type == "QuantizeLinear" and is_onnx(node)
-
-
-def is_dequantize(node: NodeProto) -> bool:
-    """Return whether a node is ONNX's DequantizeLinear."""
-    return node.op_type == "DequantizeLinear" and is_onnx(node)
 
 
 def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scales | None:

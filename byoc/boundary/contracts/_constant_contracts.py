@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TypeProto
 from onnx.inliner import inline_local_functions
 
-from byoc.boundary.contracts._boundary_nodes import Scales, is_dequantize, read_scales
+from byoc.boundary.contracts._boundary_nodes import Scales, read_scales
 from byoc.boundary.contracts._tensor_contract import TensorContract
 from byoc.model import (
     WEIGHT,
@@ -19,6 +19,7 @@ from byoc.model import (
     TensorType,
     get_metadata,
     get_stated_types,
+    is_dequantize,
     parse_layout,
     read_type,
 )

@@ -16,8 +16,6 @@ from onnx import NodeProto, TypeProto
 
 from byoc.boundary.contracts._boundary_nodes import (
     is_conversion,
-    is_dequantize,
-    is_quantize,
     read_scales,
 )
 from byoc.boundary.contracts._conversion_path import find_origin, find_user_name
@@ -36,6 +34,7 @@ from byoc.model import (
     extract_call,
     get_stated_types,
     infer_types,
+    is_qdq_node,
     rate_knowledge,
     read_tensor_types,
     read_type,
@@ -248,6 +247,6 @@ def _has_differing_scales(host: HostGraph, contract: TensorContract) -> bool:
         return False
     maker = users.nodes[users.producers[name]]
     readers = [users.nodes[i] for i in users.consumers.get(name, ())]
-    pairs = [node for node in (maker, *readers) if is_quantize(node) or is_dequantize(node)]
+    pairs = [node for node in (maker, *readers) if is_qdq_node(node)]
     found = [read_scales(users, node, host.folder) for node in pairs]
     return any(scales != found[0] for scales in found)

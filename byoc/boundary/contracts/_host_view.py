@@ -17,8 +17,6 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_rank_before,
     includes_cast,
     is_conversion,
-    is_dequantize,
-    is_quantize,
     layout_after,
     layout_before,
     read_scales,
@@ -31,7 +29,18 @@ from byoc.boundary.contracts._conversion_path import (
 )
 from byoc.boundary.contracts._region_view import RegionContracts
 from byoc.boundary.contracts._tensor_contract import TensorContract, TensorView
-from byoc.model import LAYOUT_KEY, GraphIndex, TensorType, get_metadata, is_inserted, is_onnx, read_type
+from byoc.model import (
+    LAYOUT_KEY,
+    GraphIndex,
+    TensorType,
+    get_metadata,
+    is_dequantize,
+    is_inserted,
+    is_onnx,
+    is_qdq_node,
+    is_quantize,
+    read_type,
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class HostGraph:
                 path = replace(path, scales=scales, outer_steps=path.steps, seeks_scales=False)
                 if not is_inserted(node):
                     break
-            elif (is_dequantize(node) or is_quantize(node)) and is_inserted(node):
+            elif is_qdq_node(node) and is_inserted(node):
                 path = replace(path, seeks_scales=False)
             else:
                 break

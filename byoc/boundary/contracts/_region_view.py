@@ -19,8 +19,6 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_shape,
     includes_cast,
     is_conversion,
-    is_dequantize,
-    is_quantize,
     layout_after,
     layout_before,
     read_scales,
@@ -33,7 +31,9 @@ from byoc.model import (
     TensorType,
     clear_output_shapes,
     get_stated_types,
+    is_dequantize,
     is_inserted,
+    is_quantize,
     read_tensor_types,
     read_type,
 )

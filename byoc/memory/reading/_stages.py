@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from byoc.memory.reading._in_place import pointwise_inputs
-from byoc.model import GraphIndex, describe_node, is_dequantize, is_quantize, may_be_float
+from byoc.model import GraphIndex, describe_node, is_dequantize, is_qdq_node, is_quantize, may_be_float
 from byoc.numerics import sort_topologically
 
 
@@ -80,7 +80,7 @@ def _find_roots(index: GraphIndex) -> dict[int, int]:
         node = index.nodes[number]
         if number in index.constant_nodes or node.op_type in _NO_DATA:
             continue
-        if is_dequantize(node) or is_quantize(node):
+        if is_qdq_node(node):
             continue
         behind = {roots.get(r) for name in node.output for r in index.consumers.get(name, ())}
         joins = len(behind) == 1 and all(_is_followed(index, n) for n in node.output if n)

@@ -5,15 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import onnx
-from onnx import NodeProto
 
 from byoc.codegen import (
     YES,
     CompileError,
     Region,
     Verdict,
-    is_dequantize,
-    is_quantize,
+    is_qdq_node,
     read_region,
     refuse,
     similarity_key,
@@ -94,13 +92,9 @@ def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
     for single in split_into_nodes(model):
         key = similarity_key(single)
         if key not in known:
-            known[key] = YES if _is_quantization(single.node) else _try_lowering(single.standard_model())
+            known[key] = YES if is_qdq_node(single.node) else _try_lowering(single.standard_model())
         verdicts.append(known[key])
     return verdicts
-
-
-def _is_quantization(node: NodeProto) -> bool:
-    return is_dequantize(node) or is_quantize(node)
 
 
 def _try_lowering(model: onnx.ModelProto) -> Verdict:
