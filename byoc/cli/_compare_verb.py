@@ -12,14 +12,12 @@ import typer
 
 from byoc.cli._common import OutputFormat, print_json, print_rows, reserve_stdout, show_status
 from byoc.cli._option_flags import take_options
-from byoc.comparison import ROW_KEYS, TOTAL, StrategyRow, Study, check_study, summarize_strategies
+from byoc.comparison import FAST_STRATEGIES, ROW_KEYS, TOTAL, StrategyRow, summarize_strategies
 from byoc.comparison import compare as run
-from byoc.options import PlanOptions, list_files
+from byoc.options import PlanOptions
 from byoc.reporting import format_count, format_quantity, objective_unit
 from byoc.support import keywords_of, show_progress
 
-_CHEAP = "host-only,all-supported,faster-ops,faster-ops-transfer,tree-dp,min-cut,launch-aware"
-_ONE_ACCELERATOR = "min-cut"
 _MOST_NOTES = 10
 
 
@@ -38,7 +36,10 @@ def compare(  # noqa: PLR0913 - the options of the verb
     *,
     strategies: Annotated[
         str | None,
-        typer.Option(help="Names, with commas between: see byoc strategies.", show_default=_CHEAP),
+        typer.Option(
+            help="Names, with commas between: see byoc strategies.",
+            show_default=",".join(FAST_STRATEGIES),
+        ),
     ] = None,
     link: Annotated[
         str | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between.")
@@ -55,25 +56,14 @@ def compare(  # noqa: PLR0913 - the options of the verb
     A model that fails is an error of its own, and the rest goes on; the exit code is then 1. Where
     --rules is given more than once, min-cut is not among the strategies unless they are given.
     """
-    study = Study(
-        **keywords_of(options, PlanOptions),
-        strategies=_read_names(
-            strategies if strategies is not None else _default_strategies(len(list_files(options.rules)))
-        ),
-        links=_read_links(link),
-    )
+    names = () if strategies is None else _read_names(strategies)
+    links = _read_links(link)
     with show_status() as show, show_progress(show), reserve_stdout():
-        check_study(study)
-        rows = run(list(dict.fromkeys(models)), study, jobs)
+        plain = keywords_of(options, PlanOptions)
+        rows = run(models, **plain, strategies=names, links=links, jobs=jobs)
     _print(rows, form, objective_unit(options.objective))
     if any(row["error"] for row in rows):
         raise typer.Exit(1)
-
-
-def _default_strategies(accelerators: int) -> str:
-    """Return the strategies to compare by default: those that take that many accelerators."""
-    names = (name for name in _CHEAP.split(",") if accelerators == 1 or name != _ONE_ACCELERATOR)
-    return ",".join(names)
 
 
 def _read_names(text: str) -> tuple[str, ...]:

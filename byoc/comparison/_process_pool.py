@@ -5,14 +5,50 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from byoc.comparison._study import StrategyRow, Study, make_error_rows, make_rows
+from byoc.comparison._study import StrategyRow, Study, check_study, make_error_rows, make_rows
 from byoc.errors import describe_error
-from byoc.support import report_step
+from byoc.options import list_files
+from byoc.support import declare_field, keywords_of, report_step, take_keywords
+
+FAST_STRATEGIES = (
+    *("host-only", "all-supported", "faster-ops", "faster-ops-transfer", "tree-dp", "min-cut"),
+    "launch-aware",
+)
+_ONE_ACCELERATOR = "min-cut"
 
 
-def compare(
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions(Study):
+    """All choices of a comparison."""
+
+    jobs: int | None = declare_field(
+        None, "processes at a time, as many as there are processors by default."
+    )
+
+
+@take_keywords(ComparisonOptions)
+def compare(models: Sequence[str | Path], options: ComparisonOptions) -> list[StrategyRow]:
+    """Place models by several strategies, over several bandwidths of the link.
+
+    `models` are paths, or `zoo:NAME`. The rows are in the order of models, links and strategies; the
+    keys, and the units of their values, are those of `byoc.comparison.ROW_KEYS`. A model or strategy
+    that fails has rows with the reason as `error`, and the others go on.
+
+    Raises InputError when the rules, costs or strategies cannot be loaded.
+    """
+    study = Study(**keywords_of(options, Study))
+    if not study.strategies:
+        several = len(list_files(study.rules)) > 1
+        names = tuple(name for name in FAST_STRATEGIES if not several or name != _ONE_ACCELERATOR)
+        study = replace(study, strategies=names)
+    check_study(study)
+    return run_study(list(dict.fromkeys(map(str, models))), study, options.jobs)
+
+
+def run_study(
     models: Sequence[str],
     study: Study,
     workers: int | None = None,

@@ -1,7 +1,7 @@
 """The rows of a study: each strategy at each link, for a model that is read and annotated once."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
@@ -25,7 +25,7 @@ from byoc.placement.strategies import ScheduledPlacement
 from byoc.planning import GraphPlan, GraphUnits, PlanSettings, annotate_graphs, group_graphs, plan_graphs
 from byoc.reporting import collect_plan_notes
 from byoc.stages import load_settings
-from byoc.support import STRATEGIES, load_plugin
+from byoc.support import STRATEGIES, declare_field, load_plugin
 from byoc.zoo import load_model
 
 _GIGA = 1e9
@@ -56,13 +56,14 @@ A makespan is that of the main graph: everything in the bodies of If, Loop and S
 
 @dataclass(frozen=True, kw_only=True)
 class Study(PlanOptions):
-    """A comparison of strategies: names only, so that it can be handed to another process.
+    """A comparison of strategies: names only, so that it can be handed to another process."""
 
-    `links` are bandwidths in GB/s, None for the cost model's own.
-    """
-
-    strategies: tuple[str, ...]
-    links: tuple[float | None, ...] = (None,)
+    strategies: Sequence[str] = declare_field(
+        (), "the strategies' names; fast ones that suit the number of accelerators unless given."
+    )
+    links: Sequence[float | None] = declare_field(
+        (None,), "bandwidths of the link in GB/s, None for the cost model's own."
+    )
 
     def load_settings(self, strategy: str) -> PlanSettings:
         """Return the settings of planning with one of the strategies. Raises InputError."""

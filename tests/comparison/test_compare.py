@@ -13,7 +13,7 @@ import onnx
 import pytest
 from support import VANILLA, Ran, parse
 
-from byoc.comparison import ROW_KEYS, Study, compare, summarize_strategies
+from byoc.comparison import ROW_KEYS, Study, run_study, summarize_strategies
 from byoc.comparison._study import make_rows
 from byoc.costs import Price, Task, load_device_costs, with_link
 from byoc.costs._cost_model import Unknown
@@ -127,7 +127,7 @@ def test_what_fails_is_a_row_and_the_rest_goes_on(net: Path, tmp_path: Path) -> 
     long = parse(f"g (float[4] t0) => (float[4] y) {{\n{chain}\n    y = Relu(t29)\n}}")
     onnx.save(long, tmp_path / "long.onnx")
     gone = tmp_path / "gone.onnx"
-    rows = compare([str(gone), str(tmp_path / "long.onnx"), str(net)], study, workers=1)
+    rows = run_study([str(gone), str(tmp_path / "long.onnx"), str(net)], study, workers=1)
     errors = [row["error"] for row in rows]
     assert errors[0] == errors[1] == f"{gone}: no such file"
     assert errors[2] is None
@@ -140,7 +140,7 @@ def test_several_processes_give_the_same_rows(net: Path, tmp_path: Path) -> None
     other = tmp_path / "other.onnx"
     onnx.save(parse(NET.replace("Softmax", "Sigmoid")), other)
     models = [str(net), str(other)]
-    one, two = (compare(models, STUDY, workers=count) for count in (1, 2))
+    one, two = (run_study(models, STUDY, workers=count) for count in (1, 2))
     for row in (*one, *two):
         del row["seconds"]
     assert one == two
@@ -174,7 +174,7 @@ def test_a_process_that_dies_is_an_error_of_its_model(
     deadly = tmp_path / "deadly.onnx"
     onnx.save(parse(NET), deadly)
     study = replace(STUDY, strategies=("host-only",), links=(None,))
-    rows = compare([str(deadly), str(net)], study, workers=2)
+    rows = run_study([str(deadly), str(net)], study, workers=2)
     assert [row["error"] for row in rows] == ["the process that placed it died", None]
 
 

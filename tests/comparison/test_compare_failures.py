@@ -7,7 +7,7 @@ import onnx
 import pytest
 from support import VANILLA, parse
 
-from byoc.comparison import Study, compare
+from byoc.comparison import Study, run_study
 from byoc.comparison._process_pool import _make_rows
 from byoc.support import _plugins as plugins
 
@@ -61,7 +61,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_other_rows_stay(net: str) -> None:
     study = Study(rules=(str(VANILLA),), strategies=("leaving", "costless", "host-only"))
-    rows = compare([net], study, workers=1)
+    rows = run_study([net], study, workers=1)
     assert [row["error"] for row in rows] == [
         "strategy leaving: failed with SystemExit: 0",
         "strategy costless: its cost is not a Cost of numbers",
@@ -72,7 +72,7 @@ def test_the_other_rows_stay(net: str) -> None:
 
 def test_a_process_that_dies_takes_one_strategy_with_it(net: str) -> None:
     study = Study(rules=(str(VANILLA),), strategies=("deadly", "host-only"), links=(1.0, 2.0))
-    rows = compare([net], study, workers=2)
+    rows = run_study([net], study, workers=2)
     assert [(row["link"], row["strategy"], row["error"]) for row in rows] == [
         (1.0, "deadly", "the process that placed it died"),
         (1.0, "host-only", None),
