@@ -1,6 +1,12 @@
 """Costs in seconds: work counted from shapes, and cost models that convert it to time."""
 
-from byoc.costs._build_problem import AlternativeComposite, BodyCost, GraphProblem, pose
+from byoc.costs._build_problem import (
+    AlternativeComposite,
+    BodyCost,
+    CostSettings,
+    GraphProblem,
+    build_problem,
+)
 from byoc.costs._cost_file import CostFile, HostLink, MeasuredMachine
 from byoc.costs._cost_model import CostModel, Policy, Price, Unknown
 from byoc.costs._graph_cost import (

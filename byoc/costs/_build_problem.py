@@ -148,22 +148,6 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
     )
 
 
-def pose(  # noqa: PLR0913, PLR0917
-    index: GraphIndex,
-    units: Sequence[JointUnit],
-    host: CostModel,
-    devices: Sequence[PlacementDevice],
-    bodies: Mapping[int, BodyCost] = MappingProxyType({}),
-    unknown: Policy = Policy.estimate,
-    objective: Objective = LATENCY,
-    alternatives: Sequence[AlternativeComposite] = (),
-    refused: Sequence[Mapping[int, str]] = (),
-) -> GraphProblem:
-    """Build a placement problem from separate settings: see `build_problem`."""
-    settings = CostSettings(host, devices, unknown, objective)
-    return build_problem(index, units, settings, bodies, alternatives, refused)
-
-
 @dataclass(frozen=True, eq=False)
 class _Execution:
     """Execution costs: seconds and joules are float64 (units, 1 + devices), inf where refused."""

@@ -7,7 +7,16 @@ from functools import cached_property
 
 import numpy as np
 
-from byoc.costs import BodyCost, GraphProblem, Price, TripCount, count_trips, pose, price_bodies
+from byoc.costs import (
+    BodyCost,
+    CostSettings,
+    GraphProblem,
+    Price,
+    TripCount,
+    build_problem,
+    count_trips,
+    price_bodies,
+)
 from byoc.model import GraphIndex
 from byoc.placement import Problem
 from byoc.planning._graph_units import GraphUnits
@@ -64,17 +73,9 @@ class PlacementProblems:
             for target in settings.targets
         )
         refused = [{**own, **rows} for own, rows in zip(constraints.refused, known, strict=True)]
-        return pose(
-            graph.index,
-            graph.units.units,
-            settings.host,
-            settings.devices,
-            self.body_costs,
-            settings.unknown_costs,
-            settings.objective,
-            graph.units.alternatives,
-            refused,
-        )
+        costs = CostSettings(settings.host, settings.devices, settings.unknown_costs, settings.objective)
+        units, alternatives = graph.units.units, graph.units.alternatives
+        return build_problem(graph.index, units, costs, self.body_costs, alternatives, refused)
 
     def find_pinned(self, posed: GraphProblem) -> Mapping[int, int]:
         """Return the device of each unit, by number, that a given placement decides."""

@@ -7,7 +7,13 @@ from cutting import planned
 from strategies import Alternating, Random
 from support import prepared
 
-from byoc.costs import PlacementDevice, load_device_costs, load_host_costs, pose
+from byoc.costs import (
+    CostSettings,
+    PlacementDevice,
+    build_problem,
+    load_device_costs,
+    load_host_costs,
+)
 from byoc.errors import YES, Mark, refuse
 from byoc.model import GraphIndex, Model, prepare_model, unshare_dequantize
 from byoc.patterns import Pattern, Unit, group_units, join_units, parse_pattern
@@ -189,10 +195,10 @@ def test_it_costs_what_its_dtype_costs() -> None:
     units = group_units(index, [CONV_RELU], marks(index))
     host, dla = load_host_costs("host"), PlacementDevice("dla", load_device_costs("dla"))
     said = marks(index)
-    posed = pose(index, join_units(index, [units], [said]), host, [dla])
+    posed = build_problem(index, join_units(index, [units], [said]), CostSettings(host, [dla]))
     rows = {unit.name: row for row, unit in enumerate(units)}
     plain = group_units(index, [CONV_RELU], [Mark(YES, "ops[0]")] * len(index.nodes))
-    apart = pose(index, join_units(index, [plain], [said]), host, [dla])
+    apart = build_problem(index, join_units(index, [plain], [said]), CostSettings(host, [dla]))
     alone = {unit.name: row for row, unit in enumerate(plain)}
     parts = sum(apart.problem.seconds[alone[name], 1] for name in ("xd", "r", "rq"))
     assert posed.problem.seconds[rows["r"], 1] < parts
