@@ -27,6 +27,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegen_options import list_options as list_options
     from byoc.codegen._codegen_options import parse_size as parse_size
     from byoc.codegen._codegen_options import read_options as read_options
+    from byoc.codegen._codegen_options import read_stored_options as read_stored_options
     from byoc.codegen._emitters import Emitters as Emitters
     from byoc.codegen._identical_regions import ArtifactCache as ArtifactCache
     from byoc.codegen._identical_regions import find_identical as find_identical
@@ -57,8 +58,9 @@ if _TYPE_CHECKING:
     from byoc.codegen._region_files import find_disagreement as find_disagreement
     from byoc.codegen._region_files import read_region as read_region
     from byoc.codegen._single_nodes import SingleNode as SingleNode
+    from byoc.codegen._single_nodes import check_each_node as check_each_node
+    from byoc.codegen._single_nodes import find_refused_nodes as find_refused_nodes
     from byoc.codegen._single_nodes import node_names as node_names
-    from byoc.codegen._single_nodes import similarity_key as similarity_key
     from byoc.codegen._single_nodes import split_into_nodes as split_into_nodes
     from byoc.codegen._untrusted import describe_path_problem as describe_path_problem
     from byoc.codegen._untrusted import escape_line as escape_line
@@ -82,9 +84,7 @@ if _TYPE_CHECKING:
     from byoc.model import MAX_IR as MAX_IR
     from byoc.model import TensorType as TensorType
     from byoc.model import count_bits as count_bits
-    from byoc.model import is_dequantize as is_dequantize
     from byoc.model import is_qdq_node as is_qdq_node
-    from byoc.model import is_quantize as is_quantize
     from byoc.model import list_node_captures as list_node_captures
     from byoc.model import list_reads as list_reads
     from byoc.model import read_type as read_type
@@ -104,7 +104,7 @@ _MODULES = {
     ),
     "byoc.codegen._codegen_options": (
         "SIZE_UNITS Bytes NoOptions Option find_option_problems format_options list_options parse_size "
-        "read_options"
+        "read_options read_stored_options"
     ),
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "ArtifactCache find_identical region_structure",
@@ -117,7 +117,9 @@ _MODULES = {
     "byoc.codegen._refusals": "Refusal RefusedError resolve_node_names",
     "byoc.codegen._region_arena": "Arena ArenaSlot",
     "byoc.codegen._region_files": "find_disagreement read_region",
-    "byoc.codegen._single_nodes": "SingleNode node_names similarity_key split_into_nodes",
+    "byoc.codegen._single_nodes": (
+        "SingleNode check_each_node find_refused_nodes node_names split_into_nodes"
+    ),
     "byoc.codegen._untrusted": (
         "describe_path_problem escape_line is_plain_name parse_strict_json quote_name"
     ),
@@ -127,7 +129,7 @@ _MODULES = {
     ),
     "byoc.memory": "arena scratchpad stripes",
     "byoc.model": (
-        "DTYPE_NUMBERS MAX_IR TensorType count_bits is_dequantize is_qdq_node is_quantize "
+        "DTYPE_NUMBERS MAX_IR TensorType count_bits is_qdq_node "
         "list_node_captures list_reads read_type walk_graphs write_type"
     ),
     "byoc.onnxrt": "has_runtime open_session run_session session_runner",

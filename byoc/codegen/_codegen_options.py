@@ -126,6 +126,11 @@ def read_options(cls: type[T], given: Mapping[str, str]) -> T:
         raise InputError(f"refuses its options: {text}") from None
 
 
+def read_stored_options(cls: type[T], metadata: Mapping[str, str]) -> T:
+    """Return the options that an artifact was compiled with, from its metadata."""
+    return read_options(cls, {option.name: metadata[option.name] for option in list_options(cls)})
+
+
 def format_options(options: Any) -> dict[str, str]:
     """Return a dataclass of options as text, which `read_options` parses back."""
     return {

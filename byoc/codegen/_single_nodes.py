@@ -1,13 +1,17 @@
 """Models of a single node, to ask a compiler about each node of a model."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
 from byoc.codegen._operations import node_display_name
+from byoc.errors import ByocError, Verdict
 from byoc.model import extract_nodes, prepare_model
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,33 @@ def split_into_nodes(model: ModelProto) -> Iterator[SingleNode]:
         yield SingleNode(node, extract_nodes(index, [position], name, index.type_protos))
 
 
-def similarity_key(single: SingleNode) -> bytes:
+def check_each_node(model: ModelProto, check: Callable[[SingleNode], T]) -> list[T]:
+    """Return the result of `check` for each node of a model's graph, in order.
+
+    Nodes that differ only in the names of their tensors are checked once. Raises as `split_into_nodes`.
+    """
+    keys: list[bytes] = []
+    results: dict[bytes, T] = {}
+    for single in split_into_nodes(model):
+        keys.append(_similarity_key(single))
+        if keys[-1] not in results:
+            results[keys[-1]] = check(single)
+    return [results[key] for key in keys]
+
+
+def find_refused_nodes(
+    load: Callable[[], ModelProto], check: Callable[[ModelProto], Sequence[Verdict]]
+) -> list[str]:
+    """Return the names of the nodes of a model that a codegen refuses alone; none if it cannot tell."""
+    try:
+        model = load()
+        verdicts = check(model)
+    except ByocError:
+        return []
+    return node_names(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
+
+
+def _similarity_key(single: SingleNode) -> bytes:
     """Return a key that is equal for nodes that differ only in the names of their tensors."""
     twin = ModelProto()
     twin.CopyFrom(single.model)

@@ -19,7 +19,7 @@ from byoc.codegen import (
     Region,
     Verdict,
     format_options,
-    read_options,
+    read_stored_options,
     refuse,
 )
 
@@ -86,7 +86,7 @@ class C:
         """Return whether the library was compiled for a computer like this one."""
         if _LIBRARY not in artifact.files:
             return YES
-        for name, mark in library_stamp(_stored_options(artifact)).items():
+        for name, mark in library_stamp(read_stored_options(COptions, artifact.metadata)).items():
             made = artifact.metadata.get(name, "another")
             if made != mark:
                 return refuse(f"the library was compiled for the {name} {made}, but this is {mark}")
@@ -102,10 +102,5 @@ class C:
                 return load_functions(artifact.files[_LIBRARY], count)
             except OSError:  # made for another libc, or damaged
                 pass
-        return load_functions(compile_library(artifact.files[_SOURCE], _stored_options(artifact)), count)
-
-
-def _stored_options(artifact: Artifact) -> COptions:
-    """Return the options that an artifact was compiled with."""
-    metadata = artifact.metadata
-    return read_options(COptions, {name: metadata[name] for name in COptions.__dataclass_fields__})
+        options = read_stored_options(COptions, artifact.metadata)
+        return load_functions(compile_library(artifact.files[_SOURCE], options), count)

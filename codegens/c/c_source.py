@@ -24,14 +24,15 @@ from byoc.codegen import (
     Region,
     SingleNode,
     Verdict,
+    check_each_node,
     describe_error,
+    find_refused_nodes,
     list_node_captures,
     list_reads,
     node_names,
     read_type,
     refuse,
     shorten_text,
-    similarity_key,
     split_into_nodes,
     walk_graphs,
 )
@@ -180,15 +181,8 @@ def emit_source(model: ModelProto) -> str:
 
 def check_nodes(model: ModelProto) -> list[Verdict]:
     """Return for each node of a model whether C can be emitted for it alone."""
-    answers: dict[bytes, Verdict] = {}
-    verdicts = []
     compiler()
-    for single in split_into_nodes(model):
-        key = similarity_key(single)
-        if key not in answers:
-            answers[key] = _check_node(single)
-        verdicts.append(answers[key])
-    return verdicts
+    return check_each_node(model, _check_node)
 
 
 def _check_node(single: SingleNode) -> Verdict:
@@ -201,12 +195,7 @@ def _check_node(single: SingleNode) -> Verdict:
 
 def refused_nodes(region: Region) -> list[str]:
     """Return the nodes of a region for which C cannot be emitted alone; none if that is unknown."""
-    try:
-        model = _load_model(region, inline=False)
-        verdicts = check_nodes(model)
-    except ByocError:
-        return []
-    return node_names(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
+    return find_refused_nodes(lambda: _load_model(region, inline=False), check_nodes)
 
 
 def _emit_unchecked(model: ModelProto) -> str:

@@ -20,7 +20,7 @@ from byoc.codegen import (
     count_bits,
     format_options,
     node_names,
-    read_options,
+    read_stored_options,
     refuse,
 )
 
@@ -78,7 +78,7 @@ class OpenVINO:
 
         Raises CompileError as `compile` does.
         """
-        options = _stored_options(artifact)
+        options = read_stored_options(OpenVINOOptions, artifact.metadata)
         model = None
         if _BLOB in artifact.files and self.compatible(region, artifact):
             model = import_blob(artifact.files[_BLOB], options)
@@ -94,7 +94,9 @@ class OpenVINO:
         """
         if _BLOB not in artifact.files:
             return YES
-        for name, mark in device_stamp(_stored_options(artifact).device).items():
+        for name, mark in device_stamp(
+            read_stored_options(OpenVINOOptions, artifact.metadata).device
+        ).items():
             made = artifact.metadata.get(name, "nothing")
             if made != mark:
                 what = _MARKS[name]
@@ -120,11 +122,3 @@ def _safe_options(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
         if compiles_safely(region, safe):
             return safe
     raise CompileError("OpenVINO crashes when it compiles this", refused_nodes(region))
-
-
-def _stored_options(artifact: Artifact) -> OpenVINOOptions:
-    """Return the options that an artifact was compiled with."""
-    metadata = artifact.metadata
-    return read_options(
-        OpenVINOOptions, {name: metadata[name] for name in OpenVINOOptions.__dataclass_fields__}
-    )

@@ -5,21 +5,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import onnx
 
 from byoc.codegen import (
     YES,
-    ByocError,
     CompileError,
     Region,
+    SingleNode,
     Verdict,
+    check_each_node,
+    find_refused_nodes,
     format_options,
-    node_names,
     refuse,
-    similarity_key,
-    split_into_nodes,
 )
 
 from .openvino_device import openvino_core, save_region
@@ -33,27 +33,22 @@ def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
     """Return for each node of a model's graph whether OpenVINO's CPU plug-in reads and compiles it."""
     openvino_core()  # raise here if it is not installed
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
-        numbers: dict[bytes, int] = {}
-        order = []
-        for single in split_into_nodes(model):
-            key = similarity_key(single)
-            if key not in numbers:
-                numbers[key] = len(numbers)
-                path = Path(folder) / f"{numbers[key]}.onnx"
-                path.write_bytes(single.standard_model().SerializeToString())
-            order.append(numbers[key])
-        answers = _compile_files(folder, len(numbers), OpenVINOOptions(threads=1))
+        numbers = count()
+
+        def save(single: SingleNode) -> int:
+            number = next(numbers)
+            model = single.standard_model()
+            (Path(folder) / f"{number}.onnx").write_bytes(model.SerializeToString())
+            return number
+
+        order = check_each_node(model, save)
+        answers = _compile_files(folder, next(numbers), OpenVINOOptions(threads=1))
     return [answers[number] for number in order]
 
 
 def refused_nodes(region: Region) -> list[str]:
     """Return the nodes of a region that OpenVINO does not compile alone; none if that is unknown."""
-    try:
-        model = region.load()
-        verdicts = check_nodes(model)
-    except ByocError:
-        return []
-    return node_names(node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes)
+    return find_refused_nodes(region.load, check_nodes)
 
 
 def compiles_safely(region: Region, options: OpenVINOOptions) -> bool:
@@ -64,10 +59,10 @@ def compiles_safely(region: Region, options: OpenVINOOptions) -> bool:
     return not str(verdict).startswith(_CRASHED)
 
 
-def _compile_files(folder: str, count: int, options: OpenVINOOptions) -> list[Verdict]:
+def _compile_files(folder: str, number: int, options: OpenVINOOptions) -> list[Verdict]:
     """Return the verdicts on the files in a folder; restart a process that crashes."""
     answers: list[Verdict] = []
-    while len(answers) < count:
+    while len(answers) < number:
         given = json.dumps(format_options(options))
         command = [sys.executable, "-m", f"{__package__}.answer", folder, str(len(answers)), given]
         try:
@@ -76,6 +71,6 @@ def _compile_files(folder: str, count: int, options: OpenVINOOptions) -> list[Ve
             raise CompileError(f"OpenVINO gave no answer in {_PATIENCE:g} s") from None
         reasons = [json.loads(line) for line in ran.stdout.splitlines()]
         answers += [refuse(why) if why else YES for why in reasons]
-        if len(answers) < count:
+        if len(answers) < number:
             answers.append(refuse(f"{_CRASHED}: its process ended with {ran.returncode}"))
     return answers

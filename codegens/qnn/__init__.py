@@ -21,7 +21,7 @@ from byoc.codegen import (
     Region,
     Verdict,
     format_options,
-    read_options,
+    read_stored_options,
     refuse,
     session_runner,
 )
@@ -70,7 +70,7 @@ class QNN:
         Raises CompileError if the provider refuses it, or as `compile` does.
         """
         if not self.compatible(region, artifact):
-            artifact = self.compile(region, _stored_options(artifact))
+            artifact = self.compile(region, read_stored_options(QNNOptions, artifact.metadata))
         model = onnx.load_from_string(artifact.files[_MODEL])
         _set_attributes(model.graph.node[0], embed_mode=1, ep_cache_context=artifact.files[_CONTEXT])
         require_package()
@@ -129,9 +129,3 @@ def _make_executor(session: Any) -> Executor:
     run = session_runner(session)
     read = [value.name for value in session.get_inputs()]
     return lambda inputs: run({name: inputs[name] for name in read})
-
-
-def _stored_options(artifact: Artifact) -> QNNOptions:
-    """Return the options that an artifact was compiled with."""
-    metadata = artifact.metadata
-    return read_options(QNNOptions, {name: metadata[name] for name in QNNOptions.__dataclass_fields__})

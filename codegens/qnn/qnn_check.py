@@ -6,7 +6,7 @@ import onnx
 from onnx import ModelProto
 from onnx.inliner import inline_local_functions
 
-from byoc.codegen import YES, CompileError, Verdict, refuse, similarity_key, split_into_nodes
+from byoc.codegen import YES, CompileError, SingleNode, Verdict, check_each_node, refuse
 
 from .context_compiler import CompileAnswer, QNNOptions, compile_context, require_package
 from .qnn_model import adapt_model
@@ -26,18 +26,11 @@ def check_nodes(model: ModelProto) -> Sequence[Verdict]:
         left = whole.left
         count = len(model.graph.node)
         return [refuse(left[place] or _SILENT) if place in left else YES for place in range(count)]
-    known: dict[bytes, Verdict] = {}
-    verdicts = []
-    for single in split_into_nodes(model):
-        key = similarity_key(single)
-        if key not in known:
-            known[key] = _check_node(single.model)
-        verdicts.append(known[key])
-    return verdicts
+    return check_each_node(model, _check_node)
 
 
-def _check_node(model: ModelProto) -> Verdict:
-    answer = _try_compile(model)
+def _check_node(single: SingleNode) -> Verdict:
+    answer = _try_compile(single.model)
     if isinstance(answer, CompileError):
         return refuse(str(answer))
     try:

@@ -11,11 +11,10 @@ from byoc.codegen import (
     CompileError,
     Region,
     Verdict,
+    check_each_node,
     is_qdq_node,
     read_region,
     refuse,
-    similarity_key,
-    split_into_nodes,
 )
 
 from .layer_groups import LayerGroup, group_operations
@@ -87,14 +86,9 @@ def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
     """
     if _try_lowering(model):
         return [YES] * len(model.graph.node)
-    known: dict[bytes, Verdict] = {}
-    verdicts = []
-    for single in split_into_nodes(model):
-        key = similarity_key(single)
-        if key not in known:
-            known[key] = YES if is_qdq_node(single.node) else _try_lowering(single.standard_model())
-        verdicts.append(known[key])
-    return verdicts
+    return check_each_node(
+        model, lambda each: YES if is_qdq_node(each.node) else _try_lowering(each.standard_model())
+    )
 
 
 def _try_lowering(model: onnx.ModelProto) -> Verdict:
