@@ -12,35 +12,70 @@ from byoc._checkout import find_beside as _find_beside
 _find_beside(_Path(__file__).parent)
 
 if _TYPE_CHECKING:
+    from byoc.bundle import Bundle as Bundle
+    from byoc.bundle import inspect as inspect
+    from byoc.bundle import open_bundle as open_bundle
+    from byoc.codegen.scaffold import new_codegen as new_codegen
+    from byoc.comparison import compare as compare
     from byoc.comparison import fastest as fastest
     from byoc.errors import ByocError as ByocError
     from byoc.errors import InputError as InputError
     from byoc.errors import MissingRuntimeError as MissingRuntimeError
+    from byoc.errors import Verdict as Verdict
+    from byoc.memory.report import MemoryReport as MemoryReport
+    from byoc.model import Model as Model
+    from byoc.options import Options as Options
     from byoc.pipeline import Result as Result
     from byoc.pipeline import partition as partition
+    from byoc.pipeline import save_placement as save_placement
+    from byoc.planning import Plan as Plan
+    from byoc.planning import place as place
+    from byoc.profiling import Profile as Profile
+    from byoc.profiling import profile as profile
     from byoc.quantization import Budget as Budget
     from byoc.quantization import Precision as Precision
+    from byoc.quantization import Preprocessing as Preprocessing
+    from byoc.quantization import Ranges as Ranges
+    from byoc.quantization import calibrate as calibrate
+    from byoc.reporting import Explanation as Explanation
+    from byoc.reporting import RuleCheck as RuleCheck
+    from byoc.reporting import check_rules as check_rules
+    from byoc.reporting import explain as explain
+    from byoc.reporting import plan_memory as plan_memory
+    from byoc.rules import Target as Target
+    from byoc.rules import load_rules as load_rules
     from byoc.runtime import Session as Session
+    from byoc.runtime import Trace as Trace
     from byoc.runtime import load as load
+    from byoc.verification import Fault as Fault
+    from byoc.verification import Thresholds as Thresholds
+    from byoc.verification import Verification as Verification
+    from byoc.verification import bisect as bisect
+    from byoc.verification import verify as verify
     from byoc.verification import verify_against as verify_against
     from byoc.zoo import load_model as load_model
 
-_ROOMS = {
-    "Budget": "quantization",
-    "ByocError": "errors",
-    "InputError": "errors",
-    "MissingRuntimeError": "errors",
-    "Precision": "quantization",
-    "Result": "pipeline",
-    "Session": "runtime",
-    "fastest": "comparison",
-    "load": "runtime",
-    "load_model": "zoo",
-    "partition": "pipeline",
-    "verify_against": "verification",
+_NAMES = {
+    "bundle": ("Bundle", "inspect", "open_bundle"),
+    "codegen.scaffold": ("new_codegen",),
+    "comparison": ("compare", "fastest"),
+    "errors": ("ByocError", "InputError", "MissingRuntimeError", "Verdict"),
+    "memory.report": ("MemoryReport",),
+    "model": ("Model",),
+    "options": ("Options",),
+    "pipeline": ("Result", "partition", "save_placement"),
+    "planning": ("Plan", "place"),
+    "profiling": ("Profile", "profile"),
+    "quantization": ("Budget", "Precision", "Preprocessing", "Ranges", "calibrate"),
+    "reporting": ("Explanation", "RuleCheck", "check_rules", "explain", "plan_memory"),
+    "rules": ("Target", "load_rules"),
+    "runtime": ("Session", "Trace", "load"),
+    "verification": ("Fault", "Thresholds", "Verification", "bisect", "verify", "verify_against"),
+    "zoo": ("load_model",),
 }
+_ROOMS = {name: room for room, names in _NAMES.items() for name in names}
 
-__all__ = list(_ROOMS)
+__all__ = sorted(_ROOMS)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> object:

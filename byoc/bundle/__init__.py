@@ -17,7 +17,7 @@ from byoc.bundle._epcontext import require_contexts, write_context_model
 from byoc.bundle._manifest import Manifest, RegionEntry, describe_file, entry_to_contract
 from byoc.bundle._manifest_schema import manifest_schema
 from byoc.bundle._packing import pack_folder
-from byoc.bundle._reading import Bundle, is_bundle, open_bundle
+from byoc.bundle._reading import Bundle, inspect, is_bundle, open_bundle
 from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
 from byoc.bundle._writing import (
     MODEL_FILE,

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -144,8 +145,18 @@ def is_bundle(path: Path) -> bool:
     return path.is_dir() or (path.is_file() and zipfile.is_zipfile(path))
 
 
-def open_bundle(path: Path) -> Bundle:
+def inspect(bundle: str | Path) -> dict[str, Any]:
+    """Return the manifest of a bundle as plain data: `byoc inspect --format json`.
+
+    It has what was asked for, the report, the regions with their boundary tensors, and the size (bytes)
+    and hash of every file. Raises InputError when it is not a complete bundle.
+    """
+    return open_bundle(bundle).manifest.model_dump(mode="json")
+
+
+def open_bundle(path: str | Path) -> Bundle:
     """Open the bundle in a folder or zip. Raises InputError unless it is complete and unchanged."""
+    path = Path(path)
     if path.is_dir():
         # Absolute: a codegen may change the working directory.
         return Bundle(path.absolute(), read_manifest(path), given_path=path)

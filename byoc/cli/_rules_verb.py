@@ -2,21 +2,18 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from byoc.bundle import find_rule_file_problems
 from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
 from byoc.cli._plugin_verbs import TableRow, make_file_rows
-from byoc.codegen import find_codegen
-from byoc.errors import InputError
 from byoc.patterns import parse_pattern
+from byoc.reporting import check_rules
 from byoc.rules import (
     LibraryComposite,
-    Target,
-    find_missing_plugins,
     format_clash,
     load_rules,
     make_json_schema,
@@ -56,34 +53,13 @@ def check(
 ) -> None:
     """List every mistake in rule files, each with its location."""
     with reserve_stdout():
-        rows = [_check_file(file) for file in files]
+        rows = [asdict(found) for found in check_rules(files)]
     if form is OutputFormat.json:
         print_json(rows)
     else:
         _print_problems(rows)
     if any(row["problems"] for row in rows):
         raise typer.Exit(1)
-
-
-def _check_file(file: str) -> TableRow:
-    try:
-        target = load_rules(file)
-    except InputError as error:
-        return {"file": file, "operators": None, "composites": None, "problems": str(error).splitlines()}
-    return {
-        "file": file,
-        "operators": len({op for rule in target.rules.ops for op in rule.op}),
-        "composites": len(target.rules.composites),
-        "problems": find_missing_plugins(target) + _find_option_problems(target),
-    }
-
-
-def _find_option_problems(target: Target) -> list[str]:
-    """Return the mistakes in the options of a file's codegen, if that codegen can be loaded."""
-    try:
-        return find_rule_file_problems(target, find_codegen(target.rules.codegen))
-    except InputError:
-        return []
 
 
 def _print_problems(rows: Sequence[TableRow]) -> None:

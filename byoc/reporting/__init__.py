@@ -1,6 +1,6 @@
 """Reports: the decision as a document and as text, and explanations of refused nodes."""
 
-from byoc.reporting._explanation import Explanation, RefusedNode, explain_model
+from byoc.reporting._explanation import Explanation, RefusedNode, explain, explain_model
 from byoc.reporting._explanation_document import make_explanation_document
 from byoc.reporting._explanation_text import print_explanation
 from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
@@ -8,6 +8,7 @@ from byoc.reporting._quantities import format_count, format_quantity, format_sha
 from byoc.reporting._relaxation_gains import Gain, compute_gains
 from byoc.reporting._report_document import collect_plan_notes, make_report
 from byoc.reporting._report_text import print_report
+from byoc.reporting._rule_check import RuleCheck, check_rules
 from byoc.reporting._verification_document import (
     make_error_rows,
     make_fault_document,

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from onnx import NodeProto
 
@@ -20,7 +21,8 @@ from byoc.model import (
     walk_graph_paths,
 )
 from byoc.patterns import NearMiss, Unit, find_near_misses, group_units
-from byoc.rules import Annotator, Attempt, Objection, Target, get_operator_name
+from byoc.rules import Annotator, Attempt, Objection, Target, get_operator_name, load_rules
+from byoc.zoo import Source, load_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +176,29 @@ def _refused_neighbour(graph: GraphExplanation, unit: Unit) -> int | None:
         ):
             return other
     return None
+
+
+def explain(
+    model: Source | Model,
+    rules: str | Path | Target,
+    *,
+    node: str | None = None,
+    op: str | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Explanation:
+    """Explain which nodes of a model an accelerator refuses, and what would change that.
+
+    Args:
+        model: a path, `zoo:NAME`, a protobuf, or what `byoc.load_model` returned.
+        rules: a rule file's path or name, or what `byoc.load_rules` returned.
+        node: examine only the node of this name or output.
+        op: examine only nodes of this operator.
+        dims: sizes for symbolic dimensions.
+
+    Raises InputError when the model or the rules cannot be read, or there is no such node.
+    """
+    target = rules if isinstance(rules, Target) else load_rules(str(rules))
+    return explain_model(load_model(model, dims), target, node, op)
 
 
 def explain_model(

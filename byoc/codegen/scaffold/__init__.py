@@ -24,13 +24,14 @@ _MOST_CHARACTERS = 32  # keeps all lines of the package short enough
 _RESERVED = frozenset({"any", "byoc", "host", "onnx", "test", "tests"})
 
 
-def new_codegen(name: str, folder: Path) -> list[Path]:
-    """Write a package for a new codegen to a folder that does not exist yet.
+def new_codegen(name: str, folder: str | Path | None = None) -> list[Path]:
+    """Write a package for a new codegen, by default to `./NAME`; `folder` must not exist yet.
 
     Returns the files, relative to the folder, in order. Raises InputError for a name that is malformed
     or taken, and for a folder that exists or cannot be written; nothing is left behind then.
     """
     words = _check_words(name)
+    folder = Path(folder or name)
     if folder.exists() or folder.is_symlink():
         raise InputError(f"{folder}: exists already, and is left as it is (--into DIR names another)")
     if not folder.parent.is_dir():

@@ -1,0 +1,50 @@
+"""`byoc.check_rules`: every mistake in rule files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from byoc.bundle import find_rule_file_problems
+from byoc.codegen import find_codegen
+from byoc.errors import InputError
+from byoc.rules import Target, find_missing_plugins, load_rules
+
+
+@dataclass(frozen=True)
+class RuleCheck:
+    """The mistakes in a rule file, a sentence with its location for each.
+
+    `operators` and `composites` are their numbers, None for a file that cannot be loaded.
+    """
+
+    file: str
+    operators: int | None
+    composites: int | None
+    problems: list[str]
+
+
+def check_rules(files: str | Path | Sequence[str | Path]) -> list[RuleCheck]:
+    """Check rule files, given by path or by name: `byoc rules check`.
+
+    The result has an entry for each file, in order. Besides the mistakes for which `load_rules` refuses
+    a file it has plug-ins that are not installed, and options that the codegen does not have.
+    """
+    return [_check_file(str(file)) for file in ([files] if isinstance(files, str | Path) else files)]
+
+
+def _check_file(file: str) -> RuleCheck:
+    try:
+        target = load_rules(file)
+    except InputError as error:
+        return RuleCheck(file, None, None, str(error).splitlines())
+    operators = len({op for rule in target.rules.ops for op in rule.op})
+    problems = find_missing_plugins(target) + _find_option_problems(target)
+    return RuleCheck(file, operators, len(target.rules.composites), problems)
+
+
+def _find_option_problems(target: Target) -> list[str]:
+    """Return the mistakes in the options of a file's codegen, if that codegen can be loaded."""
+    try:
+        return find_rule_file_problems(target, find_codegen(target.rules.codegen))
+    except InputError:
+        return []
