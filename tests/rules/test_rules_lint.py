@@ -137,7 +137,8 @@ def test_what_is_said_of_wrong_files(tmp_path: Path, golden: Callable[[str, str]
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InputError) as caught:
             load_rules(str(path))
-        said.append(f"# {title}\n{caught.value}".replace(str(path), "rules.yaml"))
+        message = str(caught.value).replace(", float6e2m3, float6e3m2", "")  # known since onnx 1.22
+        said.append(f"# {title}\n{message}".replace(str(path), "rules.yaml"))
     golden("rules_lint.txt", "\n\n".join(said) + "\n")
 
 
