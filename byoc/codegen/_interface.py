@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from byoc.boundary.contracts import TensorContract, find_convolution_weights, pack_weight
 from byoc.codegen._operations import Operation, read_operations
-from byoc.codegen._region_arena import Arena, plan_arena
 from byoc.errors import InputError, Verdict
 from byoc.model import GraphIndex, copy_without, fold_constants, get_stated_types, read_array
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
+
+    from byoc.codegen._region_arena import Arena
 
 API_VERSION = 1
 """The version of this interface; a codegen's `api` is the version that it was written for."""
@@ -103,7 +104,7 @@ class Region:
         model = self._folded_model if fold else self.model
         return read_operations(model, f"byoc.{self.target}", self.inputs, self.outputs, boundary)
 
-    def arena(self, alignment: int = 64) -> Arena:
+    def arena(self, alignment: int = 64) -> "Arena":
         """Plan the region's activation memory: an order of operations and an offset for each tensor.
 
         The arena is as small as the planner finds. Sizes and offsets are multiples of `alignment` bytes.
@@ -112,6 +113,8 @@ class Region:
         row-major layout; a target with packed layouts, where some Reshape is a copy, plans with
         `byoc.memory`, as `codegens/dla` does. Raises InputError when a tensor's extents are not known.
         """
+        from byoc.codegen._region_arena import plan_arena  # noqa: PLC0415 - it loads scipy
+
         return plan_arena(self._folded_model, self.inputs, self.outputs, self.name, alignment)
 
     @property
