@@ -1,4 +1,4 @@
-"""The checks of a codegen; each returns a list of problems, empty when it passes."""
+"""The checks of a codegen; each yields its problems, none when it passes."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,45 +70,36 @@ class CodegenChecks:
                 problems.append(error_reason(error))
         return list(dict.fromkeys(f"{cut.name}: {problem}" for problem in problems))
 
-    def check_batch_sizes(self, cut: CompiledCase) -> list[str]:
+    def check_batch_sizes(self, cut: CompiledCase) -> Iterator[str]:
         """Check that an executor accepts other batch sizes where the batch is dynamic."""
-        problems = []
         for region, artifact in cut.regions:
             run = self.load(region, artifact)
             for inputs, _ in cut.expected_runs[region.name].values:
                 for size in (3, 1):
                     other = {name: np.resize(v, (size, *v.shape[1:])) for name, v in inputs.items()}
-                    found = self.find_differences(
-                        region, make_reference_executor(region)(other), run(other)
-                    )
-                    problems += [f"{cut.name} of {size}: {problem}" for problem in found]
-        return problems
+                    expected = make_reference_executor(region)(other)
+                    for problem in self.find_differences(region, expected, run(other)):
+                        yield f"{cut.name} of {size}: {problem}"
 
-    def check_two_regions(self, first: CompiledCase, second: CompiledCase) -> list[str]:
+    def check_two_regions(self, first: CompiledCase, second: CompiledCase) -> Iterator[str]:
         """Check that two loaded regions do not affect each other."""
         both = [(cut, *cut.regions[0]) for cut in (first, second)]
         runs = [self.load(region, artifact) for _, region, artifact in both]
-        problems = []
         for run, (cut, region, _) in [*zip(runs, both, strict=True)] * 2:
             inputs, expected = cut.expected_runs[region.name].values[0]
-            found = self.find_differences(region, expected, run(inputs))
-            problems += [f"{cut.name}, with another region loaded: {problem}" for problem in found]
-        return problems
+            for problem in self.find_differences(region, expected, run(inputs)):
+                yield f"{cut.name}, with another region loaded: {problem}"
 
-    def check_artifact_keys(self, cut: CompiledCase) -> list[str]:
+    def check_artifact_keys(self, cut: CompiledCase) -> Iterator[str]:
         """Check that recompiling gives the same file names and metadata keys."""
-        problems = []
         for region, artifact in cut.regions:
             made = compile_region(self.codegen, region, self.options)
-            for name in made.files.keys() ^ artifact.files.keys():
-                problems.append(f"{cut.name}: the file '{name}' is there at one of two compiles only")
-            for name in made.metadata.keys() ^ artifact.metadata.keys():
-                problems.append(
-                    f"{cut.name}: the metadata '{name}' is there at one of two compiles only"
-                )
-        return problems
+            found = [f"file '{name}'" for name in made.files.keys() ^ artifact.files.keys()]
+            found += [f"metadata '{name}'" for name in made.metadata.keys() ^ artifact.metadata.keys()]
+            for what in found:
+                yield f"{cut.name}: the {what} is there at one of two compiles only"
 
-    def check_files(self, cut: CompiledCase) -> list[str]:
+    def check_files(self, cut: CompiledCase) -> Iterator[str]:
         """Check that compile, load and run do not change the region's files."""
         before = _hash_files(cut.bundle.folder)
         for region, _ in cut.regions:
@@ -116,8 +107,8 @@ class CodegenChecks:
             if isinstance(self.codegen, Executable):
                 self.load(region, artifact)(cut.expected_runs[region.name].values[0][0])
         after = _hash_files(cut.bundle.folder)
-        changed = sorted(name for name in before.keys() | after if before.get(name) != after.get(name))
-        return [f"{cut.name}: it changed '{name}', which is byoc's: work on a copy" for name in changed]
+        for name in _differing_keys(before, after):
+            yield f"{cut.name}: it changed '{name}', which is byoc's: work on a copy"
 
     def check_inputs(self, cut: CompiledCase) -> list[str]:
         """Check that a run does not change its inputs, and accepts read-only ones."""
@@ -140,31 +131,31 @@ class CodegenChecks:
             problems.append(f"{cut.name}: it does not take inputs that are read-only: {error}")
         return problems
 
-    def check_strides(self, cut: CompiledCase) -> list[str]:
+    def check_strides(self, cut: CompiledCase) -> Iterator[str]:
         """Check that inputs may have any strides."""
         assert isinstance(self.codegen, Executable)
         ((region, artifact), inputs, expected) = _first_run(cut)
         with without_optimizations():
             run = self.codegen.load(region, artifact)
-        found = self.find_differences(
-            region, expected, run({n: _with_strides(v) for n, v in inputs.items()})
-        )
-        return [f"{cut.name}, inputs not contiguous: {problem}" for problem in found]
+        given = {name: _with_strides(value) for name, value in inputs.items()}
+        for problem in self.find_differences(region, expected, run(given)):
+            yield f"{cut.name}, inputs not contiguous: {problem}"
 
-    def check_outputs_last(self, cut: CompiledCase) -> list[str]:
+    def check_outputs_last(self, cut: CompiledCase) -> Iterator[str]:
         """Check that a run does not overwrite the outputs of the run before."""
         ((region, artifact), inputs, _) = _first_run(cut)
         run = self.load(region, artifact)
         first = run(inputs)
         kept = {name: np.array(value) for name, value in first.items()}
         run(_roll_inputs(inputs, 1))
-        return [
-            f"{cut.name}: the next run overwrites output '{name}' of the one before: give out copies"
-            for name, value in kept.items()
-            if not _same_bytes(value, first[name])
-        ]
+        for name, value in kept.items():
+            if not _same_bytes(value, first[name]):
+                yield (
+                    f"{cut.name}: the next run overwrites output '{name}' of the one before: "
+                    "give out copies"
+                )
 
-    def check_threads(self, cut: CompiledCase) -> list[str]:
+    def check_threads(self, cut: CompiledCase) -> Iterator[str]:
         """Check that two threads that call one executor get the right results."""
         ((region, artifact), inputs, _) = _first_run(cut)
         run = self.load(region, artifact)
@@ -176,17 +167,15 @@ class CodegenChecks:
             any(True for _ in self.find_differences(region, one, other))
             for one, other in zip(expected, found, strict=True)
         )
-        if not wrong:
-            return []
-        at_once = getattr(self.codegen, "concurrent", False)
         cure = (
             "keep no state between calls, or leave out `concurrent = True`"
-            if at_once
-            else ("keep nothing that belongs to the thread that loads")
+            if getattr(self.codegen, "concurrent", False)
+            else "keep nothing that belongs to the thread that loads"
         )
-        return [
-            f"{cut.name}: {wrong} of {_THREAD_CALLS} calls by two threads gave other numbers: {cure}"
-        ]
+        if wrong:
+            yield (
+                f"{cut.name}: {wrong} of {_THREAD_CALLS} calls by two threads gave other numbers: {cure}"
+            )
 
     def run_in_fresh_process(
         self, cuts: Sequence[CompiledCase], options: Mapping[str, str], folder: Path
@@ -199,31 +188,24 @@ class CodegenChecks:
         ]
         return FreshResults(regions, run_fresh_process(self.codegen.name, options, tasks, folder))
 
-    def check_fresh_results(self, fresh: "FreshResults") -> list[str]:
+    def check_fresh_results(self, fresh: "FreshResults") -> Iterator[str]:
         """Check that an artifact computes the same in a fresh process as here."""
-        problems = []
         for (cut, region, artifact), answer in fresh.pairs:
             if answer.problem:
-                problems.append(f"{cut.name}, in a fresh process: {answer.problem}")
+                yield f"{cut.name}, in a fresh process: {answer.problem}"
                 continue
             here = self.load(region, artifact)(cut.expected_runs[region.name].values[0][0])
-            found = self.find_differences(region, here, answer.outputs)
-            problems += [
-                f"{cut.name}: in a fresh process {problem.replace('plain onnxruntime', 'this process')}"
-                for problem in found
-            ]
-        return problems
+            for problem in self.find_differences(region, here, answer.outputs):
+                what = problem.replace("plain onnxruntime", "this process")
+                yield f"{cut.name}: in a fresh process {what}"
 
-    def check_determinism(self, fresh: "FreshResults") -> list[str]:
+    def check_determinism(self, fresh: "FreshResults") -> Iterator[str]:
         """Check that the same region compiles to the same bytes, here and in another process."""
-        problems = []
         for (cut, region, artifact), answer in fresh.pairs:
             here = self._recompile_problems(cut, region, artifact)
-            if here or answer.artifact_hash in ("", hash_artifact(artifact)):
-                problems += here
-                continue
-            problems.append(f"{cut.name}: compiled in another process, its artifact has {_OTHER_BYTES}")
-        return problems
+            yield from here
+            if not here and answer.artifact_hash not in ("", hash_artifact(artifact)):
+                yield f"{cut.name}: compiled in another process, its artifact has {_OTHER_BYTES}"
 
     def check_determinism_here(self, cut: CompiledCase) -> list[str]:
         """Check that the same region compiles to the same bytes in this process."""
@@ -233,17 +215,16 @@ class CodegenChecks:
         again = compile_region(self.codegen, region, self.options)
         if hash_artifact(again) == hash_artifact(artifact):
             return []
-        what = ", ".join(_differing_keys(artifact, again))
-        return [f"{cut.name}: compiled again, its artifact has {_OTHER_BYTES}: {what}"]
+        found = [f"'{name}'" for name in _differing_keys(artifact.files, again.files)]
+        found += [f"metadata '{key}'" for key in _differing_keys(artifact.metadata, again.metadata)]
+        return [f"{cut.name}: compiled again, its artifact has {_OTHER_BYTES}: {', '.join(found)}"]
 
-    def check_recompiled_results(self, cut: CompiledCase) -> list[str]:
+    def check_recompiled_results(self, cut: CompiledCase) -> Iterator[str]:
         """Check that a recompiled region computes the same."""
         ((region, _), inputs, expected) = _first_run(cut)
         run = self.load(region, compile_region(self.codegen, region, self.options))
-        return [
-            f"{cut.name}, compiled again: {p}"
-            for p in self.find_differences(region, expected, run(inputs))
-        ]
+        for problem in self.find_differences(region, expected, run(inputs)):
+            yield f"{cut.name}, compiled again: {problem}"
 
     def check_compatible(self, cut: CompiledCase) -> list[str]:
         """Check that `compatible` accepts an artifact, and refuses one with changed metadata."""
@@ -295,11 +276,8 @@ def _first_run(cut: CompiledCase) -> tuple[tuple[Region, Artifact], Values, Valu
     return (region, artifact), *cut.expected_runs[region.name].values[0]
 
 
-def _differing_keys(one: Artifact, other: Artifact) -> list[str]:
-    names = sorted(one.files.keys() | other.files.keys())
-    found = [f"'{n}'" for n in names if one.files.get(n) != other.files.get(n)]
-    keys = sorted(one.metadata.keys() | other.metadata.keys())
-    return found + [f"metadata '{k}'" for k in keys if one.metadata.get(k) != other.metadata.get(k)]
+def _differing_keys(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
 
 
 def _hash_files(folder: Path) -> dict[str, str]:

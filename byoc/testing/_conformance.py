@@ -83,7 +83,7 @@ class CodegenConformance(ConformanceBase):
             return
         problems = kit.checks.check_results(cut)
         if details.claim == "dynamic_batch" and not problems:
-            problems = collect_problems(lambda: kit.checks.check_batch_sizes(cut))
+            problems = collect_problems(kit.checks.check_batch_sizes, cut)
         self._fail([f"{problem} (it has {details.description})" for problem in problems])
 
     def test_zoo(self, kit: ConformanceKit, model: str) -> None:
@@ -107,7 +107,7 @@ class CodegenConformance(ConformanceBase):
             except (NotTakenError, InputError):
                 continue
             if not kit.checks.check_results(second):
-                self._fail(collect_problems(lambda cut=second: kit.checks.check_two_regions(first, cut)))  # type: ignore[misc]
+                self._check(kit.checks.check_two_regions, first, second)
                 return
         pytest.skip("there is no second region that works by itself")
 
@@ -121,30 +121,27 @@ class CodegenConformance(ConformanceBase):
             pytest.skip(str(error))
         except ByocError as error:
             self._fail([f"{SAMPLE_FORM}: {error_reason(error)}"])
-        self._check(lambda: kit.checks.check_artifact_keys(cut))
+        self._check(kit.checks.check_artifact_keys, cut)
 
     def test_files_untouched(self, kit: ConformanceKit) -> None:
         """Compile, load and run neither change the region's files nor add any beside them."""
-        cut = kit.cases.write_uncompiled(kit.sample.case)
-        self._check(lambda: kit.checks.check_files(cut))
+        self._check(kit.checks.check_files, kit.cases.write_uncompiled(kit.sample.case))
 
     def test_deterministic(self, kit: ConformanceKit) -> None:
         """The same region compiles to the same bytes or, where not claimed, to the same results."""
         if self.claims.deterministic and isinstance(kit.codegen, Executable):
             self._check(lambda: kit.checks.check_determinism(kit.fresh_results))
         elif self.claims.deterministic:
-            self._check(lambda: kit.checks.check_determinism_here(kit.sample))
+            self._check(kit.checks.check_determinism_here, kit.sample)
         else:
             self._require_executable(kit)
-            cut = kit.sample
-            self._check(lambda: kit.checks.check_recompiled_results(cut))
+            self._check(kit.checks.check_recompiled_results, kit.sample)
 
     def test_stamp(self, kit: ConformanceKit) -> None:
         """`compatible` accepts an artifact compiled here, and refuses one with changed metadata."""
         if not isinstance(kit.codegen, Stamped):
             pytest.skip("it has no `compatible`: its artifacts fit everywhere")
-        cut = kit.sample
-        self._check(lambda: kit.checks.check_compatible(cut))
+        self._check(kit.checks.check_compatible, kit.sample)
 
     # Execution.
 
@@ -162,26 +159,22 @@ class CodegenConformance(ConformanceBase):
         self._require_executable(kit)
         if not self.claims.threads:
             pytest.skip("not claimed (Claims(threads=True))")
-        cut = kit.sample
-        self._check(lambda: kit.checks.check_threads(cut))
+        self._check(kit.checks.check_threads, kit.sample)
 
     def test_inputs_untouched(self, kit: ConformanceKit) -> None:
         """A run does not write to its inputs, and accepts read-only ones."""
         self._require_executable(kit)
-        cut = kit.sample
-        self._check(lambda: kit.checks.check_inputs(cut))
+        self._check(kit.checks.check_inputs, kit.sample)
 
     def test_strided_inputs(self, kit: ConformanceKit) -> None:
         """Inputs may have any strides, as slices of other arrays have."""
         self._require_executable(kit)
-        cut = kit.sample
-        self._check(lambda: kit.checks.check_strides(cut))
+        self._check(kit.checks.check_strides, kit.sample)
 
     def test_outputs_last(self, kit: ConformanceKit) -> None:
         """A run does not overwrite the outputs of the run before."""
         self._require_executable(kit)
-        cut = kit.sample
-        self._check(lambda: kit.checks.check_outputs_last(cut))
+        self._check(kit.checks.check_outputs_last, kit.sample)
 
     # Refusals and optional abilities.
 

@@ -1,6 +1,6 @@
 """The settings of a vendor's test class, and the compiled cases that its tests share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -188,8 +188,8 @@ class ConformanceBase:
         if reason:
             pytest.skip(reason)
 
-    def _check(self, check: Callable[[], list[str]]) -> None:
-        self._fail(collect_problems(check))
+    def _check(self, check: Callable[..., Iterable[str]], *cases: Any) -> None:
+        self._fail(collect_problems(check, *cases))
 
     def _fail(self, problems: Sequence[str]) -> None:
         if problems:
@@ -197,10 +197,10 @@ class ConformanceBase:
             pytest.fail("\n".join(lines), pytrace=False)
 
 
-def collect_problems(check: Callable[[], list[str]]) -> list[str]:
-    """Run a check; return its problems, a raised exception included."""
+def collect_problems(check: Callable[..., Iterable[str]], *cases: Any) -> list[str]:
+    """Run a check of cases; return its problems, a raised exception included."""
     try:
-        return check()
+        return list(check(*cases))
     except ByocError as error:
         return [error_reason(error)]
     except Exception as error:  # the codegen is third-party code
