@@ -197,7 +197,10 @@ def make_plan(
 
 
 def save_placement(plan: Plan, path: str | Path) -> None:
-    """Write where each node of a plan runs to a file that `partition(placement=...)` reads."""
+    """Write where each node of a `plan` runs to a file at `path`, for `partition(placement=...)`.
+
+    Raises InputError when the file cannot be written.
+    """
     graphs = []
     for graph in plan.root.walk():
         names = ("host", *(target.name for target in plan.targets))

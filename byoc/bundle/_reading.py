@@ -146,7 +146,7 @@ def is_bundle(path: Path) -> bool:
 
 
 def inspect(bundle: str | Path) -> dict[str, Any]:
-    """Return the manifest of a bundle as plain data: `byoc inspect --format json`.
+    """Return the manifest of a `bundle` at a path as plain data: `byoc inspect --format json`.
 
     It has what was asked for, the report, the regions with their boundary tensors, and the size (bytes)
     and hash of every file. Raises InputError when it is not a complete bundle.
@@ -155,7 +155,10 @@ def inspect(bundle: str | Path) -> dict[str, Any]:
 
 
 def open_bundle(path: str | Path) -> Bundle:
-    """Open the bundle in a folder or zip. Raises InputError unless it is complete and unchanged."""
+    """Open the bundle in a folder or zip at `path`.
+
+    Raises InputError unless it is complete and unchanged.
+    """
     path = Path(path)
     if path.is_dir():
         # Absolute: a codegen may change the working directory.

@@ -51,7 +51,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
         TableFormat, typer.Option("--format", help="text, csv, or json: a list of rows.")
     ] = TableFormat.text,
 ) -> None:
-    """Place models by several strategies, and show what each comes to.
+    """Place models by several strategies, and compare the results.
 
     A model that fails is an error of its own, and the rest goes on; the exit code is then 1. Where
     --rules is given more than once, min-cut is not among the strategies unless they are given.

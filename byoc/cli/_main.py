@@ -10,7 +10,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from io import TextIOWrapper
@@ -20,72 +19,35 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from byoc.errors import InputError, MissingRuntimeError
-
-
-@dataclass(frozen=True)
-class _Verb:
-    """A verb: the module and function (or Typer application) that implement it, and its line of help."""
-
-    module: str
-    attribute: str
-    summary: str
-
+from byoc.errors import InputError, MissingRuntimeError, suggest_nearest
 
 _VERBS = {
-    "partition": _Verb(
-        "byoc.cli._partition_verb", "partition", "Cut a model between the host and accelerators."
-    ),
-    "explain": _Verb(
-        "byoc.cli._explain_verb", "explain", "Say why nodes are refused, and what would change that."
-    ),
-    "run": _Verb("byoc.cli._run_verb", "run", "Run a bundle, and show what its segments took."),
-    "verify": _Verb(
-        "byoc.cli._verify_verb", "verify", "Check that a bundle computes what its model did."
-    ),
-    "inspect": _Verb(
-        "byoc.cli._bundle_verbs",
-        "inspect",
+    "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
+    "explain": ("_explain_verb:explain", "Say why nodes are refused, and what would change that."),
+    "run": ("_run_verb:run", "Run a bundle, and show what its segments took."),
+    "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
+    "inspect": (
+        "_bundle_verbs:inspect",
         "Show what is in a bundle: decision, regions, boundary, files.",
     ),
-    "pack": _Verb(
-        "byoc.cli._bundle_verbs", "pack", "Pack a bundle into one file that every verb opens."
+    "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
+    "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
+    "calibrate": ("_calibrate_verb:calibrate", "Measure the ranges of a model's tensors on data."),
+    "profile": ("_profile_verb:profile", "Measure operators on this machine, and write a cost model."),
+    "compare-costs": (
+        "_compare_costs_verb:compare_costs",
+        "Compare predicted seconds with measured ones.",
     ),
-    "compare": _Verb(
-        "byoc.cli._compare_verb",
-        "compare",
-        "Place models by several strategies, and compare the results.",
-    ),
-    "calibrate": _Verb(
-        "byoc.cli._calibrate_verb", "calibrate", "Measure the ranges of a model's tensors on data."
-    ),
-    "profile": _Verb(
-        "byoc.cli._profile_verb", "profile", "Measure operators on this machine, and write a cost model."
-    ),
-    "compare-costs": _Verb(
-        "byoc.cli._compare_costs_verb", "compare_costs", "Compare predicted seconds with measured ones."
-    ),
-    "place": _Verb(
-        "byoc.cli._place_verb", "place", "Solve an instance of a public placement benchmark."
-    ),
-    "plan-memory": _Verb(
-        "byoc.cli._plan_memory_verb", "plan_memory", "Plan the memory of a model's activations."
-    ),
-    "cost-models": _Verb("byoc.cli._plugin_verbs", "cost_models", "List the installed cost models."),
-    "codegens": _Verb(
-        "byoc.cli._plugin_verbs", "codegens", "List the installed codegens, or show one and its options."
-    ),
-    "strategies": _Verb(
-        "byoc.cli._plugin_verbs", "strategies", "List the installed placement strategies."
-    ),
-    "new-codegen": _Verb(
-        "byoc.cli._plugin_verbs", "new_codegen", "Write a complete package for a codegen of your own."
-    ),
-    "zoo": _Verb(
-        "byoc.cli._zoo_verb", "app", "List the models that zoo:NAME gives, or fetch trained ones."
-    ),
-    "rules": _Verb("byoc.cli._rules_verb", "app", "List rule files, check one, or help to write one."),
+    "place": ("_place_verb:place", "Solve an instance of a public placement benchmark."),
+    "plan-memory": ("_plan_memory_verb:plan_memory", "Plan the memory of a model's activations."),
+    "cost-models": ("_plugin_verbs:cost_models", "List the installed cost models."),
+    "codegens": ("_plugin_verbs:codegens", "List the installed codegens, or show one and its options."),
+    "strategies": ("_plugin_verbs:strategies", "List the installed placement strategies."),
+    "new-codegen": ("_plugin_verbs:new_codegen", "Write a complete package for a codegen of your own."),
+    "zoo": ("_zoo_verb:app", "List the models that zoo:NAME gives, or fetch trained ones."),
+    "rules": ("_rules_verb:app", "List rule files, check one, or help to write one."),
 }
+"""The function (or Typer application) of each verb, and the first sentence of its docstring."""
 
 
 def load_verb(name: str) -> Any:
@@ -93,8 +55,8 @@ def load_verb(name: str) -> Any:
 
     Raises KeyError for a name that is no verb.
     """
-    verb = _VERBS[name]
-    found = getattr(import_module(verb.module), verb.attribute)
+    module, _, attribute = _VERBS[name][0].partition(":")
+    found = getattr(import_module(f"byoc.cli.{module}"), attribute)
     if isinstance(found, typer.Typer):
         app = found
     else:
@@ -114,15 +76,16 @@ class _LazyGroup(TyperGroup):
         return list(_VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a verb; None for a name that is no verb."""
-        _ = ctx
-        return load_verb(cmd_name) if cmd_name in _VERBS else None
+        """Return the command of a verb; leave with a usage error for a name that is no verb."""
+        if cmd_name not in _VERBS:
+            ctx.fail(f"No such command '{cmd_name}'{suggest_nearest(cmd_name, _VERBS)}.")
+        return load_verb(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line for each verb, without importing any."""
         _ = ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.summary) for name, verb in _VERBS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in _VERBS.items()])
 
 
 def _make_app(group: type[TyperGroup] | None = None) -> typer.Typer:

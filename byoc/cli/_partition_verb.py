@@ -53,7 +53,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
     ] = False,
     form: FormatOption = OutputFormat.text,
 ) -> None:
-    """Cut a model between the host and one or several accelerators."""
+    """Cut a model between the host and accelerators."""
     if save is not None:
         check_output(save)
         save = save.absolute()  # a codegen's code may change the working directory

@@ -68,9 +68,10 @@ class TrialOptions(Options):
 def fastest(model: Source, options: TrialOptions) -> Result:
     """Partition a model by a strategy and by `others`, run all bundles in turn, and keep the fastest.
 
-    The inputs are those that the model is verified with. Returns what `partition` returns for the
-    fastest, with all candidates in its report as `measured`, as dictionaries of `Candidate`. The bundle
-    itself tells no times, and is as `partition` writes it by that strategy.
+    `model` is as `partition` takes it, and the inputs are those that it is verified with. Returns what
+    `partition` returns for the fastest, with all candidates in its report as `measured`, as
+    dictionaries of `TrialCandidate`. The bundle itself tells no times, and is as `partition` writes it
+    by that strategy.
 
     Raises InputError as `partition` does for the first strategy, and where a bundle cannot be run here;
     what goes wrong with another is told in its candidate.

@@ -24,10 +24,11 @@ class RuleCheck:
 
 
 def check_rules(files: str | Path | Sequence[str | Path]) -> list[RuleCheck]:
-    """Check rule files, given by path or by name: `byoc rules check`.
+    """Check `files` of rules, each given by path or by name: `byoc rules check`.
 
     The result has an entry for each file, in order. Besides the mistakes for which `load_rules` refuses
-    a file it has plug-ins that are not installed, and options that the codegen does not have.
+    a file it has plug-ins that are not installed, and options that the codegen does not have. Nothing is
+    raised for a mistake.
     """
     return [_check_file(str(file)) for file in ([files] if isinstance(files, str | Path) else files)]
 

@@ -93,7 +93,7 @@ class Target:
 
 
 def load_rules(name: str) -> Target:
-    """Load a rule file by its path, or by its name if it is installed.
+    """Load a rule file: `name` is its path, or the name of an installed one, such as `dla`.
 
     Raises InputError with a line for each mistake in the file.
     """

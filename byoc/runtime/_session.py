@@ -123,7 +123,7 @@ class Session:
 
 
 def load(path: str | Path) -> Session:
-    """Load a bundle to run it.
+    """Load the bundle at `path`, a folder or a packed file, to run it.
 
     Raises InputError when it is not a complete bundle, or a codegen is missing or cannot run artifacts,
     and MissingRuntimeError when the host needs onnxruntime and it is not installed.

@@ -109,7 +109,8 @@ def verify_against(
 ) -> Verification:
     """Compare the outputs of a bundle with its original's: `verify` without the regions.
 
-    The arguments, the result and the errors raised are those of `verify`.
+    `bundle`, `against`, `inputs`, `thresholds` and `regions` are those of `verify`, and so are the
+    result and the errors raised.
     """
     return verify(bundle, against, inputs=inputs, thresholds=thresholds, regions=regions)
 

@@ -27,9 +27,8 @@ def name_source(source: Source) -> str:
 def load_model(source: Source | Model, dims: Mapping[str, int] | None = None) -> Model:
     """Load and check a model from a path, `zoo:NAME`, or a protobuf, which is left as it is.
 
-    `dims` gives symbolic dimensions a size; a model that was loaded before is given back as it is
-    without them. Raises InputError when there is no such model, it is not valid ONNX, or has no such
-    dimension.
+    `source` may be a model that was loaded before, too. `dims` gives symbolic dimensions a size. Raises
+    InputError when there is no such model, it is not valid ONNX, or has no such dimension.
     """
     if isinstance(source, Model):
         return prepare_model(source.proto, source.source, source.folder, dims) if dims else source

@@ -25,10 +25,11 @@ _RESERVED = frozenset({"any", "byoc", "host", "onnx", "test", "tests"})
 
 
 def new_codegen(name: str, folder: str | Path | None = None) -> list[Path]:
-    """Write a package for a new codegen, by default to `./NAME`; `folder` must not exist yet.
+    """Write a package for a new codegen.
 
-    Returns the files, relative to the folder, in order. Raises InputError for a name that is malformed
-    or taken, and for a folder that exists or cannot be written; nothing is left behind then.
+    `name` is what users will call it. `folder`, by default `./NAME`, must not exist yet. Returns the
+    files, relative to the folder, in order. Raises InputError for a name that is malformed or
+    taken, and for a folder that exists or cannot be written; nothing is left behind then.
     """
     words = _check_words(name)
     folder = Path(folder or name)
