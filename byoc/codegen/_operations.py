@@ -12,6 +12,7 @@ from byoc.model import (
     GraphIndex,
     get_effective_attributes,
     get_metadata,
+    get_node_name,
     get_stated_attributes,
     get_stated_types,
 )
@@ -61,11 +62,6 @@ def read_operations(
     reader = _OperationReader(GraphIndex(model, get_stated_types(model)), domain)
     skipped = set() if boundary else find_conversions(reader.index, inputs, outputs)
     return tuple(reader.operation(node) for i, node in enumerate(reader.index.nodes) if i not in skipped)
-
-
-def node_display_name(node: NodeProto) -> str:
-    """Return the display name of a node: its name, or its first output where it has none."""
-    return node.name or next(filter(None, node.output), node.op_type)
 
 
 def find_conversions(
@@ -120,7 +116,7 @@ class _OperationReader:
             else get_effective_attributes(node, schema, self.index.types)
         )
         return Operation(
-            name=node_display_name(node),
+            name=get_node_name(node),
             op=node.op_type,
             composite=composite,
             domain="" if node.domain == "ai.onnx" else node.domain,
@@ -155,7 +151,7 @@ def _instantiate_body(function: FunctionProto, call: NodeProto) -> Iterator[Node
             names.setdefault(name, f"{prefix}/{name}")
         result.input[:] = [names.get(name, name) for name in node.input]
         result.output[:] = [names[name] for name in node.output]
-        result.name = f"{call.name or prefix}/{node.name or node.output[0]}"
+        result.name = f"{call.name or prefix}/{get_node_name(node)}"
         del result.attribute[:]
         result.attribute.extend(_bind_attributes(node, given))
         yield result

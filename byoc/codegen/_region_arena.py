@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from onnx import ModelProto
 
 from byoc.boundary.contracts import TensorContract
-from byoc.codegen._operations import find_conversions, node_display_name
+from byoc.codegen._operations import find_conversions
 from byoc.memory.arena import ArenaPlan, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, find_quantized_groups, read_memory_model
-from byoc.model import GraphIndex, copy_without, get_stated_types, write_type
+from byoc.model import GraphIndex, copy_without, get_node_name, get_stated_types, write_type
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def plan_arena(
     found = plan_buffers(read.problem)
     places = dict(_slots(read, found))
     places |= {each.name: places[each.inner] for each in (*inputs, *outputs) if each.inner in places}
-    names = tuple(node_display_name(index.nodes[number]) for number in _node_order(index, read, found))
+    names = tuple(get_node_name(index.nodes[number]) for number in _node_order(index, read, found))
     return Arena(names, places, found.size, found.bound, found.proof)
 
 

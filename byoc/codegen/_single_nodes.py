@@ -7,9 +7,8 @@ from typing import TypeVar
 from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
-from byoc.codegen._operations import node_display_name
 from byoc.errors import ByocError, Verdict
-from byoc.model import extract_nodes, prepare_model
+from byoc.model import extract_nodes, get_node_name, prepare_model
 
 T = TypeVar("T")
 
@@ -28,7 +27,7 @@ class SingleNode:
 
 def node_names(nodes: Iterable[NodeProto]) -> list[str]:
     """Return the nodes' names for a CompileError: their names, or else their first outputs."""
-    return [node_display_name(node) for node in nodes]
+    return [get_node_name(node) for node in nodes]
 
 
 def split_into_nodes(model: ModelProto) -> Iterator[SingleNode]:

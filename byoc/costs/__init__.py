@@ -16,7 +16,6 @@ from byoc.costs._graph_cost import (
     count_trips,
     price_bodies,
     price_graph,
-    trip_count_name,
 )
 from byoc.costs._line_fitting import fit_linear_model
 from byoc.costs._load_cost_model import (

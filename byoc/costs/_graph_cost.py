@@ -12,7 +12,7 @@ from byoc.costs._cost_model import CostModel, Policy, Price
 from byoc.costs._price_query import node_prices
 from byoc.costs._task import build_tasks
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import GraphIndex, describe_node, get_stated_attributes, is_onnx
+from byoc.model import GraphIndex, describe_node, get_node_name, get_stated_attributes, is_onnx
 
 # The trip count of a loop of which nothing is known.
 ESTIMATED_TRIPS = 8
@@ -38,15 +38,10 @@ def can_partition_bodies(index: GraphIndex, number: int) -> bool:
     return node.op_type in ("If", "Loop")
 
 
-def trip_count_name(node: onnx.NodeProto) -> str:
-    """Return the name by which users give a node's trip count: its own, or its first output's."""
-    return node.name or next(iter(node.output), "")
-
-
 def check_trips(index: GraphIndex, given: Mapping[str, float]) -> None:
     """Raise InputError for an impossible trip count, or for a node without bodies."""
     graphs = index.walk()
-    known = [trip_count_name(graph.nodes[i]) for graph in graphs for i in graph.bodies]
+    known = [get_node_name(graph.nodes[i]) for graph in graphs for i in graph.bodies]
     for name, number in given.items():
         if name not in known:
             there = ", ".join(known) or "none"
@@ -60,8 +55,8 @@ def check_trips(index: GraphIndex, given: Mapping[str, float]) -> None:
 def count_trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> TripCount:
     """Return the trip count of a node's bodies; `given` overrides it by node name."""
     node = index.nodes[number]
-    if trip_count_name(node) in given:
-        return TripCount(given[trip_count_name(node)])
+    if get_node_name(node) in given:
+        return TripCount(given[get_node_name(node)])
     if node.op_type == "If":
         return TripCount(1 / len(index.bodies[number]))
     if node.op_type == "Loop":
@@ -71,10 +66,9 @@ def count_trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> T
     if node.op_type == "Scan":
         attributes = get_stated_attributes(node)
         scanned = len(node.input) - int(attributes.get("num_scan_inputs", 1))
-        kind = index.types.get(node.input[scanned]) if 0 <= scanned < len(node.input) else None
+        shape = index.get_shape(node.input[scanned]) if 0 <= scanned < len(node.input) else None
         axis = next(iter(attributes.get("scan_input_axes", [0])), 0)
-        shape = (kind.shape or ()) if kind else ()
-        extent = shape[axis] if -len(shape) <= axis < len(shape) else None
+        extent = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
         if isinstance(extent, int):
             return TripCount(extent)
     return TripCount(

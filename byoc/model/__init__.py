@@ -1,7 +1,7 @@
 """ONNX models: loading and checking them, an index of their graphs, layouts, outlining of regions."""
 
 from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine
-from byoc.model._constants import fold_constants, get_constant_value
+from byoc.model._constants import find_constant_value, fold_constants, get_constant_value
 from byoc.model._graph_index import GraphIndex, get_stated_types, read_tensor_types
 from byoc.model._graph_parts import (
     BoundaryNames,
@@ -99,14 +99,18 @@ from byoc.model._tensor_data import (
     write_type,
 )
 from byoc.model._walk import (
+    NameAllocator,
     copy_without,
     describe_node,
     find_non_text,
+    get_node_name,
     is_onnx,
     list_node_captures,
     list_own_names,
     list_reads,
+    list_tensor_names,
     make_unique_name,
+    set_attribute,
     walk_bodies,
     walk_graphs,
     walk_tensors,

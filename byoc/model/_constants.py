@@ -1,6 +1,7 @@
 """The values of small constants, and constant folding with ONNX's reference implementation."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from byoc.errors import InputError
 from byoc.model._graph_index import GraphIndex, get_stated_types
-from byoc.model._tensor_data import read_type
+from byoc.model._tensor_data import read_array, read_type
 from byoc.model._walk import copy_without
 
 _MAX_ELEMENTS = 1024
@@ -48,6 +50,22 @@ def get_constant_value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
     if tensor not in index.constant_values:
         index.constant_values[tensor] = _find_value(index, tensor)
     return index.constant_values[tensor]
+
+
+def find_constant_value(
+    index: GraphIndex, tensor: str, folder: Path | None = None
+) -> NDArray[Any] | None:
+    """Return the value of a constant as `get_constant_value`, that of a stored one of any size.
+
+    `folder` is the directory of external data; its tensors are not known without it.
+    """
+    stored = index.stored_tensors.get(tensor)
+    if stored is None:
+        return get_constant_value(index, tensor)
+    try:
+        return read_array(stored, folder)
+    except InputError:  # external data, and nobody said where
+        return None
 
 
 def _find_value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:

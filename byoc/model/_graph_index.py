@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
 from byoc.model._node_attributes import get_schema, infer_body_input_types
-from byoc.model._tensor_data import TensorType, is_large, rate_knowledge, read_type
+from byoc.model._tensor_data import Dim, TensorType, is_large, rate_knowledge, read_type
 from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads, walk_bodies
 
 T = TypeVar("T")
@@ -127,6 +127,21 @@ class GraphIndex:
     def types(self) -> Mapping[str, TensorType]:
         """The known tensor types; sequences, maps and optionals are left out."""
         return read_tensor_types(self.type_protos)
+
+    def get_dtype(self, name: str) -> str | None:
+        """Return the dtype of a tensor, None if it is not known."""
+        kind = self.types.get(name)
+        return kind.dtype if kind else None
+
+    def get_shape(self, name: str) -> tuple[Dim, ...] | None:
+        """Return the shape of a tensor, None if its rank is not known."""
+        kind = self.types.get(name)
+        return kind.shape if kind else None
+
+    def get_rank(self, name: str) -> int | None:
+        """Return the rank of a tensor, None if it is not known."""
+        shape = self.get_shape(name)
+        return None if shape is None else len(shape)
 
     @cached_property
     def nodes(self) -> Sequence[NodeProto]:

@@ -115,7 +115,7 @@ def find_weights(index: GraphIndex) -> Mapping[str, str]:
     for node in index.nodes:
         position, axes = _WEIGHT_INPUTS.get(node.op_type, (0, ""))
         name = node.input[position] if axes and position < len(node.input) else ""
-        while name and index.is_constant(name) and _get_rank(index, name) == 4:
+        while name and index.is_constant(name) and index.get_rank(name) == 4:
             if axes in found.get(name, ()):
                 break
             found.setdefault(name, set()).add(axes)
@@ -134,10 +134,5 @@ def _get_source(index: GraphIndex, name: str) -> str:
 
 def _filter_rank_4(index: GraphIndex, names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
-        if name and _get_rank(index, name) == 4 and not index.is_constant(name):
+        if name and index.get_rank(name) == 4 and not index.is_constant(name):
             yield name
-
-
-def _get_rank(index: GraphIndex, name: str) -> int | None:
-    known = index.types.get(name)
-    return None if known is None or known.shape is None else len(known.shape)

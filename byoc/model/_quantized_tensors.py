@@ -16,7 +16,7 @@ from byoc.model._model_loading import Model
 from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
 from byoc.model._shape_inference import InferenceResult
 from byoc.model._tensor_data import FLOAT_DTYPES, TensorType
-from byoc.model._walk import copy_without
+from byoc.model._walk import copy_without, list_node_names, list_tensor_names
 
 _Copies = dict[int, list[NodeProto]]
 _Renamings = dict[int, dict[str, str]]
@@ -36,8 +36,7 @@ CLAMP_OPERATORS = frozenset({"Relu", "Clip"})
 
 def may_be_float(index: GraphIndex, name: str) -> bool:
     """Return whether a tensor may be quantized: its dtype is a float or unknown."""
-    known = index.types.get(name)
-    return known is None or known.dtype in FLOAT_DTYPES
+    return index.get_dtype(name) in {None, *FLOAT_DTYPES}
 
 
 def unshare_dequantize(model: Model) -> Model:
@@ -60,7 +59,7 @@ def unshare_dequantize(model: Model) -> Model:
     }
     if not shared:
         return model
-    used = _collect_names(index)
+    used = list_tensor_names(index.graph) | list_node_names(index.graph)
     copies: _Copies = {}
     renamed: _Renamings = {}
     values = dict(model.inference.type_protos)
@@ -131,19 +130,6 @@ def _find_islands(index: GraphIndex) -> Sequence[int]:
             if not any(map(is_qdq_node, (node, index.nodes[maker]))):
                 parent[root(number)] = root(maker)
     return [root(number) for number in range(len(parent))]
-
-
-def _collect_names(index: GraphIndex) -> set[str]:
-    """Return the names of all nodes and tensors of a model, in bodies, too."""
-    used = {
-        name
-        for inner in index.walk()
-        for node in inner.nodes
-        for name in (node.name, *node.output, *node.input)
-    }
-    used.update(value.name for value in index.graph.input)
-    used.update(tensor.name for tensor in index.graph.initializer)
-    return used
 
 
 def _make_copy_name(name: str, used: set[str]) -> str:

@@ -6,7 +6,7 @@ from functools import cache
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
 def is_onnx(node: NodeProto) -> bool:
@@ -168,8 +168,13 @@ def _find_cycle_node(followers: Sequence[Sequence[int]], missing: Sequence[int])
 
 def describe_node(node: NodeProto) -> str:
     """Return the name of a node in messages: `Conv 'conv1'`, with its first output if it has none."""
-    name = node.name or next((output for output in node.output if output), "")
+    name = node.name or next(filter(None, node.output), "")
     return f"{node.op_type} '{name}'"
+
+
+def get_node_name(node: NodeProto) -> str:
+    """Return the name of a node for users: its own, or its first output's where it has none."""
+    return node.name or next(filter(None, node.output), node.op_type)
 
 
 def copy_without(source: ModelProto, *graph_fields: str) -> ModelProto:
@@ -190,6 +195,47 @@ def _copy_fields(source: Message, result: Message, but: set[str]) -> None:
             getattr(result, descriptor.name).CopyFrom(value)
         else:
             getattr(result, descriptor.name).extend(value)
+
+
+def list_tensor_names(scope: GraphProto | FunctionProto) -> set[str]:
+    """Return all tensor names in a graph or function, in bodies, too."""
+    bodies = [each for node in scope.node for body in walk_bodies(node) for each in walk_graphs(body)]
+    own = {*scope.input, *scope.output} if isinstance(scope, FunctionProto) else list_own_names(scope)
+    names = {*own, *(name for body in bodies for name in list_own_names(body))}
+    for inner in (scope, *bodies):
+        names.update(name for node in inner.node for name in (*node.input, *node.output))
+    return names
+
+
+def list_node_names(graph: GraphProto) -> set[str]:
+    """Return the names of all nodes in a graph, in bodies, too."""
+    return {node.name for inner in walk_graphs(graph) for node in inner.node}
+
+
+class NameAllocator:
+    """Allocates unique names for a graph and all bodies inside it; a node may be named as a tensor."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        """Collect the names of a graph and of all bodies inside."""
+        self._tensors = list_tensor_names(graph)
+        self._nodes = list_node_names(graph)
+
+    def new_tensor(self, name: str) -> str:
+        """Allocate a tensor name: `name`, or that with a number."""
+        return make_unique_name(name, self._tensors)
+
+    def new_node(self, name: str) -> str:
+        """Allocate a node name: `name`, or that with a number."""
+        return make_unique_name(name, self._nodes)
+
+
+def set_attribute(node: NodeProto, attribute: AttributeProto) -> None:
+    """Set an attribute of a node, replacing one of the same name."""
+    for own in node.attribute:
+        if own.name == attribute.name:
+            own.CopyFrom(attribute)
+            return
+    node.attribute.add().CopyFrom(attribute)
 
 
 def make_unique_name(name: str, taken: set[str]) -> str:

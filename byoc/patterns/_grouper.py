@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from byoc.errors import YES, Mark, Verdict, refuse
-from byoc.model import GraphIndex, describe_node
+from byoc.model import GraphIndex, get_node_name
 from byoc.numerics import sort_topologically
 from byoc.patterns._candidates import find_candidates
 from byoc.patterns._contraction_order import ContractionOrder
@@ -75,7 +75,7 @@ def make_composite_unit(index: GraphIndex, match: Match, marks: Sequence[Mark]) 
     """Make a unit of a match."""
     nodes = tuple(sorted(match.nodes.values()))
     return Unit(
-        name=_unit_name(index, match.root),
+        name=get_node_name(index.nodes[match.root]),
         nodes=nodes,
         verdict=YES,
         rules=tuple(marks[node].rule for node in nodes if marks[node].verdict),
@@ -92,12 +92,7 @@ def make_single_unit(index: GraphIndex, number: int, mark: Mark) -> Unit:
         verdict = refuse(f"{index.nodes[number].op_type} is taken only inside a composite")
     rules = (mark.rule,) if verdict else ()
     must = bool(verdict) and mark.is_required
-    return Unit(_unit_name(index, number), (number,), verdict, rules, must=must)
-
-
-def _unit_name(index: GraphIndex, number: int) -> str:
-    node = index.nodes[number]
-    return node.name or next((name for name in node.output if name), describe_node(node))
+    return Unit(get_node_name(index.nodes[number]), (number,), verdict, rules, must=must)
 
 
 def sort_units(index: GraphIndex, units: Sequence[T]) -> list[T]:

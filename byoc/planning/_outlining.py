@@ -8,7 +8,15 @@ from pathlib import Path
 from onnx import ModelProto
 
 from byoc.boundary.convert import ConvertedModel, RegionBoundary, convert_boundary
-from byoc.model import GraphCuts, GraphIndex, OutlineGroup, RegionCut, find_images, outline
+from byoc.model import (
+    GraphCuts,
+    GraphIndex,
+    OutlineGroup,
+    RegionCut,
+    find_images,
+    get_node_name,
+    outline,
+)
 from byoc.patterns import Unit
 from byoc.planning._plan_data import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import read_requirements
@@ -72,7 +80,7 @@ def _describe_group(index: GraphIndex, unit: Unit) -> OutlineGroup:
     if unit.match is None:
         return OutlineGroup(unit.nodes, metadata=metadata)
     inside = [index.nodes[i] for i in sorted(unit.match.nodes.values())]
-    metadata["byoc.nodes"] = ", ".join(node.name or node.output[0] for node in inside)
+    metadata["byoc.nodes"] = ", ".join(map(get_node_name, inside))
     return OutlineGroup(unit.nodes, unit.match.make_composite(index), metadata)
 
 

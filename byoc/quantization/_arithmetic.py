@@ -39,8 +39,8 @@ def find_channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
     """
     if not is_onnx(node) or node.op_type not in WEIGHTED:
         return None
-    weight_type = index.types.get(node.input[1])
-    if weight_type is None or weight_type.shape is None:
+    rank = index.get_rank(node.input[1])
+    if rank is None:
         return None
     attributes = get_stated_attributes(node)
     match node.op_type:
@@ -51,7 +51,7 @@ def find_channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
         case "Gemm":
             return (0 if attributes.get("transB", 0) else 1), 1
         case _:
-            return (len(weight_type.shape) - 1, 1) if len(weight_type.shape) > 1 else None
+            return (rank - 1, 1) if rank > 1 else None
 
 
 def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from byoc.errors import YES, Mark, refuse
-from byoc.model import GraphIndex, describe_node, is_dequantize, is_qdq_node, is_quantize, may_be_float
+from byoc.model import (
+    GraphIndex,
+    describe_node,
+    get_node_name,
+    is_dequantize,
+    is_qdq_node,
+    is_quantize,
+    may_be_float,
+)
 from byoc.patterns import Unit, group_units
 from byoc.quantization._ranges import DTYPES
 from byoc.rules import (
@@ -205,7 +213,7 @@ def find_unit_names(index: GraphIndex, unit: Unit) -> set[str]:
 
 def find_node_names(index: GraphIndex, unit: Unit) -> tuple[str, ...]:
     """Return the names of a unit's nodes; for a node without a name, its first output."""
-    return tuple(index.nodes[n].name or index.nodes[n].output[0] for n in unit.nodes)
+    return tuple(get_node_name(index.nodes[n]) for n in unit.nodes)
 
 
 UnitNodes = Mapping[str, tuple[str, ...]]

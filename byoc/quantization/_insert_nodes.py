@@ -22,6 +22,7 @@ from byoc.model import (
     GraphIndex,
     InferenceResult,
     Model,
+    NameAllocator,
     TensorType,
     copy_without,
     is_large,
@@ -31,7 +32,6 @@ from byoc.model import (
 )
 from byoc.quantization._arithmetic import QuantizationParams, quantize_bias, quantize_values
 from byoc.quantization._candidates import QuantizationCandidate
-from byoc.quantization._prepare_model import NameAllocator
 from byoc.quantization._scheme import ConstantStore, QuantizationScheme, QuantizedConstant
 
 
@@ -72,7 +72,7 @@ class _NodeInserter:
 
     def insert(self) -> tuple[Model, Mapping[str, str]]:
         index = self.model.index
-        self.names = NameAllocator(index)
+        self.names = NameAllocator(index.graph)
         renamed: dict[str, str] = {}
         for number in (number for unit in self.units for number in unit.unit.nodes):
             node = index.nodes[number]
@@ -183,8 +183,7 @@ class _NodeInserter:
         return new
 
     def _set_type(self, new: str, of: str, dtype: str = "float32") -> None:
-        tensor_type = self.model.index.types.get(of)
-        self.types[new] = write_type(TensorType(dtype, tensor_type.shape if tensor_type else None))
+        self.types[new] = write_type(TensorType(dtype, self.model.index.get_shape(of)))
 
     def _build_model(self) -> Model:
         source = self.model.proto

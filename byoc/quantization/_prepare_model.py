@@ -22,40 +22,14 @@ from byoc.model import (
     MIN_IR,
     GraphIndex,
     Model,
+    NameAllocator,
     copy_without,
     get_stated_attributes,
     is_onnx,
     make_skeleton,
-    make_unique_name,
     prepare_model,
 )
 from byoc.quantization._arithmetic import find_channels, read_constant
-
-
-class NameAllocator:
-    """Allocates unique names for a graph and all bodies inside it."""
-
-    def __init__(self, index: GraphIndex) -> None:
-        """Collect the names of a graph and of all bodies inside."""
-        self._taken = {
-            name
-            for inner in index.walk()
-            for node in inner.nodes
-            for name in (*node.output, *node.input)
-        }
-        self._nodes = {node.name for inner in index.walk() for node in inner.nodes}
-        for inner in index.walk():
-            self._taken.update(value.name for value in inner.graph.input)
-            self._taken.update(tensor.name for tensor in inner.graph.initializer)
-
-    def new_tensor(self, name: str) -> str:
-        """Allocate a tensor name: `name`, or that with a number."""
-        return make_unique_name(name, self._taken)
-
-    def new_node(self, name: str) -> str:
-        """Allocate a node name: `name`, or that with a number. Tensors may have the same name."""
-        return make_unique_name(name, self._nodes)
-
 
 PER_CHANNEL = 13
 """From here on QuantizeLinear and DequantizeLinear have an axis."""
@@ -139,7 +113,7 @@ def fold_batch_norm(model: Model) -> Model:
     found = [f for number in range(len(index.nodes)) if (f := _find_folding(index, number)) is not None]
     if not found:
         return model
-    names = NameAllocator(index)
+    names = NameAllocator(index.graph)
     linear: dict[int, NodeProto] = {}
     stored: list[TensorProto] = []
     for fold in found:
@@ -172,7 +146,7 @@ def _find_folding(index: GraphIndex, number: int) -> _Folding | None:
     if node.op_type == "Gemm" and not _is_plain_gemm(index, node):
         return None
     names = (*filter(None, node.input[1:]), *norm.input[1:5])
-    if any(_tensor_dtype(index, name) != "float32" or not index.is_constant(name) for name in names):
+    if any(index.get_dtype(name) != "float32" or not index.is_constant(name) for name in names):
         return None
     return _Folding(before, number)
 
@@ -188,15 +162,8 @@ def _is_inference(node: NodeProto) -> bool:
 def _is_plain_gemm(index: GraphIndex, node: NodeProto) -> bool:
     """Return whether a Gemm's bias is one value per column and not scaled."""
     attributes = get_stated_attributes(node)
-    tensor_type = index.types.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    return attributes.get("beta", 1.0) == 1.0 and (
-        tensor_type is None or len(tensor_type.shape or ()) == 1
-    )
-
-
-def _tensor_dtype(index: GraphIndex, name: str) -> str:
-    tensor_type = index.types.get(name)
-    return tensor_type.dtype if tensor_type is not None else ""
+    has_bias = len(node.input) > 2 and node.input[2] in index.types
+    return attributes.get("beta", 1.0) == 1.0 and (not has_bias or index.get_rank(node.input[2]) == 1)
 
 
 def _fold(model: Model, fold: _Folding, names: NameAllocator) -> tuple[NodeProto, list[TensorProto]]:

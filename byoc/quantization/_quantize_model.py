@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from byoc.errors import InputError, Verdict, suggest_nearest
-from byoc.model import GraphIndex, Model, is_qdq_node, unshare_dequantize
+from byoc.model import GraphIndex, Model, get_node_name, is_qdq_node, unshare_dequantize
 from byoc.patterns import Unit, group_units
 from byoc.quantization._candidates import (
     QuantizationCandidate,
@@ -72,9 +72,7 @@ def quantize(
     least = SIXTEEN_BITS if _needs_sixteen_bits(wishes, ranges, dtype) else PER_CHANNEL
     floats = fold_batch_norm(upgrade_opset(upgrade_ir(model), least))
     done = _Quantizer(floats, wishes, ranges, dtype, frozenset(exclude))
-    return done.quantize(
-        {_display_name(model.index, number) for number in range(len(model.index.nodes))}
-    )
+    return done.quantize(set(map(get_node_name, model.index.nodes)))
 
 
 def _check_dtype(target: Target, dtype: str | None) -> None:
@@ -165,7 +163,7 @@ class _Quantizer:
             for out, requirement in zip(self.excluded_nodes, self.requirements, strict=True):
                 found, never = find_candidates(self.index, requirement, out | taken)
                 for number, why in never.items():
-                    self.reasons.setdefault(_display_name(self.index, number), why)
+                    self.reasons.setdefault(get_node_name(self.index.nodes[number]), why)
                 units += found
                 taken.update(number for unit in found for number in unit.unit.nodes)
             missing = {unit.name: why for unit in units if (why := self._missing_range(unit))}
@@ -195,7 +193,7 @@ class _Quantizer:
                 )
                 refused = (nodes or {}).get(unit.name, ())
                 self.excluded_nodes[location].update(refused or unit.unit.nodes)
-                names = [_display_name(self.index, number) for number in refused] or [unit.name]
+                names = [get_node_name(self.index.nodes[number]) for number in refused] or [unit.name]
                 self.reasons.update(dict.fromkeys(names, reasons[unit.name]))
         return bool(reasons)
 
@@ -269,11 +267,6 @@ def _describe_unit_refusal(units: Iterator[Unit]) -> str:
     """Return why operators no longer form their unit once quantized."""
     reasons = (str(unit.verdict) for unit in units if not unit.verdict)
     return next(reasons, _OTHER_UNITS)
-
-
-def _display_name(index: GraphIndex, number: int) -> str:
-    node = index.nodes[number]
-    return node.name or node.output[0]
 
 
 def _format_notes(reasons: Mapping[str, str], units: Mapping[str, tuple[str, ...]]) -> list[str]:

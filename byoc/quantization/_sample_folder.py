@@ -151,9 +151,8 @@ def _array_items(paths: dict[str, Path], model: Model) -> Iterator[_SampleFiles]
     shapes = {name: _map_file(path).shape for name, path in paths.items()}
     lengths = {}
     for name, shape in shapes.items():
-        kind = model.index.types.get(name)
-        stacked = kind is not None and kind.shape is not None and len(shape) == len(kind.shape) + 1
-        lengths[name] = shape[0] if stacked else None
+        rank = model.index.get_rank(name)
+        lengths[name] = shape[0] if rank is not None and len(shape) == rank + 1 else None
     where = str(next(iter(paths.values())))
     if len(set(lengths.values())) > 1:
         counts = ", ".join(

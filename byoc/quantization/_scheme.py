@@ -170,11 +170,10 @@ class _SchemeBuilder:
         return Range(float(low), float(high))
 
     def _normalize_axis(self, params: QuantizationParams, name: str) -> QuantizationParams:
-        tensor_type = self.store.index.types.get(name)
-        shape = tensor_type.shape if tensor_type is not None else None
-        if params.axis is None or params.axis >= 0 or shape is None:
+        rank = self.store.index.get_rank(name)
+        if params.axis is None or params.axis >= 0 or rank is None:
             return params
-        return replace(params, axis=params.axis % len(shape))
+        return replace(params, axis=params.axis % rank)
 
     def _add_constants(self, unit: QuantizationCandidate, number: int) -> str:
         """Add the constants of a node; return the reason if the unit cannot be quantized, else empty."""

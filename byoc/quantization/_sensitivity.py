@@ -18,6 +18,7 @@ from byoc.model import (
     Model,
     copy_without,
     get_metadata,
+    get_node_name,
     is_dequantize,
     is_inserted,
     is_quantize,
@@ -130,7 +131,7 @@ def quantize_only(proto: ModelProto, nodes: Collection[str], every: Collection[s
 
 def _name_node(node: NodeProto) -> str:
     """Return the name of a node among units; empty for a node put in by byoc, which is in none."""
-    return "" if is_inserted(node) else node.name or node.output[0]
+    return "" if is_inserted(node) else get_node_name(node)
 
 
 def _find_floats(node: NodeProto, makers: Mapping[str, NodeProto]) -> str:

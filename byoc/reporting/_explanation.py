@@ -9,12 +9,13 @@ from pathlib import Path
 
 from onnx import NodeProto
 
-from byoc.costs import Sizes, count_work, trip_count_name
+from byoc.costs import Sizes, count_work
 from byoc.errors import InputError, Mark, suggest_nearest
 from byoc.model import (
     GraphIndex,
     Model,
     describe_node,
+    get_node_name,
     is_dequantize,
     is_qdq_node,
     unshare_dequantize,
@@ -46,7 +47,7 @@ class RefusedNode:
     @property
     def name(self) -> str:
         """The node's name, or its first output."""
-        return trip_count_name(self.index.nodes[self.number])
+        return get_node_name(self.index.nodes[self.number])
 
     @property
     def op(self) -> str:

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from byoc.costs import trip_count_name
-from byoc.model import GraphIndex
+from byoc.model import GraphIndex, get_node_name
 from byoc.patterns import NearMiss, find_near_misses
 from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
 from byoc.reporting._relaxation_gains import compute_gains
@@ -120,7 +119,7 @@ def _node_rows(explanation: Explanation) -> list[dict[str, Any]]:
         node = graph.index.nodes[number]
         rows.append(
             {
-                "node": trip_count_name(node),
+                "node": get_node_name(node),
                 "graph": graph.graph_path,
                 "operator": get_operator_name(node),
                 "compute": _fraction(graph.operations[number], explanation.operations),

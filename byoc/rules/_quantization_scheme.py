@@ -6,16 +6,14 @@ single scale is accepted, too, and if zero points need not be 0, they may be.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from onnx import TensorProto, numpy_helper
 
 from byoc.model import (
     FLOAT_DTYPES,
     GraphIndex,
     TensorQuantization,
+    find_constant_value,
     get_constant_value,
     get_input_quantization,
     get_output_quantization,
@@ -26,8 +24,6 @@ from byoc.model import (
 from byoc.rules._node_view import RuleView, TensorUse
 from byoc.rules._objections import Objection, ObjectionKind, make_unknown
 from byoc.rules._rule_schema import Quantization, QuantizedRule, QuantizedTensors, TensorRule
-
-_MAX_CHANNELS = 1 << 20
 
 
 def get_quantization(index: GraphIndex, use: TensorUse) -> TensorQuantization | None:
@@ -40,8 +36,7 @@ def get_quantization(index: GraphIndex, use: TensorUse) -> TensorQuantization | 
 
 def is_unquantized_float(index: GraphIndex, use: TensorUse) -> bool:
     """Return whether a tensor is a float without quantization, as inside of a composite."""
-    known = index.types.get(use.tensor)
-    return known is not None and known.dtype in FLOAT_DTYPES
+    return index.get_dtype(use.tensor) in FLOAT_DTYPES
 
 
 def check_quantization(
@@ -62,29 +57,19 @@ def check_quantization(
             text = "one scale for all channels" if count == 1 else "a scale for each channel"
             yield Objection(f"{place}.per_channel", f"{name} has {text}, which is not supported")
     if rule.symmetric is not None:
-        points = _read_values(index, found.zero_point) if found.zero_point else np.zeros(1)
+        points = find_constant_value(index, found.zero_point) if found.zero_point else np.zeros(1)
         if points is None:
             yield make_unknown(f"{place}.symmetric", f"the zero point of {name}")
         elif bool(np.any(points)) == rule.symmetric:
             negation = "" if rule.symmetric else "not "
             yield Objection(f"{place}.symmetric", f"the zero point of {name} must {negation}be 0")
     if rule.power_of_two is not None:
-        scales = _read_values(index, found.scale)
+        scales = find_constant_value(index, found.scale)
         if scales is None:
             yield make_unknown(f"{place}.power_of_two", f"the scale of {name}")
         elif bool(np.all(np.frexp(scales)[0] == 0.5)) != rule.power_of_two:
             text = f"must {'' if rule.power_of_two else 'not '}be a power of two"
             yield Objection(f"{place}.power_of_two", f"the scale of {name} {text}")
-
-
-def _read_values(index: GraphIndex, name: str) -> NDArray[Any] | None:
-    """Return scales or zero points, one for each of many channels if need be."""
-    value, stored = get_constant_value(index, name), index.stored_tensors.get(name)
-    if value is None and stored is not None and stored.data_location != TensorProto.EXTERNAL:
-        known = index.types.get(name)
-        if known is not None and (known.elements or 0) <= _MAX_CHANNELS:
-            return numpy_helper.to_array(stored)
-    return value
 
 
 _BIAS_DTYPE = "int32"
@@ -187,8 +172,8 @@ def get_role(use: TensorUse, view: RuleView) -> str:
     ):
         return "bias"
     others = (other.tensor for other in view.uses if not other.is_output and other.tensor != use.tensor)
-    ranks = [_get_rank(view, other) for other in others if index.is_constant(other)]
-    return "bias" if _get_rank(view, use.tensor) == 1 and max(ranks, default=0) > 1 else "weights"
+    ranks = [index.get_rank(other) or 0 for other in others if index.is_constant(other)]
+    return "bias" if index.get_rank(use.tensor) == 1 and max(ranks, default=0) > 1 else "weights"
 
 
 def _get_display_name(use: TensorUse, known: Sequence[tuple[TensorUse, TensorQuantization]]) -> str:
@@ -205,11 +190,6 @@ def _have_same_values(view: RuleView, one: str, other: str) -> bool | None:
     if values[0] is None or values[1] is None:
         return None
     return bool(np.array_equal(values[0].reshape(-1), values[1].reshape(-1)))
-
-
-def _get_rank(view: RuleView, tensor: str) -> int:
-    known = view.index.types.get(tensor)
-    return len(known.shape) if known and known.shape is not None else 0
 
 
 def converts_at_boundary(index: GraphIndex, number: int, quantized: Callable[[int], bool]) -> bool:

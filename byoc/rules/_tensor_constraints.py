@@ -115,8 +115,7 @@ def _check_equal(place: str, what: str, extent: Dim, text: str, view: RuleView) 
     if tensor is None:
         yield Objection(place, f"{what} must be {text}, and {name} is absent")
         return
-    known = view.index.types.get(tensor)
-    shape = known.shape if known else None
+    shape = view.index.get_shape(tensor)
     if shape is None:
         yield make_unknown(place, f"the rank of {name}")
     elif not -len(shape) <= axis < len(shape):

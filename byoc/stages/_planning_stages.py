@@ -8,7 +8,7 @@ from pathlib import Path
 from byoc.bundle import RegionCompiler, check_destination, load_compilers, require_contexts
 from byoc.costs import check_trips
 from byoc.errors import InputError
-from byoc.model import Model, check_domains_unused, unshare_dequantize
+from byoc.model import Model, check_domains_unused, get_node_name, unshare_dequantize
 from byoc.options import Options, record_options
 from byoc.planning import (
     FloatUnit,
@@ -280,5 +280,5 @@ def _devices_of_nodes(plan: Plan) -> dict[str, str]:
         node: graph.targets[label - 1].name if label else "host"
         for graph in plan.root.walk()
         for unit, label in zip(graph.units, graph.placement.labels.tolist(), strict=True)
-        for node in (graph.index.nodes[n].name or graph.index.nodes[n].output[0] for n in unit.nodes)
+        for node in (get_node_name(graph.index.nodes[n]) for n in unit.nodes)
     }

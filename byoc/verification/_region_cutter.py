@@ -23,6 +23,7 @@ from byoc.model import (
     copy_without,
     extract_nodes,
     find_images,
+    get_node_name,
     get_purpose,
     make_layout_nodes,
     make_unique_name,
@@ -65,8 +66,7 @@ class RegionCutter:
 
     def operation_name(self, operation: int) -> str:
         """Return the name of an operation, or its first output."""
-        node = self.index.nodes[operation]
-        return node.name or next(name for name in node.output if name)
+        return get_node_name(self.index.nodes[operation])
 
     def neighbours(self, operation: int) -> list[int]:
         """Return the operations that make an operation's inputs or read its outputs."""

@@ -9,14 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
 from byoc.boundary.contracts import _axis_terms as axes
-from byoc.errors import InputError
 from byoc.model import (
     CAST,
     DTYPES,
@@ -24,12 +21,12 @@ from byoc.model import (
     Dim,
     GraphIndex,
     TensorType,
+    find_constant_value,
     get_constant_value,
     get_purpose,
     get_stated_attributes,
     is_inserted,
     is_quantize,
-    read_array,
 )
 
 
@@ -52,18 +49,19 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
 
     `folder` is the directory of external data, which may hold the scales of many channels.
     """
-    scale = _constant_value(index, node.input[1], folder)
+    scale = find_constant_value(index, node.input[1], folder)
     if scale is None:
         return None
     attributes = get_stated_attributes(node)
     zero_name = node.input[2] if len(node.input) > 2 else ""
-    zero = _constant_value(index, zero_name, folder) if zero_name else np.zeros(scale.shape, np.uint8)
+    zero = (
+        find_constant_value(index, zero_name, folder) if zero_name else np.zeros(scale.shape, np.uint8)
+    )
     if zero is None:
         return None
     quantized = node.output[0] if is_quantize(node) else node.input[0]
-    known = index.types.get(zero_name or quantized)
     stated = DTYPES[attributes.get("output_dtype", TensorProto.UINT8)]
-    dtype = known.dtype if known is not None else stated
+    dtype = index.get_dtype(zero_name or quantized) or stated
     axis = None
     if scale.ndim and scale.size > 1:
         rank = _tensor_rank(index, node)
@@ -79,18 +77,8 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
 
 
 def _tensor_rank(index: GraphIndex, node: NodeProto) -> int | None:
-    known = index.types.get(node.input[0]) or index.types.get(node.output[0])
-    return None if known is None or known.shape is None else len(known.shape)
-
-
-def _constant_value(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any] | None:
-    stored = index.stored_tensors.get(name)
-    if stored is None:
-        return get_constant_value(index, name)
-    try:
-        return read_array(stored, folder)
-    except InputError:  # external data, and nobody said where
-        return None
+    ranks = map(index.get_rank, (node.input[0], node.output[0]))
+    return next((rank for rank in ranks if rank is not None), None)
 
 
 # A layout is made by the first two; the others make whole blocks, in a wider dtype where there is no Pad

@@ -113,10 +113,10 @@ def relate_layouts(users: GraphIndex | None, one: str, other: str) -> axes.AxisT
 
 def _transpose_chain(users: GraphIndex, name: str) -> Mapping[str, tuple[int, ...]]:
     """Return the tensors that a tensor is a transposed form of, with its order of dimensions in each."""
-    kind = users.types.get(name)
-    if kind is None or kind.shape is None:
+    rank = users.get_rank(name)
+    if rank is None:
         return {}
-    order = tuple(range(len(kind.shape)))
+    order = tuple(range(rank))
     found = {name: order}
     index, node = find_producer(users, name)
     while node is not None and node.op_type == "Transpose":

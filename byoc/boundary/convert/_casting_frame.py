@@ -10,8 +10,7 @@ from pathlib import Path
 
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
 
-from byoc.boundary.convert._short_dtypes import set_attribute
-from byoc.model import CAST, DTYPE_NUMBERS, mark_inserted, walk_bodies
+from byoc.model import CAST, DTYPE_NUMBERS, mark_inserted, set_attribute, walk_bodies
 
 Naming = Callable[[str, str, str], str]
 """Returns a new name like the first one, for the content of the second tensor in a data type."""

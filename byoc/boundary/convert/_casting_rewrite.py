@@ -21,10 +21,9 @@ from byoc.model import (
     DTYPE_NUMBERS,
     DTYPES,
     is_onnx,
-    list_own_names,
+    list_tensor_names,
     make_unique_name,
     walk_bodies,
-    walk_graphs,
 )
 
 
@@ -222,15 +221,7 @@ class CastRewriter:
 
 def _function_naming(function: FunctionProto) -> Naming:
     """Return a naming function for a function's new tensors, deterministic for equal rewrites."""
-    nodes = list(function.node)
-    graphs = [inner for node in nodes for body in walk_bodies(node) for inner in walk_graphs(body)]
-    taken = {
-        *function.input,
-        *function.output,
-        *(name for graph in graphs for name in list_own_names(graph)),
-    }
-    taken.update(name for node in nodes for name in (*node.input, *node.output))
-
+    taken = list_tensor_names(function)
     return lambda name, of, dtype: make_unique_name(name, taken)
 
 

@@ -9,7 +9,6 @@ from byoc.boundary.convert._graph_tensors import (
     identity_order,
     invert_order,
     permute_axis,
-    set_attribute_value,
     transpose_type,
 )
 from byoc.boundary.convert._layout_graph import LayoutGraph
@@ -21,6 +20,7 @@ from byoc.model import (
     get_stated_attributes,
     make_unique_name,
     mark_inserted,
+    set_attribute,
     set_metadata,
 )
 
@@ -131,7 +131,7 @@ class _FormRewriter:
         """Set the attributes and constant inputs that a node needs on transposed tensors."""
         change = ports.change(self.turns[2 * form])
         for name, value in change.attributes.items():
-            set_attribute_value(node, name, value)
+            set_attribute(node, helper.make_attribute(name, value))
         for position, numbers in change.numbers.items():
             inputs.extend([""] * (position + 1 - len(inputs)))
             inputs[position] = self.constants.add_numbers(node, position, numbers, form)
@@ -150,7 +150,7 @@ class _FormRewriter:
             after = form - self.frames.form[target]
         if before or after:
             whole = compose_orders(compose_orders(self.turns[1 - before], turn), self.turns[1 + after])
-            set_attribute_value(node, "perm", whole)
+            set_attribute(node, helper.make_attribute("perm", whole))
             set_metadata(node, LAYOUT_KEY, self.layouts[1])
 
     def _rewrite_shape(self, node: NodeProto) -> list[NodeProto]:
@@ -197,7 +197,7 @@ class _FormRewriter:
             old = self.old.get((value, form))
             if old is None:
                 node = self._make_node("Transpose", source, target)
-                set_attribute_value(node, "perm", self.turns[2 * form])
+                set_attribute(node, helper.make_attribute("perm", self.turns[2 * form]))
             else:
                 node = old
                 node.input[0], node.output[0] = source, target

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from byoc.boundary.convert._model_editor import ModelEditor, RegionBoundary, Scope
 from byoc.model import (
@@ -71,13 +71,6 @@ def read_order(node: NodeProto, rank: int | None) -> AxisOrder | None:
     if perm is not None:
         return tuple(perm)
     return tuple(reversed(range(rank))) if rank is not None else None
-
-
-def set_attribute_value(node: NodeProto, name: str, value: int | Sequence[int]) -> None:
-    """Set an attribute of a node, replacing one of the same name."""
-    kept = [attribute for attribute in node.attribute if attribute.name != name]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute(name, value)])
 
 
 # Constants up to this are transposed at compile time; a larger one would be in the bundle twice.

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Hashable
 
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, NodeProto, helper
 
 from byoc.boundary.convert._graph_tensors import (
     AxisOrder,
@@ -10,10 +10,9 @@ from byoc.boundary.convert._graph_tensors import (
     find_lasting_names,
     identity_order,
     read_order,
-    set_attribute_value,
 )
 from byoc.boundary.convert._rewrite_context import RewriteContext
-from byoc.model import LAYOUT, LAYOUT_KEY, get_metadata, get_purpose, is_onnx
+from byoc.model import LAYOUT, LAYOUT_KEY, get_metadata, get_purpose, is_onnx, set_attribute
 
 _STEPS = frozenset({"Identity", "Reshape", "Pad", "Slice"})
 # A step, and the one that undoes it if what comes out is of the type that went in: blocks are split and
@@ -74,7 +73,7 @@ class _Merger:
             if first is None or second is None or not (merged or _is_own_transpose(before)):
                 break
             merged = True
-            set_attribute_value(node, "perm", compose_orders(first, second))
+            set_attribute(node, helper.make_attribute("perm", compose_orders(first, second)))
             node.input[0] = before.input[0]
             self.bypassed.add(id(before))
         order = self._transpose_order(node)

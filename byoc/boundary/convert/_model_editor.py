@@ -15,11 +15,10 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, Va
 
 from byoc.model import (
     TensorLayout,
-    list_own_names,
     list_reads,
+    list_tensor_names,
     make_unique_name,
     walk_bodies,
-    walk_graphs,
 )
 
 
@@ -199,7 +198,7 @@ class ModelEditor:
         self.values: dict[str, TypeProto] = {}
         self.notes: list[str] = []
         self.origins: dict[str, str] = {}
-        self._taken = set(_tensor_names(model))
+        self._taken = list_tensor_names(model.graph).union(*map(list_tensor_names, model.functions))
         self.main = Scope(model.graph)
         functions = {
             (f.domain, f.name): f for f in model.functions if f.domain.startswith(_REGION_DOMAINS)
@@ -280,16 +279,3 @@ def _write_types(graph: GraphProto, values: Mapping[str, TypeProto]) -> None:
         return
     del graph.value_info[:]
     graph.value_info.extend([*kept, *added])
-
-
-def _tensor_names(model: ModelProto) -> Iterator[str]:
-    """Yield every tensor name in a model, possibly more than once."""
-    inside = [
-        body for function in model.functions for node in function.node for body in walk_bodies(node)
-    ]
-    for graph in (found for outer in (model.graph, *inside) for found in walk_graphs(outer)):
-        yield from list_own_names(graph)
-        yield from (name for node in graph.node for name in node.input)
-    for function in model.functions:
-        yield from (*function.input, *function.output)
-        yield from (name for node in function.node for name in (*node.input, *node.output))

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 from onnx.defs import OpSchema
 
 from byoc.model import (
@@ -28,6 +28,7 @@ from byoc.model import (
     is_onnx,
     read_raw_bytes,
     read_type,
+    set_attribute,
 )
 
 FLOAT16, BFLOAT16 = "float16", "bfloat16"
@@ -213,15 +214,6 @@ def _changed_copies(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[N
         changed = deepcopy(node)
         set_attribute(changed, new)
         yield changed
-
-
-def set_attribute(node: NodeProto, attribute: AttributeProto) -> None:
-    """Set an attribute of a node, replacing one of the same name."""
-    for own in node.attribute:
-        if own.name == attribute.name:
-            own.CopyFrom(attribute)
-            return
-    node.attribute.add().CopyFrom(attribute)
 
 
 def infer_body_dtypes(node: NodeProto, body: GraphProto, around: Dtypes) -> dict[str, str]:

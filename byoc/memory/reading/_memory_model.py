@@ -13,7 +13,7 @@ from byoc.memory.reading._concat_rows import BufferRow, ConcatRows
 from byoc.memory.reading._in_place import FunctionTable, find_origins, is_view, written_outputs
 from byoc.memory.reading._stages import build_stages
 from byoc.memory.reading._tensor_sizes import TensorSizes
-from byoc.model import GraphIndex, describe_node, prepare_model, walk_bodies
+from byoc.model import GraphIndex, describe_node, get_node_name, prepare_model, walk_bodies
 from byoc.numerics import round_up
 
 
@@ -167,8 +167,7 @@ class _MemoryModelBuilder:
         reads = tuple(dict.fromkeys(b for name in read for b in self.rows.get(name, ())))
         makes = tuple(self._add_buffer(name) for name in made)
         over = self._find_overwrites(nodes, made, read) if shared is None else ()
-        node = self.index.nodes[nodes[-1]]
-        name = node.name or next(filter(None, node.output), node.op_type)
+        name = get_node_name(self.index.nodes[nodes[-1]])
         self.steps.append(ArenaStep(name, reads, makes, over))
         self.nodes.append(nodes)
 

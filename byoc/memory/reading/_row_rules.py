@@ -44,8 +44,7 @@ class NodeView:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the extents, empty for an unknown tensor."""
-        kind = self.index.types.get(name)
-        return tuple(dim for dim in (kind and kind.shape) or () if isinstance(dim, int))
+        return tuple(dim for dim in self.index.get_shape(name) or () if isinstance(dim, int))
 
     def is_image(self, name: str) -> bool:
         """Tell whether a tensor is stored row by row."""
