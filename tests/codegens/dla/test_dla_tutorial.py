@@ -10,13 +10,13 @@ import re
 import runpy
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from byoc.codegens.dla.compiler import DLAOptions
+from installing import install
 from support import Ran
 
 PAGE = Path(__file__).parents[3] / "docs" / "tutorial.md"
@@ -55,21 +55,6 @@ def change(text: str, folder: Path) -> None:
     path.write_text(content, encoding="utf-8")
 
 
-def install(folder: Path) -> None:
-    """Register what pyproject.toml in a folder says, as `pip install -e .` does."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    told = folder / f"{project['name']}-{project['version']}.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    points = [
-        "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())])
-        for group, entries in project["entry-points"].items()
-    ]
-    (told / "entry_points.txt").write_text("\n".join(points), encoding="utf-8")
-
-
 def type_in(
     command: str,
     byoc: Callable[..., Ran],
@@ -97,7 +82,7 @@ def type_in(
         assert done.returncode == 0, done.stdout
         return done.stdout
     assert command == "pip install -e ."
-    install(folder)
+    install(folder, folder)
     return ""
 
 

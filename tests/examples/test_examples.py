@@ -1,0 +1,66 @@
+"""The examples do what they say: packages pass their own tests, scripts print facts and golden text."""
+
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from installing import install
+from support import Ran
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run_script(name: str, *arguments: str | Path) -> None:
+    sys.argv = [name, *map(str, arguments)]
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+@pytest.mark.parametrize("name", ["acme", "strategy", "cost_model"])
+def test_a_package_passes_its_own_tests(name: str, tmp_path: Path) -> None:
+    install(EXAMPLES / name, tmp_path)
+    paths = [EXAMPLES / name, tmp_path, EXAMPLES.parent]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / name)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_strategy_is_found_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
+) -> None:
+    install(EXAMPLES / "strategy", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES / "strategy")
+    ran = byoc("partition", "zoo:squeezenet", "--rules", "dla", "--strategy", "split-point")
+    assert ran.code == 0, ran.err
+    assert "65 of 66 nodes" in ran.out
+    assert "predicted 3.59 ms" in ran.out
+
+
+def test_the_study_prints_its_table(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Callable[[str, str], None],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    run_script("study.py", "zoo:squeezenet", "zoo:shufflenet")
+    golden("example_study.txt", capsys.readouterr().out)
+
+
+def test_the_library_is_used_from_model_to_verified_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    run_script("library.py", tmp_path)
+    *printed, last = capsys.readouterr().out.splitlines()
+    assert printed == []
+    assert last.startswith("verified: True, largest error ")
+    assert (tmp_path / "net.byoc" / "manifest.json").is_file()
