@@ -35,6 +35,10 @@ class NPUCosts:
         """Return the seconds to send a tensor of `size` bytes, in whole bursts."""
         return self.sheet.transfer(ceil(size / BURST) * BURST, converted)
 
+    def converting(self) -> bool:
+        """Return False: what the host converts on the way is priced by the host's cost model."""
+        return False
+
     def launching(self) -> Price:
         """Return the seconds to start a region."""
         return self.sheet.launching()

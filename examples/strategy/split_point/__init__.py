@@ -7,6 +7,7 @@ with a second split point where the host takes over again.
 from dataclasses import dataclass
 
 import numpy as np
+
 from byoc.placement import Placement, Problem, repair_labels
 
 

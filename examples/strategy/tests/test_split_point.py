@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from byoc.placement import Placement, Problem, solve_problem
-from byoc.placement.strategies import AllSupported, LaunchAware
 from split_point import SplitPoint
+
+from byoc.placement import Placement, Problem, Strategy, find_violation
+from byoc.placement.strategies import AllSupported, LaunchAware
 
 
 def make_chain(host: list[float], device: list[float], transfer: float, launch: float) -> Problem:
@@ -21,10 +22,17 @@ def make_chain(host: list[float], device: list[float], transfer: float, launch: 
     )
 
 
+def solve(strategy: Strategy, problem: Problem) -> Placement:
+    """Return a strategy's placement, checked as byoc does."""
+    placement = strategy.solve(problem)
+    assert not find_violation(problem, placement)
+    return placement
+
+
 def test_the_stretch_that_the_accelerator_is_good_at() -> None:
     problem = make_chain([1, 9, 9, 1, 1], [5, 1, 1, 5, 5], transfer=2, launch=1)
 
-    placement = solve_problem(problem, SplitPoint())
+    placement = solve(SplitPoint(), problem)
 
     assert placement.labels.tolist() == [0, 1, 1, 0, 0]
     assert placement.cost.total == 1 + (1 + 1) + 1 + 1 + 2 * 2 + 1
@@ -36,8 +44,8 @@ def test_it_is_never_worse_than_its_extremes_nor_better_than_the_optimum(seed: i
     device = np.where(random.random(8) < 0.2, np.inf, random.uniform(1, 9, 8))
     problem = make_chain(random.uniform(1, 9, 8).tolist(), device.tolist(), transfer=1, launch=2)
 
-    found = solve_problem(problem, SplitPoint()).cost.total
+    found = solve(SplitPoint(), problem).cost.total
 
     host_only = Placement.from_labels(problem, np.zeros(8, np.int64)).cost.total
-    assert found <= min(host_only, solve_problem(problem, AllSupported()).cost.total)
-    assert found >= solve_problem(problem, LaunchAware()).cost.total - 1e-9
+    assert found <= min(host_only, solve(AllSupported(), problem).cost.total)
+    assert found >= solve(LaunchAware(), problem).cost.total - 1e-9
