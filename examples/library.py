@@ -52,7 +52,7 @@ def main() -> None:
     print(f"scores: {outputs['scores'].shape}, largest is number {outputs['scores'].argmax()}")
 
     # Verify: every output against the original's, on these inputs.
-    verification = byoc.verify_against(folder / "net.byoc", folder / "net.onnx", inputs={"image": image})
+    verification = byoc.verify(folder / "net.byoc", folder / "net.onnx", inputs={"image": image})
     error = verification.worst.relative
     print(f"verified: {verification.passed}, largest error {error:.0e} of the output's range")
 

@@ -8,7 +8,7 @@ Seconds are those that the cost models predict; nothing is compiled or run.
 
 import sys
 
-from byoc.comparison import Study, compare
+import byoc
 
 MODELS = ("zoo:squeezenet", "zoo:shufflenet", "zoo:bvlc_alexnet")
 STRATEGIES = ("host-only", "all-supported", "min-cut", "launch-aware")
@@ -17,8 +17,8 @@ LINKS = (0.1, 1.0, 10.0)  # GB/s
 
 def main() -> None:
     """Print milliseconds by strategy, a line for each model and link."""
-    study = Study(rules="dla", strategies=STRATEGIES, links=LINKS)
-    rows = compare(sys.argv[1:] or MODELS, study, workers=1)
+    models = sys.argv[1:] or MODELS
+    rows = byoc.compare(models, "dla", strategies=STRATEGIES, links=LINKS, jobs=1)
     print(f"{'model':18} {'GB/s':>5} " + " ".join(f"{name:>14}" for name in STRATEGIES))
     for start in range(0, len(rows), len(STRATEGIES)):
         line = rows[start : start + len(STRATEGIES)]

@@ -39,6 +39,8 @@ def _describe_name(name: str) -> str:
 def _list_arguments(name: str) -> Iterator[str]:
     """Yield a line for each keyword argument that a function takes from its dataclass of options."""
     function = getattr(byoc, name)
+    if not hasattr(function, "__wrapped__"):
+        return
     _, _, arguments = (inspect.getdoc(function) or "").partition("\nArgs:\n")
     for argument, text in re.findall(r"^    (\w+): (.*)$", arguments, re.MULTILINE):
         default = inspect.signature(function).parameters[argument].default

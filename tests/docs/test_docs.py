@@ -76,7 +76,12 @@ def test_names_in_docstrings_and_comments_exist() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=show)
 def test_files_and_links_of_a_page_exist(page: Path) -> None:
     text = pages.read(page)
-    missing = [name for name in pages.find_files(text) if not (pages.ROOT / name).exists()]
+    folders = (pages.ROOT, page.parent)
+    missing = [
+        name
+        for name in pages.find_files(text)
+        if not any((folder / name).exists() for folder in folders)
+    ]
     for name, anchor in pages.find_links(text):
         path = page.parent / name if name else page
         if not path.exists() or (anchor and anchor not in pages.find_anchors(pages.read(path))):
