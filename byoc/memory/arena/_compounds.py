@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 from byoc.memory.arena._arena_problem import Buffer
 from byoc.memory.arena._live_ranges import LiveRanges
@@ -37,6 +38,11 @@ class Compound:
     def size(self) -> int:
         """Bytes from the beginning to the end."""
         return max(part.offset + part.size for part in self.parts)
+
+    @classmethod
+    def of_block(cls, size: int, first: int, last: int) -> Self:
+        """Return a compound of one part: bytes live from position `first` to `last`."""
+        return cls((CompoundPart(0, size, first, last),))
 
 
 @dataclass(frozen=True)

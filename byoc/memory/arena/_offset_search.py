@@ -93,6 +93,42 @@ def _move_any_earlier(
     return best
 
 
+# How many compounds are placed below ceilings, for each sequence to begin with.
+_MOST_PLACED_UNDER = 4000
+
+
+def pack_under(
+    packing: GreedyPacking, ceilings: Sequence[int], losses: Sequence[float] | None = None
+) -> Sequence[int | None]:
+    """Return offsets at which every compound ends below the ceilings of its steps, if any are found.
+
+    Otherwise compounds with the smallest losses are left out, None; `losses` are 1 for each compound by
+    default. Several sequences are tried; compounds without an offset move to the front of the next one.
+    """
+    compounds, sizes, losses = packing.compounds, packing.sizes, losses or [1.0] * len(packing.sizes)
+    highest = [
+        min(min(ceilings[p.first : p.last + 1]) + size - p.offset - p.size for p in compound.parts)
+        for compound, size in zip(compounds, sizes, strict=True)
+    ]
+    by_room = sorted(range(len(sizes)), key=lambda n: (highest[n] - sizes[n], -sizes[n]))
+    best: Sequence[int | None] = [None] * len(sizes)
+    least = sum(losses)
+    for order in (packing.by_size(), by_room, packing.by_area(), packing.by_start()):
+        for _ in range(max(3, _MOST_PLACED_UNDER // max(1, len(order)))):
+            offsets = packing.place_under(order, highest)
+            left = [n for n in order if offsets[n] is None]
+            if (loss := sum(losses[n] for n in left)) < least or not left:
+                best, least = offsets, loss
+            if not left:
+                return best
+            front = max(left, key=lambda n: (losses[n], -n))
+            if front == order[0]:
+                break
+            order.remove(front)
+            order.insert(0, front)
+    return best
+
+
 MOST_EXHAUSTIVE = 4
 """Compounds: so many take at most some thousand tries."""
 

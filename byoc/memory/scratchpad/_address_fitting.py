@@ -4,7 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from byoc.memory.arena import Buffer, Compound, CompoundPart, GreedyPacking, search_offsets
+from byoc.memory.arena import (
+    Buffer,
+    Compound,
+    GreedyPacking,
+    find_lowest_gap,
+    pack_under,
+    search_offsets,
+)
 from byoc.memory.scratchpad._access_schedule import AccessSchedule
 from byoc.memory.scratchpad._addresses import (
     ChainDepths,
@@ -13,7 +20,6 @@ from byoc.memory.scratchpad._addresses import (
     build_chains,
     find_staging_spans,
 )
-from byoc.memory.scratchpad._block_packing import LiveBlock, find_lowest_gap, pack_blocks
 from byoc.memory.scratchpad._residency_choice import (
     BufferResidency,
     ResidencyChoice,
@@ -81,9 +87,8 @@ def _pack_directly(
     if _most_crowded_turn(schedule, size, choice) is not None:
         return None
     all_units = build_chains(schedule, choice)
-    offsets = pack_blocks(
-        [u.to_block(u.first) for u in all_units], _free_ceilings(schedule, size, choice)
-    )
+    packing = GreedyPacking([u.to_block(u.first) for u in all_units])
+    offsets = pack_under(packing, _free_ceilings(schedule, size, choice))
     depths = {u.stays: o for u, o in zip(all_units, offsets, strict=True) if o is not None}
     areas = (0,) * len(schedule.turns)
     return AddressedChoice(schedule, choice, depths, areas) if len(depths) == len(all_units) else None
@@ -98,10 +103,10 @@ def _search_addresses(
         return None
     all_units, staged = build_chains(schedule, choice), count_staging(schedule, choice)
     blocks = [u.to_block(u.first) for u in all_units]
-    blocks += [LiveBlock(turn, turn, bytes_) for turn, bytes_ in enumerate(staged)]
-    parts = [Compound((CompoundPart(0, b.size, b.first, b.last),)) for b in blocks]
-    offsets = search_offsets(GreedyPacking(parts), size, monotonic() + seconds)
-    if any(offset + block.size > size for offset, block in zip(offsets, blocks, strict=True)):
+    blocks += [Compound.of_block(bytes_, turn, turn) for turn, bytes_ in enumerate(staged)]
+    packing = GreedyPacking(blocks)
+    offsets = search_offsets(packing, size, monotonic() + seconds)
+    if packing.height(offsets) > size:
         return None
     depths = {u.stays: offset for u, offset in zip(all_units, offsets, strict=False)}
     areas = [
@@ -137,8 +142,8 @@ def _give_up_several(
     while True:
         all_units = build_chains(schedule, choice)
         losses = [_estimate_loss(schedule, choice, unit) for unit in all_units]
-        blocks = [u.to_block(u.first) for u in all_units]
-        offsets = pack_blocks(blocks, _free_ceilings(schedule, size, choice), losses)
+        packing = GreedyPacking([u.to_block(u.first) for u in all_units])
+        offsets = pack_under(packing, _free_ceilings(schedule, size, choice), losses)
         left = [unit for unit, offset in zip(all_units, offsets, strict=True) if offset is None]
         if not left:
             depths = {u.stays: o for u, o in zip(all_units, offsets, strict=True) if o is not None}

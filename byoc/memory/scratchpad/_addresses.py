@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from byoc.memory.arena import Buffer
+from byoc.memory.arena import Buffer, Compound, GreedyPacking, pack_under
 from byoc.memory.scratchpad._access_schedule import AccessSchedule
-from byoc.memory.scratchpad._block_packing import LiveBlock, pack_blocks
 from byoc.memory.scratchpad._residency_choice import (
     ResidencyChoice,
     count_occupied,
@@ -40,9 +39,9 @@ class ResidencyChain:
         """The last turn of the last residency."""
         return self.stays[-1][2]
 
-    def to_block(self, first: int) -> LiveBlock:
+    def to_block(self, first: int) -> Compound:
         """Return the block of bytes if the unit is resident from that turn on."""
-        return LiveBlock(first, self.last, self.size)
+        return Compound.of_block(self.size, first, self.last)
 
 
 def build_chains(
@@ -96,11 +95,12 @@ def assign_addresses(
     all_units = build_chains(schedule, choice, prefetch)
     staged = count_staging(schedule, choice)
     areas: StagingAreas = (0,) * len(staged)
-    ceilings = [size - bytes_ for bytes_ in staged]
     firsts = _earliest_turns(
         all_units, [int(bytes_) for bytes_ in count_occupied(schedule, choice)], size
     )
-    offsets = [offset for offset in _pack_chains(all_units, firsts, ceilings) if offset is not None]
+    blocks = [unit.to_block(first) for unit, first in zip(all_units, firsts, strict=True)]
+    packed = pack_under(GreedyPacking(blocks), [size - bytes_ for bytes_ in staged])
+    offsets = [offset for offset in packed if offset is not None]
     if len(offsets) < len(all_units):
         firsts = [unit.first for unit in all_units]
         offsets, areas = [known[0][unit.stays] for unit in all_units], known[1]
@@ -116,12 +116,6 @@ def assign_addresses(
 def find_staging_spans(size: int, staged: Sequence[int], areas: StagingAreas) -> list[tuple[int, int]]:
     """Return for each turn the span of its staging, counted from the end of the scratchpad."""
     return [(size - a - bytes_, size - a) for a, bytes_ in zip(areas, staged, strict=True)]
-
-
-def _pack_chains(
-    all_units: Sequence[ResidencyChain], firsts: Sequence[int], ceilings: Sequence[int]
-) -> Sequence[int | None]:
-    return pack_blocks([u.to_block(first) for u, first in zip(all_units, firsts, strict=True)], ceilings)
 
 
 def _earliest_turns(all_units: Sequence[ResidencyChain], used: list[int], size: int) -> list[int]:

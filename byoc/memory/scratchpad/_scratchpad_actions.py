@@ -5,9 +5,8 @@ Each load is as early as its address is free, each store follows the write at on
 
 from collections.abc import Iterator, Sequence
 
-from byoc.memory.arena import Buffer, Compound, CompoundPart, GreedyPacking, search_offsets
+from byoc.memory.arena import Buffer, Compound, GreedyPacking, search_offsets
 from byoc.memory.scratchpad._access_schedule import AccessSchedule
-from byoc.memory.scratchpad._block_packing import LiveBlock, find_peak
 from byoc.memory.scratchpad._residency_choice import ResidencyChoice, count_staging, find_traffic
 from byoc.memory.scratchpad._scratchpad_plan import Action, LoadAction, Residency, RunAction, StoreAction
 
@@ -84,14 +83,15 @@ def assign_homes(
         for buffer in schedule.inputs | schedule.outputs:
             lives.pop(buffer, None)
     rows = _home_chains(schedule, actions, lives)
-    blocks = [LiveBlock(lives[row[0]][0], lives[row[-1]][1], schedule.sizes[row[0]]) for row in rows]
-    compounds = [Compound((CompoundPart(0, b.size, b.first, b.last),)) for b in blocks]
-    offsets = search_offsets(GreedyPacking(compounds), find_peak(blocks))
+    packing = GreedyPacking(
+        [Compound.of_block(schedule.sizes[row[0]], lives[row[0]][0], lives[row[-1]][1]) for row in rows]
+    )
+    offsets = search_offsets(packing, packing.peak)
     found: list[int | None] = [None] * len(schedule.sizes)
     for row, offset in zip(rows, offsets, strict=True):
         for buffer in row:
             found[buffer] = offset
-    return tuple(found), max((o + b.size for o, b in zip(offsets, blocks, strict=True)), default=0)
+    return tuple(found), packing.height(offsets)
 
 
 def _home_live_ranges(schedule: AccessSchedule, actions: Sequence[Action]) -> dict[Buffer, _Life]:

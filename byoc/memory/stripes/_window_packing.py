@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc.memory.arena import DistancePacking
 from byoc.memory.stripes._row_clock import StorageLiveRange
 from byoc.numerics import round_up
 
@@ -84,10 +85,6 @@ def _pair_distances(one: StorageLiveRange, two: StorageLiveRange) -> tuple[int, 
     return int(above), int(below)
 
 
-_Conflicts = list[list[tuple[int, int, int]]]
-"""For each storage those that it meets, by how much they have to be above it, and it above them."""
-
-
 class WindowPacker:
     """Places storages one after another as close to one end as possible, in a few hundred sequences.
 
@@ -104,13 +101,13 @@ class WindowPacker:
         apart = compared.apart
         size = np.array(self.sizes, dtype=np.int64)
         turned = np.where(apart > _FREE, apart.T + size[None, :] - size[:, None], _FREE)
-        self.sides = [_list_conflicts(apart)]
+        self.sides = [self._build_side(apart)]
         self.exact = [life.size for life in lives]
-        self.meetings = sum(map(len, self.sides[0]))
+        self.meetings = sum(map(len, self.sides[0].conflicts))
         self.is_cut_short = not compared.is_exact
         self.is_tried_once = 2 * self.meetings > _MEETINGS
         if not self.is_tried_once:
-            self.sides.append(_list_conflicts(turned))
+            self.sides.append(self._build_side(turned))
 
     def pack(self, floor: int, tries: int) -> WindowPacking:
         """Return the best packing found; the search ends at `floor`, a lower bound on the size."""
@@ -125,7 +122,7 @@ class WindowPacker:
         best, order, meets = WindowPacking((0,) * len(size), sum(size)), orders[0], self.sides[0]
         first = [(side, each) for side in self.sides for each in orders]
         for side, each in first[: max(affordable, 1)]:
-            now = self._place(each, side, best.size)
+            now = _place(side, each, best.size)
             if now is not None:
                 best, order, meets = now, each, side
         chance = random.Random(0)
@@ -133,14 +130,14 @@ class WindowPacker:
             if best.size <= floor:
                 break
             changed = self._change_sequence(order, best, meets, chance)
-            now = self._place(changed, meets, best.size)
+            now = _place(meets, changed, best.size)
             if now is not None:
                 best, order = now, changed
         else:
             self.is_cut_short |= affordable < max(tries, len(first))
         return self._to_lower_end(best, meets)
 
-    def _to_lower_end(self, packing: WindowPacking, meets: _Conflicts) -> WindowPacking:
+    def _to_lower_end(self, packing: WindowPacking, meets: DistancePacking) -> WindowPacking:
         """Return the packing with offsets from the lower end."""
         offsets = packing.offsets
         if meets is not self.sides[0]:
@@ -150,18 +147,14 @@ class WindowPacker:
         return WindowPacking(offsets, max(ends, default=0))
 
     def _change_sequence(
-        self, order: Sequence[int], packing: WindowPacking, meets: _Conflicts, chance: random.Random
+        self, order: Sequence[int], packing: WindowPacking, meets: DistancePacking, chance: random.Random
     ) -> list[int]:
         """Move one of the storages that support the highest one before a conflicting storage."""
         offsets = packing.offsets
         under = chance.choice([n for n in order if offsets[n] + self.sizes[n] == packing.size])
         pile = [under]
         while offsets[under] > 0:
-            held = [
-                n
-                for n, _, above in meets[under]
-                if 0 <= offsets[under] - offsets[n] - above < self.alignment
-            ]
+            held = [n for n, _, above in meets.conflicts[under] if offsets[under] - offsets[n] == above]
             if not held or held[0] in pile:
                 break
             under = chance.choice(held)
@@ -169,44 +162,29 @@ class WindowPacker:
         moved = chance.choice([pile[0], chance.choice(pile)])
         changed = list(order)
         at = changed.index(moved)
-        others = {other for other, _, _ in meets[moved]}
+        others = {other for other, _, _ in meets.conflicts[moved]}
         rivals = [i for i in range(at) if changed[i] in others]
         if rivals:
             changed.insert(chance.choice(rivals), changed.pop(at))
         return changed
 
-    def _place(self, order: Sequence[int], meets: _Conflicts, limit: int) -> WindowPacking | None:
-        """Place the storages in this sequence; None if that takes more than `limit` bytes."""
-        offsets = [-1] * len(self.sizes)
-        top = 0
-        for number in order:
-            offsets[number] = self._lowest(meets[number], offsets)
-            top = max(top, offsets[number] + self.sizes[number])
-            if top > limit:
-                return None
-        return WindowPacking(tuple(max(offset, 0) for offset in offsets), top)
-
-    def _lowest(self, meets: Sequence[tuple[int, int, int]], offsets: Sequence[int]) -> int:
-        """Return the lowest offset that keeps its distance from everything placed."""
-        taken = sorted(
-            (offsets[other] - below, offsets[other] + above)
-            for other, below, above in meets
-            if offsets[other] >= 0
-        )
-        lowest = 0
-        for begin, end in taken:  # it can lie at `begin` or lower, or at `end` or higher
-            if begin >= lowest:
-                break
-            if end > lowest:
-                lowest = round_up(end, self.alignment)
-        return lowest
-
-
-def _list_conflicts(apart: NDArray[np.int64]) -> _Conflicts:
-    return [
-        [
-            (int(other), int(apart[other, number]), int(apart[number, other]))
-            for other in np.flatnonzero(row > _FREE)
+    def _build_side(self, apart: NDArray[np.int64]) -> DistancePacking:
+        """Return the storages with their distances, at offsets that are multiples of the alignment."""
+        conflicts = [
+            [
+                (
+                    int(other),
+                    -int(apart[other, number]),
+                    round_up(int(apart[number, other]), self.alignment),
+                )
+                for other in np.flatnonzero(row > _FREE)
+            ]
+            for number, row in enumerate(apart)
         ]
-        for number, row in enumerate(apart)
-    ]
+        return DistancePacking(self.sizes, conflicts)
+
+
+def _place(meets: DistancePacking, order: Sequence[int], limit: int) -> WindowPacking | None:
+    """Place the storages in this sequence; None if that takes more than `limit` bytes."""
+    offsets, above = meets.place_below(order, False, limit)
+    return WindowPacking(tuple(offsets), meets.height(offsets)) if above is None else None
