@@ -14,7 +14,7 @@ from byoc.codegen import Isolation
 from byoc.costs import Policy
 from byoc.errors import InputError
 from byoc.quantization import NATIVE, Precision
-from byoc.support import Flag, Syntax, declaration_of, declare, declare_field
+from byoc.support import DIMS_FLAG, Flag, Syntax, declaration_of, declare, declare_field
 from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
 from byoc.zoo import Source, name_source
 
@@ -89,15 +89,7 @@ class PlanOptions:
         _record_value,
     )
     dims: Mapping[str, int] | None = declare_field(
-        None,
-        "sizes for symbolic dimensions.",
-        Flag(
-            "Fix a symbolic dimension, such as batch=1.",
-            Syntax.SIZES,
-            names=("--dim",),
-            metavar="NAME=SIZE",
-        ),
-        _record_pairs,
+        None, "sizes for symbolic dimensions.", DIMS_FLAG, _record_pairs
     )
     trips: Mapping[str, float] | None = declare_field(
         None,

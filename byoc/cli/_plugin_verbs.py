@@ -37,21 +37,26 @@ def codegens(
     if name is not None:
         _print_codegen(name, form)
         return
+    rows = _list_plugins(
+        CODEGENS,
+        {"executable": None},
+        lambda called: {"executable": isinstance(find_codegen(called), Executable)},
+    )
+    print_rows(rows, form)
+
+
+def _list_plugins(group: str, empty: TableRow, describe: Callable[[str], TableRow]) -> list[TableRow]:
+    """Return a row for each plug-in of a group; one that cannot be loaded has `empty` values."""
     rows = []
-    for called, point in list_installed(CODEGENS).items():
-        row: TableRow = {
-            "name": called,
-            "from": get_distribution(point),
-            "executable": None,
-            "problem": "",
-        }
+    for name, point in list_installed(group).items():
+        row: TableRow = {"name": name, "from": get_distribution(point), **empty, "problem": ""}
         try:
             with reserve_stdout():
-                row["executable"] = isinstance(find_codegen(called), Executable)
+                row |= describe(name)
         except InputError as error:
-            row["problem"] = str(error)
+            row["problem"] = str(error).splitlines()[0]
         rows.append(row)
-    print_rows(rows, form)
+    return rows
 
 
 def _print_codegen(name: str, form: OutputFormat) -> None:
@@ -89,17 +94,13 @@ def _make_option_row(option: Option) -> TableRow:
 
 def strategies(form: FormatOption = OutputFormat.text) -> None:
     """List the installed placement strategies."""
-    rows = []
-    for name, point in list_installed(STRATEGIES).items():
-        row: TableRow = {"name": name, "from": get_distribution(point), "description": "", "honours": []}
-        row["problem"] = ""
-        try:
-            strategy = load_plugin(STRATEGIES, name)
-            row["description"] = _get_first_sentence(type(strategy))
-            row["honours"] = sorted(getattr(strategy, "honours", ()))
-        except InputError as error:
-            row["problem"] = str(error).splitlines()[0]
-        rows.append(row)
+
+    def describe(name: str) -> TableRow:
+        strategy = load_plugin(STRATEGIES, name)
+        honours = sorted(getattr(strategy, "honours", ()))
+        return {"description": _get_first_sentence(type(strategy)), "honours": honours}
+
+    rows = _list_plugins(STRATEGIES, {"description": "", "honours": []}, describe)
     if form is OutputFormat.text:
         for row in rows:
             del row["honours"]
@@ -124,21 +125,12 @@ def cost_models(form: FormatOption = OutputFormat.text) -> None:
         found = read_cost_file(path)
         return {"kind": getattr(found, "kind", ""), "description": found.description}
 
-    rows = list(make_file_rows(COST_MODELS, describe))
-    for name, point in list_installed(COSTS).items():
-        row: TableRow = {
-            "name": name,
-            "from": get_distribution(point),
-            "kind": "plug-in",
-            "description": "",
-        }
-        try:
-            row["description"] = getattr(load_cost_model(name), "description", "")
-            row["problem"] = ""
-        except InputError as error:
-            row["problem"] = str(error).splitlines()[0]
-        rows.append(row)
-    print_rows(rows, form)
+    plugins = _list_plugins(
+        COSTS,
+        {"kind": "plug-in", "description": ""},
+        lambda name: {"description": getattr(load_cost_model(name), "description", "")},
+    )
+    print_rows([*make_file_rows(COST_MODELS, describe), *plugins], form)
 
 
 def make_file_rows(group: str, describe: Callable[[Path], TableRow]) -> Iterable[TableRow]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from byoc.quantization._calibration_samples import Inputs
 from byoc.quantization._calibrators import CALIBRATORS
 from byoc.quantization._image_inputs import NO_PREPROCESSING, Preprocessing
-from byoc.support import Flag, Syntax, declare, declare_field
+from byoc.support import DIMS_FLAG, Flag, Syntax, declare, declare_field
 
 DEFAULT_METHOD = "minmax"
 
@@ -60,11 +60,7 @@ class CalibrationOptions:
         "graph that are not constant.",
         Flag("Calibrate this one; all unless given.", Syntax.LIST, ("--tensor",), "NAME"),
     )
-    dims: Mapping[str, int] | None = declare_field(
-        None,
-        "sizes for symbolic dimensions.",
-        Flag("Fix a symbolic dimension, such as batch=1.", Syntax.SIZES, ("--dim",), "NAME=SIZE"),
-    )
+    dims: Mapping[str, int] | None = declare_field(None, "sizes for symbolic dimensions.", DIMS_FLAG)
     images: Preprocessing = declare_field(
         NO_PREPROCESSING, "normalization of pixels, if the data is images."
     )

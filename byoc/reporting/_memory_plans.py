@@ -25,7 +25,7 @@ from byoc.memory.report import (
 )
 from byoc.model import Model, list_symbolic_dims, prepare_model, read_model_file, unshare_dequantize
 from byoc.reporting._quantities import format_quantity
-from byoc.support import Flag, Syntax, declare_field, take_keywords, write_text
+from byoc.support import DIMS_FLAG, Flag, Syntax, declare_field, take_keywords, write_text
 from byoc.zoo import Source, load_model
 
 
@@ -93,11 +93,7 @@ class MemoryPlanOptions:
     striped: bool = declare_field(
         True, "plan striped execution, too.", Flag("Plan striped execution, too.", Syntax.ON_OFF)
     )
-    dims: Mapping[str, int] | None = declare_field(
-        None,
-        "sizes for symbolic dimensions.",
-        Flag("Fix a symbolic dimension, such as batch=1.", Syntax.SIZES, ("--dim",), "NAME=SIZE"),
-    )
+    dims: Mapping[str, int] | None = declare_field(None, "sizes for symbolic dimensions.", DIMS_FLAG)
     picture: str | Path | None = declare_field(
         None,
         "path of an SVG file for a picture of that plan; of a bundle one file for each part, named "

@@ -1,6 +1,7 @@
 """Helpers that know nothing of models: progress, and fields that the command line sets."""
 
 from byoc.support._declaration import (
+    DIMS_FLAG,
     Flag,
     Syntax,
     declaration_of,

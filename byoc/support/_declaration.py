@@ -94,6 +94,9 @@ def declare_field(
     return field(default=default, metadata=declare(help, flag, record, record_none=record_none))
 
 
+DIMS_FLAG = Flag("Fix a symbolic dimension, such as batch=1.", Syntax.SIZES, ("--dim",), "NAME=SIZE")
+
+
 def declaration_of(declared: "Field[Any]") -> Declaration | None:
     """Return the declaration of a field, None for a field without one."""
     found: Declaration | None = declared.metadata.get(_KEY)
