@@ -1,6 +1,7 @@
 """The wheel holds all it needs: the README's first command, run from an empty directory."""
 
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,20 @@ def test_a_users_own_folders_do_not_shadow_ours(environment: Path, tmp_path: Pat
     assert "reference" in done.stdout
 
 
-def test_types_are_there_for_users(environment: Path, tmp_path: Path) -> None:
-    python = environment / "python"
-    where = run(f"{python} -c 'import byoc; print(byoc.__file__)'", environment, tmp_path)
+def test_isolated_python_imports_it_with_its_types(environment: Path, tmp_path: Path) -> None:
+    imports = "import byoc.codegens.dla, byoc.annotations, byoc.cost_models; print(byoc.__file__)"
+    where = run(f"{environment / 'python'} -I -c '{imports}'", environment, tmp_path)
 
+    assert where.returncode == 0, where.stderr
     assert Path(where.stdout.strip()).with_name("py.typed").is_file()
+    assert environment.parent in Path(where.stdout.strip()).parents
+
+
+def test_the_wheel_holds_the_package_alone(environment: Path) -> None:
+    (wheel,) = environment.parents[1].glob("*.whl")
+    names = [Path(name) for name in zipfile.ZipFile(wheel).namelist()]
+
+    assert {name.parts[0].partition("-")[0] for name in names} == {"byoc", "onnx_byoc"}
+    code = [name for name in names if name.suffix == ".py"]  # the scaffold's templates are .py.tmpl
+    assert not [name for name in code if {"tests", "checkers", "benchmarks", "tools"} & {*name.parts}]
+    assert not [name for name in code if name.name.startswith(("test_", "conftest"))]
