@@ -102,22 +102,3 @@ YES = Verdict()
 def refuse(*reasons: str) -> Verdict:
     """Make a refusal with the given reasons."""
     return Verdict(reasons)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The annotation of a node.
-
-    `verdict` is yes if a rule accepts it; `rule` is the location of that rule (`ops[3]`, or `dla.yaml:
-    ops[3]` if inherited), else empty. If `standalone` is False the node is supported only inside a
-    composite; if `must` is True it has to run on the accelerator. `plain` and `quantized` tell whether a
-    rule accepts the node as it is, or between DequantizeLinear and QuantizeLinear; they are valid only
-    if the verdict is yes.
-    """
-
-    verdict: Verdict
-    rule: str = ""
-    standalone: bool = True
-    is_required: bool = False
-    accepts_plain: bool = True
-    accepts_quantized: bool = False

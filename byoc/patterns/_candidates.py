@@ -2,7 +2,6 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 
-from byoc.errors import Mark
 from byoc.model import GraphIndex, is_qdq_node
 from byoc.patterns._matcher import Match, find_matches_at
 from byoc.patterns._node_table import NodeTable
@@ -10,6 +9,7 @@ from byoc.patterns._pattern import Pattern, PatternForm
 from byoc.patterns._pattern_search import MOST_ATTEMPTS, AttemptBudget, PatternSearch
 from byoc.patterns._pattern_syntax import ANY_OPERATOR
 from byoc.patterns._qdq_groups import check_unaccepted_nodes
+from byoc.patterns._unit import Mark
 
 # The attempts for one pattern in one graph grow linearly with the graph, so that the time does, too.
 _ATTEMPTS_PER_NODE = 20

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from byoc.errors import YES, Mark, Verdict, refuse
+from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, get_node_name
 from byoc.numerics import sort_topologically
 from byoc.patterns._candidates import find_candidates
@@ -23,7 +23,7 @@ from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._matcher import Match
 from byoc.patterns._pattern import Pattern
 from byoc.patterns._qdq_groups import form_qdq_groups
-from byoc.patterns._unit import NodeGroup, Unit
+from byoc.patterns._unit import Mark, NodeGroup, Unit
 
 __all__ = ["Unit", "find_composites", "group_matches", "group_units"]
 

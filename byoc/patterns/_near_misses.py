@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from byoc.errors import Mark
 from byoc.model import GraphIndex
 from byoc.patterns._candidates import free_nodes
 from byoc.patterns._grouper import find_composites
@@ -14,7 +13,7 @@ from byoc.patterns._pattern import Pattern, PatternForm, lines_needed
 from byoc.patterns._pattern_search import AttemptBudget, Binding, PatternSearch
 from byoc.patterns._pattern_syntax import PatternLine
 from byoc.patterns._qdq_groups import check_unaccepted_nodes
-from byoc.patterns._unit import describe_rejection
+from byoc.patterns._unit import Mark, describe_rejection
 
 _MOST_AROUND = 2_000
 _MOST_ATTEMPTS = 200_000  # in one call, for all patterns: a few seconds

@@ -7,7 +7,7 @@ paper.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from byoc.errors import YES, Mark, Verdict, refuse
+from byoc.errors import YES, Verdict, refuse
 from byoc.model import (
     GraphIndex,
     describe_node,
@@ -17,7 +17,7 @@ from byoc.model import (
     may_be_float,
 )
 from byoc.patterns._contraction_order import ContractionOrder
-from byoc.patterns._unit import Unit, describe_rejection
+from byoc.patterns._unit import Mark, Unit, describe_rejection
 
 
 def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> list[Unit]:

@@ -1,11 +1,11 @@
-"""Units: the smallest things that the placement assigns to a device."""
+"""Units: the smallest things that the placement assigns to a device; the annotations of nodes."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from onnx import NodeProto
 
-from byoc.errors import Mark, Verdict
+from byoc.errors import Verdict
 from byoc.model import describe_node
 from byoc.patterns._matcher import Match
 
@@ -19,6 +19,25 @@ class NodeGroup(Protocol):
     def nodes(self) -> tuple[int, ...]:
         """The numbers of the nodes, ascending."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The annotation of a node.
+
+    `verdict` is yes if a rule accepts it; `rule` is the location of that rule (`ops[3]`, or `dla.yaml:
+    ops[3]` if inherited), else empty. If `standalone` is False the node is supported only inside a
+    composite; if `is_required` is True it has to run on the accelerator. `accepts_plain` and
+    `accepts_quantized` tell whether a rule accepts the node as it is, or between DequantizeLinear and
+    QuantizeLinear; they are valid only if the verdict is yes.
+    """
+
+    verdict: Verdict
+    rule: str = ""
+    standalone: bool = True
+    is_required: bool = False
+    accepts_plain: bool = True
+    accepts_quantized: bool = False
 
 
 @dataclass(frozen=True)

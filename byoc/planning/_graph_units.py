@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from byoc.costs import AlternativeComposite, can_partition_bodies
-from byoc.errors import Mark
 from byoc.model import GraphIndex
-from byoc.patterns import JointUnit, Unit, group_units, group_with_alternatives, join_units
+from byoc.patterns import JointUnit, Mark, Unit, group_units, group_with_alternatives, join_units
 from byoc.rules import Target, annotate_graph
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from onnx import NodeProto
 
-from byoc.errors import YES, Mark, refuse
+from byoc.errors import YES, refuse
 from byoc.model import (
     GraphIndex,
     describe_node,
@@ -15,7 +15,7 @@ from byoc.model import (
     is_quantize,
     may_be_float,
 )
-from byoc.patterns import Unit, group_units
+from byoc.patterns import Mark, Unit, group_units
 from byoc.quantization._ranges import DTYPES
 from byoc.rules import (
     ANY_OPERATOR,

@@ -10,7 +10,7 @@ from pathlib import Path
 from onnx import NodeProto
 
 from byoc.costs import Sizes, count_work
-from byoc.errors import InputError, Mark, suggest_nearest
+from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     GraphIndex,
     Model,
@@ -21,7 +21,7 @@ from byoc.model import (
     unshare_dequantize,
     walk_graph_paths,
 )
-from byoc.patterns import NearMiss, Unit, find_near_misses, group_units
+from byoc.patterns import Mark, NearMiss, Unit, find_near_misses, group_units
 from byoc.rules import Annotator, Attempt, Objection, Target, get_operator_name, load_rules
 from byoc.zoo import Source, load_model
 

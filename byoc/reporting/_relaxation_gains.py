@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from byoc.errors import Mark
-from byoc.patterns import Match, filter_allowed, find_matches, free_nodes, group_matches
+from byoc.patterns import Mark, Match, filter_allowed, find_matches, free_nodes, group_matches
 from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
 from byoc.rules import ANY_DTYPE, ANY_OPERATOR, Annotator, OpRule, Target, get_operator_name
 

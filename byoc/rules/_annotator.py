@@ -12,9 +12,10 @@ from typing import Any
 
 from onnx import NodeProto
 
-from byoc.errors import YES, Mark, refuse
+from byoc.errors import YES, refuse
 from byoc.expressions import compile_expression
 from byoc.model import GraphIndex, is_onnx, list_node_captures, list_onnx_domains
+from byoc.patterns import Mark
 from byoc.rules._host_nodes import check_batch, find_host_nodes
 from byoc.rules._node_view import RuleView, TensorUse
 from byoc.rules._objections import (

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from onnx import ModelProto
 
 from byoc.bundle import Bundle, RegionCompiler
-from byoc.errors import Mark
 from byoc.model import GraphIndex, Model
 from byoc.options import Options
+from byoc.patterns import Mark
 from byoc.planning import GraphPlan, GraphUnits, LoweredPrecision, Plan, PlanSettings
 from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
 from byoc.verification import Verification

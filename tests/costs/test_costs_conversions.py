@@ -28,9 +28,9 @@ from byoc.costs._build_problem import CostSettings, build_problem
 from byoc.costs._cost_file import Energy
 from byoc.costs._cost_model import Unknown, includes_conversions
 from byoc.costs._graph_cost import price_nodes
-from byoc.errors import YES, Mark, refuse
+from byoc.errors import YES, refuse
 from byoc.model import QUANTIZE, GraphIndex, mark_inserted, parse_layout, prepare_model
-from byoc.patterns import group_units, join_units
+from byoc.patterns import Mark, group_units, join_units
 from byoc.placement import count_transferred_bytes, evaluate
 from byoc.placement.strategies._exhaustive import Exhaustive
 

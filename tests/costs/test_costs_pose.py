@@ -7,8 +7,8 @@ from support import prepared
 
 from byoc.costs import GraphProblem, HostLink, PlacementDevice, Roofline
 from byoc.costs._build_problem import CostSettings, build_problem
-from byoc.errors import YES, Mark, refuse
-from byoc.patterns import group_units, join_units, parse_pattern
+from byoc.errors import YES, refuse
+from byoc.patterns import Mark, group_units, join_units, parse_pattern
 
 HOST = Roofline(kind="roofline", name="host", peak={"default": 10.0}, bandwidth=100.0, overhead=1.0)
 DEVICE = Roofline(

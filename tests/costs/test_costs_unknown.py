@@ -23,8 +23,8 @@ from byoc.costs._cost_model import FREE, Unknown
 from byoc.costs._graph_cost import price_nodes
 from byoc.costs._price_query import device_prices, host_prices, price_task
 from byoc.costs._work import Work
-from byoc.errors import YES, InputError, Mark, refuse
-from byoc.patterns import Unit, group_units, join_units, parse_pattern
+from byoc.errors import YES, InputError, refuse
+from byoc.patterns import Mark, Unit, group_units, join_units, parse_pattern
 
 TEXT = """
 g (float[4] x) => (float[4] y) {

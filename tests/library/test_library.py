@@ -18,9 +18,9 @@ from occurrences import EVIDENCE, FRAGMENTS, RUN, TOGETHER, ZOO
 from support import prepared
 
 from byoc import zoo
-from byoc.errors import YES, Mark
+from byoc.errors import YES
 from byoc.model import GraphIndex, Model, prepare_model, unshare_dequantize
-from byoc.patterns import Match
+from byoc.patterns import Mark, Match
 from byoc.patterns._grouper import find_composites
 from byoc.pipeline import Result, partition
 from byoc.rules import Target, load_rules, read_library

@@ -3,8 +3,8 @@
 import pytest
 from support import prepared
 
-from byoc.errors import YES, Mark, refuse
-from byoc.patterns import NearMiss, Pattern, find_near_misses, parse_pattern
+from byoc.errors import YES, refuse
+from byoc.patterns import Mark, NearMiss, Pattern, find_near_misses, parse_pattern
 
 ONES = ",".join("1" * 16)
 HEAD = f"""g (float[1,4,2,2] x, float[1,4,2,2] z) => (float[1,4,2,2] out)

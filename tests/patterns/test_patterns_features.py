@@ -13,9 +13,9 @@ from cutting import planned
 from strategies import Random
 from support import parse as onnx_text
 
-from byoc.errors import YES, Mark
+from byoc.errors import YES
 from byoc.model import prepare_model
-from byoc.patterns import group_units, parse_pattern
+from byoc.patterns import Mark, group_units, parse_pattern
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from onnx import helper
 from support import prepared
 
-from byoc.errors import YES, Mark, refuse
+from byoc.errors import YES, refuse
 from byoc.model import GraphIndex, get_stated_types
-from byoc.patterns import Pattern, Unit, group_units, parse_pattern
+from byoc.patterns import Mark, Pattern, Unit, group_units, parse_pattern
 
 CONV_RELU = parse_pattern("conv_relu", "c = Conv(x, w, b?)\ny = Relu(c)")
 CONV_ADD_RELU = parse_pattern("conv_add_relu", "c = Conv(x, w, b?)\na = Add(c, z)\ny = Relu(a)")

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import prepared
 
-from byoc.errors import YES, Mark, refuse
+from byoc.errors import YES, refuse
 from byoc.model import GraphIndex
-from byoc.patterns import JointUnit, Unit, join_units
+from byoc.patterns import JointUnit, Mark, Unit, join_units
 
 TAKEN = Mark(YES, "ops[0]")
 # What `first` has as {a, d} and `second` as {b, c} would be a circle: a -> b, c -> d.

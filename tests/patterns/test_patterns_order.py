@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, helper
 
-from byoc.errors import YES, Mark
+from byoc.errors import YES
 from byoc.model import GraphIndex
-from byoc.patterns import group_units, parse_pattern
+from byoc.patterns import Mark, group_units, parse_pattern
 from byoc.patterns._contraction_order import ContractionOrder
 
 

@@ -13,9 +13,9 @@ from onnx import NodeProto, helper
 from strategies import Random
 from support import prepared
 
-from byoc.errors import YES, Mark, refuse
+from byoc.errors import YES, refuse
 from byoc.model import GraphIndex, prepare_model
-from byoc.patterns import Pattern, PatternForm, PatternLine, group_units, parse_pattern
+from byoc.patterns import Mark, Pattern, PatternForm, PatternLine, group_units, parse_pattern
 from byoc.patterns._candidates import find_candidates
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target

@@ -14,9 +14,9 @@ from byoc.costs import (
     load_device_costs,
     load_host_costs,
 )
-from byoc.errors import YES, Mark, refuse
+from byoc.errors import YES, refuse
 from byoc.model import GraphIndex, Model, prepare_model, unshare_dequantize
-from byoc.patterns import Pattern, Unit, group_units, join_units, parse_pattern
+from byoc.patterns import Mark, Pattern, Unit, group_units, join_units, parse_pattern
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 from support import prepared
 
-from byoc.errors import YES, Mark, refuse
+from byoc.errors import YES, refuse
 from byoc.model import Model, unshare_dequantize
-from byoc.patterns import Pattern, Unit, find_near_misses, group_units, parse_pattern
+from byoc.patterns import Mark, Pattern, Unit, find_near_misses, group_units, parse_pattern
 from byoc.rules import read_library
 
 QDQ_CONV = parse_pattern("qdq_conv", read_library().get("qdq_conv").pattern)

@@ -7,9 +7,9 @@ from time import process_time
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
-from byoc.errors import YES, Mark
+from byoc.errors import YES
 from byoc.model import Model, prepare_model
-from byoc.patterns import Pattern, find_near_misses, parse_pattern
+from byoc.patterns import Mark, Pattern, find_near_misses, parse_pattern
 from byoc.reporting import explain_model, make_explanation_document
 from byoc.rules import load_rules, read_library
 from byoc.zoo import load_model

@@ -7,8 +7,8 @@ import yaml
 from onnx import helper
 from support import parse
 
-from byoc.errors import Mark
 from byoc.model import prepare_model
+from byoc.patterns import Mark
 from byoc.rules import Target, annotate_graph
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import RuleFile

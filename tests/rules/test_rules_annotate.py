@@ -8,8 +8,8 @@ from onnx import helper
 from ruling import marks, rules, verdict
 from support import parse, prepared
 
-from byoc.errors import Mark
 from byoc.model import GraphIndex, get_stated_types, prepare_model
+from byoc.patterns import Mark
 from byoc.rules import annotate_graph
 
 CONV = """

@@ -4,9 +4,9 @@ import pytest
 from ruling import target
 from support import parse
 
-from byoc.errors import YES, Mark
+from byoc.errors import YES
 from byoc.model import prepare_model
-from byoc.patterns import group_units
+from byoc.patterns import Mark, group_units
 from byoc.rules import annotate_graph
 
 QDQ = """

@@ -4,8 +4,8 @@ import pytest
 from ruling import target
 from support import parse
 
-from byoc.errors import Mark
 from byoc.model import prepare_model
+from byoc.patterns import Mark
 from byoc.rules import Annotator, annotate_graph
 
 QDQ = """

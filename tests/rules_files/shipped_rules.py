@@ -11,8 +11,8 @@ import onnx
 from onnx import helper, numpy_helper
 from support import parse
 
-from byoc.errors import Mark
 from byoc.model import Model, prepare_model
+from byoc.patterns import Mark
 from byoc.rules import Target, annotate_graph, load_rules
 from byoc.zoo import load_model
 
