@@ -78,7 +78,7 @@ class Session:
         return {name: self._copy_constant(name, found[name]) for name in self.outputs}
 
     def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the values of tensors by name, in the order of the names; by default of `borders`.
+        """Return the values of tensors by name, in the order of `names`, by default `boundary_tensors`.
 
         Only inputs, outputs and tensors between two stages of the main graph are available. Raises
         InputError for any other, and as a call does.

@@ -225,7 +225,7 @@ class Convert:
 
     def run(self, state: State) -> State:
         """Fill in `plan`; the outlined model is edited in place."""
-        report_step("bound")
+        report_step("convert")
         with _naming(state.model):
             converted = convert_boundaries(state.root, state.outlined, state.model.folder)
         plan = Plan(

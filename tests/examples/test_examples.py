@@ -19,7 +19,7 @@ def run_script(name: str, *arguments: str | Path) -> None:
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
-@pytest.mark.parametrize("name", ["acme", "strategy", "cost_model"])
+@pytest.mark.parametrize("name", ["strategy", "cost_model"])
 def test_a_package_passes_its_own_tests(name: str, tmp_path: Path) -> None:
     install(EXAMPLES / name, tmp_path)
     paths = [EXAMPLES / name, tmp_path, EXAMPLES.parent]
