@@ -2,7 +2,7 @@
 
 from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine
 from byoc.model._constants import find_constant_value, fold_constants, get_constant_value
-from byoc.model._graph_index import GraphIndex, get_stated_types, read_tensor_types
+from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex, get_stated_types, read_tensor_types
 from byoc.model._graph_parts import (
     BoundaryNames,
     extract_call,
@@ -41,10 +41,12 @@ from byoc.model._node_attributes import (
     DTYPES_BY_SCHEMA_TYPE,
     get_allowed_dtypes,
     get_effective_attributes,
+    get_operator_name,
     get_schema,
     get_stated_attributes,
     infer_body_input_types,
     list_onnx_domains,
+    map_schemas,
 )
 from byoc.model._node_facts import (
     QUANTIZED_FACTS,

@@ -19,16 +19,13 @@ from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads,
 
 T = TypeVar("T")
 
-# Their outputs differ from run to run, so they are never constant, even without inputs.
-_RANDOM_OPERATORS = {
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Bernoulli",
-    "Multinomial",
-    "Dropout",  # in training mode, which is an input
-}
+RANDOM_OPERATORS = frozenset(
+    [
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("Bernoulli", "Multinomial", "Dropout"),  # Dropout in training mode, which is an input
+    ]
+)
+"""Operators whose outputs differ from run to run: they are never constant, even without inputs."""
 
 # From this IR version on, an initializer that is also a graph input is the default of that input.
 MIN_IR_OF_DEFAULTS = 4
@@ -235,7 +232,7 @@ class GraphIndex:
         found: set[int] = set()
         constant = set(self.stored_tensors)
         for i, node in enumerate(self.nodes):
-            if not is_onnx(node) or node.op_type in _RANDOM_OPERATORS:
+            if not is_onnx(node) or node.op_type in RANDOM_OPERATORS:
                 continue
             if next(walk_bodies(node), None) or not constant.issuperset(self.reads[i]):
                 continue

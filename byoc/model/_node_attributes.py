@@ -1,6 +1,6 @@
 """Attributes of nodes with their defaults, and the schemas of operators that have bodies."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -10,6 +10,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
 from byoc.model._tensor_data import DTYPE_NUMBERS, TensorType, clear_shape
+from byoc.model._walk import is_onnx
 
 # Schemas spell two dtypes as C does.
 _C_NAMES = {"float32": "float", "float64": "double"}
@@ -35,6 +36,21 @@ def get_schema(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | No
 def list_onnx_domains() -> frozenset[str]:
     """Return the domains whose operators ONNX defines; its main domain is the empty text."""
     return frozenset(schema.domain for schema in onnx.defs.get_all_schemas_with_history())
+
+
+@cache
+def map_schemas() -> Mapping[str, Sequence[onnx.defs.OpSchema]]:
+    """Return the schemas of all versions of ONNX's operators, by name as `get_operator_name` has it."""
+    found: dict[str, list[onnx.defs.OpSchema]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        name = schema.name if not schema.domain else f"{schema.domain}.{schema.name}"
+        found.setdefault(name, []).append(schema)
+    return found
+
+
+def get_operator_name(node: NodeProto) -> str:
+    """Return a node's operator as rule files and patterns spell it: `Conv`, `com.microsoft.Gelu`."""
+    return node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
 
 
 def get_allowed_dtypes(schema: onnx.defs.OpSchema, type_str: str) -> frozenset[str]:

@@ -9,8 +9,8 @@ from byoc.model import (
     GraphIndex,
     describe_node,
     get_effective_attributes,
+    get_operator_name,
     get_stated_attributes,
-    is_onnx,
 )
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._pattern_syntax import ANY_OPERATOR
@@ -35,7 +35,7 @@ class NodeTable:
     def from_index(cls, index: GraphIndex) -> "NodeTable":
         """Read the nodes of a graph, without the empty names at the end of their inputs and outputs."""
         nodes = index.nodes
-        ops = [node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}" for node in nodes]
+        ops = list(map(get_operator_name, nodes))
         inputs = [strip_trailing_empty(node.input) for node in nodes]
         outputs = [strip_trailing_empty(node.output) for node in nodes]
         maker = {name: op for op, names in zip(ops, outputs, strict=True) for name in names if name}

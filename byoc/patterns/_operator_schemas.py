@@ -1,10 +1,11 @@
 """Properties of the operators that patterns name, over all their ONNX versions."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
 import onnx
+
+from byoc.model import map_schemas
 
 # Operators whose operands may be exchanged (ONNX's operator documentation).
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max", "Min"})
@@ -18,23 +19,9 @@ OPERATORS_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 @cache
-def _schemas() -> Mapping[str, Sequence[onnx.defs.OpSchema]]:
-    found: dict[str, list[onnx.defs.OpSchema]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        name = schema.name if not schema.domain else f"{schema.domain}.{schema.name}"
-        found.setdefault(name, []).append(schema)
-    return found
-
-
-def operator_names() -> Collection[str]:
-    """Return the names of all operators; those of other domains as `ai.onnx.ml.Scaler`."""
-    return _schemas()
-
-
-@cache
 def operand_counts(op: str) -> tuple[int, int] | None:
     """Return the least and the most inputs of an operator, None for an unknown operator."""
-    schemas = _schemas().get(op)
+    schemas = map_schemas().get(op)
     if not schemas:
         return None
     return min(s.min_input for s in schemas), max(s.max_input for s in schemas)
@@ -43,14 +30,14 @@ def operand_counts(op: str) -> tuple[int, int] | None:
 @cache
 def output_count(op: str) -> int | None:
     """Return the most outputs of an operator, None for an unknown operator."""
-    schemas = _schemas().get(op)
+    schemas = map_schemas().get(op)
     return max(s.max_output for s in schemas) if schemas else None
 
 
 @cache
 def attribute_names(op: str) -> frozenset[str] | None:
     """Return the names of the attributes of an operator, None for an unknown operator."""
-    schemas = _schemas().get(op)
+    schemas = map_schemas().get(op)
     return frozenset(name for s in schemas for name in s.attributes) if schemas else None
 
 
@@ -58,7 +45,7 @@ def attribute_names(op: str) -> frozenset[str] | None:
 def has_variadic_output(op: str) -> bool:
     """Return whether the number of outputs changes the meaning of an operator, as for Split."""
     many = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return any(s.outputs and s.outputs[-1].option == many for s in _schemas().get(op, ()))
+    return any(s.outputs and s.outputs[-1].option == many for s in map_schemas().get(op, ()))
 
 
 def counts_trailing_inputs(schema: onnx.defs.OpSchema | None) -> bool:
@@ -79,12 +66,7 @@ def function_label(op: str) -> str:
     ONNX operators are in lower case. For other domains a dot becomes `__`, and other characters that are
     neither letters nor digits become `_0..._` with their code.
     """
-    if op in operator_names() and "." not in op:
+    if op in map_schemas() and "." not in op:
         return op.lower()
     dotted = op if "." in op else f".{op}"
     return _ODD.sub(lambda found: f"_0{ord(found[0]):x}_", dotted).replace(".", "__")
-
-
-def is_random(op: str) -> bool:
-    """Return whether the result of an operator is not constant even if its inputs are."""
-    return op in {"Bernoulli", "Multinomial", "Dropout"} or op.startswith("Random")

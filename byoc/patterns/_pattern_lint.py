@@ -5,6 +5,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 
 from byoc.errors import suggest_nearest
+from byoc.model import RANDOM_OPERATORS, map_schemas
 from byoc.patterns import _operator_schemas as known
 from byoc.patterns._pattern_syntax import ANY_OPERATOR, PatternLine
 
@@ -136,9 +137,9 @@ def _operator_name_problems(node: PatternLine) -> Iterator[str]:
         if op in node.ops[:position]:
             yield f"'{op}' is there twice"
         elif (
-            op not in known.operator_names() and op != ANY_OPERATOR and "." not in op
+            op not in map_schemas() and op != ANY_OPERATOR and "." not in op
         ):  # other domains are taken on trust
-            standard = [name for name in known.operator_names() if "." not in name]
+            standard = [name for name in map_schemas() if "." not in name]
             yield f"ONNX has no operator '{op}'{suggest_nearest(op, standard)}"
         elif op in known.OPERATORS_WITH_BODIES:
             yield f"{op} has bodies, and no pattern matches a node that has some"
@@ -187,7 +188,7 @@ def _attribute_problems(node: PatternLine) -> Iterator[str]:
 
 
 def _constant_line_problems(node: PatternLine) -> Iterator[str]:
-    if not node.operands or node.allows_more or any(map(known.is_random, node.ops)):
+    if not node.operands or node.allows_more or not RANDOM_OPERATORS.isdisjoint(node.ops):
         return
     if all(operand.constant and not operand.optional for operand in node.operands):
         yield "all operands are constants, and what is known before the model runs is never matched"

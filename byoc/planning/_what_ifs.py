@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from byoc.errors import ByocError
-from byoc.model import is_inserted
+from byoc.model import get_operator_name, is_inserted
 from byoc.placement import Problem, Strategy, solve_problem
 from byoc.placement.strategies import LaunchAware
 from byoc.planning._graph_placement import name_units
 from byoc.planning._plan_data import GraphPlan, WhatIf
-from byoc.rules import get_operator_name
 
 _MOST_TRIED = 24
 _MOST_UNITS = 2_000

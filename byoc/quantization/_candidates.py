@@ -10,6 +10,7 @@ from byoc.model import (
     GraphIndex,
     describe_node,
     get_node_name,
+    get_operator_name,
     is_dequantize,
     is_qdq_node,
     is_quantize,
@@ -24,7 +25,6 @@ from byoc.rules import (
     QuantizedRule,
     QuantizedTensors,
     Target,
-    get_operator_name,
     make_signature,
 )
 

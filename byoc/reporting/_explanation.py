@@ -16,13 +16,14 @@ from byoc.model import (
     Model,
     describe_node,
     get_node_name,
+    get_operator_name,
     is_dequantize,
     is_qdq_node,
     unshare_dequantize,
     walk_graph_paths,
 )
 from byoc.patterns import Mark, NearMiss, Unit, find_near_misses, group_units
-from byoc.rules import Annotator, Attempt, Objection, Target, get_operator_name, load_rules
+from byoc.rules import Annotator, Attempt, Objection, Target, load_rules
 from byoc.zoo import Source, load_model
 
 

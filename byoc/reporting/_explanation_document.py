@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from byoc.model import GraphIndex, get_node_name
+from byoc.model import GraphIndex, get_node_name, get_operator_name
 from byoc.patterns import NearMiss, find_near_misses
 from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
 from byoc.reporting._relaxation_gains import compute_gains
-from byoc.rules import Attempt, Objection, get_operator_name
+from byoc.rules import Attempt, Objection
 
 _EXAMPLES = 3
 

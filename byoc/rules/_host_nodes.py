@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from byoc.expressions import matches
-from byoc.model import GraphIndex, describe_node
+from byoc.model import GraphIndex, describe_node, get_operator_name
 from byoc.rules._objections import Objection, ObjectionKind, make_unknown
-from byoc.rules._operator_schemas import get_operator_name
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import Host, Nodes
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from byoc.model import DTYPE_NUMBERS
+from byoc.model import DTYPE_NUMBERS, map_schemas
 from byoc.rules._composite_library import read_library
-from byoc.rules._operator_schemas import list_operators
 from byoc.rules._rule_schema import RuleFile
 from byoc.rules._schema_values import ANY_DTYPE, ANY_OPERATOR
 
@@ -36,7 +35,7 @@ def make_json_schema() -> dict[str, Any]:
     dims["additionalProperties"] = False
     parts["operators"] = {
         "anyOf": [
-            {"enum": [ANY_OPERATOR, *list_operators()]},
+            {"enum": [ANY_OPERATOR, *sorted(map_schemas())]},
             {"type": "string", "pattern": _FOREIGN_OPERATOR},
         ]
     }

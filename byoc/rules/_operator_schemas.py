@@ -4,11 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-import onnx
-from onnx import NodeProto
 from onnx.defs import OpSchema
 
-from byoc.model import DTYPES_BY_SCHEMA_TYPE, get_allowed_dtypes, is_onnx
+from byoc.model import DTYPES_BY_SCHEMA_TYPE, get_allowed_dtypes, map_schemas
 
 _VARIADIC = OpSchema.FormalParameterOption.Variadic
 
@@ -45,11 +43,6 @@ class OperatorSignature:
         return bool(possible) and (is_result or not possible.isdisjoint(dtypes))
 
 
-def get_operator_name(node: NodeProto) -> str:
-    """Return a node's operator as rule files spell it: `Conv`, `com.microsoft.Gelu`."""
-    return node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
-
-
 @cache
 def make_signature(schema: OpSchema) -> OperatorSignature:
     """Return the formal parameters of a schema."""
@@ -83,7 +76,7 @@ class OnnxOperator:
 @cache
 def find_operator(name: str) -> OnnxOperator | None:
     """Return an operator of ONNX by its name in rule files, None if there is none."""
-    schemas = _map_schemas().get(name)
+    schemas = map_schemas().get(name)
     if schemas is None:
         return None
     attributes: dict[str, set[str]] = {}
@@ -109,19 +102,3 @@ def find_operator(name: str) -> OnnxOperator | None:
             if formal.option == _VARIADIC
         ),
     )
-
-
-@cache
-def list_operators() -> tuple[str, ...]:
-    """Return the names of all operators of ONNX as rule files spell them, sorted."""
-    return tuple(sorted(_map_schemas()))
-
-
-@cache
-def _map_schemas() -> Mapping[str, Sequence[OpSchema]]:
-    """Return the schemas of all versions of all operators, by name in rule files."""
-    found: dict[str, list[OpSchema]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        name = schema.name if not schema.domain else f"{schema.domain}.{schema.name}"
-        found.setdefault(name, []).append(schema)
-    return found

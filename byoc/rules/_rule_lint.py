@@ -7,11 +7,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from byoc.errors import suggest_nearest
 from byoc.expressions import compile_regex
-from byoc.model import DTYPES, IMAGE, WEIGHT, list_onnx_domains, parse_layout
+from byoc.model import DTYPES, IMAGE, WEIGHT, list_onnx_domains, map_schemas, parse_layout
 from byoc.rules._composite_lint import lint_composites
 from byoc.rules._inheritance import lint_drop
 from byoc.rules._operator_lint import lint_operator_rule
-from byoc.rules._operator_schemas import find_operator, list_operators
+from byoc.rules._operator_schemas import find_operator
 from byoc.rules._rule_schema import (
     CompositeRule,
     Drop,
@@ -209,7 +209,7 @@ def lint_dtypes(place: str, names: tuple[str, ...]) -> Iterator[str]:
 def _lint_operator(op: str) -> Iterator[str]:
     """Yield a sentence for an unknown operator of ONNX's own domains; others are accepted."""
     if op != ANY_OPERATOR and find_operator(op) is None and op.rpartition(".")[0] in list_onnx_domains():
-        yield f"ONNX has no operator '{format_short(op)}'{suggest_nearest(op, list_operators())}"
+        yield f"ONNX has no operator '{format_short(op)}'{suggest_nearest(op, map_schemas())}"
 
 
 def _lint_layout(value: object) -> Iterator[str]:
