@@ -1,6 +1,6 @@
 """Whatever the placement, the partitioned model is valid ONNX and computes what the original did."""
 
-from pathlib import Path
+from functools import cache
 
 import onnx
 import pytest
@@ -36,6 +36,7 @@ _OPS = (
 )
 
 
+@cache
 def permissive(regions: str) -> Target:
     """Return dla's composites with rules that take every operator of the random graphs."""
     dla = load_rules(str(VANILLA))
@@ -53,6 +54,14 @@ def planned(seed: int, size: int, regions: str) -> tuple[Model, Plan]:
     strategy = Random(seed)
     plan = cut_up(model, permissive(regions), strategy, asked={"model": "random"})
     return model, plan
+
+
+def assert_every_node_is_placed_once(plan: Plan) -> None:
+    for graph in plan.root.walk():
+        placed = [node for region in graph.regions for node in region.nodes]
+        placed += [node for unit, _ in graph.host_units for node in unit.nodes]
+        placed += sorted(graph.index.constant_nodes)
+        assert sorted(placed) == list(range(len(graph.index.nodes)))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -74,6 +83,7 @@ def test_partitioned_model_is_valid_and_equal(seed: int, size: int, regions: str
     assert list(actual) == list(expected)
     assert [error.absolute for error in compare_tensors(expected, actual)] == [0.0] * len(expected)
     assert model.proto.SerializeToString(deterministic=True) == before
+    assert_every_node_is_placed_once(plan)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -91,13 +101,3 @@ def test_bundle_computes_what_the_model_did(
 
     assert verification.passed, verification
     assert [output.name for output in verification.outputs] == list(model.index.outputs)
-
-
-def test_every_node_is_in_exactly_one_place(tmp_path: Path) -> None:
-    for seed in range(20):
-        _, plan = planned(seed, 40, "connected")
-        for graph in plan.root.walk():
-            placed = [node for region in graph.regions for node in region.nodes]
-            placed += [node for unit, _ in graph.host_units for node in unit.nodes]
-            placed += sorted(graph.index.constant_nodes)
-            assert sorted(placed) == list(range(len(graph.index.nodes)))
