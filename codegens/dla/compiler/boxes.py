@@ -27,6 +27,15 @@ def split_span(whole: AxisSpan, most: int) -> Iterator[AxisSpan]:
 
 
 @dataclass(frozen=True)
+class TensorBox:
+    """A box of a tensor; rows are counted over all images."""
+
+    rows: AxisSpan
+    cols: AxisSpan
+    channels: AxisSpan
+
+
+@dataclass(frozen=True)
 class TileBox:
     """A box of one image of a tensor; rows are counted within the image."""
 
@@ -34,6 +43,11 @@ class TileBox:
     rows: AxisSpan
     cols: AxisSpan
     channels: AxisSpan
+
+    def of(self, tensor: LayerTensor) -> TensorBox:
+        """Return this box of a tensor."""
+        rows = AxisSpan(self.image * tensor.height + self.rows.start, self.rows.count)
+        return TensorBox(rows, self.cols, self.channels)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Compile a region to a program: lower, schedule, cut into tiles, emit commands.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count, islice
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from .boxes import AxisSpan
 from .emission import EmitterState, TileStep, WeightsImage, interleave_steps
 from .emit_convolutions import emit_convolution
 from .emit_moves import emit_move, emit_restack
-from .emit_tiles import emit_activation, emit_concat, emit_eltwise, emit_pool
+from .emit_tiles import compute_activation, compute_eltwise, compute_pool, emit_boxes, emit_concat
 from .layers import (
     ActivationLayer,
     ConcatLayer,
@@ -83,9 +84,9 @@ Emitter = Callable[[EmitterState, int, Any, AxisSpan], Iterator[TileStep]]
 
 EMITTERS: Mapping[type[MachineLayer], Emitter] = {
     ConvLayer: emit_convolution,
-    PoolLayer: emit_pool,
-    EltwiseLayer: emit_eltwise,
-    ActivationLayer: emit_activation,
+    PoolLayer: partial(emit_boxes, compute_pool),
+    EltwiseLayer: partial(emit_boxes, compute_eltwise),
+    ActivationLayer: partial(emit_boxes, compute_activation),
     ConcatLayer: emit_concat,
     MoveLayer: emit_move,
     RestackLayer: emit_restack,

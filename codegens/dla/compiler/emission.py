@@ -17,7 +17,7 @@ import numpy as np
 from byoc.codegen import ResourceError
 
 from ..machine import Command, DType, Load, Memory, Operand, Store, to_multiplier
-from .boxes import AxisSpan
+from .boxes import TensorBox
 from .layer_tensors import LayerTensor, dtype_of
 from .layers import Array, MachineLayer
 from .scheduling import AddressMap, TensorAddress
@@ -141,16 +141,13 @@ class LayerEmission:
         self.step = TileStep()
         return self.step
 
-    def load(
-        self, slot: str, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan
-    ) -> Operand:
-        """Return a tile with a box of a tensor, rows over all images; load it unless it is there."""
+    def load(self, slot: str, tensor: LayerTensor, box: TensorBox) -> Operand:
+        """Return a tile with a box of a tensor; load it unless it is there."""
         if self.is_near(tensor):
-            return self._near_operand(tensor, rows, cols, channels)
-        source = self.machine.arena.box_operand(tensor, rows, cols, channels)
-        return self.fetch(
-            slot, (tensor, rows, cols, channels), source, self.machine.arena.memory_of(tensor)
-        )
+            return self._near_operand(tensor, box)
+        arena = self.machine.arena
+        source = arena.box_operand(tensor, box)
+        return self.fetch(slot, (tensor, box), source, arena.memory_of(tensor))
 
     def constant(
         self, slot: str, key: Hashable, array: Callable[[], Array], count: int, dtype: DType
@@ -174,35 +171,29 @@ class LayerEmission:
         """Return a new tile for a result."""
         return self.scratchpad.new_tile(slot, object(), extents, dtype)
 
-    def result_operand(
-        self, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan
-    ) -> Operand:
+    def result_operand(self, tensor: LayerTensor, box: TensorBox) -> Operand:
         """Return the operand for a box of the result: a new tile, or its place in the scratchpad."""
         if self.is_near(tensor):
-            return self._near_operand(tensor, rows, cols, channels)
-        return self.new_tile("y", (rows.count, cols.count, channels.count), dtype_of(tensor))
+            return self._near_operand(tensor, box)
+        extents = (box.rows.count, box.cols.count, box.channels.count)
+        return self.new_tile("y", extents, dtype_of(tensor))
 
     def is_near(self, tensor: LayerTensor) -> bool:
         """Whether a whole tensor is in the scratchpad."""
         return tensor.storage_name in self.machine.near
 
-    def _near_operand(
-        self, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan
-    ) -> Operand:
-        return AddressMap(self.machine.near, {}).box_operand(tensor, rows, cols, channels)
+    def _near_operand(self, tensor: LayerTensor, box: TensorBox) -> Operand:
+        return AddressMap(self.machine.near, {}).box_operand(tensor, box)
 
     def add_command(self, command: Command) -> None:
         """Append a command that computes to the current step."""
         self.step.computes.append(command)
 
-    def store(
-        self, tile: Operand, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan
-    ) -> None:
+    def store(self, tile: Operand, tensor: LayerTensor, box: TensorBox) -> None:
         """Append the store of a tile to a box of a tensor, unless the tensor is in the scratchpad."""
-        if self.is_near(tensor):
-            return
-        target = self.machine.arena.box_operand(tensor, rows, cols, channels)
-        self.add_stores([Store(self.number, tile, target)])
+        if not self.is_near(tensor):
+            target = self.machine.arena.box_operand(tensor, box)
+            self.add_stores([Store(self.number, tile, target)])
 
     def add_stores(self, stores: Iterable[Store]) -> None:
         """Append stores; if tiles have only one place, they precede the loads of the next step."""
@@ -227,8 +218,3 @@ def require_tiling(tiling: Tiling | None, layer: MachineLayer, budget: TileBudge
         what = f"no tile of '{layer.y.name}' fits into a scratchpad of {budget.scratchpad} bytes"
         raise ResourceError(what, layer.nodes)
     return tiling
-
-
-def rows_over_images(rows: AxisSpan, image: int, height: int) -> AxisSpan:
-    """Convert rows of an image to rows counted over all images."""
-    return AxisSpan(image * height + rows.start, rows.count)

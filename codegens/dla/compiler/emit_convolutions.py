@@ -6,17 +6,23 @@ from itertools import product
 
 from ..machine import ABSENT, Add, ConvFlags, DType, Operand, Pair, to_common_multipliers
 from ..machine import Conv as Convolve
-from .boxes import AxisSpan, ReceptiveField, receptive_field, split_images, split_span
+from .boxes import (
+    AxisSpan,
+    ReceptiveField,
+    TensorBox,
+    TileBox,
+    receptive_field,
+    split_images,
+    split_span,
+)
 from .emission import (
     EmitterState,
     LayerEmission,
     TileStep,
     begin_layer,
     conv_parameters,
-    rows_over_images,
 )
 from .layer_limits import residual_bits
-from .layer_tensors import LayerTensor
 from .layers import Array, ConvLayer
 from .tiling import Tiling, conv_slots, find_conv_tiling
 
@@ -106,23 +112,15 @@ class _ResultTile:
     channels: _ChannelSplit
 
     @property
-    def rows(self) -> AxisSpan:
-        """The rows of the result, counted over all images."""
-        return rows_over_images(self.area.rows, self.area.image, self.layer.y.height)
+    def box(self) -> TensorBox:
+        """The box of the result."""
+        area = self.area
+        return TileBox(area.image, area.rows, area.cols, self.channels.made).of(self.layer.y)
 
     def new_tile(self, slot: str, dtype: DType) -> Operand:
         """Return a tile as large as the result's."""
         extents = (self.area.rows.count, self.area.cols.count, self.channels.made.count)
         return self.emitting.new_tile(slot, extents, dtype)
-
-    def load(self, slot: str, tensor: LayerTensor) -> Operand:
-        """Return a tile of a tensor of the same extents."""
-        return self.emitting.load(slot, tensor, self.rows, self.area.cols, self.channels.made)
-
-    def store(self, tile: Operand) -> None:
-        """Store the result."""
-        y = self.layer.y
-        self.emitting.store(tile, y, self.rows, self.area.cols, self.channels.made)
 
 
 def _add_convolution(
@@ -131,14 +129,14 @@ def _add_convolution(
     """Append the commands that convolve some input channels, and finish the tile with the last."""
     emitting, layer, area = result.emitting, result.layer, result.area
     field, y = area.field, layer.y
-    source = rows_over_images(field.rows, area.image, layer.x.height)
+    source = TileBox(area.image, field.rows, field.cols, part)
     last = bool(flags & ConvFlags.LAST)
     adds = last and layer.residual is not None
     wide = adds and y.is_integer
     command = Convolve(
         layer=emitting.number,
         flags=flags,
-        x=emitting.load("x", layer.x, source, field.cols, part),
+        x=emitting.load("x", layer.x, source.of(layer.x)),
         weights=_load_weights(result, part),
         parameters=_load_parameters(result),
         accumulator=accumulator,
@@ -154,7 +152,7 @@ def _add_convolution(
     if not last:
         emitting.add_command(command)
         return
-    made = emitting.result_operand(y, result.rows, area.cols, result.channels.made)
+    made = emitting.result_operand(y, result.box)
     if wide:
         sums = result.new_tile("wide", DType.INT32)
         emitting.add_command(replace(command, y=sums))
@@ -162,7 +160,7 @@ def _add_convolution(
     else:
         low, high = layer.clamp.quantize_limits(y)
         emitting.add_command(replace(command, y=made, y_zero=y.zero, low=low, high=high))
-    result.store(made)
+    emitting.store(made, y, result.box)
 
 
 def _load_weights(result: _ResultTile, part: AxisSpan) -> Operand:
@@ -195,7 +193,7 @@ def _load_parameters(result: _ResultTile) -> Operand:
 
 def _load_residual(result: _ResultTile) -> Operand:
     assert result.layer.residual is not None
-    return result.load("residual", result.layer.residual)
+    return result.emitting.load("residual", result.layer.residual, result.box)
 
 
 def _residual_command(result: _ResultTile, sums: Operand, made: Operand) -> Add:

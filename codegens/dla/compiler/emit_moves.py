@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..machine import Load, Operand, Store
-from .boxes import AxisSpan, split_span
+from .boxes import AxisSpan, TensorBox, TileBox, split_span
 from .emission import (
     EmitterState,
     LayerEmission,
     TileStep,
     begin_layer,
     require_tiling,
-    rows_over_images,
 )
 from .layer_tensors import LayerTensor, dtype_of
 from .layers import MoveLayer, RestackLayer
@@ -55,7 +54,7 @@ def _move_tiling(
 def _reorder_tile(
     emitting: LayerEmission, layer: MoveLayer, image: int, down: AxisSpan, part: AxisSpan
 ) -> None:
-    _, height, width, _ = layer.image
+    width = layer.image[2]
     pixels = AxisSpan(down.start * width, down.count * width)
     tile = emitting.new_tile("tile", (1, pixels.count, part.count), dtype_of(layer.x))
     turned = replace(
@@ -67,13 +66,13 @@ def _reorder_tile(
     )
     arena, number = emitting.machine.arena, emitting.number
     plain, image_tensor = (layer.x, layer.y) if layer.to_image else (layer.y, layer.x)
-    whole = arena.box_operand(plain, AxisSpan(image, 1), part, pixels)
+    whole = arena.box_operand(plain, TensorBox(AxisSpan(image, 1), part, pixels))
     rows = []
     for row in range(down.count):
-        span = rows_over_images(AxisSpan(down.start + row, 1), image, height)
+        box = TileBox(image, AxisSpan(down.start + row, 1), AxisSpan(0, width), part)
         address = tile.address + row * width * tile.pixel_pitch
         here = replace(tile, address=address, cols=width)
-        rows.append((arena.box_operand(image_tensor, span, AxisSpan(0, width), part), here))
+        rows.append((arena.box_operand(image_tensor, box.of(image_tensor)), here))
     if layer.to_image:
         emitting.step.loads.append(Load(number, arena.memory_of(plain), whole, turned))
         emitting.add_stores(Store(number, here, there) for there, here in rows)
@@ -114,9 +113,8 @@ def _row_pieces(
     while position < chunk.end:
         row, inside = divmod(position, length)
         count = min(length - inside, chunk.end - position)
-        there = emitting.machine.arena.box_operand(
-            flat, AxisSpan(row, 1), AxisSpan(0, 1), AxisSpan(inside, count)
-        )
+        box = TensorBox(AxisSpan(row, 1), AxisSpan(0, 1), AxisSpan(inside, count))
+        there = emitting.machine.arena.box_operand(flat, box)
         address = tile.address + (position - chunk.start) * tensor.itemsize
         yield there, dense_operand(tile.tensor, address, (1, 1, count), tile.dtype)
         position += count

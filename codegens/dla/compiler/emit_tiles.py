@@ -1,6 +1,6 @@
 """Emit the commands of pools, of elementwise layers, and of concatenations."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..machine import (
     Add,
@@ -18,62 +18,65 @@ from ..machine import (
 )
 from ..machine import Pool as PoolCommand
 from .boxes import AxisSpan, TileBox, receptive_field, split_images, split_span
-from .emission import EmitterState, LayerEmission, TileStep, begin_layer, rows_over_images
+from .emission import EmitterState, LayerEmission, LayerT, TileStep, begin_layer
 from .layer_tensors import Clamp, LayerTensor
 from .layers import ActivationLayer, ConcatLayer, EltwiseLayer, MachineLayer, PoolLayer
 from .tiling import Tiling, find_simple_tiling, simple_slots
 
 
-def emit_pool(
-    machine: EmitterState, number: int, layer: PoolLayer, rows: AxisSpan
+def emit_boxes(
+    compute: Callable[[LayerEmission, LayerT, TileBox], Operand],
+    machine: EmitterState,
+    number: int,
+    layer: LayerT,
+    rows: AxisSpan,
 ) -> Iterator[TileStep]:
-    """Yield the steps that compute some rows of a pool."""
+    """Yield the steps that compute some rows of a layer, one box after another."""
     emitting, tiling = _begin_tiles(machine, number, layer, rows)
     for box in _result_boxes(layer.y, rows, tiling):
         step = emitting.begin_step()
-        x, y = layer.x, layer.y
-        field = receptive_field(layer.window, x, box.rows, box.cols)
-        source = rows_over_images(field.rows, box.image, x.height)
-        mantissa, shift = to_multiplier(x.scale / y.scale)
-        low, high = layer.clamp.quantize_limits(y)
-        made = _result_tile(emitting, y, box)
-        emitting.add_command(
-            PoolCommand(
-                layer=number,
-                kind=PoolKind.AVERAGE if layer.average else PoolKind.MAX,
-                x=emitting.load("x0", x, source, field.cols, box.channels),
-                y=made,
-                kernel=Pair(*layer.window.kernel),
-                strides=Pair(*layer.window.strides),
-                dilations=Pair(*layer.window.dilations),
-                pads=field.pads,
-                overhang=field.overhang,
-                padding_counts=int(layer.counts_pads),
-                x_zero=x.zero,
-                y_zero=y.zero,
-                mantissa=mantissa,
-                shift=shift,
-                low=low,
-                high=high,
-            )
+        emitting.store(compute(emitting, layer, box), layer.y, box.of(layer.y))
+        yield step
+
+
+def compute_pool(emitting: LayerEmission, layer: PoolLayer, box: TileBox) -> Operand:
+    """Compute a box of a pool."""
+    x, y = layer.x, layer.y
+    field = receptive_field(layer.window, x, box.rows, box.cols)
+    source = TileBox(box.image, field.rows, field.cols, box.channels)
+    mantissa, shift = to_multiplier(x.scale / y.scale)
+    low, high = layer.clamp.quantize_limits(y)
+    made = emitting.result_operand(y, box.of(y))
+    emitting.add_command(
+        PoolCommand(
+            layer=emitting.number,
+            kind=PoolKind.AVERAGE if layer.average else PoolKind.MAX,
+            x=emitting.load("x0", x, source.of(x)),
+            y=made,
+            kernel=Pair(*layer.window.kernel),
+            strides=Pair(*layer.window.strides),
+            dilations=Pair(*layer.window.dilations),
+            pads=field.pads,
+            overhang=field.overhang,
+            padding_counts=int(layer.counts_pads),
+            x_zero=x.zero,
+            y_zero=y.zero,
+            mantissa=mantissa,
+            shift=shift,
+            low=low,
+            high=high,
         )
-        _store_tile(emitting, made, y, box)
-        yield step
+    )
+    return made
 
 
-def emit_eltwise(
-    machine: EmitterState, number: int, layer: EltwiseLayer, rows: AxisSpan
-) -> Iterator[TileStep]:
-    """Yield the steps that compute some rows of a sum or product."""
-    emitting, tiling = _begin_tiles(machine, number, layer, rows)
-    for box in _result_boxes(layer.y, rows, tiling):
-        step = emitting.begin_step()
-        a = _load_broadcast(emitting, "x0", layer.a, box)
-        b = a if layer.b == layer.a else _load_broadcast(emitting, "x1", layer.b, box)
-        made = _result_tile(emitting, layer.y, box)
-        emitting.add_command(_eltwise_command(number, layer, a, b, made))
-        _store_tile(emitting, made, layer.y, box)
-        yield step
+def compute_eltwise(emitting: LayerEmission, layer: EltwiseLayer, box: TileBox) -> Operand:
+    """Compute a box of a sum or product."""
+    a = _load_broadcast(emitting, "x0", layer.a, box)
+    b = a if layer.b == layer.a else _load_broadcast(emitting, "x1", layer.b, box)
+    made = emitting.result_operand(layer.y, box.of(layer.y))
+    emitting.add_command(_eltwise_command(emitting.number, layer, a, b, made))
+    return made
 
 
 def _eltwise_command(number: int, layer: EltwiseLayer, a: Operand, b: Operand, made: Operand) -> Command:
@@ -90,40 +93,23 @@ def _eltwise_command(number: int, layer: EltwiseLayer, a: Operand, b: Operand, m
 
 def _load_broadcast(emitting: LayerEmission, slot: str, x: LayerTensor, box: TileBox) -> Operand:
     """Return the tile of an operand for a box of the result; an extent of 1 is broadcast."""
-    image = box.image if x.images > 1 else 0
-    rows = box.rows if x.height > 1 else AxisSpan(0, 1)
-    cols = box.cols if x.width > 1 else AxisSpan(0, 1)
-    channels = box.channels if x.channels > 1 else AxisSpan(0, 1)
-    return emitting.load(slot, x, rows_over_images(rows, image, x.height), cols, channels)
+    pairs = ((box.rows, x.height), (box.cols, x.width), (box.channels, x.channels))
+    spans = (span if extent > 1 else AxisSpan(0, 1) for span, extent in pairs)
+    return emitting.load(slot, x, TileBox(box.image if x.images > 1 else 0, *spans).of(x))
 
 
-def emit_activation(
-    machine: EmitterState, number: int, layer: ActivationLayer, rows: AxisSpan
-) -> Iterator[TileStep]:
-    """Yield the steps that compute some rows of a function, a clamp or a copy."""
-    emitting, tiling = _begin_tiles(machine, number, layer, rows)
-    for box in _result_boxes(layer.y, rows, tiling):
-        step = emitting.begin_step()
-        place = (rows_over_images(box.rows, box.image, layer.y.height), box.cols, box.channels)
-        x = emitting.load("x0", layer.x, *place)
-        made = _apply_activation(emitting, layer, x, box)
-        _store_tile(emitting, made, layer.y, box)
-        yield step
-
-
-def _apply_activation(
-    emitting: LayerEmission, layer: ActivationLayer, x: Operand, box: TileBox
-) -> Operand:
-    """Apply a function to a tile and return the result: the same tile if there is nothing to do."""
+def compute_activation(emitting: LayerEmission, layer: ActivationLayer, box: TileBox) -> Operand:
+    """Apply a function, clamp or copy to a box, and return the result: the input's tile for a copy."""
+    x = emitting.load("x0", layer.x, box.of(layer.y))
     number = emitting.number
     if layer.table is not None:
         entries = layer.table
         table = emitting.constant("table", "table", lambda: entries, entries.size, DType.UINT8)
-        made = _result_tile(emitting, layer.y, box)
+        made = emitting.result_operand(layer.y, box.of(layer.y))
         emitting.add_command(Table(number, x, table, made))
         return made
     if layer.function is not None:
-        made = _result_tile(emitting, layer.y, box)
+        made = emitting.result_operand(layer.y, box.of(layer.y))
         emitting.add_command(Function(number, layer.function, x, made, *layer.parameters))
         return made
     return _rescale_tile(emitting, layer, layer.x, x, box)
@@ -137,7 +123,7 @@ def _rescale_tile(
     same = layer.clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero)
     if same and not emitting.is_near(y):
         return tile
-    made = _result_tile(emitting, y, box)
+    made = emitting.result_operand(y, box.of(y))
     factor = to_multiplier(x.scale / y.scale)
     emitting.add_command(
         Scale(emitting.number, tile, made, x.zero, y.zero, *factor, *layer.clamp.quantize_limits(y))
@@ -155,11 +141,10 @@ def emit_concat(
         taken = rows if layer.axis in (2, 3) else AxisSpan(0, part.rows)
         for box in _result_boxes(part, taken, tiling):
             step = emitting.begin_step()
-            source = rows_over_images(box.rows, box.image, part.height)
-            tile = emitting.load(f"x{slot}", part, source, box.cols, box.channels)
+            tile = emitting.load(f"x{slot}", part, box.of(part))
             target = _shift_box(box, layer.axis, offset)
             made = _rescale_tile(emitting, layer, part, tile, target)
-            _store_tile(emitting, made, layer.y, target)
+            emitting.store(made, layer.y, target.of(layer.y))
             yield step
         offset += part.extents[layer.axis]
 
@@ -186,14 +171,3 @@ def _result_boxes(y: LayerTensor, rows: AxisSpan, tiling: Tiling) -> Iterator[Ti
             for right in split_span(AxisSpan(0, y.width), tile.cols):
                 for channels in split_span(AxisSpan(0, y.channels), tile.channels):
                     yield TileBox(image, down, right, channels)
-
-
-def _result_tile(emitting: LayerEmission, y: LayerTensor, box: TileBox) -> Operand:
-    return emitting.result_operand(
-        y, rows_over_images(box.rows, box.image, y.height), box.cols, box.channels
-    )
-
-
-def _store_tile(emitting: LayerEmission, tile: Operand, y: LayerTensor, box: TileBox) -> None:
-    rows = rows_over_images(box.rows, box.image, y.height)
-    emitting.store(tile, y, rows, box.cols, box.channels)

@@ -67,9 +67,8 @@ class RegionReading:
         """The shape in ONNX of each input of the region and of each computed tensor."""
         found: dict[str, Shape] = {}
         for contract in self.region.inputs:
-            crossing = _static_shape(contract, [each.name for each in self._flat_operations])
-            order = _PACKED.get(contract.layout, ())
-            found[contract.inner] = tuple(crossing[i] for i in order) if order else crossing
+            readers = [each.name for each in self._flat_operations]
+            found[contract.inner] = _static_shape(contract, readers)
         for each in self.operations:
             given = [found[n] if n in found else self.constant_array(n).shape for n in each.inputs if n]
             target = self.constant_array(each.inputs[1]).tolist() if each.op == "Reshape" else ()
@@ -83,9 +82,7 @@ class RegionReading:
         makers = {name: [each.name] for each in self.operations for name in each.outputs}
         for contract in self.region.outputs:
             if not self.is_constant(contract.inner):
-                crossing = _static_shape(contract, makers.get(contract.inner, []))
-                order = _PACKED.get(contract.layout, ())
-                stated[contract.inner] = tuple(crossing[i] for i in order) if order else crossing
+                stated[contract.inner] = _static_shape(contract, makers.get(contract.inner, []))
         for each in self.operations:
             name = each.outputs[0]
             made = shapes[name]
@@ -196,10 +193,10 @@ def _fits_dtype(stored: Array, kind: Any) -> bool:
 
 
 def _static_shape(contract: TensorContract, nodes: Sequence[str]) -> Shape:
-    """Return the shape of a boundary tensor. Raises CompileError if an extent is unknown."""
+    """Return the shape of a boundary tensor in ONNX's order. Raises CompileError for unknown extents."""
     shape = contract.type.shape
     extents = [] if shape is None else [extent for extent in shape if isinstance(extent, int)]
     if shape is None or len(extents) < len(shape):
         what = f"'{contract.name}' is {contract.type}: all extents must be known (--dim gives a model's)"
         raise CompileError(what, nodes)
-    return tuple(extents)
+    return tuple(extents[i] for i in _PACKED.get(contract.layout) or range(len(extents)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from byoc.codegen import arena, stripes
 
 from ..machine import Memory, Operand
-from .boxes import AxisSpan
+from .boxes import AxisSpan, TensorBox
 from .layer_tensors import LayerTensor, dtype_of
 from .layers import (
     ActivationLayer,
@@ -53,14 +53,11 @@ class AddressMap:
 
     def whole_operand(self, tensor: LayerTensor) -> Operand:
         """Return the operand that covers a whole tensor."""
-        return self.box_operand(
-            tensor, AxisSpan(0, tensor.rows), AxisSpan(0, tensor.width), AxisSpan(0, tensor.channels)
-        )
+        extents = (tensor.rows, tensor.width, tensor.channels)
+        return self.box_operand(tensor, TensorBox(*(AxisSpan(0, extent) for extent in extents)))
 
-    def box_operand(
-        self, tensor: LayerTensor, rows: AxisSpan, cols: AxisSpan, channels: AxisSpan
-    ) -> Operand:
-        """Return the operand that covers a box of a tensor; rows are counted over all images."""
+    def box_operand(self, tensor: LayerTensor, box: TensorBox) -> Operand:
+        """Return the operand that covers a box of a tensor."""
         if tensor.storage_name in self.constants:
             place = TensorAddress(1, self.constants[tensor.storage_name], tensor.rows)
         else:
@@ -68,12 +65,12 @@ class AddressMap:
         size, pixel = tensor.itemsize, tensor.channels * tensor.itemsize
         return Operand(
             tensor=place.number,
-            address=place.offset + cols.start * pixel + channels.start * size,
-            first_row=rows.start,
+            address=place.offset + box.cols.start * pixel + box.channels.start * size,
+            first_row=box.rows.start,
             window=place.window,
-            rows=rows.count,
-            cols=cols.count,
-            channels=channels.count,
+            rows=box.rows.count,
+            cols=box.cols.count,
+            channels=box.channels.count,
             row_pitch=tensor.row_bytes,
             pixel_pitch=pixel,
             channel_pitch=size,
