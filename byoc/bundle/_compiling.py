@@ -3,7 +3,7 @@
 import hashlib
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,8 +34,8 @@ from byoc.codegen import (
 )
 from byoc.errors import InputError, suggest_nearest
 from byoc.rules import Target
+from byoc.support import report_step
 
-Progress = Callable[[str], None]
 # File systems take 255 bytes; some, such as encrypted ones, fewer.
 _MOST_NAME_BYTES = 200
 
@@ -94,7 +94,7 @@ class CompiledRegion:
 
 
 def compile_regions(
-    regions: Sequence[Region], compiler: RegionCompiler, progress: Progress, strict: bool = True
+    regions: Sequence[Region], compiler: RegionCompiler, strict: bool = True
 ) -> dict[str, CompiledRegion]:
     """Compile the regions of one target; return the results by region name.
 
@@ -111,7 +111,7 @@ def compile_regions(
     while calls:
         call = calls.pop(0)
         try:
-            artifacts |= call.compile(compiler, progress)
+            artifacts |= call.compile(compiler)
         except CompileError as error:
             if strict:
                 refusal = call.refusal(compiler, error)
@@ -144,11 +144,11 @@ class _CodegenCall:
     def display_name(self) -> str:
         return ", ".join(region.name for region in self.regions)
 
-    def compile(self, compiler: RegionCompiler, progress: Progress) -> Mapping[str, Artifact]:
+    def compile(self, compiler: RegionCompiler) -> Mapping[str, Artifact]:
         """Return the artifacts by region name, from the cache where it has them."""
         found = compiler.cache.find(self.regions)
         if found is None:
-            progress(f"compile {self.display_name} with {compiler.codegen.name}")
+            report_step(f"compile {self.display_name} with {compiler.codegen.name}")
             if self.together:
                 found = compiler.compile_all(self.regions)
             else:

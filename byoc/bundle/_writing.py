@@ -1,7 +1,7 @@
 """Writing of bundles: the shared weight file, models, the regions' artifacts, the manifest."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from byoc.bundle._manifest import (
 from byoc.codegen import Artifact, Refusal, RefusedError, Region, read_region
 from byoc.model import copy_without, is_large, read_raw_bytes, walk_tensors, write_raw_bytes
 from byoc.planning import Plan, PlannedRegion, read_weight_layout
+from byoc.support import report_step
 
 WEIGHTS_FILE = "weights.bin"
 # In bytes: enough for any vector load from a memory-mapped file.
@@ -108,7 +109,6 @@ def write_bundle(
     plan: Plan,
     folder: Path,
     compilers: Mapping[str, RegionCompiler],
-    progress: Callable[[str], None],
     strict: bool = True,
 ) -> tuple[RegionEntry, ...]:
     """Write everything but the manifest into an empty folder; return the regions' manifest entries.
@@ -117,7 +117,7 @@ def write_bundle(
     (with `strict`, CompileError for the first), and ContractError when region and host disagree on a
     tensor, which is a defect of byoc.
     """
-    progress("write weights")
+    report_step("write weights")
     with WeightFile(folder) as weights:
         proto = move_weights(plan.proto, plan.model.folder, weights)
     save_model(proto, folder / MODEL_FILE)
@@ -134,7 +134,7 @@ def write_bundle(
     for target, compiler in compilers.items():
         own = [region for region in regions if region.target == target]
         try:
-            compiled |= compile_regions(own, compiler, progress, strict)
+            compiled |= compile_regions(own, compiler, strict)
         except RefusedError as error:
             refusals += error.refusals
     if refusals:

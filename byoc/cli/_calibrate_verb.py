@@ -1,7 +1,6 @@
 """`byoc calibrate`: measure the ranges of tensors, and write them as YAML."""
 
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -25,7 +24,7 @@ def calibrate(
     The model runs on every sample; the file gives the range of each tensor."""
     with show_status() as show, reserve_stdout():
         show("load")
-        ranges = run(model, **keywords_of(replace(options, progress=show), CalibrationOptions))
+        ranges = run(model, **keywords_of(options, CalibrationOptions))
     for note in ranges.notes:
         sys.stderr.write(f"byoc: {note}\n")
     if form is OutputFormat.json:

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from byoc.support import report_step, show_progress
+
 _PIPE_WIDTH = 10_000
 _MOST_DIGITS = 20
 
@@ -60,13 +62,16 @@ def reserve_stdout() -> Iterator[None]:
 
 @contextmanager
 def show_status() -> Iterator[Callable[[str], None]]:
-    """Give a function that shows the current step; it does nothing where there is no terminal."""
+    """Show each step that is reported inside; give a function that reports one.
+
+    Nothing is shown where there is no terminal.
+    """
     errors = Console(stderr=True)
     if not errors.is_terminal:
-        yield lambda step: None
+        yield report_step
         return
-    with errors.status("starting") as status:
-        yield lambda step: status.update(escape(step))
+    with errors.status("starting") as status, show_progress(lambda step: status.update(escape(step))):
+        yield report_step
 
 
 def read_pairs(values: Sequence[str], option: str) -> dict[str, str]:

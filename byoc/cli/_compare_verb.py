@@ -16,7 +16,7 @@ from byoc.comparison import FAST_STRATEGIES, ROW_KEYS, TOTAL, StrategyRow, summa
 from byoc.comparison import compare as run
 from byoc.options import PlanOptions
 from byoc.reporting import format_count, format_quantity, objective_unit
-from byoc.support import keywords_of, show_progress
+from byoc.support import keywords_of
 
 _MOST_NOTES = 10
 
@@ -58,7 +58,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
     """
     names = () if strategies is None else _read_names(strategies)
     links = _read_links(link)
-    with show_status() as show, show_progress(show), reserve_stdout():
+    with show_status(), reserve_stdout():
         plain = keywords_of(options, PlanOptions)
         rows = run(models, **plain, strategies=names, links=links, jobs=jobs)
     _print(rows, form, objective_unit(options.objective))

@@ -64,8 +64,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
     if threshold:
         options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
     cut: Callable[..., Result] = fastest if measure else run
-    with show_status() as show, reserve_stdout():
-        result = cut(model, **keywords_of(replace(options, progress=show), Options))
+    with show_status(), reserve_stdout():
+        result = cut(model, **keywords_of(options, Options))
     if save is not None:
         save_placement(result.plan, save)
     if form is OutputFormat.json:

@@ -1,6 +1,5 @@
 """`byoc plan-memory`: plan the memory of activations in several ways."""
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -30,8 +29,8 @@ def plan_memory(
     if options.method == STRIPED and not options.striped:
         raise typer.BadParameter("--method striped asks for it", param_hint="--no-striped")
     size = options.make_settings().size
-    with show_status() as show, reserve_stdout():
-        reports = run(model, **keywords_of(replace(options, progress=show), MemoryPlanOptions))
+    with show_status(), reserve_stdout():
+        reports = run(model, **keywords_of(options, MemoryPlanOptions))
     if form is OutputFormat.json:
         print_json(
             {

@@ -1,7 +1,6 @@
 """`byoc profile`: measure operators on this machine, and write a cost model."""
 
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -21,8 +20,8 @@ def profile(
     """Measure operators on this machine, and write a cost model."""
     if options.device == HOST and (options.rules is not None or options.codegen_options):
         raise typer.BadParameter("--rules and --codegen-option are for a codegen", param_hint="--device")
-    with show_status() as show, reserve_stdout():
-        found = run(models, **keywords_of(replace(options, progress=show), ProfileOptions))
+    with show_status(), reserve_stdout():
+        found = run(models, **keywords_of(options, ProfileOptions))
     for note in found.notes:
         sys.stderr.write(f"byoc: {note}\n")
     what = "lines fitted to measurements" if options.fit else "measurements"

@@ -91,7 +91,7 @@ def verify(
         wrong = [region.name for region in verification.regions if not region.within]
         for name in wrong if options.bisect else ():
             try:
-                fault = check.bisect(name, show)
+                fault = check.bisect(name)
             except InputError as error:
                 faults[name] = str(error)
                 continue

@@ -39,8 +39,8 @@ def fetch(
     if bool(names) == everything:
         raise typer.BadParameter("give names, or --all", param_hint="NAME...")
     results = []
-    with show_status() as step, reserve_stdout():
-        for result in fetch_models(names or None, step):
+    with show_status(), reserve_stdout():
+        for result in fetch_models(names or None):
             results.append(result)
             if result.problem:
                 _print_problem(f"{result.name}: {result.problem}")

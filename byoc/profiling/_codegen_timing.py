@@ -1,6 +1,6 @@
 """Measuring a codegen: units are cut out of a model, compiled, and run one at a time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from byoc.profiling._measured_costs import MeasurementRecords
 from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
 from byoc.rules import Target, annotate_graph
 from byoc.runtime import sample_inputs
+from byoc.support import report_step
 from byoc.verification import compile_and_load
 
 _NO_TARGET = "profile"
@@ -77,7 +78,6 @@ def time_units(
     target: Target | None,
     device: MeasuredCodegen,
     records: MeasurementRecords,
-    progress: Callable[[str], None] = lambda step: None,
 ) -> list[str]:
     """Measure the distinct units of a model that a target supports and that are not yet in `records`.
 
@@ -98,7 +98,7 @@ def time_units(
     calls = {node.op_type: node for node in index.nodes if node.domain == domain}
     problems = []
     for (task, _), cut in zip(chosen, cuts, strict=True):
-        progress(f"{model.source}: {task.op}, {len(records)} measured")
+        report_step(f"{model.source}: {task.op}, {len(records)} measured")
         try:
             with TemporaryDirectory(prefix="byoc-") as folder:
                 region_model = extract_call(index, calls[cut], model.index.runtime_types)

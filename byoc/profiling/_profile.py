@@ -1,6 +1,6 @@
 """`byoc.profile`: operators measured on this machine, written as a cost model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
@@ -16,7 +16,7 @@ from byoc.profiling._measured_costs import MeasurementRecords, describe_machine,
 from byoc.profiling._sampling import Patience
 from byoc.reporting import format_count
 from byoc.rules import load_rules
-from byoc.support import Flag, Syntax, check_output, declare, declare_field, take_keywords
+from byoc.support import Flag, Syntax, check_output, declare, declare_field, report_step, take_keywords
 from byoc.zoo import Source, load_model
 
 HOST = "host"
@@ -67,9 +67,6 @@ class ProfileOptions:
         "the most runs of each.",
         Flag("Measure no more often than this.", Syntax.INTEGER, minimum=1),
     )
-    progress: Callable[[str], None] = declare_field(
-        lambda step: None, "called with a line of text at each step."
-    )
 
     @property
     def patience(self) -> Patience:
@@ -117,7 +114,7 @@ def _measure_host(
     for source in models:
         model = _load(source, options)
         names.append(model.name)
-        options.progress(f"{model.source}: measure")
+        report_step(f"{model.source}: measure")
         times = time_nodes(model, options.patience)
         lost = times.add_to(records)
         together.append(times.together)
@@ -148,7 +145,7 @@ def _measure_codegen(
     for source in models:
         model = _load(source, options)
         names.append(model.name)
-        problems = time_units(model, target, device, records, options.progress)
+        problems = time_units(model, target, device, records)
         notes += [
             f"{model.source}: not measured: {' '.join(problem.split())}"
             for problem in problems[:_MAX_SHOWN]
@@ -156,7 +153,7 @@ def _measure_codegen(
         if len(problems) > _MAX_SHOWN:
             notes.append(f"{model.source}: not measured: {len(problems) - _MAX_SHOWN} more")
     _require_entries(records, notes)
-    options.progress("launch and copies")
+    report_step("launch and copies")
     launch = measure_launch(device, records)
     table = records.make_table(
         device.name,
@@ -171,7 +168,7 @@ def _measure_codegen(
 
 def _load(source: Source | Model, options: ProfileOptions) -> Model:
     if isinstance(source, str):
-        options.progress(f"{source}: load")
+        report_step(f"{source}: load")
     return load_model(source)
 
 

@@ -54,7 +54,7 @@ class AccuracyTest:
         """The accuracy with one unit alone quantized, for each unit by name."""
         few = slice(_RANKED)
         model, units = self.precision.model, self.precision.units
-        return measure_sensitivities(model, units, self.expected[few], self.samples[few], report_step)
+        return measure_sensitivities(model, units, self.expected[few], self.samples[few])
 
 
 def prepare_accuracy_test(

@@ -48,10 +48,8 @@ from byoc.quantization._observed_model import (
 )
 from byoc.quantization._ranges import GivenQuantization, Range, Ranges, write_ranges
 from byoc.quantization._sample_folder import read_folder
-from byoc.support import check_output, take_keywords
+from byoc.support import check_output, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
-
-Progress = Callable[[str], None]
 
 _MOST_BYTES = 2**30  # of the tensors that one run gives out
 _SAVE_SAMPLES, _SAVE_SECONDS = 10, 30.0
@@ -60,12 +58,11 @@ _LEAST, _GREATEST = 1e-30, 1e37
 _RANDOM_NOTE = "calibrated on random data: the ranges say little about real data"
 
 
-def measure_ranges(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
+def measure_ranges(
     model: Model,
     tensors: Sequence[str] | None,
     data: SampleSource,
     method: Calibrator,
-    progress: Progress = lambda step: None,
     state: Path | None = None,
 ) -> Ranges:
     """Measure the ranges of tensors, by default of all non-constant floats of the main graph.
@@ -97,7 +94,7 @@ def measure_ranges(  # noqa: PLR0913, PLR0917 - each is a choice of the caller's
             "tensors": hash_values(names),
             "data": data.identity,
         }
-    found = _Calibration(model, names, data, method, progress, state, purpose).run()
+    found = _Calibration(model, names, data, method, state, purpose).run()
     if state is not None:
         state.unlink(missing_ok=True)
     return found
@@ -109,7 +106,6 @@ class _Calibration:
     names: Sequence[str]
     data: SampleSource
     method: Calibrator
-    progress: Progress
     state: Path | None
     purpose: dict[str, str]
 
@@ -150,7 +146,7 @@ class _Calibration:
         saved = monotonic()
         of = "" if self.data.total is None else f" of {self.data.total}"
         for sample in self.data.read_from(seen.done):
-            self.progress(f"{title}: sample {seen.done + 1}{of}")
+            report_step(f"{title}: sample {seen.done + 1}{of}")
             take(seen, _run_sample(session, sample), sample.name)
             del sample  # before the next one is read
             seen.done += 1
@@ -218,7 +214,7 @@ class _Calibration:
             elif not seen.size[i]:
                 notes.append(f"'{name}' is empty in all samples, and has no range")
             else:
-                self.progress(f"{self.method.name}: tensor {i + 1} of {len(self.names)}")
+                report_step(f"{self.method.name}: tensor {i + 1} of {len(self.names)}")
                 tensors[name] = self._choose_range(seen, i)
         return Ranges(
             method=self.method.name,
@@ -271,7 +267,8 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
     loaded = load_model(model, options.dims)
     samples = find_samples(options.data, loaded, options.images, options.samples)
     tensors = options.tensors or None
-    found = measure_ranges(loaded, tensors, samples, chosen, options.progress, state)
+    with show_progress(options.progress):
+        found = measure_ranges(loaded, tensors, samples, chosen, state)
     if path is not None:
         write_ranges(path, found)
     return found

@@ -64,6 +64,6 @@ class CalibrationOptions:
     images: Preprocessing = declare_field(
         NO_PREPROCESSING, "normalization of pixels, if the data is images."
     )
-    progress: Callable[[str], None] = declare_field(
-        lambda step: None, "called with a line of text at each step."
+    progress: Callable[[str], None] | None = declare_field(
+        None, "called with a line of text at each step."
     )

@@ -6,7 +6,7 @@ quantization of what it makes counts for the quantized units that read it, and f
 in floating point does.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from byoc.model import (
 )
 from byoc.numerics import compute_powers, compute_same_class_share, convert_to_db
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.support import report_step
 
 SampleValues = Mapping[str, Any]
 
@@ -74,7 +75,6 @@ def measure_sensitivities(
     units: Mapping[str, Sequence[str]],
     expected: Sequence[SampleValues],
     samples: Sequence[SampleValues],
-    progress: Callable[[str], None],
 ) -> dict[str, KeptAccuracy]:
     """Return for each unit the accuracy with it alone quantized.
 
@@ -83,7 +83,7 @@ def measure_sensitivities(
     found = {}
     every = {node for nodes in units.values() for node in nodes}
     for number, (name, nodes) in enumerate(units.items(), 1):
-        progress(f"sensitivity of unit {number} of {len(units)}")
+        report_step(f"sensitivity of unit {number} of {len(units)}")
         variant = quantize_only(quantized.proto, set(nodes), every)
         found[name] = measure_accuracy(expected, run_samples(variant, quantized, samples))
     return found

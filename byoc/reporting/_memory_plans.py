@@ -1,7 +1,7 @@
 """`byoc.plan_memory`: the activation memory of a model, or of a bundle as a whole and by region."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import count
@@ -25,7 +25,7 @@ from byoc.memory.report import (
 )
 from byoc.model import Model, list_symbolic_dims, prepare_model, read_model_file, unshare_dequantize
 from byoc.reporting._quantities import format_quantity
-from byoc.support import DIMS_FLAG, Flag, Syntax, declare_field, take_keywords, write_text
+from byoc.support import DIMS_FLAG, Flag, Syntax, declare_field, report_step, take_keywords, write_text
 from byoc.zoo import Source, load_model
 
 
@@ -100,9 +100,6 @@ class MemoryPlanOptions:
         "after it.",
         Flag("Write a picture of that plan; of a bundle, several.", Syntax.PATH, ("--svg",), "FILE"),
     )
-    progress: Callable[[str], None] = declare_field(
-        lambda step: None, "called with a line of text at each step."
-    )
 
     def make_settings(self) -> MemoryOptions:
         """Return the settings of a report. Raises InputError for a size or name that is none."""
@@ -132,7 +129,7 @@ def plan_memory(model: Source | Model, options: MemoryPlanOptions) -> dict[str, 
     """
     settings, reports = options.make_settings(), {}
     for part, loaded, flat in _read_parts(model, options.dims or {}):
-        options.progress(f"plan {loaded.source}")
+        report_step(f"plan {loaded.source}")
         index = unshare_dequantize(loaded).index if options.fused else loaded.index
         groups = find_quantized_groups(index) if options.fused else ()
         inlined = None if flat is None else flat.index

@@ -42,7 +42,7 @@ class Compile:
     def run(self, state: State) -> State:
         """Fill in `bundle`; its manifest has no report yet and is not written."""
         compilers = state.compilers
-        regions = write_bundle(state.plan, state.folder, compilers, report_step, state.options.strict)
+        regions = write_bundle(state.plan, state.folder, compilers, state.options.strict)
         if state.options.emit is not None:
             codegens = {name: compiler.codegen for name, compiler in compilers.items()}
             write_context_model(state.folder, MODEL_FILE, regions, codegens)

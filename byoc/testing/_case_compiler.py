@@ -164,7 +164,7 @@ class CaseCompiler:
         folder.mkdir(parents=True)
         compilers = {self.target.name: compiler}
         try:
-            entries = write_bundle(planned.plan, folder, compilers, _ignore_progress)
+            entries = write_bundle(planned.plan, folder, compilers)
         except CompileError:
             _require_runnable(planned)
             raise
@@ -277,7 +277,3 @@ def _require_runnable(planned: PlannedCase) -> None:
         run_plain(model.proto, model, planned.inputs)
     except InputError as error:
         raise NotTakenError(str(error)) from None
-
-
-def _ignore_progress(step: str) -> None:
-    """Ignore a progress message."""

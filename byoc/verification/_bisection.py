@@ -14,6 +14,7 @@ from byoc.errors import InputError
 from byoc.model import get_metadata
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import load_executor, rename_executor
+from byoc.support import report_step
 from byoc.verification._part_trials import (
     PartTrial,
     TrialBench,
@@ -84,7 +85,6 @@ def bisect_region(
     region: str,
     inputs: Values | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
-    progress: Callable[[str], None] = lambda step: None,
 ) -> Fault:
     """Find the smallest part of a region that is wrong on the tensors that really reach it.
 
@@ -103,12 +103,12 @@ def bisect_region(
     operations = bench.cutting.operations
 
     def prefix(length: int) -> TrialOutcome:
-        progress(f"{region}: the first {length} of {len(operations)} operations")
+        report_step(f"{region}: the first {length} of {len(operations)} operations")
         return bench.try_outcome(operations[:length])
 
     length = find_shortest_wrong(len(operations), prefix)
     first = operations[length - 1]
-    progress(f"{region}: fewer operations than {length}")
+    report_step(f"{region}: fewer operations than {length}")
     smallest = _smallest_part(bench, operations[:length], first)
     trial = bench.try_operations(smallest)
     assert isinstance(trial, PartTrial)

@@ -1,6 +1,6 @@
 """Bundles held against their original models: `byoc.verify`, `byoc.verify_against`, `byoc.bisect`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -65,9 +65,9 @@ class BundleCheck:
         """The largest errors of a region by itself."""
         return self.thresholds.for_computation_in(self.models.computed)
 
-    def bisect(self, region: str, progress: Callable[[str], None]) -> Fault:
+    def bisect(self, region: str) -> Fault:
         """Narrow a region that is off to the operation at fault."""
-        return bisect_region(self.bundle, region, self.inputs, self.region_thresholds, progress)
+        return bisect_region(self.bundle, region, self.inputs, self.region_thresholds)
 
 
 def verify(  # noqa: PLR0913 - each has a default
@@ -124,7 +124,6 @@ def bisect(  # noqa: PLR0913 - each has a default
     seed: int = 0,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     output: str | Path | None = None,
-    progress: Callable[[str], None] = lambda step: None,
 ) -> Fault:
     """Narrow a region that is wrong to the first operation at fault: `byoc verify --bisect`.
 
@@ -137,13 +136,12 @@ def bisect(  # noqa: PLR0913 - each has a default
         thresholds: the largest errors; what is beyond them is wrong.
         output: a folder for the smallest model that shows the fault, its inputs and outputs, which
             `byoc verify` runs again.
-        progress: called with a line of text at each step.
 
     Raises InputError when there is no such region, its codegen cannot run here, it is not wrong, or it
     is right when compiled again, and MissingRuntimeError without onnxruntime.
     """
     check = BundleCheck(open_bundle(Path(bundle)), against, inputs, seed, thresholds)
-    fault = check.bisect(region, progress)
+    fault = check.bisect(region)
     if output is not None:
         write_fault(fault, Path(output), check.region_thresholds)
     return fault

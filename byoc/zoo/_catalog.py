@@ -15,7 +15,7 @@ from byoc.support import get_distribution
 from byoc.zoo._classic_models import ClassicModels
 from byoc.zoo._exported_structures import ExportedStructures
 from byoc.zoo._provider import OnDisk, Provider, ZooEntry
-from byoc.zoo._trained_models import FetchResult, Progress, TrainedModels
+from byoc.zoo._trained_models import FetchResult, TrainedModels
 from byoc.zoo._trained_models import fetch_models as fetch_trained
 from byoc.zoo._trained_table import read_trained_table
 from byoc.zoo._transformers import GeneratedTransformers
@@ -95,9 +95,7 @@ def find_path(name: str) -> Path | None:
     return provider.path(name) if isinstance(provider, OnDisk) else None
 
 
-def fetch(
-    names: Sequence[str] | None = None, progress: Progress = lambda step: None
-) -> Iterator[FetchResult]:
+def fetch(names: Sequence[str] | None = None) -> Iterator[FetchResult]:
     """Fetch trained models into the cache, all unless `names` says which, and yield each result.
 
     One that fails does not stop the others. Raises `InputError` for an unknown name, before
@@ -110,7 +108,7 @@ def fetch(
         for name in others:
             catalog.find(name)
     here = (FetchResult(name, "already there") for name in others)
-    fetched = fetch_trained((known[name] for name in wanted if name in known), progress)
+    fetched = fetch_trained(known[name] for name in wanted if name in known)
     return (result for results in (here, fetched) for result in results)
 
 

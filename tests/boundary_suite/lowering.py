@@ -107,7 +107,7 @@ def compared(name: str, calibrated: int = 8, tested: int = 4, enough: float = 30
 def _costs(found: ChosenPrecision, samples: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     assert found.float_model is not None
     expected = run_samples(found.float_model.proto, found.float_model, samples)
-    alone = measure_sensitivities(found.model, found.units, expected, samples, lambda step: None)
+    alone = measure_sensitivities(found.model, found.units, expected, samples)
     ratios = [(name, one.signal_to_noise) for name, one in alone.items()]
     return sorted(ratios, key=lambda item: item[1])[:3]
 

@@ -134,7 +134,7 @@ def check_bundle(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
     with TemporaryDirectory(prefix="onnx-suite-") as folder:
         path = Path(folder, "case.byoc")
         with stage_bundle(path) as fresh:
-            entries = write_bundle(plan, fresh, compilers(plan), lambda step: None)
+            entries = write_bundle(plan, fresh, compilers(plan))
             write_manifest(fresh, build_manifest(fresh, plan, entries))
         with without_optimizations():
             session = byoc.load(path)

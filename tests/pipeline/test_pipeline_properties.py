@@ -94,7 +94,7 @@ def test_bundle_computes_what_the_model_did(
     model, plan = planned(seed, 25, regions)
     path = tmp_path_factory.mktemp("bundle") / "random.byoc"
     with stage_bundle(path) as folder:
-        entries = write_bundle(plan, folder, compilers(plan), lambda step: None)
+        entries = write_bundle(plan, folder, compilers(plan))
         write_manifest(folder, build_manifest(folder, plan, entries))
 
     verification = verify_bundle(open_bundle(path), model)

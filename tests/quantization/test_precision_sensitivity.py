@@ -20,6 +20,7 @@ from byoc.quantization._sensitivity import (
     run_samples,
 )
 from byoc.rules import load_rules
+from byoc.support import show_progress
 
 # Composites, a residual, a host operator that reads what is quantized, a Relu that stands alone.
 TEXT = """g (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] side, float[1, 5] y) {
@@ -136,7 +137,8 @@ def test_noise_roughly_adds_up(model: Model, done: QuantizedModel) -> None:
     many = samples(16, seed=2)
     expected = run_samples(model.proto, model, many)
     steps: list[str] = []
-    alone = measure_sensitivities(done.model, done.units, expected, many, steps.append)
+    with show_progress(steps.append):
+        alone = measure_sensitivities(done.model, done.units, expected, many)
     assert list(alone) == list(done.units)
     assert len(steps) == len(done.units)
     whole = measure_accuracy(expected, run_samples(done.model.proto, done.model, many))
