@@ -152,8 +152,8 @@ def measured(name: str, threads: int, seconds: float, clock: Clock) -> Gain:
         options: dict[str, Any] = {"codegen_options": case.options, "verify": False, **profiled(case)}
         predicted = partition(model.source, RULES, output=folder / "predicted", **options)
         best = fastest(model.source, RULES, output=folder / "chosen", clock=clock, **options)
-        candidates = [each for each in best.report["measured"] if not each["problem"]]
-        chosen = min(candidates, key=lambda each: each["seconds"])
+        candidates = [each for each in best.report.measured if not each.problem]
+        chosen = min(candidates, key=lambda each: each.seconds or 0.0)
         runs: Runs = {
             "onnxruntime": _onnxruntime(case),
             "openvino": _openvino(case),
@@ -166,7 +166,7 @@ def measured(name: str, threads: int, seconds: float, clock: Clock) -> Gain:
     better = np.array(found[min(("onnxruntime", "openvino"), key=medians.__getitem__)])
     ratios = {key: _quartiles(np.array(found[key]) / better) for key in ("predicted", "chosen")}
     regions = {"predicted": len(predicted.plan.regions), "chosen": len(best.plan.regions)}
-    return Gain(name, medians, ratios, regions, chosen["strategy"], len(better))
+    return Gain(name, medians, ratios, regions, chosen.strategy, len(better))
 
 
 def _quartiles(ratios: Any) -> tuple[float, float, float]:

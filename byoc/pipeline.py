@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx
 
-from byoc.bundle import stage_bundle
+from byoc.bundle import Report, stage_bundle
 from byoc.codegen import RefusedError
 from byoc.model import Model
 from byoc.options import Options
@@ -41,7 +41,7 @@ from byoc.stages import (
     run_stages,
 )
 from byoc.support import report_step, show_progress, take_keywords, write_text
-from byoc.verification import Verification
+from byoc.verification import NotVerified, Verification
 from byoc.zoo import Source, name_source
 
 __all__ = [
@@ -64,12 +64,12 @@ EMISSION: tuple[Stage, ...] = (Compile(), Verify(), EstimateGains(), Pack())
 class Result:
     """The outcome of `partition`.
 
-    `report` is the JSON document of the command line, `bundle` where it was written (None without an
-    output), `verification` the comparison with the original (None when there was none).
+    `bundle` is where it was written (None without an output), `verification` the comparison with the
+    original (None when there was none); `report.to_json()` is the JSON document of the command line.
     """
 
     plan: Plan
-    report: Mapping[str, Any]
+    report: Report
     bundle: Path | None = None
     verification: Verification | None = None
 
@@ -99,8 +99,8 @@ def partition(model: Source, options: Options) -> Result:
             state = replace(state, plan=replace(state.plan, refusals=history.told))
             if state.output is None:
                 plan = EstimateGains().run(state).plan
-                report = make_report(plan, "nothing was compiled, since no output was given (-o)")
-                return Result(plan, report)
+                reason = "nothing was compiled, since no output was given (-o)"
+                return Result(plan, make_report(plan, NotVerified(reason)))
             try:
                 return _make_result(emit(state))
             except RefusedError as error:
@@ -165,8 +165,8 @@ def emit(state: State) -> State:
 def _make_result(state: State) -> Result:
     output = Path(state.options.output or "")
     report = make_report(state.plan, state.verification, output)
-    verification = None if isinstance(state.verification, str) else state.verification
-    return Result(state.plan, report, output, verification)
+    verified = state.verification if isinstance(state.verification, Verification) else None
+    return Result(state.plan, report, output, verified)
 
 
 def _print_cause(error: RefusedError) -> None:

@@ -18,6 +18,24 @@ from byoc.bundle._manifest import Manifest, RegionEntry, describe_file, entry_to
 from byoc.bundle._manifest_schema import manifest_schema
 from byoc.bundle._packing import pack_folder
 from byoc.bundle._reading import Bundle, inspect, is_bundle, open_bundle
+from byoc.bundle._report import (
+    AccuracyReport,
+    Compute,
+    FloatUnitReport,
+    HostReason,
+    NodeCounts,
+    OutputAccuracy,
+    PrecisionReport,
+    PredictedCosts,
+    RefusalReport,
+    RegionReport,
+    Report,
+    ReportedTensor,
+    ReportModel,
+    TensorErrorReport,
+    TrialCandidate,
+    VerificationReport,
+)
 from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
 from byoc.bundle._writing import (
     MODEL_FILE,

@@ -12,9 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, WithJsonSchema
 
 from byoc.boundary.contracts import TensorContract
+from byoc.bundle._report import Report
 from byoc.codegen import describe_path_problem, escape_line, is_plain_name, parse_strict_json, quote_name
 from byoc.errors import InputError
 from byoc.model import DTYPES, TensorType
@@ -117,7 +118,7 @@ class Manifest(StrictModel):
     targets: tuple[str, ...] = Field(description="The accelerators, in the order of the arguments.")
     model: str = Field(description="The file with the partitioned model.")
     regions: tuple[RegionEntry, ...] = Field(description="The regions, in order of execution.")
-    report: dict[str, Any] = Field(
+    report: Annotated[Report, WithJsonSchema({"additionalProperties": True, "type": "object"})] = Field(
         description="The report, as `byoc partition --format json` prints it."
     )
     files: dict[str, FileEntry] = Field(description="Every other file of the bundle, by path.")

@@ -20,6 +20,7 @@ from byoc.bundle._manifest import (
     contract_to_entry,
     describe_file,
 )
+from byoc.bundle._report import Report
 from byoc.codegen import Artifact, Refusal, RefusedError, Region, read_region
 from byoc.model import copy_without, is_large, read_raw_bytes, walk_tensors, write_raw_bytes
 from byoc.planning import Plan, PlannedRegion, read_weight_layout
@@ -150,7 +151,9 @@ def _check_inputs(plan: Plan, region: PlannedRegion) -> RegionContext:
     return RegionContext(region.index, region.interface, plan.values, plan.origins, weights)
 
 
-def build_manifest(folder: Path, plan: Plan, regions: tuple[RegionEntry, ...]) -> Manifest:
+def build_manifest(
+    folder: Path, plan: Plan, regions: tuple[RegionEntry, ...], report: Report
+) -> Manifest:
     """Return the manifest of a folder in which all other files are written."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return Manifest(
@@ -160,7 +163,7 @@ def build_manifest(folder: Path, plan: Plan, regions: tuple[RegionEntry, ...]) -
         targets=tuple(target.name for target in plan.targets),
         model=MODEL_FILE,
         regions=regions,
-        report={},
+        report=report,
         files={path.relative_to(folder).as_posix(): describe_file(path) for path in files},
     )
 

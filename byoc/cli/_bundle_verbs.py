@@ -1,7 +1,6 @@
 """`byoc inspect` and `byoc pack`: show the content of a bundle, write it as one file."""
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,9 @@ import typer
 from byoc.bundle import (
     Bundle,
     Manifest,
+    PrecisionReport,
     RegionEntry,
+    VerificationReport,
     describe_file,
     entry_to_contract,
     manifest_schema,
@@ -26,7 +27,6 @@ from byoc.cli._common import (
     print_rows,
     show_status,
 )
-from byoc.errors import InputError
 from byoc.reporting import format_count, format_quantity, print_report
 
 _WIDTH = 11
@@ -54,19 +54,15 @@ def inspect(
     if form is OutputFormat.json:
         print_json(manifest.model_dump(mode="json"))
         return
-    try:
-        report, outputs = _read_report(manifest.report), _make_output_rows(manifest.report)
-        top = _make_summary(opened)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-        raise InputError(f"{bundle}: the report in the manifest is not one that byoc wrote") from None
-    for name, value in top.items():
+    for name, value in _make_summary(opened).items():
         typer.echo(f"{name + ':':{_WIDTH}}{value}")
-    typer.echo(f"\n{report}", nl=False)
+    typer.echo()
+    print_report(manifest.report, make_console())
     sections = {
         "What was made of the regions": [_make_row(manifest, region) for region in manifest.regions],
         "What their codegens noted": _make_note_rows(manifest),
         "What crosses their borders": _make_boundary_rows(manifest),
-        "Outputs, as they were verified": outputs,
+        "Outputs, as they were verified": _make_output_rows(manifest.report.verification),
         "Files": _make_file_rows(manifest),
     }
     for title, rows in sections.items():
@@ -87,28 +83,18 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
         ),
         "model": _format_option(manifest.asked.get("model", "")),
         "targets": ", ".join(manifest.targets),
-        "precision": _describe_precision(manifest.report["precision"]),
+        "precision": _describe_precision(manifest.report.precision),
         "asked": ", ".join(f"{name} {value}" for name, value in asked.items() if value),
         "made with": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
     }
 
 
-def _describe_precision(lowered: Mapping[str, Any] | None) -> str:
+def _describe_precision(lowered: PrecisionReport | None) -> str:
     if lowered is None:
         return "as in the model"
-    parts = [str(lowered[key]) for key in ("dtype", "method", "source") if lowered[key]]
-    left = len(lowered["in_float"])
-    return ", ".join(
-        [*parts, *([f"{format_count(left, 'unit')} left in floating point"] if left else [])]
-    )
-
-
-def _read_report(report: Mapping[str, Any]) -> str:
-    """Return the complete report as `byoc partition` printed it; None if part of it is missing."""
-    shown = make_console()
-    with shown.capture() as captured:
-        print_report(report, shown)
-    return captured.get()
+    left = len(lowered.in_float)
+    floats = f"{format_count(left, 'unit')} left in floating point" if left else ""
+    return ", ".join(filter(None, (lowered.dtype, lowered.method, lowered.source, floats)))
 
 
 def _make_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
@@ -153,20 +139,19 @@ def _make_boundary_rows(manifest: Manifest) -> list[dict[str, str]]:
     ]
 
 
-def _make_output_rows(report: Mapping[str, Any]) -> list[dict[str, str]]:
+def _make_output_rows(verification: VerificationReport | None) -> list[dict[str, str]]:
     """Return the output errors of the verification that was made when the bundle was written."""
-    verification = report["verification"]
     if verification is None:
         return []
     return [
         {
-            "output": str(output["name"]),
-            "dtype": str(output["dtype"]),
-            "against": str(verification["against"]),
-            "of its range": "not finite" if output["relative"] is None else f"{output['relative']:.1e}",
-            "allowed": f"{output['tolerance']:g}",
+            "output": output.name,
+            "dtype": output.dtype,
+            "against": verification.against,
+            "of its range": "not finite" if output.relative is None else f"{output.relative:.1e}",
+            "allowed": f"{output.tolerance:g}",
         }
-        for output in verification["outputs"]
+        for output in verification.outputs
     ]
 
 

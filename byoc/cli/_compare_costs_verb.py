@@ -1,6 +1,5 @@
 """`byoc compare-costs`: predictions of a cost model against measurements on this machine."""
 
-from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -92,10 +91,7 @@ def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
 
 def _make_bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> PredictionComparison:
     bundle = open_bundle(path)
-    predicted = bundle.manifest.report.get("predicted", {})
-    seconds = predicted.get("seconds") if isinstance(predicted, dict) else None
-    if not isinstance(seconds, (int, float)) or not isfinite(seconds):
-        raise InputError(f"{name}: the bundle's report does not say what was predicted")
+    predicted = bundle.manifest.report.predicted.seconds
     asked = str(bundle.manifest.asked.get("model", ""))
     if asked.startswith(_ZOO) and not bundle.manifest.asked.get("dims"):
         inputs = model_samples(load_model(asked))
@@ -103,7 +99,7 @@ def _make_bundle(name: str, path: Path, unknown: int | None, patience: Patience)
         inputs = model_samples(prepare_model(bundle.model(), name, bundle.folder))
     session = load_bundle(bundle)
     target = " and ".join(bundle.manifest.targets)
-    return compare_placement(name, target, session, inputs, float(seconds), unknown or 0, patience)
+    return compare_placement(name, target, session, inputs, predicted, unknown or 0, patience)
 
 
 def _find_regions(name: str, path: Path) -> list[tuple[str, TimedRegion]]:

@@ -42,6 +42,6 @@ def explain(  # noqa: PLR0913, PLR0917 - the options of the verb
         show("explain")
         found = make_explanation_document(run(loaded, target, node, op), details=bool(node or op))
     if form is OutputFormat.json:
-        print_json(found)
+        print_json(found.to_json())
     else:
         print_explanation(found, make_console())

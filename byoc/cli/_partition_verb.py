@@ -69,6 +69,6 @@ def partition(  # noqa: PLR0913 - the options of the verb
     if save is not None:
         save_placement(result.plan, save)
     if form is OutputFormat.json:
-        print_json(result.report)
+        print_json(result.report.to_json())
     else:
         print_report(result.report, make_console(), every_reason=reasons)

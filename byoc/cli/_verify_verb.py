@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +19,11 @@ from byoc.cli._common import (
 from byoc.cli._option_flags import flag_field, take_options
 from byoc.errors import InputError
 from byoc.reporting import (
+    RegionErrorReport,
     format_share,
     make_error_rows,
-    make_fault_document,
-    make_full_verification_document,
-    make_region_error_document,
+    make_fault_report,
+    make_full_verification_report,
 )
 from byoc.support import Flag, Syntax
 from byoc.verification import (
@@ -99,7 +98,7 @@ def verify(
             write_fault(fault, here / folder / name, check.region_thresholds)
     if form is OutputFormat.json:
         told = [_make_fault_document(name, fault) for name, fault in faults.items()]
-        document = make_full_verification_document(verification)
+        document = make_full_verification_report(verification).to_json()
         print_json(document | ({"faults": told} if options.bisect else {}))
     else:
         _print_verification(verification, str(bundle))
@@ -111,7 +110,7 @@ def _print_verification(verification: Verification, bundle: str) -> None:
     typer.echo(f"{bundle} against {verification.against}:")
     print_rows(make_error_rows("output", verification.outputs), OutputFormat.text)
     for left in verification.accuracy:
-        if left.signal_to_noise == inf:
+        if left.exact:
             typer.echo(f"{left.name}: equal to {verification.original}")
             continue
         typer.echo(
@@ -150,7 +149,7 @@ def _print_faults(
 def _make_fault_document(region: str, fault: tuple[Fault, Path] | str) -> dict[str, Any]:
     if isinstance(fault, str):
         return {"region": region, "problem": fault}
-    return make_fault_document(fault[0], str(fault[1]))
+    return make_fault_report(fault[0], str(fault[1])).to_json()
 
 
 def _repeat_fault(folder: Path, form: OutputFormat) -> None:
@@ -159,7 +158,12 @@ def _repeat_fault(folder: Path, form: OutputFormat) -> None:
         show("verify")
         fault, region = rerun_fault(folder)
     if form is OutputFormat.json:
-        print_json({"fault": fault.model_dump(mode="json"), "now": make_region_error_document(region)})
+        print_json(
+            {
+                "fault": fault.model_dump(mode="json"),
+                "now": RegionErrorReport.model_validate(region).to_json(),
+            }
+        )
     else:
         typer.echo(f"{fault.told}.\nNow:")
         print_rows(make_error_rows("output", region.outputs), OutputFormat.text)

@@ -6,13 +6,13 @@ fuse across operators, and caches are warm or not. A measurement needs no such s
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from byoc.bundle import Bundle, check_destination, open_bundle, stage_bundle
+from byoc.bundle import Bundle, TrialCandidate, check_destination, open_bundle, stage_bundle
 from byoc.errors import InputError
 from byoc.options import Options
 from byoc.pipeline import Result, partition
@@ -26,23 +26,6 @@ BASELINES = ("host-only", "all-supported")
 """The strategies tried besides the one asked for: all on the host, all that can be on accelerators."""
 
 PATIENCE = Patience(warmup=2, least=9, most=200, seconds=10.0, settled=0.005)
-
-
-@dataclass(frozen=True)
-class TrialCandidate:
-    """A strategy that was tried: the predicted seconds of a run, and the measured ones.
-
-    `seconds` is the median and `spread` the distance of the quartiles, of `samples` runs. Where nothing
-    was run, `problem` says why.
-    """
-
-    strategy: str
-    regions: int = 0
-    predicted: float | None = None
-    seconds: float | None = None
-    spread: float | None = None
-    samples: int = 0
-    problem: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +52,8 @@ def fastest(model: Source, options: TrialOptions) -> Result:
     """Partition a model by a strategy and by `others`, run all bundles in turn, and keep the fastest.
 
     `model` is as `partition` takes it, and the inputs are those that it is verified with. Returns what
-    `partition` returns for the fastest, with all candidates in its report as `measured`, as
-    dictionaries of `TrialCandidate`. The bundle itself tells no times, and is as `partition` writes it
-    by that strategy.
+    `partition` returns for the fastest, with all candidates in its report as `measured`. The bundle
+    itself tells no times, and is as `partition` writes it by that strategy.
 
     Raises InputError as `partition` does for the first strategy, and where a bundle cannot be run here;
     what goes wrong with another is told in its candidate.
@@ -84,9 +66,9 @@ def fastest(model: Source, options: TrialOptions) -> Result:
         best = min(measured, key=lambda trial: trial.candidate.seconds or 0.0)
         with stage_bundle(destination) as folder:
             shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)
-    candidates = [asdict(each) for each in (*(trial.candidate for trial in measured), *failed)]
+    candidates = (*(trial.candidate for trial in measured), *failed)
     told = {"bundle": str(options.output), "measured": candidates}
-    report = {**best.result.report, **told}
+    report = best.result.report.model_copy(update=told)
     return replace(best.result, report=report, bundle=Path(options.output))
 
 
@@ -108,8 +90,7 @@ def _try_strategies(
                 raise
             failed.append(TrialCandidate(name, problem=str(error)))
             continue
-        predicted = result.report["predicted"]["seconds"]
-        found = TrialCandidate(name, len(result.plan.regions), predicted)
+        found = TrialCandidate(name, len(result.plan.regions), result.report.predicted.seconds)
         trials.setdefault(_key_regions(result.plan), _Trial(found, result, open_bundle(folder)))
     return list(trials.values()), failed
 

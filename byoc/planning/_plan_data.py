@@ -14,6 +14,7 @@ from byoc.model import BoundaryNames, GraphIndex, Model
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Cost, Placement
 from byoc.rules import Target
+from byoc.support import Note
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +204,7 @@ class Plan:
     what_ifs: tuple[WhatIf, ...] = ()
     values: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
     lowered: LoweredPrecision | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[RefusedRegion, ...] = ()
 

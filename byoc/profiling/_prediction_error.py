@@ -139,21 +139,13 @@ def time_regions(bundle: Bundle) -> list[TimedRegion]:
     Raise InputError if a codegen is missing or the report lacks a region, and CompileError if a codegen
     fails to report a time.
     """
-    predicted = _predicted_seconds(bundle)
+    predicted = {region.name: region.seconds for region in bundle.manifest.report.regions}
     found = []
     for name, region, _ in bundle.regions():
         codegen = find_codegen(name)
         if isinstance(codegen, Measured):
-            seconds = predicted.get(region.name)
-            if not isinstance(seconds, (int, float)):
+            if region.name not in predicted:
                 raise InputError(f"the bundle's report does not say what was predicted of {region.name}")
             reported = measure_seconds(codegen, region)
-            found.append(TimedRegion(region.name, region.target, float(seconds), reported))
+            found.append(TimedRegion(region.name, region.target, predicted[region.name], reported))
     return found
-
-
-def _predicted_seconds(bundle: Bundle) -> dict[str, object]:
-    """Return the predicted seconds of each region, as far as they are in the report."""
-    regions = bundle.manifest.report.get("regions")
-    rows = regions if isinstance(regions, list) else []
-    return {str(row.get("name")): row.get("seconds") for row in rows if isinstance(row, dict)}

@@ -17,7 +17,7 @@ from byoc.quantization._image_inputs import NO_PREPROCESSING, Preprocessing
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
-from byoc.support import Flag, Syntax, declare_field, report_step
+from byoc.support import Flag, Note, Syntax, declare_field, report_step
 
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
@@ -101,7 +101,7 @@ class ChosenPrecision:
     float_model: Model | None = None
     ranges: Ranges | None = None
     units: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:
@@ -126,10 +126,10 @@ def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision)
     ranges = _find_ranges(model, wanted)
     report_step("quantize")
     done = quantize_for_targets(model, targets, ranges, wanted)
-    notes = (*_note_random(ranges), *done.notes)
+    notes = [*_note_random(ranges), *(Note("note", text) for text in done.notes)]
     if not done.units:
-        notes += ("nothing is quantized",)
-    return ChosenPrecision(done.model, tuple(targets), done.floats, ranges, done.units, notes)
+        notes.append(Note("note", "nothing is quantized"))
+    return ChosenPrecision(done.model, tuple(targets), done.floats, ranges, done.units, tuple(notes))
 
 
 def quantize_for_targets(
@@ -180,17 +180,18 @@ def _leave_unquantized(
     if _is_quantized(model):
         return ChosenPrecision(model, tuple(targets))
     note = f"{names} computes in integers alone, and floating point stays on the host: give {how}"
-    return ChosenPrecision(model, tuple(targets), notes=(note,))
+    return ChosenPrecision(model, tuple(targets), notes=(Note("note", note),))
 
 
-def _note_unused(wanted: Precision) -> tuple[str, ...]:
+def _note_unused(wanted: Precision) -> tuple[Note, ...]:
     """Return a note where ranges or data were given that nothing is quantized with."""
     if wanted.calibration is None and wanted.data is None:
         return ()
     given = "--data" if wanted.calibration is None else "--calibration"
     if wanted.quantize is not None:
-        return (f"{given} is not used: {wanted.quantize} needs no scales",)
-    return (f"{given} is not used: all targets compute in floating point (--quantize int8)",)
+        return (Note("note", f"{given} is not used: {wanted.quantize} needs no scales"),)
+    why = "all targets compute in floating point (--quantize int8)"
+    return (Note("note", f"{given} is not used: {why}"),)
 
 
 def _is_quantized(model: Model) -> bool:
@@ -219,7 +220,8 @@ def _find_ranges(model: Model, wanted: Precision) -> Ranges:
     )
 
 
-def _note_random(ranges: Ranges) -> list[str]:
+def _note_random(ranges: Ranges) -> list[Note]:
     if not ranges.random:
         return []
-    return ["warning: the scales are concluded from random data, and mean nothing for real inputs"]
+    text = "the scales are concluded from random data, and mean nothing for real inputs"
+    return [Note("warning", text)]

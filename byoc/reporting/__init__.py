@@ -10,8 +10,8 @@ from byoc.reporting._report_document import collect_plan_notes, make_report
 from byoc.reporting._report_text import print_report
 from byoc.reporting._rule_check import RuleCheck, check_rules
 from byoc.reporting._verification_document import (
+    RegionErrorReport,
     make_error_rows,
-    make_fault_document,
-    make_full_verification_document,
-    make_region_error_document,
+    make_fault_report,
+    make_full_verification_report,
 )

@@ -2,74 +2,187 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from byoc.bundle import ReportModel
 from byoc.model import GraphIndex, get_node_name, get_operator_name
 from byoc.patterns import NearMiss, find_near_misses
 from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
 from byoc.reporting._relaxation_gains import compute_gains
-from byoc.rules import Attempt, Objection
+from byoc.rules import Objection
 
 _EXAMPLES = 3
 
 
-def make_explanation_document(explanation: Explanation, details: bool = False) -> dict[str, Any]:
-    """Convert an explanation to data; compute is given as a share of all operations of the model.
+@dataclass(frozen=True)
+class Reason:
+    """A sentence, and the location in the rule file of the constraint that it is about, if any."""
 
-    Keys: model, target, rules, nodes (asked, taken, refused), compute (operations, refused), refused,
-    relax, composites, and with `details` a row for every node asked about.
+    place: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SharedReason(Reason):
+    """A reason in its commonest wording; it has `others` for other nodes of the group."""
+
+    others: int
+
+
+@dataclass(frozen=True)
+class RefusedGroup:
+    """The nodes that are refused for the same reasons, the first few of them by name."""
+
+    nodes: int
+    compute: float
+    operators: dict[str, int]
+    reasons: tuple[SharedReason, ...]
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GainRow:
+    """The gain of dropping the constraint at `place`."""
+
+    place: str
+    operators: dict[str, int]
+    nodes: int
+    compute: float
+
+
+@dataclass(frozen=True)
+class MissedNodes:
+    """The number of places where a composite nearly matched for the same reason."""
+
+    nodes: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class CompositeRow:
+    """A composite of the target: how often it was found, and where it nearly was."""
+
+    name: str
+    found: int
+    nearly: tuple[MissedNodes, ...]
+
+
+@dataclass(frozen=True)
+class TriedRule:
+    """A rule that was tried on a node, and why it refuses it."""
+
+    rule: str
+    objections: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class MissedComposite:
+    """A composite that nearly matched at a node."""
+
+    composite: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """A node asked about: its types, and the rules that accept or refuse it."""
+
+    node: str
+    graph: str
+    operator: str
+    compute: float
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    taken: bool
+    rule: str
+    composite: str | None
+    tried: tuple[TriedRule, ...]
+    reasons: tuple[Reason, ...]
+    nearly: tuple[MissedComposite, ...]
+
+
+@dataclass(frozen=True)
+class ExplainedNodes:
+    """The number of nodes asked about, and of those that the target takes and refuses."""
+
+    asked: int
+    taken: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class ExplainedCompute:
+    """The operations of the model, and the share of them that is refused."""
+
+    operations: float
+    refused: float
+
+
+class ExplanationDocument(ReportModel):
+    """An explanation as data; compute is a share of all operations of the model.
+
+    `details` has a row for every node asked about, None unless it was asked for.
     """
+
+    model: str
+    target: str
+    rules: str
+    nodes: ExplainedNodes
+    compute: ExplainedCompute
+    refused: tuple[RefusedGroup, ...]
+    relax: tuple[GainRow, ...]
+    composites: tuple[CompositeRow, ...]
+    details: tuple[NodeRow, ...] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the data that JSON can represent, without `details` if there are none."""
+        data = super().to_json()
+        return data if self.details is not None else {k: v for k, v in data.items() if k != "details"}
+
+
+def make_explanation_document(explanation: Explanation, details: bool = False) -> ExplanationDocument:
+    """Convert an explanation to data, with `details` if wanted."""
     total = explanation.operations
-    refused = len(explanation.refusals)
-    result: dict[str, Any] = {
-        "model": explanation.model.source,
-        "target": explanation.target.name,
-        "rules": explanation.target.source,
-        "nodes": {
-            "asked": len(explanation.asked),
-            "taken": len(explanation.asked) - refused,
-            "refused": refused,
-        },
-        "compute": {"operations": total, "refused": _fraction(explanation.refused_operations, total)},
-        "refused": _refusal_rows(explanation.refusals, total),
-        "relax": [
-            {
-                "place": gain.location,
-                "operators": dict(gain.operators),
-                "nodes": gain.nodes,
-                "compute": _fraction(gain.operations, total),
-            }
+    asked, refused = len(explanation.asked), len(explanation.refusals)
+    return ExplanationDocument(
+        model=explanation.model.source,
+        target=explanation.target.name,
+        rules=explanation.target.source,
+        nodes=ExplainedNodes(asked, asked - refused, refused),
+        compute=ExplainedCompute(total, _fraction(explanation.refused_operations, total)),
+        refused=_group_refusals(explanation.refusals, total),
+        relax=tuple(
+            GainRow(gain.location, dict(gain.operators), gain.nodes, _fraction(gain.operations, total))
             for gain in compute_gains(explanation)
-        ],
-        "composites": _composite_rows(explanation),
-    }
-    if details:
-        result["details"] = _node_rows(explanation)
-    return result
+        ),
+        composites=_list_composites(explanation),
+        details=_describe_nodes(explanation) if details else None,
+    )
 
 
 def _fraction(operations: float, total: float) -> float:
     return operations / total if total else 0.0
 
 
-def _refusal_rows(refusals: Iterable[RefusedNode], total: float) -> list[dict[str, Any]]:
-    """Return a row for each set of reasons, regardless of the values in them, the most compute first."""
+def _group_refusals(refusals: Iterable[RefusedNode], total: float) -> tuple[RefusedGroup, ...]:
+    """Group nodes by their reasons, regardless of the values in them, the most compute first."""
     groups: dict[tuple[str, ...], list[RefusedNode]] = {}
     for refusal in refusals:
         key = (reason.location or _without_names(reason.text) for reason in refusal.reasons)
         groups.setdefault(tuple(key), []).append(refusal)
     rows = [
-        {
-            "nodes": len(members),
-            "compute": _fraction(sum(m.operations for m in members), total),
-            "operators": dict(Counter(m.op for m in members).most_common()),
-            "reasons": _shared_reasons(members),
-            "examples": [member.name for member in members[:_EXAMPLES]],
-        }
+        RefusedGroup(
+            nodes=len(members),
+            compute=_fraction(sum(m.operations for m in members), total),
+            operators=dict(Counter(m.op for m in members).most_common()),
+            reasons=tuple(_share_reasons(members)),
+            examples=tuple(member.name for member in members[:_EXAMPLES]),
+        )
         for members in groups.values()
     ]
-    return sorted(rows, key=lambda row: (-row["compute"], -row["nodes"], str(row["reasons"])))
+    return tuple(sorted(rows, key=lambda row: (-row.compute, -row.nodes, str(row.reasons))))
 
 
 def _without_names(text: str) -> str:
@@ -77,9 +190,8 @@ def _without_names(text: str) -> str:
     return re.sub(r"'[^']*'", "''", text)
 
 
-def _shared_reasons(members: Sequence[RefusedNode]) -> list[dict[str, Any]]:
-    """Return the reasons that some nodes share, each in its commonest wording."""
-    reasons = []
+def _share_reasons(members: Sequence[RefusedNode]) -> Iterator[SharedReason]:
+    """Yield the reasons that some nodes share, each in its commonest wording."""
     for position, reason in enumerate(members[0].reasons):
         full = [member.reasons[position].text for member in members]
         # The row names the operators anyway.
@@ -87,58 +199,56 @@ def _shared_reasons(members: Sequence[RefusedNode]) -> list[dict[str, Any]]:
         several_ops = len({member.op for member in members}) > 1
         texts = Counter(short if several_ops and len(set(short)) == 1 else full)
         text = texts.most_common(1)[0][0]
-        reasons.append({"place": reason.location, "text": text, "others": len(texts) - 1})
-    return reasons
+        yield SharedReason(reason.location, text, len(texts) - 1)
 
 
-def _composite_rows(explanation: Explanation) -> list[dict[str, Any]]:
+def _list_composites(explanation: Explanation) -> tuple[CompositeRow, ...]:
     misses: dict[str, dict[str, list[NearMiss]]] = {}
     for miss in (miss for graph in explanation.graphs for miss in graph.near_misses):
         alike = misses.setdefault(miss.pattern, {})
         alike.setdefault(re.sub(r"\d+", "0", _without_names(miss.reason)), []).append(miss)
-    return [
-        {
-            "name": name,
-            "found": found,
-            "nearly": [
-                {"nodes": len(same), "reason": same[0].reason}
+    return tuple(
+        CompositeRow(
+            name,
+            found,
+            tuple(
+                MissedNodes(len(same), same[0].reason)
                 for same in sorted(misses.get(name, {}).values(), key=len, reverse=True)
-            ],
-        }
+            ),
+        )
         for name, found in explanation.composites.items()
-    ]
+    )
 
 
-def _node_rows(explanation: Explanation) -> list[dict[str, Any]]:
-    """Return a row for every node asked about: its types, and the rules that accept or refuse it."""
+def _describe_nodes(explanation: Explanation) -> tuple[NodeRow, ...]:
     refused = {(id(refusal.index), refusal.number): refusal for refusal in explanation.refusals}
     rows = []
     for graph, number in explanation.asked:
         refusal = refused.get((id(graph.index), number))
-        unit = graph.unit_of[number]
+        attempts, reasons = (refusal.attempts, refusal.reasons) if refusal else ((), ())
         node = graph.index.nodes[number]
+        misses = _near_misses_at(explanation, graph, number)
         rows.append(
-            {
-                "node": get_node_name(node),
-                "graph": graph.graph_path,
-                "operator": get_operator_name(node),
-                "compute": _fraction(graph.operations[number], explanation.operations),
-                "inputs": [_describe_tensor(graph.index, name) for name in node.input],
-                "outputs": [_describe_tensor(graph.index, name) for name in node.output],
-                "taken": refusal is None,
-                "rule": "" if refusal else graph.marks[number].rule,
-                "composite": unit.composite,
-                "tried": [_attempt_document(attempt) for attempt in refusal.attempts] if refusal else [],
-                "reasons": [_objection_document(reason) for reason in refusal.reasons]
-                if refusal
-                else [],
-                "nearly": [
-                    {"composite": miss.pattern, "reason": miss.reason}
-                    for miss in _near_misses_at(explanation, graph, number)
-                ],
-            }
+            NodeRow(
+                node=get_node_name(node),
+                graph=graph.graph_path,
+                operator=get_operator_name(node),
+                compute=_fraction(graph.operations[number], explanation.operations),
+                inputs=tuple(_describe_tensor(graph.index, name) for name in node.input),
+                outputs=tuple(_describe_tensor(graph.index, name) for name in node.output),
+                taken=refusal is None,
+                rule="" if refusal else graph.marks[number].rule,
+                composite=graph.unit_of[number].composite,
+                tried=tuple(TriedRule(a.rule, _list_reasons(a.objections)) for a in attempts),
+                reasons=_list_reasons(reasons),
+                nearly=tuple(MissedComposite(miss.pattern, miss.reason) for miss in misses),
+            )
         )
-    return rows
+    return tuple(rows)
+
+
+def _list_reasons(objections: Iterable[Objection]) -> tuple[Reason, ...]:
+    return tuple(Reason(objection.location, objection.text) for objection in objections)
 
 
 def _near_misses_at(explanation: Explanation, graph: GraphExplanation, number: int) -> list[NearMiss]:
@@ -154,11 +264,3 @@ def _describe_tensor(index: GraphIndex, name: str) -> str:
         return "(left out)"
     constant = " constant" if index.is_constant(name) else ""
     return f"{name} {index.types.get(name) or 'of an unknown type'}{constant}"
-
-
-def _attempt_document(attempt: Attempt) -> dict[str, Any]:
-    return {"rule": attempt.rule, "objections": [_objection_document(o) for o in attempt.objections]}
-
-
-def _objection_document(objection: Objection) -> dict[str, str]:
-    return {"place": objection.location, "text": objection.text}

@@ -1,11 +1,19 @@
 """The explanation as text: a summary line, grouped reasons, and the gains of relaxing rules."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
+from byoc.reporting._explanation_document import (
+    CompositeRow,
+    ExplanationDocument,
+    GainRow,
+    NodeRow,
+    Reason,
+    RefusedGroup,
+    SharedReason,
+)
 from byoc.reporting._quantities import format_count, format_share
 
 _MOST_OPERATORS = 4
@@ -13,52 +21,49 @@ _MOST_GAINS = 10
 _MOST_NEARLY = 3
 
 
-def print_explanation(document: Mapping[str, Any], console: Console) -> None:
+def print_explanation(document: ExplanationDocument, console: Console) -> None:
     """Print the data made by `make_explanation_document`."""
     for line in _explanation_lines(document):
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 
-def _explanation_lines(found: Mapping[str, Any]) -> Iterable[str]:
-    nodes, compute = found["nodes"], found["compute"]
-    refused = f"{nodes['refused']} refused"
-    if nodes["refused"]:
-        refused += f" ({_format_share(compute['refused'])} of the compute)"
+def _explanation_lines(found: ExplanationDocument) -> Iterable[str]:
+    nodes, compute = found.nodes, found.compute
+    refused = f"{nodes.refused} refused"
+    if nodes.refused:
+        refused += f" ({_format_share(compute.refused)} of the compute)"
     yield (
-        f"{found['model']} with {found['rules']}: {nodes['taken']} of "
-        f"{format_count(nodes['asked'], 'node')} "
+        f"{found.model} with {found.rules}: {nodes.taken} of "
+        f"{format_count(nodes.asked, 'node')} "
         f"taken, {refused}"
     )
-    if "details" in found:
-        for row in found["details"]:
+    if found.details is not None:
+        for row in found.details:
             yield from _node_lines(row)
     else:
-        yield from _refused_lines(found["refused"])
-    yield from _gain_lines(found["relax"])
-    if "details" not in found:
-        yield from _composite_lines(found["composites"])
+        yield from _refused_lines(found.refused)
+    yield from _gain_lines(found.relax)
+    if found.details is None:
+        yield from _composite_lines(found.composites)
 
 
 def _format_share(part: float) -> str:
     return "under 0.1 %" if 0 < part < 0.0005 else format_share(part)
 
 
-def _refused_lines(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+def _refused_lines(rows: Iterable[RefusedGroup]) -> Iterable[str]:
     for position, row in enumerate(rows):
         if not position:
             yield "\nRefused, and why:"
             yield "  nodes  compute      operators"
-        yield (
-            f"  {row['nodes']:>5}  {_format_share(row['compute']):<11}  "
-            f"{_format_operators(row['operators'])}"
-        )
-        for reason in row["reasons"]:
+        yield (f"  {row.nodes:>5}  {_format_share(row.compute):<11}  {_format_operators(row.operators)}")
+        for reason in row.reasons:
             yield f"                      - {_format_reason(reason)}{_format_location(reason)}"
 
 
-def _format_location(reason: Mapping[str, Any]) -> str:
+def _format_location(reason: Reason) -> str:
     """Format the location of a reason in the rule file; empty if no rule is the reason."""
-    return f"  [{reason['place']}]" if reason["place"] else ""
+    return f"  [{reason.place}]" if reason.place else ""
 
 
 def _format_operators(counts: Mapping[str, int]) -> str:
@@ -69,49 +74,49 @@ def _format_operators(counts: Mapping[str, int]) -> str:
     return f"{text} and {rest} more" if rest else text
 
 
-def _format_reason(reason: Mapping[str, Any]) -> str:
-    others = reason["others"]
-    return f"{reason['text']} (and {others} like it)" if others else str(reason["text"])
+def _format_reason(reason: SharedReason) -> str:
+    others = reason.others
+    return f"{reason.text} (and {others} like it)" if others else reason.text
 
 
-def _gain_lines(rows: list[Mapping[str, Any]]) -> Iterable[str]:
+def _gain_lines(rows: Sequence[GainRow]) -> Iterable[str]:
     if not rows:
         return
     yield "\nIf one constraint were relaxed:"
     for row in rows[:_MOST_GAINS]:
-        nodes, compute = format_count(row["nodes"], "node"), _format_share(row["compute"])
-        yield f"  +{nodes:<10}  +{compute:<11}  {_format_operators(row['operators'])}  [{row['place']}]"
+        nodes, compute = format_count(row.nodes, "node"), _format_share(row.compute)
+        yield f"  +{nodes:<10}  +{compute:<11}  {_format_operators(row.operators)}  [{row.place}]"
     if len(rows) > _MOST_GAINS:
         yield f"  and {len(rows) - _MOST_GAINS} more (--format json)"
 
 
-def _composite_lines(rows: list[Mapping[str, Any]]) -> Iterable[str]:
+def _composite_lines(rows: Sequence[CompositeRow]) -> Iterable[str]:
     if rows:
         yield "\nComposites:"
     for row in rows:
-        yield f"  {row['found']:>5}  {row['name']}"
-        for miss in row["nearly"][:_MOST_NEARLY]:
-            alike = f" (and {miss['nodes'] - 1} like it)" if miss["nodes"] > 1 else ""
-            yield f"         nearly: {miss['reason']}{alike}"
-        rest = sum(miss["nodes"] for miss in row["nearly"][_MOST_NEARLY:])
+        yield f"  {row.found:>5}  {row.name}"
+        for miss in row.nearly[:_MOST_NEARLY]:
+            alike = f" (and {miss.nodes - 1} like it)" if miss.nodes > 1 else ""
+            yield f"         nearly: {miss.reason}{alike}"
+        rest = sum(miss.nodes for miss in row.nearly[_MOST_NEARLY:])
         if rest:
             yield f"         nearly: {format_count(rest, 'other')} (--format json)"
 
 
-def _node_lines(row: Mapping[str, Any]) -> Iterable[str]:
-    inside = f" in {row['graph']}" if row["graph"] else ""
-    yield f"\n{row['operator']} '{row['node']}'{inside}, {_format_share(row['compute'])} of the compute"
-    yield f"  reads  {', '.join(row['inputs']) or 'nothing'}"
-    yield f"  makes  {', '.join(row['outputs'])}"
-    if row["taken"]:
-        composite = f", in a {row['composite']}" if row["composite"] else ""
-        yield f"  taken by {row['rule']}{composite}"
-    for attempt in row["tried"]:
-        yield f"  refused by {attempt['rule']}:" if attempt["rule"] else "  refused:"
-        for objection in attempt["objections"]:
-            yield f"    - {objection['text']}{_format_location(objection)}"
-    if not row["tried"]:
-        for reason in row["reasons"]:
-            yield f"  refused: {reason['text']}{_format_location(reason)}"
-    for miss in row["nearly"]:
-        yield f"  nearly {miss['composite']}: {miss['reason']}"
+def _node_lines(row: NodeRow) -> Iterable[str]:
+    inside = f" in {row.graph}" if row.graph else ""
+    yield f"\n{row.operator} '{row.node}'{inside}, {_format_share(row.compute)} of the compute"
+    yield f"  reads  {', '.join(row.inputs) or 'nothing'}"
+    yield f"  makes  {', '.join(row.outputs)}"
+    if row.taken:
+        composite = f", in a {row.composite}" if row.composite else ""
+        yield f"  taken by {row.rule}{composite}"
+    for attempt in row.tried:
+        yield f"  refused by {attempt.rule}:" if attempt.rule else "  refused:"
+        for objection in attempt.objections:
+            yield f"    - {objection.text}{_format_location(objection)}"
+    if not row.tried:
+        for reason in row.reasons:
+            yield f"  refused: {reason.text}{_format_location(reason)}"
+    for miss in row.nearly:
+        yield f"  nearly {miss.composite}: {miss.reason}"

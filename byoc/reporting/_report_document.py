@@ -1,17 +1,28 @@
-"""The report as data: printed by `--format json`, kept in the manifest, and the source of the text."""
+"""The making of a report from a plan and its verification."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from math import fsum
 from pathlib import Path
-from typing import Any
 
+from byoc.bundle import (
+    Compute,
+    FloatUnitReport,
+    HostReason,
+    NodeCounts,
+    PrecisionReport,
+    PredictedCosts,
+    RefusalReport,
+    RegionReport,
+    Report,
+    ReportedTensor,
+)
 from byoc.model import GraphIndex, TensorType, is_inserted, list_symbolic_dims, name_nodes
 from byoc.planning import GraphPlan, Plan, PlannedRegion, RefusedRegion, find_neighbours
 from byoc.reporting._quantities import format_count, format_quantity
-from byoc.reporting._verification_document import finite_or_none, make_verification_document
-from byoc.verification import Verification
+from byoc.reporting._verification_document import make_verification_report
+from byoc.support import Note
+from byoc.verification import NotVerified, Verification
 
 _SHOWN = 5
 
@@ -19,30 +30,23 @@ _SHOWN = 5
 _NodeKey = tuple[str, int]
 
 
-def make_refusal_documents(plan: Plan) -> list[dict[str, Any]]:
-    """Return the refusals before the plan was made: target, region, codegen, reason, nodes, host, split.
-
-    The region is one of the plan at that time. `nodes` are the names or first outputs of the nodes that
-    the target does not get, and `host` is how many nodes are on the host because of it; a node counts
-    only for the first refusal. `split` is the most nodes that regions have since one was too large, else
-    null.
-    """
+def _make_refusal_reports(plan: Plan) -> tuple[RefusalReport, ...]:
     counted = set[_NodeKey]()
-    return [
-        {
-            "target": each.target,
-            "region": each.region,
-            "codegen": each.codegen,
-            "reason": each.reason,
-            "nodes": list(each.nodes),
-            "host": _count_on_host(plan, each, counted),
-            "split": each.split or None,
-        }
+    return tuple(
+        RefusalReport(
+            target=each.target,
+            region=each.region,
+            codegen=each.codegen,
+            reason=each.reason,
+            nodes=each.nodes,
+            host=_count_on_host(plan, each, counted),
+            split=each.split or None,
+        )
         for each in plan.refusals
-    ]
+    )
 
 
-def make_refusal_notes(plan: Plan) -> Iterator[str]:
+def _make_refusal_notes(plan: Plan) -> Iterator[Note]:
     """Yield a warning for each refused region."""
     for each in plan.refusals:
         if each.split:
@@ -53,10 +57,8 @@ def make_refusal_notes(plan: Plan) -> Iterator[str]:
             change = f"without {names}{more}"
         else:
             change = "without any node"
-        yield (
-            f"warning: codegen {each.codegen}: {each.region}: {each.reason}; "
-            f"{each.target} is planned again {change}"
-        )
+        refused = f"codegen {each.codegen}: {each.region}: {each.reason}"
+        yield Note("warning", f"{refused}; {each.target} is planned again {change}")
 
 
 def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -> int:
@@ -79,86 +81,80 @@ def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -
     return len(found)
 
 
-def make_report(plan: Plan, outcome: Verification | str, bundle: Path | None = None) -> dict[str, Any]:
-    """Build the report of a plan, in seconds, joules and bytes.
-
-    `outcome` is the verification, or the reason why there was none. Keys: model, targets, strategy,
-    nodes, compute, predicted, regions, refusals, host_reasons, what_if, precision, notes, verification,
-    not_verified, bundle. A multiply-accumulate counts as two operations. Floats are finite; unknown or
-    absent values are null.
-    """
+def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | None = None) -> Report:
+    """Make the report of a plan, with its verification or the reason why there was none."""
     operations, total = plan.offloaded_operations
-    return {
-        "model": plan.model.source,
-        "targets": [target.name for target in plan.targets],
-        "strategy": plan.asked.get("strategy"),
-        "nodes": _node_counts(plan),
-        "compute": {"operations": total, "offloaded": operations / total if total else 0.0},
-        "predicted": _predicted_costs(plan),
-        "regions": [
-            _region_document(graph, region) for graph in plan.root.walk() for region in graph.regions
-        ],
-        "refusals": make_refusal_documents(plan),
-        "host_reasons": _host_reason_rows(plan),
-        "what_if": [asdict(each) for each in plan.what_ifs],
-        "precision": _precision_document(plan),
-        "notes": [
-            *make_refusal_notes(plan),
+    return Report(
+        model=plan.model.source,
+        targets=tuple(target.name for target in plan.targets),
+        strategy=plan.asked.get("strategy"),
+        nodes=_count_nodes(plan),
+        compute=Compute(operations=total, offloaded=operations / total if total else 0.0),
+        predicted=_report_costs(plan),
+        regions=tuple(
+            _report_region(graph, region) for graph in plan.root.walk() for region in graph.regions
+        ),
+        refusals=_make_refusal_reports(plan),
+        host_reasons=_list_host_reasons(plan),
+        what_if=plan.what_ifs,
+        precision=_report_precision(plan),
+        notes=(
+            *_make_refusal_notes(plan),
             *plan.notes,
-            *plan.model.notes,
-            *_open_dimension_notes(plan),
-            *collect_plan_notes(plan.root),
-            *_slower_than_host_notes(plan),
-            *_unused_target_notes(plan),
-        ],
-        "verification": None if isinstance(outcome, str) else make_verification_document(outcome),
-        "not_verified": outcome if isinstance(outcome, str) else None,
-        "bundle": None if bundle is None else str(bundle),
-    }
+            *(Note("note", text) for text in _list_remarks(plan)),
+        ),
+        verification=make_verification_report(outcome) if isinstance(outcome, Verification) else None,
+        not_verified=outcome.reason if isinstance(outcome, NotVerified) else None,
+        bundle=None if bundle is None else str(bundle),
+    )
 
 
-def _node_counts(plan: Plan) -> dict[str, int]:
+def _list_remarks(plan: Plan) -> Iterator[str]:
+    yield from plan.model.notes
+    for name in list_symbolic_dims(plan.model.proto):
+        yield f"dimension {name} is not fixed and counts as 1 (--dim {name}=SIZE)"
+    yield from collect_plan_notes(plan.root)
+    yield from _slower_than_host_notes(plan)
+    yield from _unused_target_notes(plan)
+
+
+def _count_nodes(plan: Plan) -> NodeCounts:
     offloaded = sum(_count_region_nodes(region) for region in plan.regions)
-    on_host = _count_host_nodes(plan)
+    host = _count_host_nodes(plan)
     constant = sum(_count_user_nodes(index, index.constant_nodes) for index in plan.model.index.walk())
-    return {
-        "total": offloaded + on_host,
-        "offloaded": offloaded,
-        "host": on_host,
-        "constant": constant,
-    }
+    return NodeCounts(total=offloaded + host, offloaded=offloaded, host=host, constant=constant)
 
 
-def _predicted_costs(plan: Plan) -> dict[str, Any]:
+def _report_costs(plan: Plan) -> PredictedCosts:
     cost = plan.cost
-    return {
-        "seconds": cost.total,
-        "execution": cost.execution,
-        "transfer": cost.transfer,
-        "launch": cost.launch,
-        "host_only": plan.root.host_only,
-        "bound": plan.placement.bound,
-        "objective": str(plan.asked.get("objective", "latency")),
-        "optimized": plan.placement.cost.total,
-        "joules": plan.root.joules,
-        "host_only_joules": _host_only_joules(plan.root),
-    }
+    return PredictedCosts(
+        seconds=cost.total,
+        execution=cost.execution,
+        transfer=cost.transfer,
+        launch=cost.launch,
+        host_only=plan.root.host_only,
+        bound=plan.placement.bound,
+        objective=str(plan.asked.get("objective", "latency")),
+        optimized=plan.placement.cost.total,
+        joules=plan.root.joules,
+        host_only_joules=_host_only_joules(plan.root),
+    )
 
 
-def _region_document(plan: GraphPlan, region: PlannedRegion) -> dict[str, Any]:
-    types = region.index.types
-    return {
-        "name": region.name,
-        "device": region.target.name,
-        "graph": plan.path,
-        "nodes": _count_region_nodes(region),
-        "trips": region.trips,
-        "composites": dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
-        "inputs": [_tensor_document(name, types.get(name)) for name in region.interface.inputs],
-        "outputs": [_tensor_document(name, types.get(name)) for name in region.interface.outputs],
-        "seconds": region.seconds,
-        "borders": [asdict(border) for border in find_neighbours(plan, region)],
-    }
+def _report_region(plan: GraphPlan, region: PlannedRegion) -> RegionReport:
+    types, interface = region.index.types, region.interface
+    return RegionReport(
+        name=region.name,
+        device=region.target.name,
+        graph=plan.path,
+        nodes=_count_region_nodes(region),
+        trips=region.trips,
+        composites=dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
+        inputs=tuple(_report_tensor(name, types.get(name)) for name in interface.inputs),
+        outputs=tuple(_report_tensor(name, types.get(name)) for name in interface.outputs),
+        seconds=region.seconds,
+        borders=tuple(find_neighbours(plan, region)),
+    )
 
 
 def _count_region_nodes(region: PlannedRegion) -> int:
@@ -215,16 +211,13 @@ def _host_only_joules(plan: GraphPlan) -> float | None:
     return joules
 
 
-def _tensor_document(name: str, kind: TensorType | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "dtype": kind.dtype if kind else None,
-        "shape": list(kind.shape) if kind and kind.shape is not None else None,
-        "bytes": kind.bytes if kind else None,
-    }
+def _report_tensor(name: str, kind: TensorType | None) -> ReportedTensor:
+    if kind is None:
+        return ReportedTensor(name=name, dtype=None, shape=None, bytes=None)
+    return ReportedTensor(name=name, dtype=kind.dtype, shape=kind.shape, bytes=kind.bytes)
 
 
-def _host_reason_rows(plan: Plan) -> list[dict[str, Any]]:
+def _list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:
     """Return the reasons for staying on the host, the one with the most nodes first."""
     counts: Counter[str] = Counter()
     for graph in plan.root.walk():
@@ -232,13 +225,7 @@ def _host_reason_rows(plan: Plan) -> list[dict[str, Any]]:
             counts[str(verdict)] += _count_user_nodes(graph.index, unit.nodes)
     counts = +counts  # without those of conversions alone
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [{"reason": reason, "nodes": nodes} for reason, nodes in ordered]
-
-
-def _open_dimension_notes(plan: Plan) -> Iterable[str]:
-    """Yield a note for each symbolic dimension of the model."""
-    for name in list_symbolic_dims(plan.model.proto):
-        yield f"dimension {name} is not fixed and counts as 1 (--dim {name}=SIZE)"
+    return tuple(HostReason(reason=reason, nodes=nodes) for reason, nodes in ordered)
 
 
 def _slower_than_host_notes(plan: Plan) -> Iterable[str]:
@@ -284,22 +271,22 @@ def _why_not_on(plan: GraphPlan, row: int, number: int) -> str:
     return f"supported, but placed on {plan.targets[label - 1].name}"
 
 
-def _precision_document(plan: Plan) -> dict[str, Any] | None:
+def _report_precision(plan: Plan) -> PrecisionReport | None:
     lowered = plan.lowered
     if lowered is None:
         return None
-    return {
-        "dtype": lowered.dtype,
-        "source": lowered.source,
-        "method": lowered.method,
-        "samples": lowered.samples,
-        "random": lowered.random,
-        "units": lowered.units,
-        "on_accelerators": sum(unit.kind == "qdq" for r in plan.regions for unit in r.units),
-        "budget": lowered.budget or None,
-        "reached": finite_or_none(lowered.reached),
-        "all_quantized": finite_or_none(lowered.all_quantized),
-        "measured": lowered.measured,
-        "measured_on": lowered.measured_on,
-        "in_float": [asdict(unit) | {"alone": finite_or_none(unit.alone)} for unit in lowered.in_float],
-    }
+    return PrecisionReport(
+        dtype=lowered.dtype,
+        source=lowered.source,
+        method=lowered.method,
+        samples=lowered.samples,
+        random=lowered.random,
+        units=lowered.units,
+        on_accelerators=sum(unit.kind == "qdq" for r in plan.regions for unit in r.units),
+        budget=lowered.budget or None,
+        reached=lowered.reached,
+        all_quantized=lowered.all_quantized,
+        measured=lowered.measured,
+        measured_on=lowered.measured_on,
+        in_float=tuple(map(FloatUnitReport.model_validate, lowered.in_float)),
+    )

@@ -1,13 +1,22 @@
 """The report as text: a summary line, a table of regions, and the commonest reasons."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from byoc.bundle import (
+    HostReason,
+    PredictedCosts,
+    RefusalReport,
+    Report,
+    ReportedTensor,
+    TrialCandidate,
+    VerificationReport,
+)
+from byoc.planning import WhatIf
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
 
 _REASONS = 3
@@ -16,132 +25,128 @@ _UNITS = 10
 _LEAST_GAIN = 1e-3
 
 
-def summarize_report(report: Mapping[str, Any]) -> str:
+def summarize_report(report: Report) -> str:
     """Format the one-line summary of a report."""
-    nodes, regions = report["nodes"], len(report["regions"])
-    used = {region["device"] for region in report["regions"]}
-    target = " and ".join(name for name in report["targets"] if not used or name in used)
+    nodes, regions = report.nodes, len(report.regions)
+    used = {region.device for region in report.regions}
+    target = " and ".join(name for name in report.targets if not used or name in used)
     return (
-        f"{report['model']}: {nodes['offloaded']} of {format_count(nodes['total'], 'node')} "
-        f"({format_share(report['compute']['offloaded'])} of the compute) on {target} in "
-        f"{format_count(regions, 'region')}, {nodes['host']} on the host; "
-        f"{_format_returned(report.get('refusals', ()))}{_format_prediction(report['predicted'])}; "
+        f"{report.model}: {nodes.offloaded} of {format_count(nodes.total, 'node')} "
+        f"({format_share(report.compute.offloaded)} of the compute) on {target} in "
+        f"{format_count(regions, 'region')}, {nodes.host} on the host; "
+        f"{_format_returned(report.refusals)}{_format_prediction(report.predicted)}; "
         f"{_format_verification(report)}"
     )
 
 
-def _format_returned(refusals: Sequence[Mapping[str, Any]]) -> str:
+def _format_returned(refusals: Iterable[RefusalReport]) -> str:
     """Format the number of nodes that went back to the host, and why, with `; ` at the end."""
-    back = [each for each in refusals if each["host"]]
+    back = [each for each in refusals if each.host]
     if not back:
         return ""
-    reasons = dict.fromkeys(f"codegen {each['codegen']}: {each['reason']}" for each in back)
+    reasons = dict.fromkeys(f"codegen {each.codegen}: {each.reason}" for each in back)
     first, *others = reasons
     more = f", and {format_count(len(others), 'other reason')}" if others else ""
-    nodes = format_count(sum(each["host"] for each in back), "node")
+    nodes = format_count(sum(each.host for each in back), "node")
     return f"{nodes} went back to the host: {first}{more}; "
 
 
-def _format_prediction(predicted: Mapping[str, Any]) -> str:
+def _format_prediction(predicted: PredictedCosts) -> str:
     """Format the prediction: joules first if they are the objective, last if they are known."""
-    seconds = format_quantity(predicted["seconds"], "s")
-    unit, joules = _prediction_unit(predicted), predicted.get("joules")
+    seconds = format_quantity(predicted.seconds, "s")
+    unit, joules = objective_unit(predicted.objective), predicted.joules
     if unit == "J" and joules is not None:
-        alone = predicted.get("host_only_joules")
+        alone = predicted.host_only_joules
         host = "" if alone is None else f", host alone {format_quantity(alone, 'J')}"
         return f"predicted {format_quantity(joules, 'J')}{host}; {seconds}"
     also = "" if unit or joules is None else f"; {format_quantity(joules, 'J')}"
-    return f"predicted {seconds}, host alone {format_quantity(predicted['host_only'], 's')}{also}"
+    return f"predicted {seconds}, host alone {format_quantity(predicted.host_only, 's')}{also}"
 
 
-def _measurement_lines(candidates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _measurement_lines(candidates: Iterable[TrialCandidate]) -> Iterator[str]:
     """Yield a line for each placement that was measured, the fastest first."""
-    for each in sorted(candidates, key=lambda one: (bool(one["problem"]), one["seconds"] or 0.0)):
-        if each["problem"]:
-            yield f"  {each['strategy']}: {each['problem']}"
+    for each in sorted(candidates, key=lambda one: (bool(one.problem), one.seconds or 0.0)):
+        if each.predicted is None or each.seconds is None or each.spread is None:
+            yield f"  {each.strategy}: {each.problem}"
             continue
-        seconds, spread = format_quantity(each["seconds"], "s"), format_quantity(each["spread"], "s")
+        seconds, spread = format_quantity(each.seconds, "s"), format_quantity(each.spread, "s")
         yield (
-            f"  {each['strategy']}: measured {seconds} (quartiles {spread} apart, "
-            f"{format_count(each['samples'], 'run')}), predicted "
-            f"{format_quantity(each['predicted'], 's')}"
+            f"  {each.strategy}: measured {seconds} (quartiles {spread} apart, "
+            f"{format_count(each.samples, 'run')}), predicted "
+            f"{format_quantity(each.predicted, 's')}"
         )
 
 
-def _prediction_unit(predicted: Mapping[str, Any]) -> str:
-    return objective_unit(predicted.get("objective", "latency"))
-
-
-def print_report(report: Mapping[str, Any], console: Console, every_reason: bool = False) -> None:
+def print_report(report: Report, console: Console, every_reason: bool = False) -> None:
     """Print the summary, the regions, and the commonest (or all) reasons for staying on the host."""
 
     def print_lines(lines: Iterable[str]) -> None:
         for line in lines:
             console.print(escape(line), soft_wrap=True, highlight=False)
 
-    print_lines((summarize_report(report), *_measurement_lines(report.get("measured", ()))))
-    if report["regions"]:
+    print_lines((summarize_report(report), *_measurement_lines(report.measured)))
+    if report.regions:
         console.print(_region_table(report))
-    print_lines(_host_reason_lines(report["host_reasons"], every_reason))
+    print_lines(_host_reason_lines(report.host_reasons, every_reason))
     print_lines(_what_if_lines(report))
     print_lines(_budget_lines(report))
-    print_lines(n if n.startswith("warning: ") else f"note: {n}" for n in report["notes"])
-    if report["bundle"]:
-        print_lines([f"\nWritten to {report['bundle']}"])
+    print_lines(f"{note.severity}: {note.text}" for note in report.notes)
+    if report.bundle:
+        print_lines([f"\nWritten to {report.bundle}"])
 
 
-def _host_reason_lines(reasons: Sequence[Mapping[str, Any]], every_reason: bool) -> Iterator[str]:
+def _host_reason_lines(reasons: Sequence[HostReason], every_reason: bool) -> Iterator[str]:
     shown = len(reasons) if every_reason else _REASONS
     if reasons:
         yield "\nOn the host, and why:"
     for item in reasons[:shown]:
-        yield f"  {item['nodes']:>5}  {item['reason']}"
+        yield f"  {item.nodes:>5}  {item.reason}"
     if rest := reasons[shown:]:
-        nodes = sum(item["nodes"] for item in rest)
+        nodes = sum(item.nodes for item in rest)
         yield f"  {nodes:>5}  for {format_count(len(rest), 'other reason')} (--reasons)"
 
 
-def _what_if_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    least = _LEAST_GAIN * report["predicted"]["optimized"]
-    gains = [item for item in report["what_if"] if item["gain"] >= least]
+def _what_if_lines(report: Report) -> Iterator[str]:
+    least = _LEAST_GAIN * report.predicted.optimized
+    gains = [item for item in report.what_if if item.gain >= least]
     if gains:
         yield "\nIf it were supported:"
     for item in gains:
         yield _format_what_if(item, report)
 
 
-def _format_what_if(item: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    saved = format_quantity(item["gain"], _prediction_unit(report["predicted"]))
-    where = f" on {item['target']}" if len(report["targets"]) > 1 else ""
-    nodes = f" ({format_count(item['nodes'], 'node')})" if item["nodes"] > 1 else ""
-    reason = item["reason"].removeprefix(f"{item['operator']}: ").removeprefix(f"{item['operator']} ")
-    return f"  -{saved:<9} {item['operator']}{nodes}{where}: {reason}"
+def _format_what_if(item: WhatIf, report: Report) -> str:
+    saved = format_quantity(item.gain, objective_unit(report.predicted.objective))
+    where = f" on {item.target}" if len(report.targets) > 1 else ""
+    nodes = f" ({format_count(item.nodes, 'node')})" if item.nodes > 1 else ""
+    reason = item.reason.removeprefix(f"{item.operator}: ").removeprefix(f"{item.operator} ")
+    return f"  -{saved:<9} {item.operator}{nodes}{where}: {reason}"
 
 
-def _region_table(report: Mapping[str, Any]) -> Table:
+def _region_table(report: Report) -> Table:
     """Make the table of regions; if some are in bodies, with their paths and trip counts."""
-    inside = any(region["graph"] for region in report["regions"])
+    inside = any(region.graph for region in report.regions)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("region", "device", *(("in",) if inside else ())):
         table.add_column(name, overflow="fold")
     for name in ("nodes", "inputs", "outputs", *(("runs",) if inside else ()), "predicted"):
         table.add_column(name, justify="right")
-    for region in report["regions"]:
+    for region in report.regions:
         table.add_row(
-            escape(region["name"]),
-            escape(region["device"]),
-            *((escape(region["graph"]),) if inside else ()),
-            str(region["nodes"]),
-            _format_boundary(region["inputs"]),
-            _format_boundary(region["outputs"]),
-            *((f"{region['trips']:g} x",) if inside else ()),
-            format_quantity(region["seconds"], "s"),
+            escape(region.name),
+            escape(region.device),
+            *((escape(region.graph),) if inside else ()),
+            str(region.nodes),
+            _format_boundary(region.inputs),
+            _format_boundary(region.outputs),
+            *((f"{region.trips:g} x",) if inside else ()),
+            format_quantity(region.seconds, "s"),
         )
     return table
 
 
-def _format_boundary(values: list[Mapping[str, Any]]) -> str:
-    sizes = [value["bytes"] for value in values]
+def _format_boundary(values: Sequence[ReportedTensor]) -> str:
+    sizes = [value.bytes for value in values]
     known = sum(size for size in sizes if size is not None)
     if None not in sizes:
         return f"{len(values)} ({format_quantity(known, 'B')})"
@@ -152,56 +157,56 @@ def _format_boundary(values: list[Mapping[str, Any]]) -> str:
     )
 
 
-def _format_verification(report: Mapping[str, Any]) -> str:
-    verification = report["verification"]
+def _format_verification(report: Report) -> str:
+    verification = report.verification
     if verification is not None:
-        error = verification["largest_relative_error"]
+        error = verification.largest_relative_error
         size = f"{error:.1e}" if error else "0"
         left = _format_accuracy(verification)
-        if " dB " in left and (report["precision"] or {}).get("budget"):
+        if " dB " in left and report.precision is not None and report.precision.budget:
             left += " on the verification's sample"  # the budget was held on others
         return f"verified, largest error {size} of the output's range{left}"
-    return f"not verified: {report['not_verified']}"
+    return f"not verified: {report.not_verified}"
 
 
-def _format_accuracy(verification: Mapping[str, Any]) -> str:
+def _format_accuracy(verification: VerificationReport) -> str:
     """Format the accuracy that lower precision left of the original's, for the worst output."""
-    accuracy = verification["accuracy"]
+    accuracy = verification.accuracy
     if accuracy is None:
         return ""
-    known = [output["signal_to_noise"] for output in accuracy["outputs"]]
+    known = [output.signal_to_noise for output in accuracy.outputs]
     worst = min((ratio for ratio in known if ratio is not None), default=None)
     if worst is None:
-        exact = all(output["exact"] for output in accuracy["outputs"])
-        return f"; equal to {accuracy['original']}" if exact else ""
-    return f"; {worst:.1f} dB of {accuracy['original']} left"
+        exact = all(output.exact for output in accuracy.outputs)
+        return f"; equal to {accuracy.original}" if exact else ""
+    return f"; {worst:.1f} dB of {accuracy.original} left"
 
 
-def _budget_lines(report: Mapping[str, Any]) -> Iterator[str]:
+def _budget_lines(report: Report) -> Iterator[str]:
     """Yield the units that an accuracy budget left in floating point, with their accuracy."""
-    precision = report["precision"]
-    if precision is None or precision["budget"] is None:
+    precision = report.precision
+    if precision is None or precision.budget is None:
         return
-    snr = not precision["budget"].startswith("top1")
+    snr = not precision.budget.startswith("top1")
 
     def accuracy(value: float | None) -> str:
         if value is None:
             return "all"
         return f"{value:.1f} dB" if snr else f"{100 * value:.1f} % of classes"
 
-    seen = f"{format_count(precision['measured'], 'sample')} of {precision['measured_on']}"
+    seen = f"{format_count(precision.measured, 'sample')} of {precision.measured_on}"
     yield (
-        f"\nAccuracy budget {precision['budget']}: {accuracy(precision['reached'])} kept on {seen}, "
-        f"{accuracy(precision['all_quantized'])} with all quantized"
+        f"\nAccuracy budget {precision.budget}: {accuracy(precision.reached)} kept on {seen}, "
+        f"{accuracy(precision.all_quantized)} with all quantized"
     )
-    if not precision["units"]:
-        used = " and ".join(dict.fromkeys(region["device"] for region in report["regions"]))
+    if not precision.units:
+        used = " and ".join(dict.fromkeys(region.device for region in report.regions))
         floats = f": what is on {used} computes in floating point" if used else ""
         yield f"  nothing is quantized any more{floats}"
-    elif not precision["on_accelerators"]:
+    elif not precision.on_accelerators:
         yield "  nothing that is quantized is on an accelerator: the host computes all of it in floats"
-    for unit in precision["in_float"][:_UNITS]:
-        yield f"  in floating point on {unit['device']}: {unit['unit']}, alone {accuracy(unit['alone'])}"
-    more = len(precision["in_float"]) - _UNITS
+    for unit in precision.in_float[:_UNITS]:
+        yield f"  in floating point on {unit.device}: {unit.unit}, alone {accuracy(unit.alone)}"
+    more = len(precision.in_float) - _UNITS
     if more > 0:
         yield f"  and {format_count(more, 'more unit')}"

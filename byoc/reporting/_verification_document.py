@@ -1,91 +1,91 @@
-"""The results of a verification as data and as rows of tables."""
+"""The results of a verification as reports and as rows of tables."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
-from math import inf, isfinite
-from typing import Any
+from math import inf
 
+from byoc.bundle import (
+    AccuracyReport,
+    OutputAccuracy,
+    ReportModel,
+    TensorErrorReport,
+    VerificationReport,
+)
 from byoc.reporting._quantities import format_share
-from byoc.verification import Fault, OutputError, RegionError, Verification
+from byoc.verification import Fault, OutputError, Verification
 
 
-def make_verification_document(verification: Verification) -> dict[str, Any]:
-    """Convert a verification to data: against, passed, largest_relative_error, outputs, accuracy.
+class RegionErrorReport(ReportModel):
+    """The error of a region alone; the fields are those of `RegionError`."""
 
-    An error that is not finite is null, and so is the largest error then. `accuracy` compares with the
-    model before its precision was lowered, null if it was not; a signal-to-noise ratio (dB) that is not
-    finite is null, and `exact` says whether it is infinite.
-    """
-    outputs = [make_error_document(output) for output in verification.outputs]
-    errors = [output["relative"] for output in outputs]
-    return {
-        "against": verification.against,
-        "passed": verification.passed,
-        "largest_relative_error": None if None in errors else max(errors, default=0.0),
-        "outputs": outputs,
-        "accuracy": _accuracy_document(verification),
-    }
+    name: str
+    runs: int
+    within: bool
+    problem: str
+    outputs: tuple[TensorErrorReport, ...]
 
 
-def _accuracy_document(verification: Verification) -> dict[str, Any] | None:
-    if not verification.original:
-        return None
-    outputs = [
-        {
-            "name": output.name,
-            "signal_to_noise": finite_or_none(output.signal_to_noise),
-            "same_class": finite_or_none(output.same_class),
-            "exact": output.signal_to_noise == inf,
-        }
-        for output in verification.accuracy
-    ]
-    return {"original": verification.original, "outputs": outputs}
+class FullVerificationReport(VerificationReport):
+    """The comparison of outputs and, unless `not_compared` says why not, of boundary and regions."""
+
+    boundary: tuple[TensorErrorReport, ...]
+    regions: tuple[RegionErrorReport, ...]
+    not_compared: str | None
 
 
-def finite_or_none(value: float | None) -> float | None:
-    """Return a number, or None if JSON cannot represent it."""
-    return value if value is not None and isfinite(value) else None
+class FaultReport(ReportModel):
+    """The first wrong operation of a region, and the smallest model that shows it, in `folder`."""
+
+    region: str
+    operation: str
+    op: str
+    operations: tuple[str, ...]
+    told: str
+    tried: int
+    outputs: tuple[TensorErrorReport, ...]
+    folder: str
 
 
-def make_full_verification_document(verification: Verification) -> dict[str, Any]:
-    """Convert a verification to data, with the keys boundary, regions and not_compared in addition."""
-    return make_verification_document(verification) | {
-        "boundary": [make_error_document(error) for error in verification.boundary],
-        "regions": [make_region_error_document(region) for region in verification.regions],
-        "not_compared": verification.not_compared or None,
-    }
+def make_verification_report(verification: Verification) -> VerificationReport:
+    """Make the report of the outputs' errors."""
+    accuracy = AccuracyReport(
+        original=verification.original,
+        outputs=tuple(map(OutputAccuracy.model_validate, verification.accuracy)),
+    )
+    return VerificationReport(
+        against=verification.against,
+        passed=verification.passed,
+        largest_relative_error=verification.largest_relative_error,
+        outputs=_report_errors(verification.outputs),
+        accuracy=accuracy if verification.original else None,
+    )
 
 
-def make_error_document(error: OutputError) -> dict[str, Any]:
-    """Convert the error of a tensor to data; a number that is not finite is null."""
-    data = asdict(error) | {"within": error.within}
-    keys = ("absolute", "relative", "signal_to_noise", "cosine")
-    return data | {key: finite_or_none(data[key]) for key in keys}
+def _report_errors(errors: Iterable[OutputError]) -> tuple[TensorErrorReport, ...]:
+    return tuple(map(TensorErrorReport.model_validate, errors))
 
 
-def make_region_error_document(region: RegionError) -> dict[str, Any]:
-    """Convert the error of a region to data."""
-    return {
-        "name": region.name,
-        "runs": region.runs,
-        "within": region.within,
-        "problem": region.problem,
-        "outputs": [make_error_document(error) for error in region.outputs],
-    }
+def make_full_verification_report(verification: Verification) -> FullVerificationReport:
+    """Make the report of the errors of outputs, boundary tensors and regions."""
+    return FullVerificationReport(
+        **dict(make_verification_report(verification)),
+        boundary=_report_errors(verification.boundary),
+        regions=tuple(map(RegionErrorReport.model_validate, verification.regions)),
+        not_compared=verification.not_compared or None,
+    )
 
 
-def make_fault_document(fault: Fault, folder: str) -> dict[str, Any]:
-    """Convert a fault to data; `folder` is the path that it was written to."""
-    return {
-        "region": fault.region,
-        "operation": fault.operation,
-        "op": fault.op,
-        "operations": list(fault.operations),
-        "told": str(fault),
-        "tried": fault.trial_count,
-        "outputs": [make_error_document(error) for error in fault.trial.errors],
-        "folder": folder,
-    }
+def make_fault_report(fault: Fault, folder: str) -> FaultReport:
+    """Make the report of a fault that was written to a folder."""
+    return FaultReport(
+        region=fault.region,
+        operation=fault.operation,
+        op=fault.op,
+        operations=fault.operations,
+        told=str(fault),
+        tried=fault.trial_count,
+        outputs=_report_errors(fault.trial.errors),
+        folder=folder,
+    )
 
 
 def make_error_rows(

@@ -22,6 +22,7 @@ from byoc.stages._state import State
 from byoc.support import report_step
 from byoc.verification import (
     NotVerifiableError,
+    NotVerified,
     RegionError,
     Thresholds,
     Verification,
@@ -40,13 +41,14 @@ class Compile:
     """
 
     def run(self, state: State) -> State:
-        """Fill in `bundle`; its manifest has no report yet and is not written."""
+        """Fill in `bundle`; its manifest has no verification yet and is not written."""
         compilers = state.compilers
         regions = write_bundle(state.plan, state.folder, compilers, state.options.strict)
         if state.options.emit is not None:
             codegens = {name: compiler.codegen for name, compiler in compilers.items()}
             write_context_model(state.folder, MODEL_FILE, regions, codegens)
-        manifest = build_manifest(state.folder, state.plan, regions)
+        report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
+        manifest = build_manifest(state.folder, state.plan, regions, report)
         return replace(state, bundle=Bundle(state.folder, manifest))
 
 
@@ -86,15 +88,15 @@ class Pack:
         return state
 
 
-def _verify(state: State) -> Verification | str:
+def _verify(state: State) -> Verification | NotVerified:
     """Return the verification, which has passed, or why there is none."""
     if not state.options.verify:
-        return "verification was turned off"
+        return NotVerified("verification was turned off")
     if not has_runtime():
-        return INSTALL_HINT
+        return NotVerified(INSTALL_HINT)
     problem = _find_not_executable(state.plan, state.compilers)
     if problem:
-        return problem
+        return NotVerified(problem)
     report_step("verify")
     try:
         against = _choose_reference(state.plan)
@@ -103,7 +105,7 @@ def _verify(state: State) -> Verification | str:
         )
         require_passed(verification)
     except NotVerifiableError as error:
-        return str(error)
+        return NotVerified(str(error))
     except InputError as error:
         message = f"{error} (nothing was written; --no-verify writes it all the same)"
         raise _as_refusal(error, state.bundle, message) from error

@@ -13,7 +13,7 @@ from byoc.options import Options
 from byoc.patterns import Mark
 from byoc.planning import GraphPlan, GraphUnits, LoweredPrecision, Plan, PlanSettings
 from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
-from byoc.verification import Verification
+from byoc.verification import NotVerified, Verification
 from byoc.zoo import Source
 
 # A field that is still to be filled in: no stage reads what a later one makes.
@@ -68,7 +68,7 @@ class State:
     folder: Path = _LATER
     """The folder to write the bundle into, which becomes `output` when all went well."""
     bundle: Bundle = _LATER
-    verification: Verification | str = ""
+    verification: Verification | NotVerified = _LATER
     """The comparison with the original, or why there was none."""
 
 

@@ -10,6 +10,7 @@ from byoc.support._declaration import (
     keywords_of,
     take_keywords,
 )
+from byoc.support._note import Note
 from byoc.support._output import check_output, write_atomically, write_text
 from byoc.support._plugins import (
     ANNOTATIONS,

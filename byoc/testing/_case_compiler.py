@@ -15,12 +15,19 @@ from byoc.pipeline import make_plan
 from byoc.placement.strategies import AllSupported
 from byoc.planning import Plan, PlanSettings
 from byoc.quantization import NATIVE, Precision, has_float_mode
+from byoc.reporting import make_report
 from byoc.rules import ANY_OPERATOR, Target, annotate_graph, load_rules
 from byoc.runtime import model_samples
 from byoc.testing._cases import Case, parse_one_node
 from byoc.testing._operator_cases import list_onnx_operators, operator_cases
 from byoc.testing._region_forms import SHAPES, NodeWords, draw_form, list_node_choices
-from byoc.verification import NotVerifiableError, RecordedRuns, record_reference_runs, run_plain
+from byoc.verification import (
+    NotVerifiableError,
+    NotVerified,
+    RecordedRuns,
+    record_reference_runs,
+    run_plain,
+)
 from byoc.zoo import load_model
 
 _PREFERRED_DTYPES = (
@@ -168,7 +175,8 @@ class CaseCompiler:
         except CompileError:
             _require_runnable(planned)
             raise
-        manifest = build_manifest(folder, planned.plan, entries)
+        report = make_report(planned.plan, NotVerified("this kit compares regions"))
+        manifest = build_manifest(folder, planned.plan, entries, report)
         write_manifest(folder, manifest)
         bundle = Bundle(folder, manifest)
         try:

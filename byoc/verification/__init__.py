@@ -3,6 +3,7 @@
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
 from byoc.verification._bundle_verification import (
+    NotVerified,
     VerificationModels,
     make_inputs,
     run_plain,

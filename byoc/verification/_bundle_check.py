@@ -165,9 +165,9 @@ def find_original(bundle: Bundle, against: str | Path | None = None) -> Verifica
     if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
         raise InputError(f"{bundle.display_path}: asked.dims in the manifest is not sizes by name")
     original = load_model(name, dims)
-    precision = bundle.manifest.report.get("precision")
+    precision = bundle.manifest.report.precision
     if precision is None:
         return VerificationModels(original)
     whole = f"its own {bundle.manifest.model}"
     own = replace(original, proto=bundle.model(), source=whole, folder=bundle.folder)
-    return VerificationModels(own, original, str(precision.get("dtype") or ""))
+    return VerificationModels(own, original, precision.dtype or "")

@@ -23,9 +23,6 @@ from byoc.verification._region_verification import (
 from byoc.verification._tensor_comparison import Verification, compare_tensors, measure_accuracy
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 
-__all__ = ["NotVerifiableError", "VerificationModels", "make_inputs", "run_plain", "verify_bundle"]
-
-
 _MOST_SHOWN = 80
 
 
@@ -36,6 +33,13 @@ class VerificationModels:
     model: Model
     original: Model | None = None
     computed: str = ""
+
+
+@dataclass(frozen=True)
+class NotVerified:
+    """The reason why there was no verification."""
+
+    reason: str
 
 
 def verify_bundle(  # noqa: PLR0913, PLR0917 - each has a default

@@ -74,6 +74,11 @@ class Accuracy:
     signal_to_noise: float
     same_class: float
 
+    @property
+    def exact(self) -> bool:
+        """True if the output has no noise at all."""
+        return self.signal_to_noise == np.inf
+
 
 @dataclass(frozen=True, slots=True)
 class RegionError:
@@ -121,6 +126,12 @@ class Verification:
         """True if everything that was compared is within its tolerance."""
         tensors = (*self.outputs, *self.boundary)
         return all(each.within for each in tensors) and all(each.within for each in self.regions)
+
+    @property
+    def largest_relative_error(self) -> float | None:
+        """The largest relative error of an output; None if one is not finite."""
+        largest = float(np.max([output.relative for output in self.outputs], initial=0.0))
+        return largest if np.isfinite(largest) else None
 
     @property
     def worst(self) -> OutputError | None:

@@ -378,7 +378,7 @@ def test_composites_are_seen_through(tmp_path: Path) -> None:
     weight = np.arange(54, dtype=np.float32).reshape(3, 2, 3, 3)
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     result = cut(model, tmp_path / "b")
-    assert result.report["regions"][0]["composites"] == {"conv_relu": 1}
+    assert result.report.regions[0].composites == {"conv_relu": 1}
     (_, region, _) = open_bundle(tmp_path / "b").regions()[0]
     assert [str(c) for c in region.constants] == ["float32[3, 3, 3, 2] in OHWI"]
     np.testing.assert_array_equal(region.constant("w"), weight.transpose(0, 2, 3, 1))

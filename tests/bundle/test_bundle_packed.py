@@ -105,7 +105,7 @@ def test_a_partition_is_packed_by_its_name(packed: Path, tmp_path: Path) -> None
     result = cut(parse(CHAIN), tmp_path / "other.ZIP", codegen="tables")
     assert (tmp_path / "other.ZIP").read_bytes() == packed.read_bytes()
     assert result.bundle == tmp_path / "other.ZIP"
-    assert result.report["bundle"] == str(tmp_path / "other.ZIP")
+    assert result.report.bundle == str(tmp_path / "other.ZIP")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("b", "b.byoc.zip", "other.ZIP", "temporary")
     ]

@@ -146,7 +146,7 @@ def test_without_a_way_to_run_the_bundle_is_written_unverified(
     vendors.install(monkeypatch, compileonly=vendors.CompileOnly)
     result = cut(parse(UNLIKE), tmp_path / "b", codegen="compileonly")
     assert result.verification is None
-    assert result.report["not_verified"] == "codegen compileonly cannot run here what it compiles"
+    assert result.report.not_verified == "codegen compileonly cannot run here what it compiles"
     assert files(tmp_path / "b")["artifacts/dla_1/firmware.bin"] == b"\x00\x01"
     with pytest.raises(InputError) as caught:
         load(tmp_path / "b")
@@ -235,7 +235,7 @@ def test_without_verification_wrong_numbers_go_out(
 ) -> None:
     vendors.install(monkeypatch, odd=vendors.gives(lambda inputs, name: {name: _relu(inputs) + 1}))
     result = cut(parse(CHAIN), tmp_path / "b", codegen="odd", verify=False)
-    assert result.report["not_verified"] == "verification was turned off"
+    assert result.report.not_verified == "verification was turned off"
 
 
 def test_a_load_that_fails_names_codegen_and_region(

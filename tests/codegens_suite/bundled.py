@@ -83,8 +83,8 @@ def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
             )
         except ByocError as error:
             return Row(name, problem=shorten_text(str(error), 300))
-        refusals = result.report["refusals"]
-        first = shorten_text(refusals[0]["reason"], 200) if refusals else ""
+        refusals = result.report.refusals
+        first = shorten_text(refusals[0].reason, 200) if refusals else ""
         compiling = time.monotonic() - start
         found = Row(
             name,
@@ -92,7 +92,7 @@ def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
             len(refusals),
             compiling=compiling,
             first=first,
-            predicted=sum(region["seconds"] for region in result.report["regions"]),
+            predicted=sum(region.seconds for region in result.report.regions),
             simulated=_simulated(bundle),
         )
         start = time.monotonic()

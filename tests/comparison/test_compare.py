@@ -59,10 +59,10 @@ def test_a_row_says_what_partition_says(net: Path) -> None:
     rows = make_rows(str(net), replace(STUDY, links=(None,)))
     for row in rows:
         report = partition(net, VANILLA, strategy=row["strategy"]).report
-        assert row["objective"] == report["predicted"]["seconds"]
-        assert row["bound"] == report["predicted"]["bound"]
-        assert row["regions"] == len(report["regions"])
-        assert row["offloaded"] == report["compute"]["offloaded"]
+        assert row["objective"] == report.predicted.seconds
+        assert row["bound"] == report.predicted.bound
+        assert row["regions"] == len(report.regions)
+        assert row["offloaded"] == report.compute.offloaded
 
 
 def test_a_slow_link_keeps_everything_on_the_host(net: Path) -> None:

@@ -120,8 +120,8 @@ def test_all_in_one_rule_file(graph: str, expected: Mapping[str, int], tmp_path:
 def placed(result: Result) -> Counter[str]:
     """Return how often each composite is on the accelerator."""
     count: Counter[str] = Counter()
-    for region in result.report["regions"]:
-        count.update(region["composites"])
+    for region in result.report.regions:
+        count.update(region.composites)
     return count
 
 

@@ -24,8 +24,9 @@ from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.placement import Strategy
 from byoc.placement.strategies import AllSupported
 from byoc.planning import Plan
+from byoc.reporting import make_report
 from byoc.rules import Target, load_rules
-from byoc.verification import Verification, compare_tensors, require_passed
+from byoc.verification import NotVerified, Verification, compare_tensors, require_passed
 
 COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"
@@ -135,7 +136,8 @@ def check_bundle(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
         path = Path(folder, "case.byoc")
         with stage_bundle(path) as fresh:
             entries = write_bundle(plan, fresh, compilers(plan))
-            write_manifest(fresh, build_manifest(fresh, plan, entries))
+            report = make_report(plan, NotVerified("not yet"))
+            write_manifest(fresh, build_manifest(fresh, plan, entries, report))
         with without_optimizations():
             session = byoc.load(path)
         for (inputs, expected), original in zip(case.data_sets, originals, strict=True):

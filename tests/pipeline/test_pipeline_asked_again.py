@@ -104,7 +104,7 @@ def test_a_compile_of_several_regions_fails(
     vendors.install(monkeypatch, all=kind)
     result = working(parse(UNLIKE), tmp_path / "b", codegen="all")
     assert asked == calls
-    assert [refusal["nodes"] for refusal in result.report["refusals"]] == ([refused] if refused else [])
+    assert [[*refusal.nodes] for refusal in result.report.refusals] == ([refused] if refused else [])
 
 
 def test_an_artifact_that_bears_its_regions_name_is_made_anew(
@@ -179,5 +179,5 @@ def test_several_regions_in_one_process(fault: str, reason: str | None, tmp_path
         isolate=True,
         codegen_options={"fault": fault, "op": "Relu"},
     )
-    refused = [(refusal["reason"], refusal["nodes"]) for refusal in result.report["refusals"]]
+    refused = [(refusal.reason, [*refusal.nodes]) for refusal in result.report.refusals]
     assert refused == ([(reason, ["a"])] if reason else [])

@@ -126,22 +126,22 @@ def test_trips_are_counted() -> None:
     rough = byoc.partition(parse(LOOP), VANILLA, strategy="host-only").report
     given = byoc.partition(parse(LOOP), VANILLA, strategy="host-only", trips={"y": 7}).report
 
-    assert not any("trips" in note for note in one["notes"])
-    assert "Loop 'y' counts as 8 trips, as their number is not known" in rough["notes"]
+    assert not any("trips" in note.text for note in one.notes)
+    assert "Loop 'y' counts as 8 trips, as their number is not known" in map(str, rough.notes)
     # Five nodes of the body (an Identity is free), at the overhead of the host each, are what one trip
     # more costs, and the few bytes that they move.
-    trip = rough["predicted"]["seconds"] - one["predicted"]["seconds"]
+    trip = rough.predicted.seconds - one.predicted.seconds
     assert trip == pytest.approx(5 * 2e-6, rel=1e-2)
-    assert one["predicted"]["host_only"] == pytest.approx(one["predicted"]["seconds"])
-    assert given["predicted"] == pytest.approx(one["predicted"])
+    assert one.predicted.host_only == pytest.approx(one.predicted.seconds)
+    assert given.predicted.to_json() == pytest.approx(one.predicted.to_json())
 
 
 def test_both_branches_count_half(tmp_path: Path) -> None:
     result = cut(parse(IF), tmp_path)
 
-    halves = [region["trips"] for region in result.report["regions"]]
+    halves = [region.trips for region in result.report.regions]
     assert sorted(halves) == [0.5, 0.5, 1, 1]
-    assert result.report["nodes"]["total"] == 3 + 3 + 2
+    assert result.report.nodes.total == 3 + 3 + 2
 
 
 def test_tvm_15211_an_if_between_regions(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_onnxruntime_31978_a_composite_inside_a_loop(tmp_path: Path) -> None:
     }"""
     result = byoc.partition(parse(text), VANILLA, strategy="all-supported", output=tmp_path / "b")
 
-    assert result.report["regions"][0]["composites"] == {"conv_relu": 1}
+    assert result.report.regions[0].composites == {"conv_relu": 1}
     x = np.random.default_rng(0).standard_normal((1, 2, 4, 4)).astype(np.float32)
     feed = {"x": x, "n": np.array(3)}
     expected = run_plain(parse(text), byoc.load_model(parse(text)), feed)["y"]
@@ -220,7 +220,7 @@ def test_a_shape_that_only_the_file_knows_is_not_enforced(tmp_path: Path) -> Non
     model = parse(text)
     result = cut(model, tmp_path, output=tmp_path / "b", verify=False)
 
-    assert result.report["regions"][-1]["outputs"][0]["shape"] == [2, 3]
+    assert result.report.regions[-1].outputs[0].shape == (2, 3)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     got = byoc.load(tmp_path / "b")({"x": x, "s": np.array([6])})
     assert got["y"].shape == (6,)
@@ -267,26 +267,26 @@ def test_a_loop_that_may_stop_sooner_is_estimated() -> None:
         byoc.partition(parse(t), VANILLA, strategy="host-only").report for t in (text, early)
     )
 
-    assert not any("trips" in note for note in known["notes"])
-    assert "Loop 'y' counts as 8 trips, as their number is not known" in rough["notes"]
-    assert known["predicted"]["seconds"] > 50 * rough["predicted"]["seconds"]
+    assert not any("trips" in note.text for note in known.notes)
+    assert "Loop 'y' counts as 8 trips, as their number is not known" in map(str, rough.notes)
+    assert known.predicted.seconds > 50 * rough.predicted.seconds
 
 
 def test_the_parts_of_the_prediction_add_up(tmp_path: Path) -> None:
-    predicted = cut(parse(LOOP), tmp_path, trips={"y": 10}).report["predicted"]
-    inside = cut(parse(LOOP), tmp_path, trips={"y": 20}).report["predicted"]
+    predicted = cut(parse(LOOP), tmp_path, trips={"y": 10}).report.predicted
+    inside = cut(parse(LOOP), tmp_path, trips={"y": 20}).report.predicted
 
     for report in (predicted, inside):
-        parts = report["execution"] + report["transfer"] + report["launch"]
-        assert report["seconds"] == pytest.approx(parts)
-        assert report["execution"] > 0
+        parts = report.execution + report.transfer + report.launch
+        assert report.seconds == pytest.approx(parts)
+        assert report.execution > 0
 
 
 def test_the_table_says_where_a_region_is(tmp_path: Path) -> None:
-    regions = cut(parse(NESTED), tmp_path).report["regions"]
+    regions = cut(parse(NESTED), tmp_path).report.regions
 
     inside = {"y/body", "y/body/w/then_branch", "y/body/w/else_branch"}
-    assert {region["graph"] for region in regions} == inside
+    assert {region.graph for region in regions} == inside
 
 
 def test_no_trips_and_no_shape_stated(tmp_path: Path) -> None:

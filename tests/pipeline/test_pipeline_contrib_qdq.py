@@ -41,8 +41,8 @@ def test_a_convolution_runs_on_the_accelerator(domain: str, tmp_path: Path) -> N
 
     result = byoc.partition(model, "dla", strategy="all-supported", output=tmp_path / "b")
 
-    assert result.report["nodes"]["total"] == 5
-    assert result.report["nodes"]["offloaded"] == 3
+    assert result.report.nodes.total == 5
+    assert result.report.nodes.offloaded == 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     [expected] = session.run(None, {"x": make_input()})
     [found] = byoc.load(tmp_path / "b").run({"x": make_input()}).values()

@@ -47,20 +47,18 @@ def test_one_region_fails_and_the_other_stays(fault: str, tmp_path: Path) -> Non
     options = {"fault": fault, "op": "Relu"}
     result = working(parse(UNLIKE), tmp_path / "b", codegen_options=options)
     assert on_devices(result) == {"a": "host", "b": "host", "y": "dla"}
-    (refusal,) = result.report["refusals"]
-    assert refusal["reason"].startswith(reason)
-    assert {**refusal, "reason": ""} == {
+    (refusal,) = result.report.refusals
+    assert refusal.reason.startswith(reason)
+    assert {**refusal.to_json(), "reason": ""} == {
         **{"target": "dla", "region": "dla_0", "codegen": "faulty", "reason": ""},
         **{"nodes": ["a"], "host": 1, "split": None},
     }
-    why = {item["reason"]: item["nodes"] for item in result.report["host_reasons"]}
-    assert why[f"codegen faulty refused: {refusal['reason']}"] == 1
-    (warning,) = [note for note in result.report["notes"] if note.startswith("warning: codegen")]
-    assert warning == (
-        f"warning: codegen faulty: dla_0: {refusal['reason']}; dla is planned again without a"
-    )
+    why = {item.reason: item.nodes for item in result.report.host_reasons}
+    assert why[f"codegen faulty refused: {refusal.reason}"] == 1
+    (warning,) = [note.text for note in result.report.notes if note.severity == "warning"]
+    assert warning == (f"codegen faulty: dla_0: {refusal.reason}; dla is planned again without a")
     manifest = json.loads((tmp_path / "b/manifest.json").read_text())
-    assert manifest["report"]["refusals"] == [refusal]
+    assert manifest["report"]["refusals"] == [refusal.to_json()]
     assert [region["name"] for region in manifest["regions"]] == ["dla_0"]
 
 
@@ -105,7 +103,7 @@ def test_in_a_process_of_its_own_nothing_takes_byoc_along(
     options = {"fault": fault, "op": "Relu"}
     result = working(parse(UNLIKE), tmp_path / "b", isolate=True, codegen_options=options)
     assert on_devices(result) == {"a": "host", "b": "host", "y": "dla"}
-    assert [refusal["reason"] for refusal in result.report["refusals"]] == [reason]
+    assert [refusal.reason for refusal in result.report.refusals] == [reason]
     assert capfd.readouterr() == ("", "")
 
 
@@ -114,8 +112,8 @@ def test_what_hangs_is_stopped(tmp_path: Path) -> None:
     model = parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }")
     before = _children()
     result = working(model, tmp_path / "b", compile_timeout=0.5, codegen_options={"fault": "hangs"})
-    (refusal,) = result.report["refusals"]
-    assert refusal["reason"] == "took longer than 0.5 s and was stopped"
+    (refusal,) = result.report.refusals
+    assert refusal.reason == "took longer than 0.5 s and was stopped"
     assert on_devices(result) == {"y": "host"}
     assert _children() <= before  # not even one that has ended and that nobody asked for
 
@@ -147,7 +145,7 @@ def test_a_process_that_leaves_more_than_a_result(
     fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = working(parse(UNLIKE), tmp_path / "b", isolate=True, codegen_options={"fault": fault})
-    assert result.report["refusals"] == []
+    assert result.report.to_json()["refusals"] == []
     printed, noise = capfd.readouterr()
     assert printed == ""
     assert len(noise) == (2 * (1000 * 1001 + 100_000) if fault == "prints" else 0)
@@ -195,11 +193,11 @@ def test_numbers_that_are_off_pass_no_gate(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     result = working(parse(UNLIKE), tmp_path / "b", gate=True, codegen_options=options)
     assert on_devices(result) == {"a": "host", "b": "host", "y": "dla"}
-    (refusal,) = result.report["refusals"]
-    assert refusal["nodes"] == ["a"]
-    assert refusal["reason"].startswith("its output 'a' is off by ")
+    (refusal,) = result.report.refusals
+    assert refusal.nodes == ("a",)
+    assert refusal.reason.startswith("its output 'a' is off by ")
     assert summarize_report(result.report).split("; ")[1] == (
-        f"1 node went back to the host: codegen faulty: {refusal['reason']}"
+        f"1 node went back to the host: codegen faulty: {refusal.reason}"
     )
     loose = cut(
         parse(UNLIKE),
@@ -212,7 +210,7 @@ def test_numbers_that_are_off_pass_no_gate(tmp_path: Path) -> None:
             "gate": 9.0,
         },
     )
-    assert loose.report["refusals"] == []
+    assert loose.report.to_json()["refusals"] == []
     with pytest.raises(InputError, match=r"^codegen faulty: dla_0: its output 'a' is off by "):
         cut(parse(UNLIKE), tmp_path / "b", codegen="faulty", codegen_options=options, gate=True)
 
@@ -276,7 +274,7 @@ def test_on_the_command_line(
         ran = byoc(*command, *options)
         assert (ran.code, ran.err) == (0, "")
         (refusal,) = json.loads(ran.out)["refusals"]
-        assert refusal["reason"].startswith(reason)
+        assert refusal.reason.startswith(reason)
         assert byoc("verify", "b").code == 0
     ran = byoc(*command, "fault=numbers", "--gate", "--threshold", "float32=1", "--no-verify")
     assert json.loads(ran.out)["refusals"] == []

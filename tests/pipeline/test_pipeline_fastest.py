@@ -45,10 +45,7 @@ def test_the_fastest_is_written_as_its_strategy_alone_writes_it(
     assert _content(tmp_path / "b") == _content(tmp_path / "alone")
     assert result.bundle == tmp_path / "b"
     assert result.plan.asked["strategy"] == strategy
-    told = [
-        (each["strategy"], each["seconds"], each["samples"], each["regions"])
-        for each in result.report["measured"]
-    ]
+    told = [(each.strategy, each.seconds, each.samples, each.regions) for each in result.report.measured]
     assert told == [("launch-aware", seconds[0], 3, 0), ("all-supported", seconds[1], 3, 2)]
     same_as_original(model, tmp_path / "b", {"x": ramp(1, 4)})
 
@@ -58,7 +55,7 @@ def test_cuts_that_are_the_same_run_once(takes: Callable[..., None], tmp_path: P
 
     result = fastest(parse(HOST_ONLY), VANILLA, output=tmp_path / "b.zip")
 
-    assert [each["strategy"] for each in result.report["measured"]] == ["launch-aware"]
+    assert [each.strategy for each in result.report.measured] == ["launch-aware"]
     assert (tmp_path / "b.zip").is_file()
 
 
@@ -67,7 +64,7 @@ def test_what_goes_wrong_with_another_is_told(takes: Callable[..., None], tmp_pa
 
     result = fastest(parse(CHAIN), VANILLA, output=tmp_path / "b", others=("no-such",))
 
-    assert "no-such" in result.report["measured"][1]["problem"]
+    assert "no-such" in result.report.measured[1].problem
     with pytest.raises(InputError, match="no-such"):
         fastest(parse(CHAIN), VANILLA, output=tmp_path / "c", strategy="no-such")
     assert not (tmp_path / "c").exists()
@@ -76,8 +73,8 @@ def test_what_goes_wrong_with_another_is_told(takes: Callable[..., None], tmp_pa
 def test_it_is_run_for_real(tmp_path: Path) -> None:
     result = fastest(parse(CHAIN), VANILLA, output=tmp_path / "b")
 
-    assert len(result.report["measured"]) == 2
-    assert all(each["seconds"] > 0 and each["samples"] >= 9 for each in result.report["measured"])
+    assert len(result.report.measured) == 2
+    assert all(each.seconds > 0 and each.samples >= 9 for each in result.report.measured)
 
 
 def test_the_command_tells_what_was_measured(

@@ -16,9 +16,10 @@ from byoc.bundle import build_manifest, open_bundle, stage_bundle, write_bundle,
 from byoc.model import Model, prepare_model
 from byoc.placement._form_regions import is_contraction_acyclic
 from byoc.planning import Plan
+from byoc.reporting import make_report
 from byoc.rules import OpRule, Target, load_rules
 from byoc.runtime import sample_inputs
-from byoc.verification import compare_tensors, run_plain, verify_bundle
+from byoc.verification import NotVerified, compare_tensors, run_plain, verify_bundle
 
 _OPS = (
     "Conv",
@@ -95,7 +96,8 @@ def test_bundle_computes_what_the_model_did(
     path = tmp_path_factory.mktemp("bundle") / "random.byoc"
     with stage_bundle(path) as folder:
         entries = write_bundle(plan, folder, compilers(plan))
-        write_manifest(folder, build_manifest(folder, plan, entries))
+        report = make_report(plan, NotVerified("not yet"))
+        write_manifest(folder, build_manifest(folder, plan, entries, report))
 
     verification = verify_bundle(open_bundle(path), model)
 

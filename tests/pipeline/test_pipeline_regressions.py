@@ -108,7 +108,7 @@ def test_a_quantized_model_is_compared_as_it_is_written(tmp_path: Path) -> None:
     assert result.verification is not None
     assert [output.absolute for output in result.verification.outputs] == [0.0]
     # The weight's DequantizeLinear is nobody's unit: it goes where the convolution goes.
-    assert result.report["nodes"] == {"total": 6, "offloaded": 6, "host": 0, "constant": 1}
+    assert result.report.to_json()["nodes"] == {"total": 6, "offloaded": 6, "host": 0, "constant": 1}
 
 
 def test_a_function_called_in_a_body(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_body_that_reads_what_is_no_tensor(tmp_path: Path) -> None:
     result = partition(model, tmp_path)
 
     assert verified(result)
-    reasons = [item["reason"] for item in result.report["host_reasons"]]
+    reasons = [item.reason for item in result.report.host_reasons]
     assert "If: the type of 's', which a body reads, is not known" in reasons
 
 
@@ -187,8 +187,8 @@ def test_an_operator_of_another_domain_is_not_what_its_name_says(call: str) -> N
 
     report = byoc.partition(model, VANILLA).report
 
-    assert report["nodes"]["total"] == 2
-    assert any("estimate" in note for note in report["notes"])
+    assert report.nodes.total == 2
+    assert any("estimate" in note.text for note in report.notes)
 
 
 def test_an_ambiguous_pattern_comes_to_an_end() -> None:
@@ -276,8 +276,8 @@ def test_what_the_runtime_cannot_run_is_not_refused(tmp_path: Path) -> None:
 
     assert result.verification is None
     reason = "com.example:Own(-1) is not a registered function/op"
-    assert reason in result.report["not_verified"]
-    assert result.report["not_verified"].startswith("g: onnxruntime cannot load the model: ")
+    assert reason in result.report.not_verified
+    assert result.report.not_verified.startswith("g: onnxruntime cannot load the model: ")
 
 
 def test_an_operator_set_that_the_runtime_does_not_read_yet(
@@ -294,7 +294,7 @@ def test_an_operator_set_that_the_runtime_does_not_read_yet(
     result = partition(model, tmp_path)
 
     assert result.verification is None
-    assert result.report["not_verified"] == (
+    assert result.report.not_verified == (
         "g: onnxruntime cannot load the model: it does not read operator set 28 yet "
         "(onnx.version_converter makes an older one)"
     )

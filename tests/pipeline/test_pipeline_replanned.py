@@ -41,7 +41,7 @@ def test_only_the_nodes_that_a_codegen_names_go(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     result = working(parse(LONG), tmp_path / "out/b", codegen_options=options)
     assert on_devices(result) == {"a": "dla", "b": "host", "c": "dla", "y": "dla"}
-    assert [refusal["nodes"] for refusal in result.report["refusals"]] == [["rectify"]]
+    assert [[*refusal.nodes] for refusal in result.report.refusals] == [["rectify"]]
     assert log.read_text().splitlines() == ["Add Relu Add Add", "Add", "Add Add"]
     assert result.plan.proto.graph.node  # the partitioned model says why, too
     reasons = {
@@ -60,13 +60,13 @@ def test_a_region_that_is_too_large_is_split(most: int, halves: set[int], tmp_pa
     lines = "".join(f"  {made} = Add({read}, x)\n" for read, made in pairwise(names))
     model = parse(f"g (float[1, 4] x) => (float[1, 4] y) {{\n{lines}}}")
     result = working(model, tmp_path / "b", codegen_options={"fault": "large", "most": str(most)})
-    sizes = [region["nodes"] for region in result.report["regions"]]
+    sizes = [region.nodes for region in result.report.regions]
     assert sum(sizes) == 12
     assert max(sizes) <= most
-    refusals = result.report["refusals"]
-    assert {refusal["split"] for refusal in refusals} == halves
-    assert [(refusal["nodes"], refusal["host"]) for refusal in refusals] == [([], 0)] * len(refusals)
-    assert result.report["notes"][0] == (
+    refusals = result.report.refusals
+    assert {refusal.split for refusal in refusals} == halves
+    assert [(refusal.nodes, refusal.host) for refusal in refusals] == [((), 0)] * len(refusals)
+    assert str(result.report.notes[0]) == (
         f"warning: codegen faulty: dla_0: 12 operations of at most {most}; dla is planned again split "
         "into regions of at most 6 nodes"
     )
@@ -77,9 +77,9 @@ def test_one_unit_that_is_too_large_goes_back(tmp_path: Path) -> None:
     model = parse("g (float[1, 4] x) => (float[1, 4] y) { a = Add(x, x) y = Relu(a) }")
     result = working(model, tmp_path / "b", codegen_options={"fault": "large"})
     assert on_devices(result) == {"a": "host", "y": "host"}
-    assert [refusal["split"] for refusal in result.report["refusals"]] == [1, None, None]
+    assert [refusal.split for refusal in result.report.refusals] == [1, None, None]
     assert "; 2 nodes went back to the host: " in summarize_report(result.report)
-    (why,) = {item["reason"] for item in result.report["host_reasons"]}
+    (why,) = {item.reason for item in result.report.host_reasons}
     assert why == "codegen faulty refused: 1 operations of at most 0"
 
 
@@ -106,8 +106,8 @@ def test_what_one_target_refuses_another_may_take(files_of_rules: Path, tmp_path
     assert after.verification is not None
     assert after.verification.passed
     same_as_original(model, tmp_path / "b", {"x": ramp(1, 4)})
-    (refusal,) = after.report["refusals"]
-    assert (refusal["target"], refusal["nodes"], refusal["host"]) == ("one", ["b"], 0)
+    (refusal,) = after.report.refusals
+    assert (refusal.target, refusal.nodes, refusal.host) == ("one", ("b",), 0)
     assert "went back to the host" not in summarize_report(after.report)
 
 
@@ -120,11 +120,11 @@ def test_both_targets_refuse(files_of_rules: Path, tmp_path: Path) -> None:
         model, both, strategy="all-supported", output=tmp_path / "b", codegen_options=options
     )
     assert on_devices(result) == {"y": "host"}
-    assert [item["reason"] for item in result.report["host_reasons"]] == [
+    assert [item.reason for item in result.report.host_reasons] == [
         f"one: codegen faulty refused: {REASON}; "
         "two: codegen faulty refused: failed with ZeroDivisionError: division by zero"
     ]
-    assert [refusal["target"] for refusal in result.report["refusals"]] == ["one", "two"]
+    assert [refusal.target for refusal in result.report.refusals] == ["one", "two"]
     assert "; 1 node went back to the host: " in summarize_report(result.report)
 
 
@@ -169,8 +169,8 @@ def test_inside_bodies(files_of_rules: Path, tmp_path: Path) -> None:
         for unit, label in zip(graph.units, graph.placement.labels, strict=True)
     ]
     assert [op for _, op, label in where if not label] == ["If", "Relu"]
-    (refusal,) = result.report["refusals"]
-    assert (refusal["nodes"], refusal["host"]) == (["y/then_branch/t1"], 1)
+    (refusal,) = result.report.refusals
+    assert (refusal.nodes, refusal.host) == (("y/then_branch/t1",), 1)
     assert result.verification is not None
     assert result.verification.passed
     for condition in (False, True):
@@ -193,7 +193,7 @@ def test_a_composite_and_what_is_named_inside_it(tmp_path: Path) -> None:
     for fault in ("composite", "inside", "inlined"):
         options = {"fault": fault}
         result = cut(model, tmp_path / "b", strict=False, codegen="faulty", codegen_options=options)
-        refused = [refusal["nodes"] for refusal in result.report["refusals"]]
+        refused = [[*refusal.nodes] for refusal in result.report.refusals]
         assert refused == [["one", "two"]], fault
         assert on_devices(result) == {
             **{"c": "host", "r": "host", "s": "dla", "d": "dla", "y": "dla"},
@@ -208,7 +208,7 @@ def test_a_given_placement_yields(tmp_path: Path, files_of_rules: Path) -> None:
     options = {"fault": "refuses", "op": "Relu"}
     result = working(parse(UNLIKE), tmp_path / "b", placement=pins, codegen_options=options)
     assert on_devices(result) == {"a": "host", "b": "host", "y": "dla"}
-    assert any("not taken by the device: 'a'; placed anew" in note for note in result.report["notes"])
+    assert any("not taken by the device: 'a'; placed anew" in note.text for note in result.report.notes)
 
 
 @pytest.mark.usefixtures("faulty")
@@ -218,7 +218,7 @@ def test_a_codegen_that_never_has_enough(tmp_path: Path, monkeypatch: pytest.Mon
     options = {"fault": "names the first", "op": "Relu"}
     monkeypatch.setattr(_refusals, "_ROUNDS_BY_NODE", 3)
     result = working(model, tmp_path / "b", codegen_options=options)
-    assert [refusal["nodes"] for refusal in result.report["refusals"]] == [
+    assert [[*refusal.nodes] for refusal in result.report.refusals] == [
         ["t0"],
         ["t1"],
         [f"t{number}" for number in range(2, 9)],
@@ -226,11 +226,11 @@ def test_a_codegen_that_never_has_enough(tmp_path: Path, monkeypatch: pytest.Mon
     assert set(on_devices(result).values()) == {"host"}
     monkeypatch.setattr(_refusals, "_ROUNDS", 2)
     result = working(model, tmp_path / "b", codegen_options=options)
-    assert [refusal["nodes"] for refusal in result.report["refusals"]] == [["t0"], []]
-    assert [refusal["host"] for refusal in result.report["refusals"]] == [1, 8]
+    assert [[*refusal.nodes] for refusal in result.report.refusals] == [["t0"], []]
+    assert [refusal.host for refusal in result.report.refusals] == [1, 8]
     reason = f"regions still fail after 2 rounds: {REASON}"
-    assert result.report["refusals"][1]["reason"] == reason
-    assert {"reason": f"codegen faulty refused: {reason}", "nodes": 8} in result.report["host_reasons"]
+    assert result.report.refusals[1].reason == reason
+    assert {"reason": f"codegen faulty refused: {reason}", "nodes": 8} in result.report.host_reasons
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -293,9 +293,9 @@ def test_a_quantized_group_and_a_budget(tmp_path: Path) -> None:
         assert result.verification is not None
         assert result.verification.passed
         assert "Mul" in log.read_text()
-        (first, *_) = result.report["refusals"]
-        assert first["nodes"]
-        assert not {name for name in first["nodes"] if name.startswith("byoc")}
+        (first, *_) = result.report.refusals
+        assert first.nodes
+        assert not {name for name in first.nodes if name.startswith("byoc")}
         assert load(tmp_path / "b")
         for region in result.plan.regions:
             assert "Mul" not in {region.index.nodes[node].op_type for node in region.nodes}

@@ -64,8 +64,8 @@ def test_composites_stay_whole() -> None:
     result = byoc.partition("zoo:resnet50", "dla", strategy="all-supported")
 
     counts: dict[str, int] = {}
-    for region in result.report["regions"]:
-        for name, number in region["composites"].items():
+    for region in result.report.regions:
+        for name, number in region.composites.items():
             counts[name] = counts.get(name, 0) + number
     # Each of 16 blocks ends in an addition; 4 blocks have a convolution on the way round, which stands
     # without a Relu; the rest of the 53 convolutions have one.

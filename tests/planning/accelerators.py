@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from byoc.pipeline import Result
 from byoc.planning import GraphPlan
@@ -49,6 +48,6 @@ def everywhere(result: Result) -> dict[str, str]:
     return {name: where for graph in result.plan.root.walk() for name, where in devices(graph).items()}
 
 
-def notes(result: Result) -> list[Any]:
+def notes(result: Result) -> list[str]:
     """Return the notes of the report."""
-    return list(result.report["notes"])
+    return list(map(str, result.report.notes))

@@ -82,7 +82,7 @@ def test_activations_count(strategy: str, files: Files) -> None:
     less = placed(WIDE, files, 11_999, strategy=strategy)
     assert device(less)
     assert device(less) < everything
-    reasons = {row["reason"] for row in less.report["host_reasons"]}
+    reasons = {row.reason for row in less.report.host_reasons}
     assert any("for activations" in reason and "11999 bytes" in reason for reason in reasons)
 
 
@@ -90,7 +90,7 @@ def test_a_unit_that_does_not_fit_alone_says_so(files: Files) -> None:
     result = placed(
         "n (float[1000] x, float[1000] z) => (float[1000] y) { y = Sub(x, z) }", files, 7_999
     )
-    assert [row["reason"] for row in result.report["host_reasons"]] == [
+    assert [row.reason for row in result.report.host_reasons] == [
         "limits.memory: it needs 0 bytes for constants and 8000 bytes for activations, "
         "and one has 7999 bytes"
     ]
@@ -136,9 +136,9 @@ def test_bodies_count_with_the_main_graph(files: Files) -> None:
         else_branch = h () => (float[1000] e) {{ e = Neg(a) }}
       >
     }}"""
-    assert len(placed(net, files, 12_000, "Sub", "Mul", "Neg").report["regions"]) == 3
+    assert len(placed(net, files, 12_000, "Sub", "Mul", "Neg").report.regions) == 3
     less = placed(net, files, 11_999, "Sub", "Mul", "Neg")
-    assert [region["graph"] for region in less.report["regions"]] == [""]
+    assert [region.graph for region in less.report.regions] == [""]
     assert any("would hold" in note for note in notes(less))
 
 

@@ -69,7 +69,7 @@ def test_what_must_and_is_refused_stays_with_its_reason(strategy: str, files: Fi
     rules = files.rules("one", "Relu", "{op: Neg, level: must, dtype: [int8]}")
     result = partition(parse(CHAIN), rules, strategy=strategy)
     assert everywhere(result)["e"] == "host"
-    reasons = [row["reason"] for row in result.report["host_reasons"]]
+    reasons = [row.reason for row in result.report.host_reasons]
     assert any("int8" in reason for reason in reasons)
 
 
@@ -94,7 +94,7 @@ def test_so_many_regions(strategy: str, most: int, expected: list[int], files: F
 def test_so_many_nodes_at_least(strategy: str, least: int, expected: list[int], files: Files) -> None:
     result = partition(parse(CHAIN), limited(files, f"min_nodes: {least}"), strategy=strategy)
     assert sizes(result) == expected
-    reasons = {row["reason"] for row in result.report["host_reasons"]}
+    reasons = {row.reason for row in result.report.host_reasons}
     assert all(reason for reason in reasons)
 
 

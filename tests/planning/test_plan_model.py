@@ -44,15 +44,15 @@ def test_no_bound_is_above_what_another_strategy_finds(files: Files) -> None:
     found = {
         strategy: partition(
             parse(LOOP), rules, strategy=strategy, host_cost_model=host, trips={"again": 100}
-        ).report["predicted"]
+        ).report.predicted
         for strategy in ("host-only", "min-cut", "exact", "launch-aware", "all-supported")
     }
-    best = min(each["optimized"] for each in found.values())
-    assert found["all-supported"]["optimized"] > 10 * best
+    best = min(each.optimized for each in found.values())
+    assert found["all-supported"].optimized > 10 * best
     for each in found.values():
-        assert each["bound"] is None or each["bound"] <= best * (1 + 1e-9)
-    assert found["exact"]["optimized"] == pytest.approx(best)
-    assert found["exact"]["bound"] == pytest.approx(best, rel=1e-6)
+        assert each.bound is None or each.bound <= best * (1 + 1e-9)
+    assert found["exact"].optimized == pytest.approx(best)
+    assert found["exact"].bound == pytest.approx(best, rel=1e-6)
 
 
 @pytest.mark.parametrize("strategy", ["all-supported", "launch-aware", "exact"])
@@ -62,8 +62,8 @@ def test_a_limit_of_regions_is_for_all_graphs_together(strategy: str, files: Fil
     slow = files.costs("host", peak="1.0e+3", more="overhead: 1.0\n")
     before = partition(parse(BRANCHES), free, strategy=strategy, host_cost_model=slow)
     after = partition(parse(BRANCHES), rules, strategy=strategy, host_cost_model=slow)
-    assert len(before.report["regions"]) == 4
-    assert [region["graph"] for region in after.report["regions"]] == ["", ""]
+    assert len(before.report.regions) == 4
+    assert [region.graph for region in after.report.regions] == ["", ""]
     assert any("4 regions of at most 2" in note for note in notes(after))
 
 
@@ -85,7 +85,7 @@ composites:
     result = partition(parse(net), rules, host_cost_model=slow)
     save_placement(result.plan, path)
     again = partition(parse(net), rules, placement=path, host_cost_model=slow)
-    assert again.report["predicted"] == result.report["predicted"]
+    assert again.report.predicted == result.report.predicted
 
 
 @pytest.mark.parametrize("limit", ["max_nodes: 1", "memory: 16"])
@@ -113,4 +113,4 @@ def test_a_limit_beyond_all_numbers_is_no_limit(files: Files) -> None:
     )
     slow = files.costs("host", peak="1.0e+3", more="overhead: 1.0\n")
     result = partition(parse(BRANCHES), rules, host_cost_model=slow)
-    assert len(result.report["regions"]) == 4
+    assert len(result.report.regions) == 4

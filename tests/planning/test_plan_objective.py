@@ -114,14 +114,14 @@ def test_fast_or_frugal(objective: str, expected: str, files: Files) -> None:
 def test_the_report_has_all_three_numbers(files: Files) -> None:
     rules = files.rules("frugal", "Relu", "Neg", costs="frugal")
     result = partition(parse(TEXT), rules, objective="energy=2", host_cost_model="slow")
-    predicted = result.report["predicted"]
+    predicted = result.report.predicted
     assert everywhere(result) == {"a": "frugal", "b": "frugal", "y": "host"}
-    assert predicted["objective"] == "energy=2"
-    assert predicted["joules"] == pytest.approx(0.5 + 1 + 1 + 10)
-    assert predicted["optimized"] == pytest.approx(2 * predicted["joules"])
-    assert predicted["seconds"] == pytest.approx(0.25 + 5 + 5 + 4)
-    assert predicted["host_only"] == pytest.approx(12)
-    assert predicted["bound"] == pytest.approx(predicted["optimized"])
+    assert predicted.objective == "energy=2"
+    assert predicted.joules == pytest.approx(0.5 + 1 + 1 + 10)
+    assert predicted.optimized == pytest.approx(2 * predicted.joules)
+    assert predicted.seconds == pytest.approx(0.25 + 5 + 5 + 4)
+    assert predicted.host_only == pytest.approx(12)
+    assert predicted.bound == pytest.approx(predicted.optimized)
 
 
 def test_bodies_count_in_joules(files: Files) -> None:
@@ -133,8 +133,8 @@ def test_bodies_count_in_joules(files: Files) -> None:
     options: dict[str, Any] = {"objective": "energy", "host_cost_model": "slow", "trips": {"round": 3}}
     result = partition(parse(text), rules, **options)
     assert {name for name, device in everywhere(result).items() if device == "frugal"} == {"r", "q"}
-    assert result.report["predicted"]["joules"] == pytest.approx(10 + 3 * (0.5 + 1 + 1))
-    assert result.report["predicted"]["seconds"] == pytest.approx(4 + 3 * (0.25 + 5 + 5))
+    assert result.report.predicted.joules == pytest.approx(10 + 3 * (0.5 + 1 + 1))
+    assert result.report.predicted.seconds == pytest.approx(4 + 3 * (0.25 + 5 + 5))
 
 
 def test_the_best_of_two(files: Files) -> None:
@@ -154,7 +154,7 @@ def test_joules_that_no_model_gives(files: Files) -> None:
             f"objective {objective}: not all of the cost models slow, mute give joules"
         )
     rules = files.rules("mute", "Relu", costs="mute")
-    assert partition(parse(TEXT), rules, host_cost_model="slow").report["predicted"]["joules"] is None
+    assert partition(parse(TEXT), rules, host_cost_model="slow").report.predicted.joules is None
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_an_unknown_cost_stays_on_the_host_with_its_reason(files: Files) -> None
         parse(TEXT), rules, objective="energy", host_cost_model="slow", unknown_costs="host"
     )
     assert everywhere(result) == {"a": "frugal", "b": "frugal", "y": "host"}
-    assert result.report["host_reasons"] == [
+    assert result.report.to_json()["host_reasons"] == [
         {"reason": "what it costs on frugal is not known", "nodes": 1}
     ]
 

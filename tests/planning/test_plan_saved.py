@@ -80,7 +80,7 @@ def test_an_edited_file_is_followed(files: Files, tmp_path: Path) -> None:
         **dict.fromkeys(("a", "d", "e", "y"), "one"),
         **dict.fromkeys(("b", "c"), "host"),
     }
-    reasons = [row["reason"] for row in result.report["host_reasons"]]
+    reasons = [row.reason for row in result.report.host_reasons]
     assert "supported, but the placement that was given has it on the host" in reasons
     assert Path(result.plan.asked["placement"]).name == path.name
 
@@ -267,7 +267,7 @@ def test_a_quantized_model_comes_back(files: Files, tmp_path: Path) -> None:
     first = partition(parse(text), rules, strategy="all-supported")
     assert list(everywhere(first).values()).count("one") == 6
     content = saved(first, tmp_path / "p.yaml")
-    assert partition(parse(text), rules, placement=tmp_path / "p.yaml").report["nodes"]["host"] == 0
+    assert partition(parse(text), rules, placement=tmp_path / "p.yaml").report.nodes.host == 0
     assert len(content["nodes"]) == 6
     path = write(tmp_path / "q.yaml", {"n": "host", "z": "host"})
     where = everywhere(partition(parse(text), rules, placement=path))

@@ -80,8 +80,8 @@ def test_regions_are_named_and_numbered_by_target(both: list[str], tmp_path: Pat
     }
     assert {f"{target}_{number}" for target in ("one", "two") for number in (0, 1)} <= set(names)
     report = result.report
-    assert report["targets"] == ["one", "two"]
-    assert {row["name"]: row["device"] for row in report["regions"]} == names
+    assert report.targets == ("one", "two")
+    assert {row.name: row.device for row in report.regions} == names
     manifest = read_manifest(tmp_path / "b")
     assert manifest.targets == ("one", "two")
     assert {region.name: region.target for region in manifest.regions} == names
@@ -121,7 +121,7 @@ def test_composites_that_overlap_are_placed_as_one(strategy: str, files: Files, 
     composite = {"one": "relu_neg", "two": "neg_abs"}[region.target.name]
     assert [unit.composite for unit in region.units].count(composite) == 1
     assert (region.target.domain, composite) in {(f.domain, f.name) for f in result.model.functions}
-    assert result.report["regions"][0]["composites"] == {composite: 1}
+    assert result.report.regions[0].composites == {composite: 1}
     same_as_original(model, tmp_path / "b", {"x": ramp(4)})
 
 
@@ -147,7 +147,7 @@ def test_each_target_has_its_codegen(
     assert result.verification is not None
     assert list(load(tmp_path / "b")({"x": ramp(1, 4)})) == ["y", "z"]
     result = partition(parse(MIXED), both, codegen={"two": "compileonly"}, **options)
-    assert result.report["not_verified"] == "codegen compileonly cannot run here what it compiles"
+    assert result.report.not_verified == "codegen compileonly cannot run here what it compiles"
     with pytest.raises(InputError, match="codegen compileonly cannot run what it compiles here"):
         load(tmp_path / "b")
 

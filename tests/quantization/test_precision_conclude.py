@@ -24,6 +24,7 @@ from byoc.quantization import (
     has_float_mode,
 )
 from byoc.rules import load_rules
+from byoc.support import Note
 
 NEEDS = "needs the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
 ALONE = (
@@ -56,10 +57,10 @@ def test_a_target_with_a_float_mode_stays_in_it(net: Model, ranges: Ranges) -> N
     assert (found.model, found.float_model, found.notes) == (net, None, ())
     found = concluded(net, VANILLA, calibration=ranges)
     assert found.model is net
-    assert found.notes == (
+    assert tuple(map(str, found.notes)) == (
         "--calibration is not used: all targets compute in floating point (--quantize int8)",
     )
-    assert concluded(net, VANILLA, data="random").notes[0].startswith("--data is not used: ")
+    assert concluded(net, VANILLA, data="random").notes[0].text.startswith("--data is not used: ")
 
 
 def test_which_targets_have_a_float_mode() -> None:
@@ -69,7 +70,7 @@ def test_which_targets_have_a_float_mode() -> None:
 
 def test_integers_alone_without_data_is_told(net: Model) -> None:
     found = concluded(net, "ethos-u55")
-    assert (found.model, found.notes) == (net, (ALONE,))
+    assert (found.model, found.notes) == (net, (Note("note", ALONE),))
     with pytest.raises(InputError) as error:
         concluded(net, "ethos-u55", quantize="int8")
     assert str(error.value) == f"quantize int8: ethos-u55 {NEEDS}"
@@ -113,8 +114,8 @@ def test_what_the_user_quantized_passes_untouched() -> None:
     found = concluded(model, "ethos-u55", calibration=known)
     assert [n.op_type for n in found.model.index.nodes] == [n.op_type for n in model.index.nodes]
     assert ours(found) == 0
-    assert any("is quantized already" in note for note in found.notes)
-    assert found.notes[-1] == "nothing is quantized"
+    assert any("is quantized already" in note.text for note in found.notes)
+    assert found.notes[-1].text == "nothing is quantized"
 
 
 def test_float16_for_the_one_of_two_that_has_it(net: Model, tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_float16_for_the_one_of_two_that_has_it(net: Model, tmp_path: Path) -> N
     with pytest.raises(InputError, match=f"^{re.escape(str(VANILLA))}: dtype: no rule is for float16; "):
         concluded(net, VANILLA, quantize="float16")
     notes = concluded(net, tmp_path / "half.yaml", quantize="float16", data="random").notes
-    assert notes == ("--data is not used: float16 needs no scales",)
+    assert [note.text for note in notes] == ["--data is not used: float16 needs no scales"]
 
 
 def test_float16_for_two_that_do_not_have_it(net: Model) -> None:
@@ -154,7 +155,7 @@ def test_a_dtype_that_nothing_computes_in() -> None:
 
 def test_made_up_data_is_warned_of(net: Model) -> None:
     found = concluded(net, VANILLA, quantize="int8", data="random")
-    assert found.notes[0].startswith("warning: the scales are concluded from random data")
+    assert str(found.notes[0]).startswith("warning: the scales are concluded from random data")
 
 
 def test_the_file_of_another_model(net: Model, tmp_path: Path) -> None:
@@ -171,8 +172,8 @@ def test_a_file_that_has_no_more_than_the_input(net: Model, tmp_path: Path) -> N
     path = tmp_path / "few.yaml"
     path.write_text("tensors: {x: {low: -1, high: 1}}\n")
     found = concluded(net, VANILLA, quantize="int8", calibration=path)
-    assert found.notes[-1] == "nothing is quantized"
-    assert any("has no range" in note for note in found.notes)
+    assert found.notes[-1].text == "nothing is quantized"
+    assert any("has no range" in note.text for note in found.notes)
 
 
 def ran(model: onnx.ModelProto, **wanted: Any) -> Any:
@@ -198,10 +199,10 @@ def test_a_budget_leaves_out_what_it_takes(net: Model, tmp_path: Path) -> None:
     assert 0 < len(told.in_float) < whole.units
     assert told.units == whole.units - len(told.in_float)
     assert [unit.alone for unit in told.in_float] == sorted(unit.alone for unit in told.in_float)
-    document = found.report["precision"]
-    assert document["budget"] == str(budget)
-    assert [unit["unit"] for unit in document["in_float"]] == [unit.unit for unit in told.in_float]
-    assert {unit["device"] for unit in document["in_float"]} <= {"dla", "host"}
+    document = found.report.precision
+    assert document.budget == str(budget)
+    assert [unit.unit for unit in document.in_float] == [unit.unit for unit in told.in_float]
+    assert {unit.device for unit in document.in_float} <= {"dla", "host"}
 
 
 def test_a_budget_without_samples_or_without_integers(net: Model, ranges: Ranges) -> None:

@@ -58,7 +58,7 @@ def rules(tmp_path: Path) -> Callable[[str], str]:
 
 def explained(text: str, rules: str, **asked: str) -> dict[str, Any]:
     found = explain_model(prepared(text), load_rules(rules), **asked)
-    return make_explanation_document(found, details=bool(asked))
+    return make_explanation_document(found, details=bool(asked)).to_json()
 
 
 def test_refusals_of_one_reason_are_one_row(rules: Callable[[str], str]) -> None:
@@ -201,7 +201,7 @@ def test_golden_text(
 def test_every_light_model_with_every_rule_file(name: str) -> None:
     model = prepare_model(zoo.load_structure(name), name)
     for built_in in find_files(ANNOTATIONS)[0]:
-        found = make_explanation_document(explain_model(model, load_rules(built_in)))
+        found = make_explanation_document(explain_model(model, load_rules(built_in))).to_json()
         assert found["nodes"]["asked"] == found["nodes"]["taken"] + found["nodes"]["refused"] > 0
         assert sum(row["nodes"] for row in found["refused"]) == found["nodes"]["refused"]
         assert sum(row["compute"] for row in found["refused"]) == pytest.approx(

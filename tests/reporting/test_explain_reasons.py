@@ -37,7 +37,7 @@ def explained(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         loaded = prepared(model) if isinstance(model, str) else model
         return make_explanation_document(
             explain_model(loaded, load_rules(str(path)), **asked), details=bool(asked)
-        )
+        ).to_json()
 
     return run
 

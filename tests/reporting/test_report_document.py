@@ -10,7 +10,7 @@ from cutting import CHAIN, HOST_ONLY, cut
 from support import VANILLA, parse
 
 from byoc.pipeline import partition
-from byoc.reporting._verification_document import make_verification_document
+from byoc.reporting._verification_document import make_verification_report
 from byoc.verification import OutputError, Verification
 from byoc.verification._tensor_comparison import Accuracy
 
@@ -44,7 +44,7 @@ def _numbers(document: Any) -> list[float]:
 @pytest.mark.parametrize("strategy", ["min-cut", "all-supported", "host-only", "exhaustive"])
 @pytest.mark.parametrize("text", [CHAIN, HOST_ONLY, "g (float[2] x) => (float[2] x) { }"])
 def test_keys_and_finite_numbers(text: str, strategy: str) -> None:
-    report = partition(parse(text), VANILLA, strategy=strategy).report
+    report = partition(parse(text), VANILLA, strategy=strategy).report.to_json()
     assert list(report) == KEYS
     assert all(map(isfinite, _numbers(report)))
     assert json.loads(json.dumps(report, allow_nan=False)) == report
@@ -58,35 +58,39 @@ def test_the_numbers_of_a_small_model(tmp_path: Path) -> None:
         y = Relu(b)
     }"""
     report = cut(parse(text), tmp_path / "b", dims={"N": 3}).report
-    assert (report["model"], report["targets"], report["strategy"]) == ("g", ["dla"], "all-supported")
-    assert report["nodes"] == {"total": 3, "offloaded": 2, "host": 1, "constant": 1}
+    assert (report.model, report.targets, report.strategy) == ("g", ("dla",), "all-supported")
+    assert report.nodes.model_dump() == {"total": 3, "offloaded": 2, "host": 1, "constant": 1}
     # One operation for each of 12 elements: Relu, Relu on the accelerator; Sigmoid on the host.
-    assert report["compute"]["offloaded"] == pytest.approx(24 / report["compute"]["operations"])
-    assert [region["name"] for region in report["regions"]] == ["dla_0", "dla_1"]
-    first = report["regions"][0]
-    assert (first["device"], first["nodes"], first["composites"]) == ("dla", 1, {})
-    assert first["inputs"] == [{"name": "x", "dtype": "float32", "shape": [3, 4], "bytes": 48}]
-    assert first["outputs"] == [{"name": "a", "dtype": "float32", "shape": [3, 4], "bytes": 48}]
-    assert report["host_reasons"] == [
+    assert report.compute.offloaded == pytest.approx(24 / report.compute.operations)
+    assert [region["name"] for region in report.regions] == ["dla_0", "dla_1"]
+    first = report.regions[0]
+    assert (first.device, first.nodes, first.composites) == ("dla", 1, {})
+    assert [each.to_json() for each in first.inputs] == [
+        {"name": "x", "dtype": "float32", "shape": [3, 4], "bytes": 48}
+    ]
+    assert [each.to_json() for each in first.outputs] == [
+        {"name": "a", "dtype": "float32", "shape": [3, 4], "bytes": 48}
+    ]
+    assert report.to_json()["host_reasons"] == [
         {"reason": "Sigmoid is not among the operators of dla", "nodes": 1}
     ]
-    assert report["verification"]["passed"] is True
-    assert report["not_verified"] is None
-    assert report["bundle"] == str(tmp_path / "b")
+    assert report.verification.passed is True
+    assert report.not_verified is None
+    assert report.bundle == str(tmp_path / "b")
 
 
 def test_the_predicted_parts_sum_to_the_whole() -> None:
-    predicted = cut(parse(CHAIN)).report["predicted"]
-    parts = predicted["execution"] + predicted["transfer"] + predicted["launch"]
-    assert predicted["seconds"] == pytest.approx(parts)
+    predicted = cut(parse(CHAIN)).report.predicted
+    parts = predicted.execution + predicted.transfer + predicted.launch
+    assert predicted.seconds == pytest.approx(parts)
     # dla.yaml: two launches of 50 µs, four transfers of 5 µs and 16 bytes at 2 GB/s
-    assert predicted["launch"] == pytest.approx(100e-6)
-    assert predicted["transfer"] == pytest.approx(4 * (5e-6 + 16 / 2e9))
+    assert predicted.launch == pytest.approx(100e-6)
+    assert predicted.transfer == pytest.approx(4 * (5e-6 + 16 / 2e9))
 
 
 def test_an_open_dimension_has_no_bytes() -> None:
     report = cut(parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")).report
-    assert report["regions"][0]["inputs"] == [
+    assert [each.to_json() for each in report.regions[0].inputs] == [
         {"name": "x", "dtype": "float32", "shape": ["N", 4], "bytes": None}
     ]
 
@@ -95,8 +99,8 @@ def test_the_host_reasons_are_sorted_by_nodes_then_text() -> None:
     text = """g (float[1, 4] x) => (float[1, 4] y) {
         a = Sigmoid(x) b = Tanh(a) c = Sigmoid(b) d = Exp(c) y = Sub(d, d)
     }"""
-    reasons = cut(parse(text)).report["host_reasons"]
-    assert [(item["reason"].split()[0], item["nodes"]) for item in reasons] == [
+    reasons = cut(parse(text)).report.host_reasons
+    assert [(item.reason.split()[0], item.nodes) for item in reasons] == [
         ("Sigmoid", 2),
         ("Exp", 1),
         ("Sub", 1),
@@ -117,8 +121,8 @@ def test_a_target_without_nodes_is_told_with_the_commonest_reason(tmp_path: Path
     def notes(operators: str, *rules: str) -> list[str]:
         (tmp_path / "idle.yaml").write_text(idle % operators)
         files = [tmp_path / f"{name}.yaml" for name in rules]
-        found = partition(parse(text), files, strategy="all-supported").report["notes"]
-        return [note for note in found if " has no node: " in note]
+        found = partition(parse(text), files, strategy="all-supported").report.notes
+        return [note.text for note in found if " has no node: " in note.text]
 
     assert notes("Tanh", "r", "idle") == [
         "idle has no node: Relu is not among the operators of idle (2 of 4 nodes)"
@@ -133,7 +137,7 @@ def test_a_target_without_nodes_is_told_with_the_commonest_reason(tmp_path: Path
 
 def test_what_is_cheaper_on_the_host_says_so() -> None:
     report = partition(parse(CHAIN), VANILLA).report
-    reasons = {item["reason"]: item["nodes"] for item in report["host_reasons"]}
+    reasons = {item.reason: item.nodes for item in report.host_reasons}
     assert reasons == {
         "Sigmoid is not among the operators of dla": 1,
         "supported, but the host is cheaper once moving the data is counted": 2,
@@ -166,34 +170,35 @@ def frugal(tmp_path: Path) -> dict[str, str]:
 
 def test_joules_of_the_host_alone(frugal: dict[str, str]) -> None:
     text = "g (float[1000] x) => (float[1000] y) { a = Relu(x)\n y = Sin(a) }"
-    predicted = partition(parse(text), VANILLA, objective="energy", **frugal).report["predicted"]
+    predicted = partition(parse(text), VANILLA, objective="energy", **frugal).report.predicted
     # One operation an element: Relu on the device, Sin on the host.
-    assert predicted["host_only_joules"] == pytest.approx(2e-3)
-    assert predicted["joules"] == pytest.approx(1e-3 + 1e-4)
-    assert partition(parse(text), VANILLA).report["predicted"]["host_only_joules"] is None
+    assert predicted.host_only_joules == pytest.approx(2e-3)
+    assert predicted.joules == pytest.approx(1e-3 + 1e-4)
+    assert partition(parse(text), VANILLA).report.predicted.host_only_joules is None
 
 
 def test_joules_of_the_host_alone_with_bodies(frugal: dict[str, str], tmp_path: Path) -> None:
     options: dict[str, Any] = {"objective": "energy", "trips": {"y": 5}, **frugal}
-    cut_up = partition(parse(LOOP), VANILLA, **options).report["predicted"]
-    whole = partition(parse(LOOP), VANILLA, strategy="host-only", **options).report["predicted"]
-    assert cut_up["joules"] < whole["joules"]
-    assert cut_up["host_only_joules"] == pytest.approx(whole["joules"])
-    assert whole["host_only_joules"] == whole["joules"]
+    cut_up = partition(parse(LOOP), VANILLA, **options).report.predicted
+    whole = partition(parse(LOOP), VANILLA, strategy="host-only", **options).report.predicted
+    assert cut_up.joules < whole.joules
+    assert cut_up.host_only_joules == pytest.approx(whole.joules)
+    assert whole.host_only_joules == whole.joules
 
 
 def test_what_is_slower_is_told_with_what_it_saves(frugal: dict[str, str]) -> None:
     text = "g (float[1000] x) => (float[1000] y) { y = Relu(x) }"
-    notes = partition(parse(text), VANILLA, objective="energy", **frugal).report["notes"]
-    assert notes == [
+    notes = partition(parse(text), VANILLA, objective="energy", **frugal).report.notes
+    assert [note.text for note in notes] == [
         "the placement is predicted to be slower than the host alone, and to save 900 µJ of 1 mJ"
     ]
 
 
 def test_notes_say_what_is_not_exact() -> None:
-    notes = cut(parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")).report["notes"]
-    assert "the placement is predicted to be slower than the host alone" in notes
-    assert "the cost of 1 unit is an estimate: an operator or a shape is not known exactly" in notes
+    notes = cut(parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")).report.notes
+    texts = [note.text for note in notes]
+    assert "the placement is predicted to be slower than the host alone" in texts
+    assert "the cost of 1 unit is an estimate: an operator or a shape is not known exactly" in texts
 
 
 @pytest.mark.parametrize(
@@ -211,7 +216,7 @@ def test_an_error_that_is_not_finite_is_null(
     errors: list[float], largest: float | None, passed: bool
 ) -> None:
     outputs = tuple(OutputError(f"o{i}", "float32", e, e, 1e-4) for i, e in enumerate(errors))
-    made = make_verification_document(Verification("m", outputs))
+    made = make_verification_report(Verification("m", outputs)).to_json()
     assert (made["against"], made["largest_relative_error"], made["passed"]) == ("m", largest, passed)
     assert [o["relative"] for o in made["outputs"]] == [e if isfinite(e) else None for e in errors]
     assert all(
@@ -226,9 +231,9 @@ def test_an_error_that_is_not_finite_is_null(
 
 
 def test_what_lower_precision_left() -> None:
-    assert make_verification_document(Verification("m", ()))["accuracy"] is None
+    assert make_verification_report(Verification("m", ())).accuracy is None
     left = (Accuracy("a", 31.5, 0.75), Accuracy("b", inf, 1.0), Accuracy("c", nan, nan))
-    made = make_verification_document(Verification("m", (), "the original", left))
+    made = make_verification_report(Verification("m", (), "the original", left)).to_json()
     assert made["accuracy"] == {
         "original": "the original",
         "outputs": [

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from byoc.bundle import Report
 from byoc.reporting import print_report
 from byoc.reporting._report_text import summarize_report
 
+TENSOR = {"name": "x", "dtype": None, "shape": None, "bytes": None}
 REPORT: dict[str, Any] = {
     "model": "m.onnx",
     "targets": ["npu"],
@@ -24,6 +26,8 @@ REPORT: dict[str, Any] = {
         "bound": None,
         "objective": "latency",
         "optimized": 0.002,
+        "joules": None,
+        "host_only_joules": None,
     },
     "regions": [
         {
@@ -33,11 +37,13 @@ REPORT: dict[str, Any] = {
             "trips": 1.0,
             "graph": "",
             "composites": {},
-            "inputs": [{"bytes": 2048}, {"bytes": None}],
-            "outputs": [{"bytes": 10}],
+            "inputs": [TENSOR | {"bytes": 2048}, TENSOR],
+            "outputs": [TENSOR | {"bytes": 10}],
             "seconds": 0.002,
+            "borders": [],
         }
     ],
+    "refusals": [],
     "host_reasons": [],
     "what_if": [],
     "precision": None,
@@ -50,12 +56,21 @@ REPORT: dict[str, Any] = {
 
 def _print_text(**change: Any) -> list[str]:
     stream = StringIO()
-    print_report(REPORT | change, Console(file=stream, width=200, emoji=False))
+    print_report(Report.read(REPORT | change), Console(file=stream, width=200, emoji=False))
     return [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
 
 
+def _summarize(**change: Any) -> str:
+    return summarize_report(Report.read(REPORT | change))
+
+
+def _verified(error: float, accuracy: Any) -> dict[str, Any]:
+    found = {"against": "m", "passed": True, "outputs": []}
+    return found | {"largest_relative_error": error, "accuracy": accuracy}
+
+
 def test_the_summary_is_one_line() -> None:
-    assert summarize_report(REPORT) == (
+    assert _summarize() == (
         "m.onnx: 3 of 5 nodes (99.9 % of the compute) on npu in 1 region, 2 on the host; "
         "predicted 2 ms, host alone 10 ms; not verified: nobody asked"
     )
@@ -63,7 +78,7 @@ def test_the_summary_is_one_line() -> None:
 
 def test_one_node_and_no_regions_are_counted_right() -> None:
     nodes = {"total": 1, "offloaded": 0, "host": 1, "constant": 0}
-    text = summarize_report(REPORT | {"nodes": nodes, "regions": []})
+    text = _summarize(nodes=nodes, regions=[])
     assert "0 of 1 node (" in text
     assert "in 0 regions, 1 on the host" in text
 
@@ -78,25 +93,32 @@ def test_one_node_and_no_regions_are_counted_right() -> None:
 )
 def test_the_summary_tells_what_was_the_objective(objective: str, told: str) -> None:
     more = {"objective": objective, "joules": 0.0041, "host_only_joules": 0.019}
-    assert told in summarize_report(REPORT | {"predicted": REPORT["predicted"] | more})
+    assert told in _summarize(predicted=REPORT["predicted"] | more)
 
 
 def test_what_is_saved_of_a_weighted_sum_has_no_unit() -> None:
-    item = {"target": "npu", "operator": "Conv", "reason": "Conv: too wide", "nodes": 1, "gain": 0.001}
+    item: dict[str, Any] = {
+        "target": "npu",
+        "operator": "Conv",
+        "reason": "Conv: too wide",
+        "nodes": 1,
+        "gain": 0.001,
+    }
+    item["offloaded"] = 4
     weighted = REPORT["predicted"] | {"objective": "latency=1,energy=1", "joules": 1.0}
     lines = _print_text(what_if=[item], predicted=weighted)
     assert lines[-1].split() == ["-0.001", "Conv:", "too", "wide"]
 
 
 def test_only_devices_that_have_regions_are_in_the_summary() -> None:
-    assert ") on npu in 1 region, " in summarize_report(REPORT | {"targets": ["dsp", "npu"]})
-    none = summarize_report(REPORT | {"targets": ["dsp", "npu"], "regions": []})
+    assert ") on npu in 1 region, " in _summarize(targets=["dsp", "npu"])
+    none = _summarize(targets=["dsp", "npu"], regions=[])
     assert ") on dsp and npu in 0 regions, " in none
 
 
 def test_the_verification_is_told_with_its_number() -> None:
-    found = {"largest_relative_error": 1.23e-6, "passed": True, "accuracy": None}
-    assert summarize_report(REPORT | {"verification": found, "not_verified": None}).endswith(
+    found = _verified(1.23e-6, None)
+    assert _summarize(verification=found, not_verified=None).endswith(
         "; verified, largest error 1.2e-06 of the output's range"
     )
 
@@ -126,7 +148,14 @@ def test_the_commonest_reasons_are_told_and_the_rest_counted() -> None:
 
 
 def test_what_more_support_would_save() -> None:
-    item = {"target": "npu", "operator": "Conv", "reason": "Conv: too wide", "nodes": 2, "gain": 0.001}
+    item: dict[str, Any] = {
+        "target": "npu",
+        "operator": "Conv",
+        "reason": "Conv: too wide",
+        "nodes": 2,
+        "gain": 0.001,
+    }
+    item["offloaded"] = 5
     lines = _print_text(what_if=[item])
     assert lines[-2] == "If it were supported:"
     assert lines[-1].split() == ["-1", "ms", "Conv", "(2", "nodes):", "too", "wide"]
@@ -163,14 +192,18 @@ def test_names_are_not_markup() -> None:
 def test_what_lower_precision_left_is_that_of_the_worst_output(
     ratios: list[tuple[float | None, bool]], told: str
 ) -> None:
-    outputs = [{"signal_to_noise": ratio, "exact": exact} for ratio, exact in ratios]
-    found = {"largest_relative_error": 0.0, "accuracy": {"original": "m", "outputs": outputs}}
-    assert told in summarize_report(REPORT | {"verification": found, "not_verified": None})
+    outputs = [
+        {"name": "y", "signal_to_noise": ratio, "same_class": None, "exact": exact}
+        for ratio, exact in ratios
+    ]
+    found = _verified(0.0, {"original": "m", "outputs": outputs})
+    assert told in _summarize(verification=found, not_verified=None)
 
 
 def _precision(budget: str, **more: Any) -> dict[str, Any]:
+    method = {"dtype": "int8", "source": "photos", "method": "", "samples": 1, "random": False}
     kept = {"reached": 31.0, "all_quantized": 20.04, "in_float": [], "units": 3, "on_accelerators": 2}
-    return {"budget": budget, "measured": 1, "measured_on": "photos", **kept, **more}
+    return {"budget": budget, "measured": 1, "measured_on": "photos", **method, **kept, **more}
 
 
 def test_a_warning_is_no_note() -> None:

@@ -57,7 +57,7 @@ def test_samples_suit_the_model() -> None:
 
 def test_it_can_be_partitioned() -> None:
     planned = byoc.partition(make_transformer(4), "dla")
-    assert planned.report["predicted"]["seconds"] > 0
+    assert planned.report.predicted.seconds > 0
 
 
 @pytest.mark.parametrize(("layers", "hidden"), [(0, 64), (1, 24), (1, 0)])

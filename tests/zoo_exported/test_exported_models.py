@@ -65,10 +65,10 @@ def test_the_answer_depends_on_the_input(trial: Any) -> None:
 
 
 def test_it_can_be_partitioned(trial: Any) -> None:
-    predicted = byoc.partition(trial.model, "dla").report["predicted"]
-    assert 0 < predicted["bound"] <= predicted["seconds"]
+    predicted = byoc.partition(trial.model, "dla").report.predicted
+    assert 0 < predicted.bound <= predicted.seconds
     # min-cut chooses without regard to launches, and says so: in detectors they can tip the balance.
-    assert predicted["seconds"] - predicted["launch"] <= predicted["host_only"]
+    assert predicted.seconds - predicted.launch <= predicted.host_only
 
 
 def _count(graph: onnx.GraphProto) -> int:

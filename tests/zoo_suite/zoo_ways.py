@@ -17,7 +17,7 @@ from byoc.pipeline import emit
 from byoc.placement.strategies import AllSupported
 from byoc.rules import load_rules
 from byoc.stages import State
-from byoc.verification import NotVerifiableError, Verification, verify_bundle
+from byoc.verification import NotVerifiableError, NotVerified, Verification, verify_bundle
 
 COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"
@@ -54,8 +54,8 @@ def rows(name: str) -> Iterator[Row]:
             options = Options(str(here / "any.yaml"), strict=True)
             state = State(model.source, options, compilers=compilers(plan), plan=plan, output=here / "b")
             outcome = emit(state).verification
-            if isinstance(outcome, str):
-                raise NotVerifiableError(outcome)
+            if isinstance(outcome, NotVerified):
+                raise NotVerifiableError(outcome.reason)
             again: Verification = verify_bundle(open_bundle(here / "b"), model)
             error = max((output.relative for output in again.outputs), default=0.0)
         size = sum(len(index.nodes) - len(index.constant_nodes) for index in model.index.walk())

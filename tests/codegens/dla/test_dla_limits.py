@@ -210,6 +210,6 @@ def test_the_groups_beside_a_refused_one_are_compiled(tmp_path: Path) -> None:
       h = DequantizeLinear(f, s, z) i = Relu(h) y = QuantizeLinear(i, t, z) }"""
     proto = model(text, scales(s=0.1, t=1e-11))
     result = byoc.partition(proto, "dla", output=tmp_path / "b", strategy="all-supported", verify=False)
-    assert len(result.report["regions"]) == 1
-    (refused,) = result.report["refusals"]
-    assert set(refused["nodes"]) == {"h", "i", "y"}
+    assert len(result.report.regions) == 1
+    (refused,) = result.report.refusals
+    assert set(refused.nodes) == {"h", "i", "y"}

@@ -1,0 +1,257 @@
+"""The report of a plan: what `byoc partition --format json` prints, and a manifest keeps.
+
+Times are in seconds, energy in joules, sizes in bytes; a multiply-accumulate counts as two operations.
+Numbers that are unknown or not finite are None.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
+
+from byoc.errors import InputError
+from byoc.planning import RegionNeighbour, WhatIf
+from byoc.support import Note, StrictModel
+
+
+def _finite_or_none(value: object) -> object:
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+Finite = Annotated[float | None, BeforeValidator(_finite_or_none)]
+"""A number that JSON can represent; None for any other."""
+
+
+NoteText = Annotated[Note, PlainValidator(Note.parse, json_schema_input_type=str), PlainSerializer(str)]
+"""A note; in JSON it is a text."""
+
+
+class ReportModel(StrictModel):
+    """Base of the parts of reports: made from keywords, or from an object with the same attributes."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the data that JSON can represent, in the order of the fields."""
+        return self.model_dump(mode="json")
+
+
+class NodeCounts(ReportModel):
+    """The number of nodes of the user's model: in regions, on the host, both, and constant ones."""
+
+    total: int
+    offloaded: int
+    host: int
+    constant: int
+
+
+class Compute(ReportModel):
+    """The operations of one run, and the share of them on accelerators."""
+
+    operations: float
+    offloaded: float
+
+
+class PredictedCosts(ReportModel):
+    """The predicted costs of one run; `seconds` is the sum of execution, transfer and launch.
+
+    `bound` is the lower bound and `optimized` the value of what the strategy minimized.
+    """
+
+    seconds: float
+    execution: float
+    transfer: float
+    launch: float
+    host_only: float
+    bound: float | None
+    objective: str
+    optimized: float
+    joules: float | None
+    host_only_joules: float | None
+
+
+class ReportedTensor(ReportModel):
+    """A tensor at the boundary of a region, with as much of its type as is known."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+    bytes: int | None
+
+
+class RegionReport(ReportModel):
+    """A region: its graph path, its user's nodes, how often it runs, and the seconds of one run."""
+
+    name: str
+    device: str
+    graph: str
+    nodes: int
+    trips: float
+    composites: dict[str, int]
+    inputs: tuple[ReportedTensor, ...]
+    outputs: tuple[ReportedTensor, ...]
+    seconds: float
+    borders: tuple[RegionNeighbour, ...]
+
+
+class RefusalReport(ReportModel):
+    """A region of an earlier plan that its codegen refused.
+
+    `nodes` are the names or first outputs of the nodes that the target does not get, and `host` is how
+    many nodes are on the host because of it; a node counts only for the first refusal. `split` is the
+    most nodes that regions have since one was too large.
+    """
+
+    target: str
+    region: str
+    codegen: str
+    reason: str
+    nodes: tuple[str, ...]
+    host: int
+    split: int | None
+
+
+class HostReason(ReportModel):
+    """A reason for staying on the host, and the number of nodes that it concerns."""
+
+    reason: str
+    nodes: int
+
+
+class FloatUnitReport(ReportModel):
+    """A unit left in floating point; the fields are those of `FloatUnit`."""
+
+    unit: str
+    device: str
+    alone: Finite
+
+
+class PrecisionReport(ReportModel):
+    """A lowered precision; the fields are those of `LoweredPrecision`."""
+
+    dtype: str | None
+    source: str
+    method: str
+    samples: int
+    random: bool
+    units: int
+    on_accelerators: int
+    budget: str | None
+    reached: Finite
+    all_quantized: Finite
+    measured: int
+    measured_on: str
+    in_float: tuple[FloatUnitReport, ...]
+
+
+class TensorErrorReport(ReportModel):
+    """The error of a tensor; the fields are those of `OutputError`."""
+
+    name: str
+    dtype: str
+    absolute: Finite
+    relative: Finite
+    tolerance: float
+    problem: str
+    measure: str
+    signal_to_noise: Finite
+    cosine: Finite
+    differing: float | None
+    within: bool
+
+
+class OutputAccuracy(ReportModel):
+    """The accuracy of an output in lower precision; `exact` if it has no noise at all."""
+
+    name: str
+    signal_to_noise: Finite
+    same_class: Finite
+    exact: bool
+
+
+class AccuracyReport(ReportModel):
+    """The accuracy of all outputs in lower precision, compared with the model `original`."""
+
+    original: str
+    outputs: tuple[OutputAccuracy, ...]
+
+
+class VerificationReport(ReportModel):
+    """The comparison of a bundle's outputs with those of `against`.
+
+    `largest_relative_error` is None if one is not finite, `accuracy` if no precision was lowered.
+    """
+
+    against: str
+    passed: bool
+    largest_relative_error: float | None
+    outputs: tuple[TensorErrorReport, ...]
+    accuracy: AccuracyReport | None
+
+
+@dataclass(frozen=True)
+class TrialCandidate:
+    """A strategy that was tried: the predicted seconds of a run, and the measured ones.
+
+    `seconds` is the median and `spread` the distance of the quartiles, of `samples` runs. Where nothing
+    was run, `problem` says why.
+    """
+
+    strategy: str
+    regions: int = 0
+    predicted: float | None = None
+    seconds: float | None = None
+    spread: float | None = None
+    samples: int = 0
+    problem: str = ""
+
+
+class Report(ReportModel):
+    """The report of a plan. `measured` are the placements that were timed, if any, and the fastest kept.
+
+    Either `verification` or the reason `not_verified` is None.
+    """
+
+    model: str
+    targets: tuple[str, ...]
+    strategy: str | None
+    nodes: NodeCounts
+    compute: Compute
+    predicted: PredictedCosts
+    regions: tuple[RegionReport, ...]
+    refusals: tuple[RefusalReport, ...]
+    host_reasons: tuple[HostReason, ...]
+    what_if: tuple[WhatIf, ...]
+    precision: PrecisionReport | None
+    notes: tuple[NoteText, ...]
+    verification: VerificationReport | None
+    not_verified: str | None
+    bundle: str | None
+    measured: tuple[TrialCandidate, ...] = ()
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> "Report":
+        """Read what `to_json` gives. Raises InputError for anything else."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise InputError(f"not a report of byoc: {place}: {first['msg']}") from None
+
+    @model_serializer(mode="wrap")
+    def _leave_out_measured(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialize(self)
+        if not self.measured:
+            del data["measured"]
+        return data

@@ -1,0 +1,82 @@
+"""The JSON of reports, explanations and verifications: every key, in its order (tests/golden)."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+from cutting import CHAIN
+from support import VANILLA, parse, prepared
+
+from byoc.bundle import Report
+from byoc.pipeline import partition
+from byoc.planning import FloatUnit, LoweredPrecision, Plan, RefusedRegion, WhatIf
+from byoc.reporting import (
+    explain_model,
+    make_explanation_document,
+    make_full_verification_report,
+    make_report,
+)
+from byoc.rules import load_rules
+from byoc.support import Note
+from byoc.verification import OutputError, RegionError, Verification
+from byoc.verification._tensor_comparison import Accuracy
+
+Golden = Callable[[str, str], None]
+
+EXACT = OutputError("y", "float32", 0.0, 0.0, 1e-4, differing=0.0)
+ENDLESS = OutputError("z", "int8", inf, nan, 1.0, "is missing", "units", inf, nan)
+VERIFIED = Verification(
+    "m.onnx",
+    (EXACT, ENDLESS),
+    "the original",
+    (Accuracy("y", 31.5, 0.75), Accuracy("z", inf, 1.0), Accuracy("u", nan, nan)),
+    (EXACT,),
+    (RegionError("dla_0", (EXACT,), 2), RegionError("dla_1", problem="does not run")),
+)
+
+
+def _text(document: Any) -> str:
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _plan() -> Plan:
+    """Return a plan with something in every part of its report."""
+    plan = partition(parse(CHAIN), VANILLA, strategy="all-supported").plan
+    return replace(
+        plan,
+        what_ifs=(WhatIf("dla", "Sigmoid", "not among the operators", 1, 0.5, 3),),
+        lowered=LoweredPrecision(
+            plan.model,
+            "int8",
+            *("photos", "entropy", 3, True, 2, "30dB", inf, nan),
+            *((FloatUnit("a", "dla", 20.5), FloatUnit("b", "host", inf)), 1, "photos"),
+        ),
+        notes=(Note("warning", "it is hot"), Note("note", "nothing is quantized")),
+        refusals=(
+            RefusedRegion("dla", "dla_0", "tables", "no table", ("b",)),
+            RefusedRegion("dla", "dla_1", "tables", "too large", split=2),
+        ),
+    )
+
+
+def test_report(golden: Golden) -> None:
+    report = make_report(_plan(), VERIFIED, Path("out"))
+    golden("report.json", _text(report.to_json()))
+    assert Report.read(report.to_json()) == report
+
+
+def test_explanation(golden: Golden) -> None:
+    text = """net (float[1, 4, 8, 8] x, float[4, 4, 1, 1] w) => (float[1, 4, 8, 8] y) {
+        a = Conv(x, w) b = Relu(a) c = Sigmoid(b) d = Conv <dilations = [9, 9]> (c, w) y = Tanh(d) }"""
+    model, rules = prepared(text), load_rules(str(VANILLA))
+    found = explain_model(model, rules)
+    documents = [make_explanation_document(found, details).to_json() for details in (False, True)]
+    documents[0]["rules"] = documents[1]["rules"] = "vanilla.yaml"
+    golden("explanation.json", _text(documents))
+
+
+def test_verification(golden: Golden) -> None:
+    golden("verification.json", _text(make_full_verification_report(VERIFIED).to_json()))
