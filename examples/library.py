@@ -39,10 +39,9 @@ def main() -> None:
 
     # Partition: what runs where, and what does that save? With an output the regions are compiled, too.
     result = byoc.partition(folder / "net.onnx", rules="dla", output=folder / "net.byoc")
-    predicted = result.report["predicted"]
-    print(f"regions: {[region['name'] for region in result.report['regions']]}")
-    seconds, alone = predicted["seconds"], predicted["host_only"]
-    print(f"predicted: {seconds * 1e6:.0f} us, host alone {alone * 1e6:.0f} us")
+    predicted = result.report.predicted
+    print(f"regions: {[region.name for region in result.report.regions]}")
+    print(f"predicted: {predicted.seconds * 1e6:.0f} us, host alone {predicted.host_only * 1e6:.0f} us")
     print("nodes:", ", ".join(node.op_type for node in result.model.graph.node))
 
     # Run: the host's nodes on onnxruntime, regions on the simulator of the dla.

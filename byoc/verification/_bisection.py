@@ -16,6 +16,7 @@ from byoc.onnxrt import without_optimizations
 from byoc.runtime import load_executor, rename_executor
 from byoc.support import report_step
 from byoc.verification._part_trials import (
+    NotTried,
     PartTrial,
     TrialBench,
     TrialOutcome,
@@ -171,8 +172,8 @@ def _require_reproducible(bench: TrialBench, codegen: str) -> None:
     """Raise InputError unless the whole region is wrong when it is compiled again."""
     name = bench.cutting.region.name
     found = bench.try_operations(bench.cutting.operations)
-    if isinstance(found, str):
-        raise InputError(f"region {name} cannot be tried again: {found}")
+    if isinstance(found, NotTried):
+        raise InputError(f"region {name} cannot be tried again: {found.reason}")
     if found.outcome is TrialOutcome.RIGHT:
         raise InputError(
             f"region {name} is right when it is compiled again: its artifact in the bundle is not what "

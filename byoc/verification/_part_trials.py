@@ -112,31 +112,42 @@ class PartTrial:
         return TrialOutcome.RIGHT if all(error.within for error in self.errors) else TrialOutcome.WRONG
 
 
+@dataclass(frozen=True)
+class NotTried:
+    """The reason why a part could not be tried."""
+
+    reason: str
+
+    @property
+    def outcome(self) -> TrialOutcome:
+        """Unknown."""
+        return TrialOutcome.UNKNOWN
+
+
 @dataclass(frozen=True, eq=False)
 class TrialBench:
-    """The trials of parts of a region, each made once; a string is the reason why there is none."""
+    """The trials of parts of a region, each made once."""
 
     cutting: RegionCutter
     compiler: RegionCompiler
     thresholds: Thresholds
-    trials: dict[frozenset[int], PartTrial | str] = field(default_factory=dict)
+    trials: dict[frozenset[int], PartTrial | NotTried] = field(default_factory=dict)
 
     def try_outcome(self, operations: Collection[int]) -> TrialOutcome:
         """Try some operations, and return only the outcome."""
-        found = self.try_operations(operations)
-        return TrialOutcome.UNKNOWN if isinstance(found, str) else found.outcome
+        return self.try_operations(operations).outcome
 
-    def try_operations(self, operations: Collection[int]) -> PartTrial | str:
+    def try_operations(self, operations: Collection[int]) -> PartTrial | NotTried:
         """Try some operations; return the reason if that is not possible."""
         key = frozenset(operations)
         if key not in self.trials:
             self.trials[key] = self._run_trial(key)
         return self.trials[key]
 
-    def _run_trial(self, operations: frozenset[int]) -> PartTrial | str:
+    def _run_trial(self, operations: frozenset[int]) -> PartTrial | NotTried:
         part = self.cutting.make_part(operations)
         if part is None:
-            return "nothing reads what they make"
+            return NotTried("nothing reads what they make")
         whole = self.cutting.region
         with TemporaryDirectory(prefix="byoc-") as folder:
             path = Path(folder) / f"{whole.name}.onnx"
@@ -145,7 +156,7 @@ class TrialBench:
             try:
                 return run_trial(part, region, self.compiler, self.thresholds)
             except InputError as error:
-                return str(error)
+                return NotTried(str(error))
 
 
 def run_trial(

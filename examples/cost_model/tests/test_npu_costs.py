@@ -43,7 +43,7 @@ def test_transfers_are_whole_bursts() -> None:
 
 def test_both_are_found_by_name() -> None:
     seconds = [
-        byoc.partition("zoo:squeezenet", "dla", cost_model=name).report["predicted"]["seconds"]
+        byoc.partition("zoo:squeezenet", "dla", cost_model=name).report.predicted.seconds
         for name in ("npu-sheet", "npu")
     ]
     assert seconds[0] < seconds[1]  # 1000 classes are no multiple of 16
