@@ -274,7 +274,7 @@ def test_on_the_command_line(
         ran = byoc(*command, *options)
         assert (ran.code, ran.err) == (0, "")
         (refusal,) = json.loads(ran.out)["refusals"]
-        assert refusal.reason.startswith(reason)
+        assert refusal["reason"].startswith(reason)
         assert byoc("verify", "b").code == 0
     ran = byoc(*command, "fault=numbers", "--gate", "--threshold", "float32=1", "--no-verify")
     assert json.loads(ran.out)["refusals"] == []

@@ -62,7 +62,7 @@ def test_the_numbers_of_a_small_model(tmp_path: Path) -> None:
     assert report.nodes.model_dump() == {"total": 3, "offloaded": 2, "host": 1, "constant": 1}
     # One operation for each of 12 elements: Relu, Relu on the accelerator; Sigmoid on the host.
     assert report.compute.offloaded == pytest.approx(24 / report.compute.operations)
-    assert [region["name"] for region in report.regions] == ["dla_0", "dla_1"]
+    assert [region.name for region in report.regions] == ["dla_0", "dla_1"]
     first = report.regions[0]
     assert (first.device, first.nodes, first.composites) == ("dla", 1, {})
     assert [each.to_json() for each in first.inputs] == [
