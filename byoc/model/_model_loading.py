@@ -25,7 +25,7 @@ from byoc.model._walk import (
     copy_without,
     describe_node,
     find_non_text,
-    sort_topologically,
+    sort_nodes,
     walk_graphs,
     walk_tensors,
 )
@@ -137,7 +137,7 @@ def prepare_model(
 
 def _sort_nodes(proto: ModelProto) -> ModelProto:
     try:
-        order = sort_topologically(proto.graph.node)
+        order = sort_nodes(proto.graph.node)
     except ValueError as error:
         raise InputError(str(error)) from None
     if order == list(range(len(order))):

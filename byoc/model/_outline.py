@@ -24,7 +24,7 @@ from byoc.model._composite_functions import Composite, make_composite_call, make
 from byoc.model._graph_index import GraphIndex
 from byoc.model._graph_parts import BoundaryNames, find_boundary
 from byoc.model._tensor_data import rate_knowledge
-from byoc.model._walk import copy_without, sort_topologically
+from byoc.model._walk import copy_without, sort_nodes
 
 # The metadata of nodes and functions came with IR 10.
 MIN_IR = 10
@@ -123,7 +123,7 @@ def _rewrite_graph(graph: GraphCuts) -> list[NodeProto]:
             changed = any(part.cuts for body in inner for part in body.walk())
             stays = _rewrite_bodies(index, i, inner) if changed else node
             nodes.append(_with_metadata(stays, graph.metadata.get(i, {})))
-    return [nodes[i] for i in sort_topologically(nodes)]
+    return [nodes[i] for i in sort_nodes(nodes)]
 
 
 def _rewrite_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> NodeProto:
@@ -184,7 +184,7 @@ def _make_region_function(index: GraphIndex, cut: RegionCut, border: BoundaryNam
         if group.composite is not None:
             whole.append(make_composite_call(cut.domain, group.composite))
         nodes += [_with_metadata(node, group.metadata) for node in whole]
-    nodes = [nodes[i] for i in sort_topologically(nodes)]
+    nodes = [nodes[i] for i in sort_nodes(nodes)]
     function = helper.make_function(
         cut.domain,
         cut.name,

@@ -17,6 +17,7 @@ from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
 from byoc.model._shape_inference import InferenceResult
 from byoc.model._tensor_data import FLOAT_DTYPES, TensorType
 from byoc.model._walk import copy_without, list_node_names, list_tensor_names
+from byoc.numerics import merge_groups
 
 _Copies = dict[int, list[NodeProto]]
 _Renamings = dict[int, dict[str, str]]
@@ -114,22 +115,16 @@ def _find_islands(index: GraphIndex) -> Sequence[int]:
     They are connected by floating-point tensors without a DequantizeLinear or QuantizeLinear between
     them.
     """
-    parent = list(range(len(index.nodes)))
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for number, node in enumerate(index.nodes):
-        for name in index.reads[number]:
-            maker = index.producers.get(name)
-            if maker is None or maker in index.constant_nodes or not may_be_float(index, name):
-                continue
-            if not any(map(is_qdq_node, (node, index.nodes[maker]))):
-                parent[root(number)] = root(maker)
-    return [root(number) for number in range(len(parent))]
+    together = (
+        (number, maker)
+        for number, node in enumerate(index.nodes)
+        for name in index.reads[number]
+        if (maker := index.producers.get(name)) is not None
+        and maker not in index.constant_nodes
+        and may_be_float(index, name)
+        and not any(map(is_qdq_node, (node, index.nodes[maker])))
+    )
+    return merge_groups(len(index.nodes), together)
 
 
 def _make_copy_name(name: str, used: set[str]) -> str:

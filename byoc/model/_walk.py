@@ -8,6 +8,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from byoc.numerics import find_cycle, sort_topologically
+
 
 def is_onnx(node: NodeProto) -> bool:
     """Return whether a node is in ONNX's main domain, which has two spellings."""
@@ -126,44 +128,18 @@ def list_captures(graph: GraphProto) -> list[str]:
     return list(outer)
 
 
-def sort_topologically(nodes: Sequence[NodeProto]) -> list[int]:
-    """Return an order of the nodes in which producers are before consumers (Kahn's algorithm).
+def sort_nodes(nodes: Sequence[NodeProto]) -> list[int]:
+    """Return an order of the nodes in which producers are before consumers, as near theirs as can be.
 
     An order that is already right is kept. Raises ValueError naming a node of the cycle if there is one.
-    Works without recursion, for chains of any length.
     """
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    followers: list[list[int]] = [[] for _ in nodes]
-    missing = [0] * len(nodes)
-    for i, node in enumerate(nodes):
-        for source in {producer[name] for name in list_reads(node) if name in producer}:
-            followers[source].append(i)
-            missing[i] += 1
-    if all(i < j for i, after in enumerate(followers) for j in after):
-        return list(range(len(nodes)))
-    ready = [i for i, count in enumerate(missing) if not count]
-    order: list[int] = []
-    for i in ready:  # grows during the loop
-        order.append(i)
-        for j in followers[i]:
-            missing[j] -= 1
-            if not missing[j]:
-                ready.append(j)
+    before = [{producer[name] for name in list_reads(node) if name in producer} for node in nodes]
+    order = sort_topologically(before)
     if len(order) < len(nodes):
-        stuck = nodes[_find_cycle_node(followers, missing)]
+        stuck = nodes[find_cycle(before)[0]]
         raise ValueError(f"the nodes form a cycle through {describe_node(stuck)}")
     return order
-
-
-def _find_cycle_node(followers: Sequence[Sequence[int]], missing: Sequence[int]) -> int:
-    """Return a node of a cycle, given the unfinished state of Kahn's algorithm."""
-    before = {j: i for i, count in enumerate(missing) if count for j in followers[i]}
-    seen: set[int] = set()
-    node = next(iter(before))
-    while node not in seen:
-        seen.add(node)
-        node = before[node]
-    return node
 
 
 def describe_node(node: NodeProto) -> str:

@@ -7,4 +7,4 @@ from byoc.numerics._accuracy_measures import (
     compute_signal_to_noise,
     convert_to_db,
 )
-from byoc.numerics._ordering import round_up, sort_topologically
+from byoc.numerics._ordering import find_cycle, merge_groups, round_up, sort_topologically

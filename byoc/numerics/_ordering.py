@@ -1,4 +1,4 @@
-"""Topological order with keys, and rounding up."""
+"""Topological order with keys, disjoint sets, and rounding up."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -29,6 +29,31 @@ def sort_topologically(
         for after in sorter.get_ready():
             heappush(ready, (key[after], after))
     return order
+
+
+def find_cycle(predecessors: Sequence[Iterable[int]]) -> list[int]:
+    """Return the nodes of a cycle; empty if there is none."""
+    try:
+        TopologicalSorter(dict(enumerate(predecessors))).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def merge_groups(count: int, groups: Iterable[Sequence[int]]) -> list[int]:
+    """Return for each of the numbers 0..count-1 the least of its set, each group being in one set."""
+    parent = list(range(count))
+
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = number = parent[parent[number]]
+        return number
+
+    for group in groups:
+        for other in group[1:]:
+            least, most = sorted((root(group[0]), root(other)))
+            parent[most] = least
+    return [root(number) for number in range(count)]
 
 
 def round_up(size: int, multiple: int) -> int:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, get_node_name
-from byoc.numerics import sort_topologically
+from byoc.numerics import merge_groups, sort_topologically
 from byoc.patterns._candidates import find_candidates
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._matcher import Match
@@ -163,21 +163,12 @@ def join_units(
 
 
 def _overlapping_nodes(units: Sequence[Sequence[Unit]]) -> list[tuple[int, ...]]:
-    """Join overlapping units; return the nodes of each, by union-find."""
-    parent = {node: node for unit in units[0] for node in unit.nodes}
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for unit in (unit for each in units for unit in each):
-        for node in unit.nodes[1:]:
-            parent[root(node)] = root(unit.nodes[0])
+    """Join overlapping units; return the nodes of each."""
+    nodes = sorted(node for unit in units[0] for node in unit.nodes)
+    of = merge_groups(max(nodes, default=0) + 1, (unit.nodes for each in units for unit in each))
     blocks: dict[int, list[int]] = {}
-    for node in sorted(parent):
-        blocks.setdefault(root(node), []).append(node)
+    for node in nodes:
+        blocks.setdefault(of[node], []).append(node)
     return [tuple(block) for block in blocks.values()]
 
 

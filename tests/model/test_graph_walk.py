@@ -10,7 +10,7 @@ from onnx import NodeProto, TensorProto, helper
 from support import parse
 
 from byoc.model import describe_node, list_reads, walk_bodies, walk_graphs, walk_tensors
-from byoc.model._walk import list_captures, sort_topologically, walk_attribute_tensors
+from byoc.model._walk import list_captures, sort_nodes, walk_attribute_tensors
 
 NESTED = """
 outer (float[2] x, bool c, int64 n) => (float[2] y) {
@@ -102,17 +102,17 @@ def test_every_stored_tensor() -> None:
 def test_a_right_order_is_kept_as_it_is() -> None:
     """Kahn's algorithm alone would put both readers of x before the second of the first branch."""
     nodes = [relu("x", "a"), relu("a", "b"), relu("x", "c"), relu("c", "d")]
-    assert sort_topologically(nodes) == [0, 1, 2, 3]
+    assert sort_nodes(nodes) == [0, 1, 2, 3]
 
 
 def test_a_long_chain_the_wrong_way_round() -> None:
     nodes = [relu(f"t{i}", f"t{i + 1}") for i in reversed(range(5000))]
-    assert sort_topologically(nodes) == list(reversed(range(5000)))
+    assert sort_nodes(nodes) == list(reversed(range(5000)))
 
 
 def test_what_a_body_captures_comes_first() -> None:
     graph = parse(NESTED).graph
-    assert sort_topologically([graph.node[1], graph.node[0]]) == [1, 0]
+    assert sort_nodes([graph.node[1], graph.node[0]]) == [1, 0]
 
 
 def test_a_cycle_is_named_by_a_node_on_it() -> None:
@@ -125,16 +125,16 @@ def test_a_cycle_is_named_by_a_node_on_it() -> None:
         relu("z", "zz", "last"),
     ]
     with pytest.raises(ValueError, match=r"^the nodes form a cycle through (Add 'one'|Relu 'two')$"):
-        sort_topologically(nodes)
+        sort_nodes(nodes)
 
 
 def test_a_node_that_reads_itself() -> None:
     with pytest.raises(ValueError, match=r"^the nodes form a cycle through Relu 'a'$"):
-        sort_topologically([relu("a", "a")])
+        sort_nodes([relu("a", "a")])
 
 
 def test_no_nodes() -> None:
-    assert sort_topologically([]) == []
+    assert sort_nodes([]) == []
 
 
 @settings(derandomize=True, deadline=None, database=None)
@@ -145,7 +145,7 @@ def test_producers_stand_before_consumers(size: int, chance: random.Random) -> N
         sources = [f"t{j}" for j in range(i) if chance.random() < 0.4] or ["x"]
         nodes.append(helper.make_node("Sum", sources, [f"t{i}"]))
     chance.shuffle(nodes)
-    order = sort_topologically(nodes)
+    order = sort_nodes(nodes)
     assert sorted(order) == list(range(size))
     place = {nodes[i].output[0]: position for position, i in enumerate(order)}
     assert all(
@@ -161,7 +161,7 @@ def test_any_cycle_is_named_by_a_node_on_it(length: int, others: int, chance: ra
     nodes = ring + after
     chance.shuffle(nodes)
     with pytest.raises(ValueError, match=r"through Relu 'ring\d'$"):
-        sort_topologically(nodes)
+        sort_nodes(nodes)
 
 
 def test_how_messages_name_a_node() -> None:

@@ -1,11 +1,10 @@
 """The steps of a model: its nodes, grouped and in an executable order."""
 
 from collections.abc import Iterable, Sequence
-from graphlib import CycleError, TopologicalSorter
 
 from byoc.memory.reading._in_place import pointwise_inputs
 from byoc.model import GraphIndex, describe_node, is_dequantize, is_qdq_node, is_quantize, may_be_float
-from byoc.numerics import sort_topologically
+from byoc.numerics import find_cycle, sort_topologically
 
 
 def build_stages(
@@ -42,12 +41,11 @@ def _sort_stages(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[t
         }
         for number, nodes in enumerate(stages)
     ]
-    try:
-        TopologicalSorter(dict(enumerate(before))).prepare()
-    except CycleError as error:
-        stuck = next(stages[number] for number in error.args[1] if len(stages[number]) > 1)
-        name = describe_node(index.nodes[stuck[0]])
-        raise ValueError(f"the group of {name} waits for itself") from None
+    for number in find_cycle(before):
+        if len(stages[number]) > 1:
+            raise ValueError(
+                f"the group of {describe_node(index.nodes[stages[number][0]])} waits for itself"
+            )
     return [stages[number] for number in sort_topologically(before, [nodes[-1] for nodes in stages])]
 
 
