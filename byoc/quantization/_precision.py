@@ -216,7 +216,6 @@ def _find_ranges(model: Model, wanted: Precision) -> Ranges:
         wanted.data,
         method=wanted.method,
         images=wanted.images or NO_PREPROCESSING,
-        progress=report_step,
     )
 
 
