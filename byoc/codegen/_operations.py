@@ -10,10 +10,8 @@ from byoc.boundary.contracts import TensorContract, is_conversion
 from byoc.model import (
     COMPOSITE_KEY,
     GraphIndex,
-    get_effective_attributes,
     get_metadata,
     get_node_name,
-    get_stated_attributes,
     get_stated_types,
 )
 
@@ -109,12 +107,7 @@ class _OperationReader:
     def _decode(
         self, node: NodeProto, composite: str = "", inner: tuple[Operation, ...] = ()
     ) -> Operation:
-        schema = self.index.get_schema(node)
-        attributes = (
-            get_stated_attributes(node)
-            if schema is None
-            else get_effective_attributes(node, schema, self.index.types)
-        )
+        attributes = self.index.get_attributes(node)
         return Operation(
             name=get_node_name(node),
             op=node.op_type,

@@ -12,7 +12,14 @@ from byoc.costs._cost_model import CostModel, Policy, Price
 from byoc.costs._price_query import node_prices
 from byoc.costs._task import build_tasks
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import GraphIndex, describe_node, get_node_name, get_stated_attributes, is_onnx
+from byoc.model import (
+    GraphIndex,
+    describe_node,
+    get_input,
+    get_node_name,
+    get_stated_attributes,
+    is_onnx,
+)
 
 # The trip count of a loop of which nothing is known.
 ESTIMATED_TRIPS = 8
@@ -83,7 +90,7 @@ def _runs_to_its_count(index: GraphIndex, number: int) -> bool:
     constant.
     """
     node = index.nodes[number]
-    if len(node.input) > 1 and node.input[1] and not index.is_constant(node.input[1]):
+    if get_input(node, 1) and not index.is_constant(node.input[1]):
         return False
     body = index.bodies[number][0].index
     given, result = body.graph.input[1].name, next(iter(body.outputs))

@@ -15,7 +15,7 @@ from byoc.model import (
     GraphIndex,
     TensorType,
     get_constant_value,
-    get_effective_attributes,
+    get_input,
     get_stated_attributes,
     is_onnx,
 )
@@ -192,7 +192,7 @@ def _distinguishing_marks(index: GraphIndex, number: int, node: NodeProto) -> An
     """Return properties that tell a node from others of its kind: constant inputs, bodies."""
     if number in index.bodies:
         return number
-    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
+    if node.op_type == "Dropout" and get_input(node, 2):
         training = get_constant_value(index, node.input[2])
         return None if training is None else bool(training.any())
     return 0
@@ -222,14 +222,12 @@ def operator_name(node: NodeProto) -> str:
 
 def _attributes(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
     schema = index.get_schema(node)
-    if schema is None:
-        return dict(_plain_attributes(get_stated_attributes(node)))
     usual = {
         name: value
-        for name, attribute in schema.attributes.items()
+        for name, attribute in (schema.attributes.items() if schema else ())
         if (value := _default_value(attribute.default_value)) is not None
     }
-    found = _plain_attributes(get_effective_attributes(node, schema, index.types))
+    found = _plain_attributes(index.get_attributes(node))
     return {name: value for name, value in found if usual.get(name) != value}
 
 

@@ -17,6 +17,7 @@ from byoc.model import (
     GraphIndex,
     TensorType,
     get_constant_value,
+    get_input,
     get_stated_attributes,
     is_dequantize,
     is_onnx,
@@ -254,14 +255,14 @@ _Attributes = Mapping[str, Any]
 
 def _conv(node: NodeProto, _: _Attributes, sizes: Sizes, output: int) -> int:
     weight = sizes.shape(node.input[1])  # (M, C / group, kH, kW)
-    bias = 1 if len(node.input) > 2 and node.input[2] else 0
+    bias = 1 if get_input(node, 2) else 0
     return output * (2 * prod(weight[1:]) + bias)
 
 
 def _gemm(node: NodeProto, attributes: _Attributes, sizes: Sizes, output: int) -> int:
     first = sizes.shape(node.input[0])
     inner = first[0 if attributes.get("transA") else -1] if first else 1
-    bias = 1 if len(node.input) > 2 and node.input[2] else 0
+    bias = 1 if get_input(node, 2) else 0
     return output * (2 * inner + bias)
 
 
@@ -280,12 +281,12 @@ def _reduction(node: NodeProto, _: _Attributes, sizes: Sizes, __: int) -> int:
 
 def _conv_transpose(node: NodeProto, _: _Attributes, sizes: Sizes, output: int) -> int:
     weight = sizes.shape(node.input[1])  # (C, M / group, kH, kW): each input meets all but its channel
-    bias = output if len(node.input) > 2 and node.input[2] else 0
+    bias = output if get_input(node, 2) else 0
     return 2 * prod(sizes.shape(node.input[0])) * prod(weight[1:]) + bias
 
 
 def _qlinear_conv(node: NodeProto, _: _Attributes, sizes: Sizes, output: int) -> int:
-    bias = 1 if len(node.input) > 8 and node.input[8] else 0
+    bias = 1 if get_input(node, 8) else 0
     return output * (2 * prod(sizes.shape(node.input[3])[1:]) + bias)
 
 

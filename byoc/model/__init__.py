@@ -105,6 +105,7 @@ from byoc.model._walk import (
     copy_without,
     describe_node,
     find_non_text,
+    get_input,
     get_node_name,
     is_onnx,
     list_node_captures,

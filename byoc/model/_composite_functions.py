@@ -19,7 +19,6 @@ from onnx import AttributeProto, FunctionProto, NodeProto, helper
 
 from byoc.errors import InputError
 from byoc.model._graph_index import GraphIndex
-from byoc.model._node_attributes import get_effective_attributes
 
 COMPOSITE_KEY = "byoc.composite"
 """The metadata key of calls and functions whose value is the name of the composite."""
@@ -152,7 +151,7 @@ def _copy_attributes(index: GraphIndex, line: CompositeLine) -> list[AttributePr
     schema = index.get_schema(node)
     if schema is None:
         return result
-    for name, value in get_effective_attributes(node, schema, index.types).items():
+    for name, value in index.get_attributes(node).items():
         if name not in written:
             kind = str(schema.attributes[name].type).rpartition(".")[2]  # AttrType.INTS
             number = getattr(AttributeProto, kind)

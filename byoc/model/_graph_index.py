@@ -13,7 +13,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
-from byoc.model._node_attributes import get_schema, infer_body_input_types
+from byoc.model._node_attributes import (
+    get_effective_attributes,
+    get_schema,
+    get_stated_attributes,
+    infer_body_input_types,
+)
 from byoc.model._tensor_data import Dim, TensorType, is_large, rate_knowledge, read_type
 from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads, walk_bodies
 
@@ -283,6 +288,13 @@ class GraphIndex:
     def get_schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
         """Return ONNX's schema of a node's operator, None if it has none."""
         return get_schema(node.op_type, node.domain, self.get_opset(node))
+
+    def get_attributes(self, node: NodeProto) -> dict[str, Any]:
+        """Return the attributes in effect on a node: the stated ones, and the defaults of its schema."""
+        schema = self.get_schema(node)
+        if schema is None:
+            return get_stated_attributes(node)
+        return get_effective_attributes(node, schema, self.types)
 
 
 def _map_bodies(node: NodeProto) -> dict[tuple[str, int], GraphProto]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from onnx import NodeProto
 
 from byoc.model._graph_index import GraphIndex
-from byoc.model._walk import is_onnx
+from byoc.model._walk import get_input, is_onnx
 
 # Operators with spatial axes, and the positions of the images among their inputs. All their outputs of
 # rank 4 are images; in training BatchNormalization has outputs of rank 1, too.
@@ -85,7 +85,7 @@ def find_images(index: GraphIndex) -> frozenset[str]:
             continue
         positions = _IMAGE_OPERATORS.get(node.op_type)
         if positions is not None:
-            read = [node.input[i] for i in positions if i < len(node.input)]
+            read = [get_input(node, i) for i in positions]
             known_images.extend(_filter_rank_4(index, (*read, *node.output)))
         elif node.op_type in keep_axes or node.op_type in keep_first_axes:
             operands = node.input if node.op_type in keep_axes else node.input[:1]
@@ -114,7 +114,7 @@ def find_weights(index: GraphIndex) -> Mapping[str, str]:
     found: dict[str, set[str]] = {}
     for node in index.nodes:
         position, axes = _WEIGHT_INPUTS.get(node.op_type, (0, ""))
-        name = node.input[position] if axes and position < len(node.input) else ""
+        name = get_input(node, position) if axes else ""
         while name and index.is_constant(name) and index.get_rank(name) == 4:
             if axes in found.get(name, ()):
                 break

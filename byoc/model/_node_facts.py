@@ -10,7 +10,6 @@ from onnx import NodeProto
 
 from byoc.model._constants import get_constant_value
 from byoc.model._graph_index import GraphIndex
-from byoc.model._node_attributes import get_effective_attributes, get_stated_attributes
 from byoc.model._quantized_tensors import get_input_quantization, get_output_quantization
 
 TENSOR_FACTS = (
@@ -77,14 +76,7 @@ def _to_decimal(element: Any) -> float:
 
 def collect_attribute_facts(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
     """Return the attributes of a node with defaults, without graphs and tensors."""
-    schema = index.get_schema(node)
-    values: Mapping[str, Any]
-    values = (
-        get_stated_attributes(node)
-        if schema is None
-        else get_effective_attributes(node, schema, index.types)
-    )
-    return filter_plain(values)
+    return filter_plain(index.get_attributes(node))
 
 
 def filter_plain(values: Mapping[str, Any]) -> dict[str, Any]:

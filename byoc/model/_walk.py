@@ -93,6 +93,11 @@ def _classify_fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...]
     return tuple(texts), tuple(single), tuple(name for name in inner if name not in single)
 
 
+def get_input(node: NodeProto, position: int) -> str:
+    """Return an input of a node, empty if it is left out."""
+    return node.input[position] if position < len(node.input) else ""
+
+
 def list_reads(node: NodeProto) -> list[str]:
     """Return the tensors that a node reads, without duplicates: inputs, then captures of its bodies."""
     return list(dict.fromkeys([*filter(None, node.input), *list_node_captures(node)]))

@@ -8,9 +8,7 @@ from typing import Any
 from byoc.model import (
     GraphIndex,
     describe_node,
-    get_effective_attributes,
     get_operator_name,
-    get_stated_attributes,
 )
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._pattern_syntax import ANY_OPERATOR
@@ -61,14 +59,7 @@ class NodeTable:
     def attributes(self, number: int) -> Mapping[str, Any]:
         """Return the attributes in effect on a node, defaults included."""
         if number not in self.attribute_cache:
-            node = self.index.nodes[number]
-            schema = self.index.get_schema(node)
-            values = (
-                get_stated_attributes(node)
-                if schema is None
-                else get_effective_attributes(node, schema, self.index.types)
-            )
-            self.attribute_cache[number] = values
+            self.attribute_cache[number] = self.index.get_attributes(self.index.nodes[number])
         return self.attribute_cache[number]
 
     def describe(self, number: int) -> str:

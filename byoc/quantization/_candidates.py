@@ -16,17 +16,9 @@ from byoc.model import (
     is_quantize,
     may_be_float,
 )
-from byoc.patterns import Mark, Unit, group_units
+from byoc.patterns import ANY_OPERATOR, Mark, Unit, group_units
 from byoc.quantization._ranges import DTYPES
-from byoc.rules import (
-    ANY_OPERATOR,
-    FormalParameter,
-    OpRule,
-    QuantizedRule,
-    QuantizedTensors,
-    Target,
-    make_signature,
-)
+from byoc.rules import FormalParameter, OpRule, QuantizedRule, QuantizedTensors, Target, make_signature
 
 _DEFAULT_DTYPE = "int8"
 

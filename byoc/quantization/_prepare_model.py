@@ -24,6 +24,7 @@ from byoc.model import (
     Model,
     NameAllocator,
     copy_without,
+    get_input,
     get_stated_attributes,
     is_onnx,
     make_skeleton,
@@ -162,7 +163,7 @@ def _is_inference(node: NodeProto) -> bool:
 def _is_plain_gemm(index: GraphIndex, node: NodeProto) -> bool:
     """Return whether a Gemm's bias is one value per column and not scaled."""
     attributes = get_stated_attributes(node)
-    has_bias = len(node.input) > 2 and node.input[2] in index.types
+    has_bias = get_input(node, 2) in index.types
     return attributes.get("beta", 1.0) == 1.0 and (not has_bias or index.get_rank(node.input[2]) == 1)
 
 
@@ -179,7 +180,7 @@ def _fold(model: Model, fold: _Folding, names: NameAllocator) -> tuple[NodeProto
     layout = find_channels(index, node)
     assert layout is not None
     axis, groups = layout
-    bias = value(node.input[2]) if len(node.input) > 2 and node.input[2] else 0.0
+    bias = value(node.input[2]) if get_input(node, 2) else 0.0
     result = deepcopy(node)
     if groups > 1 and axis == 1:  # a ConvTranspose: each group has channels of its own
         parts = weights.reshape(groups, -1, *weights.shape[1:])

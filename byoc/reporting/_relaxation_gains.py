@@ -14,9 +14,17 @@ from typing import Any
 from pydantic import BaseModel
 
 from byoc.model import get_operator_name
-from byoc.patterns import Mark, Match, filter_allowed, find_matches, free_nodes, group_matches
+from byoc.patterns import (
+    ANY_OPERATOR,
+    Mark,
+    Match,
+    filter_allowed,
+    find_matches,
+    free_nodes,
+    group_matches,
+)
 from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
-from byoc.rules import ANY_DTYPE, ANY_OPERATOR, Annotator, OpRule, Target
+from byoc.rules import ANY_DTYPE, Annotator, OpRule, Target
 
 MISSING_OPERATOR = "ops"
 """The path that stands for a missing rule for an operator."""

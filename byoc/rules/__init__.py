@@ -8,4 +8,4 @@ from byoc.rules._objections import Attempt, Objection
 from byoc.rules._operator_schemas import FormalParameter, make_signature
 from byoc.rules._rule_loading import Target, find_missing_plugins, load_rules, require_dtype
 from byoc.rules._rule_schema import OpRule, QuantizedRule, QuantizedTensors
-from byoc.rules._schema_values import ANY_DTYPE, ANY_OPERATOR
+from byoc.rules._schema_values import ANY_DTYPE

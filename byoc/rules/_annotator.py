@@ -15,7 +15,7 @@ from onnx import NodeProto
 from byoc.errors import YES, refuse
 from byoc.expressions import compile_expression
 from byoc.model import GraphIndex, get_operator_name, is_onnx, list_node_captures, list_onnx_domains
-from byoc.patterns import Mark
+from byoc.patterns import ANY_OPERATOR, Mark
 from byoc.rules._host_nodes import check_batch, find_host_nodes
 from byoc.rules._node_view import RuleView, TensorUse
 from byoc.rules._objections import (
@@ -31,7 +31,6 @@ from byoc.rules._operator_schemas import OperatorSignature, make_signature
 from byoc.rules._quantization_scheme import SchemeChecker, converts_at_boundary
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import OpRule
-from byoc.rules._schema_values import ANY_OPERATOR
 from byoc.rules._tensor_constraints import check_tensor
 from byoc.support import CHECKS, load_function
 

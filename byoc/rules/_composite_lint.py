@@ -4,12 +4,11 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from byoc.errors import InputError
-from byoc.patterns import Pattern, PatternForm
+from byoc.patterns import ANY_OPERATOR, Pattern, PatternForm
 from byoc.rules._composite_library import Library, make_pattern, open_library
 from byoc.rules._condition_lint import lint_pattern_condition
 from byoc.rules._operator_lint import lint_check_name
 from byoc.rules._rule_schema import CompositeRule
-from byoc.rules._schema_values import ANY_OPERATOR
 
 NumberedComposites = Sequence[tuple[int, CompositeRule]]
 

@@ -23,11 +23,10 @@ from byoc.expressions import (
     walk_tree,
 )
 from byoc.model import QUANTIZED_FACTS, TENSOR_FACTS
-from byoc.patterns import Pattern
+from byoc.patterns import ANY_OPERATOR, Pattern
 from byoc.rules._node_view import NODE_FACTS
 from byoc.rules._operator_schemas import OnnxOperator, find_operator
 from byoc.rules._rule_schema import Condition
-from byoc.rules._schema_values import ANY_OPERATOR
 
 _LINE_FACTS = (*TENSOR_FACTS, "op", "domain", "opset", "attr")
 _ATTRIBUTE_SAMPLES: Mapping[str, Any] = {

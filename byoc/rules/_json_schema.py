@@ -3,9 +3,10 @@
 from typing import Any
 
 from byoc.model import DTYPE_NUMBERS, map_schemas
+from byoc.patterns import ANY_OPERATOR
 from byoc.rules._composite_library import read_library
 from byoc.rules._rule_schema import RuleFile
-from byoc.rules._schema_values import ANY_DTYPE, ANY_OPERATOR
+from byoc.rules._schema_values import ANY_DTYPE
 
 SCHEMA_FILE = "rules.schema.json"
 """The name of the shipped file with the schema, next to the rule files."""

@@ -13,10 +13,8 @@ from byoc.model import (
     collect_tensor_facts,
     filter_plain,
     get_allowed_dtypes,
-    get_effective_attributes,
     get_input_quantization,
     get_output_quantization,
-    get_stated_attributes,
     is_onnx,
 )
 from byoc.rules._operator_schemas import FormalParameter, OperatorSignature
@@ -63,9 +61,7 @@ class RuleView:
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
         """The attributes with all defaults."""
-        if self.signature is None:
-            return get_stated_attributes(self.node)
-        return get_effective_attributes(self.node, self.signature.schema, self.index.types)
+        return self.index.get_attributes(self.node)
 
     @cached_property
     def uses(self) -> tuple[TensorUse, ...]:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from byoc.errors import suggest_nearest
 from byoc.expressions import compile_regex
 from byoc.model import DTYPES, IMAGE, WEIGHT, list_onnx_domains, map_schemas, parse_layout
+from byoc.patterns import ANY_OPERATOR
 from byoc.rules._composite_lint import lint_composites
 from byoc.rules._inheritance import lint_drop
 from byoc.rules._operator_lint import lint_operator_rule
@@ -23,7 +24,7 @@ from byoc.rules._rule_schema import (
     RuleFile,
     TensorRule,
 )
-from byoc.rules._schema_values import ANY_DTYPE, ANY_OPERATOR, Names
+from byoc.rules._schema_values import ANY_DTYPE, Names
 from byoc.support import format_short, validate_content
 
 _SET_KEYS = {"rank", "one_of", "length", "broadcast"}

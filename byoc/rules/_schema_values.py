@@ -8,8 +8,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from byoc.support import StrictModel, format_short
 
-ANY_OPERATOR = "*"
-"""The operator that stands for all."""
 ANY_DTYPE = "any"
 """The dtype that stands for all."""
 EACH_DIM = "each"

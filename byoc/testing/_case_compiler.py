@@ -11,12 +11,13 @@ from byoc.codegen import Artifact, Codegen, CompileError, Region
 from byoc.costs import load_device_costs, load_host_costs
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, Model, prepare_model
+from byoc.patterns import ANY_OPERATOR
 from byoc.pipeline import make_plan
 from byoc.placement.strategies import AllSupported
 from byoc.planning import Plan, PlanSettings
 from byoc.quantization import NATIVE, Precision, has_float_mode
 from byoc.reporting import make_report
-from byoc.rules import ANY_OPERATOR, Target, annotate_graph, load_rules
+from byoc.rules import Target, annotate_graph, load_rules
 from byoc.runtime import model_samples
 from byoc.testing._cases import Case, parse_one_node
 from byoc.testing._operator_cases import list_onnx_operators, operator_cases

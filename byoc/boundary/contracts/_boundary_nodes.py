@@ -23,6 +23,7 @@ from byoc.model import (
     TensorType,
     find_constant_value,
     get_constant_value,
+    get_input,
     get_purpose,
     get_stated_attributes,
     is_inserted,
@@ -53,7 +54,7 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
     if scale is None:
         return None
     attributes = get_stated_attributes(node)
-    zero_name = node.input[2] if len(node.input) > 2 else ""
+    zero_name = get_input(node, 2)
     zero = (
         find_constant_value(index, zero_name, folder) if zero_name else np.zeros(scale.shape, np.uint8)
     )

@@ -10,7 +10,7 @@ from typing import Any
 from onnx import NodeProto
 
 from byoc.boundary.convert._graph_tensors import AxisOrder, GraphTensors, permute, permute_axis
-from byoc.model import get_stated_attributes, is_onnx
+from byoc.model import get_input, get_stated_attributes, is_onnx
 
 _UNARY_NAMES = """
     Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh
@@ -260,7 +260,7 @@ def _quantize_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovableP
 
 def _dropout_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
     """Return the ports of a Dropout that does not train."""
-    training = facts.find_value(node.input[2]) if len(node.input) > 2 and node.input[2] else False
+    training = facts.find_value(node.input[2]) if get_input(node, 2) else False
     if facts.edit.opset < 7 or training is None or bool(training):
         return None
     if facts.find_rank(node.input[0]) != rank or not _outputs_have_rank(node, facts, rank):

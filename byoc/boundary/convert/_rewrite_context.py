@@ -13,7 +13,7 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from byoc.boundary.convert._graph_tensors import AxisOrder, GraphTensors
 from byoc.boundary.convert._model_editor import ModelEditor, RegionCall, Scope
-from byoc.model import LAYOUT, mark_inserted, walk_bodies
+from byoc.model import LAYOUT, get_input, mark_inserted, walk_bodies
 
 
 class RegionCalls:
@@ -135,7 +135,7 @@ class LayoutConstants:
 
     def add_numbers(self, node: NodeProto, position: int, numbers: list[int], form: int) -> str:
         """Return the name of a list of axes or pads for an input of a node."""
-        old = node.input[position] if position < len(node.input) else ""
+        old = get_input(node, position)
         dtype = "int64"
         if node.op_type == "Slice":  # whose lists are all of one type
             kind = self._room.tensors.find_type(node.input[1])
