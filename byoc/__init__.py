@@ -13,6 +13,7 @@ _find_beside(_Path(__file__).parent)
 
 if _TYPE_CHECKING:
     from byoc.bundle import Bundle as Bundle
+    from byoc.bundle import Report as Report
     from byoc.bundle import inspect as inspect
     from byoc.bundle import open_bundle as open_bundle
     from byoc.codegen.scaffold import new_codegen as new_codegen
@@ -56,7 +57,7 @@ if _TYPE_CHECKING:
     from byoc.zoo import load_model as load_model
 
 _NAMES = {
-    "bundle": ("Bundle", "inspect", "open_bundle"),
+    "bundle": ("Bundle", "Report", "inspect", "open_bundle"),
     "codegen.scaffold": ("new_codegen",),
     "comparison": ("compare", "fastest"),
     "errors": ("ByocError", "InputError", "MissingRuntimeError", "Verdict"),

@@ -15,13 +15,12 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
 )
 
 from byoc.errors import InputError
 from byoc.planning import RegionNeighbour, WhatIf
-from byoc.support import Note, StrictModel
+from byoc.support import Note, StrictModel, validate_content
 
 
 def _finite_or_none(value: object) -> object:
@@ -242,12 +241,10 @@ class Report(ReportModel):
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> "Report":
         """Read what `to_json` gives. Raises InputError for anything else."""
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise InputError(f"not a report of byoc: {place}: {first['msg']}") from None
+        report, problems = validate_content(data, cls)
+        if report is None:
+            raise InputError(f"not a report of byoc: {'; '.join(problems)}")
+        return report
 
     @model_serializer(mode="wrap")
     def _leave_out_measured(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

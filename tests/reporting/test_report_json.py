@@ -7,10 +7,12 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cutting import CHAIN
 from support import VANILLA, parse, prepared
 
 from byoc.bundle import Report
+from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.planning import FloatUnit, LoweredPrecision, Plan, RefusedRegion, WhatIf
 from byoc.reporting import (
@@ -80,3 +82,10 @@ def test_explanation(golden: Golden) -> None:
 
 def test_verification(golden: Golden) -> None:
     golden("verification.json", _text(make_full_verification_report(VERIFIED).to_json()))
+
+
+def test_other_data_is_no_report() -> None:
+    data = make_report(_plan(), VERIFIED).to_json()
+    del data["model"]
+    with pytest.raises(InputError, match=r"not a report of byoc: model: must be given; nodes\.total: "):
+        Report.read(data | {"nodes": data["nodes"] | {"total": "many"}})
