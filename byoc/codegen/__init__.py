@@ -34,6 +34,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._identical_regions import region_structure as region_structure
     from byoc.codegen._interface import ABILITIES as ABILITIES
     from byoc.codegen._interface import API_VERSION as API_VERSION
+    from byoc.codegen._interface import AnyArray as AnyArray
     from byoc.codegen._interface import Artifact as Artifact
     from byoc.codegen._interface import Codegen as Codegen
     from byoc.codegen._interface import CompileError as CompileError
@@ -80,7 +81,6 @@ if _TYPE_CHECKING:
     from byoc.memory import arena as arena
     from byoc.memory import scratchpad as scratchpad
     from byoc.memory import stripes as stripes
-    from byoc.model import DTYPE_NUMBERS as DTYPE_NUMBERS
     from byoc.model import MAX_IR as MAX_IR
     from byoc.model import TensorType as TensorType
     from byoc.model import count_bits as count_bits
@@ -88,6 +88,7 @@ if _TYPE_CHECKING:
     from byoc.model import list_node_captures as list_node_captures
     from byoc.model import list_reads as list_reads
     from byoc.model import read_type as read_type
+    from byoc.model import to_numpy_dtype as to_numpy_dtype
     from byoc.model import walk_graphs as walk_graphs
     from byoc.model import write_type as write_type
     from byoc.onnxrt import has_runtime as has_runtime
@@ -109,8 +110,8 @@ _MODULES = {
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "ArtifactCache find_identical region_structure",
     "byoc.codegen._interface": (
-        "ABILITIES API_VERSION Artifact Codegen CompileError Context ContextSource Executable Executor "
-        "Measured Oracle Region ResourceError Stamped Together"
+        "ABILITIES API_VERSION AnyArray Artifact Codegen CompileError Context ContextSource Executable "
+        "Executor Measured Oracle Region ResourceError Stamped Together"
     ),
     "byoc.codegen._isolation": "Isolation compile_isolated",
     "byoc.codegen._operations": "Operation",
@@ -129,8 +130,8 @@ _MODULES = {
     ),
     "byoc.memory": "arena scratchpad stripes",
     "byoc.model": (
-        "DTYPE_NUMBERS MAX_IR TensorType count_bits is_qdq_node "
-        "list_node_captures list_reads read_type walk_graphs write_type"
+        "MAX_IR TensorType count_bits is_qdq_node "
+        "list_node_captures list_reads read_type to_numpy_dtype walk_graphs write_type"
     ),
     "byoc.onnxrt": "has_runtime open_session run_session session_runner",
     "byoc.support": "StrictModel",

@@ -58,20 +58,14 @@ def read_operations(
     float type are left out: the nodes between `name` and `inner` of each contract.
     """
     reader = _OperationReader(GraphIndex(model, get_stated_types(model)), domain)
-    skipped = set() if boundary else find_conversions(reader.index, inputs, outputs)
+    skipped = set() if boundary else set(find_conversions(reader.index, inputs, outputs))
     return tuple(reader.operation(node) for i, node in enumerate(reader.index.nodes) if i not in skipped)
 
 
 def find_conversions(
     index: GraphIndex, inputs: Sequence[TensorContract], outputs: Sequence[TensorContract]
-) -> set[int]:
-    """Return the numbers of the nodes between `name` and `inner` of the contracts."""
-    return set(_conversion_nodes(index, inputs, outputs))
-
-
-def _conversion_nodes(
-    index: GraphIndex, inputs: Sequence[TensorContract], outputs: Sequence[TensorContract]
 ) -> Iterator[int]:
+    """Yield the numbers of the nodes between `name` and `inner` of the contracts."""
     for contract in inputs:
         name = contract.name
         while name != contract.inner:

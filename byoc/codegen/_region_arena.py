@@ -80,7 +80,7 @@ def _without_conversions(
     model: ModelProto, inputs: Sequence[TensorContract], outputs: Sequence[TensorContract]
 ) -> ModelProto:
     """Return the model without byoc's own conversions at the boundary, which a target absorbs."""
-    dropped = find_conversions(GraphIndex(model, {}), inputs, outputs)
+    dropped = set(find_conversions(GraphIndex(model, {}), inputs, outputs))
     result = copy_without(model, "node", "input", "output")
     graph = result.graph
     graph.node.extend(node for i, node in enumerate(model.graph.node) if i not in dropped)

@@ -97,6 +97,7 @@ from byoc.model._tensor_data import (
     read_array,
     read_raw_bytes,
     read_type,
+    to_numpy_dtype,
     write_raw_bytes,
     write_type,
 )

@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, TypeProto
@@ -50,6 +51,11 @@ _BITS = {
 _POINTER_BITS = 64
 
 
+def to_numpy_dtype(dtype: str) -> "np.dtype[Any]":
+    """Return numpy's dtype; those that numpy lacks are of the package ml_dtypes."""
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]))
+
+
 @cache
 def count_bits(dtype: str) -> int:
     """Return the bits of one element in a file; a string counts as a pointer."""
@@ -57,7 +63,7 @@ def count_bits(dtype: str) -> int:
         return _POINTER_BITS
     if dtype in _BITS:
         return _BITS[dtype]
-    return int(onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]).itemsize) * 8
+    return to_numpy_dtype(dtype).itemsize * 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS, TensorType
+from byoc.model import TensorType, to_numpy_dtype
 from byoc.support import write_atomically
 
 _NPY, _ZIP = b"\x93NUMPY", b"PK"
@@ -61,7 +60,7 @@ def restore_dtype(array: NDArray[Any], kind: TensorType | None) -> NDArray[Any]:
     """Return an array of untyped bytes with the dtype of `kind`; return any other array as it is."""
     if kind is None or array.dtype.kind != "V" or kind.dtype == "string":
         return array
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[kind.dtype])
+    dtype = to_numpy_dtype(kind.dtype)
     return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array
 
 
@@ -137,7 +136,7 @@ def describe_mismatch(value: Any, kind: TensorType) -> str:
 def _same_dtype(array: np.ndarray[Any, Any], dtype: str) -> bool:
     if dtype == "string":
         return array.dtype.kind in "OSU"
-    return bool(array.dtype == onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]))
+    return bool(array.dtype == to_numpy_dtype(dtype))
 
 
 def _same_shape(shape: tuple[int, ...], kind: TensorType) -> bool:

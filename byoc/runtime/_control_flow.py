@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import NodeProto
 
 from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS, TensorType, get_stated_attributes
+from byoc.model import TensorType, get_stated_attributes, to_numpy_dtype
 
 ScopeValues = Mapping[str, Any]
 
@@ -112,4 +111,4 @@ def _stack_trips(parts: Sequence[Any], axis: int, kind: TensorType | None) -> An
         raise InputError("a body that never ran has an output of unknown type or rank")
     shape = [dim if isinstance(dim, int) else 0 for dim in kind.shape]
     shape.insert(axis, 0)
-    return np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[kind.dtype]))
+    return np.empty(shape, to_numpy_dtype(kind.dtype))

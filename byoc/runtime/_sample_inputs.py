@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS, GraphIndex, Model, TensorType
+from byoc.model import GraphIndex, Model, TensorType, to_numpy_dtype
 
 # The size limit of one input. Samples are drawn in float64 first.
 _MOST_BYTES = 2**30
@@ -47,7 +46,7 @@ def _sample_input(
     size = TensorType(kind.dtype, shape).bytes or 0
     if size > _MOST_BYTES:
         raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[kind.dtype])
+    dtype = to_numpy_dtype(kind.dtype)
     if "int" in kind.dtype or kind.dtype == "bool":
         return generator.integers(0, 2, shape).astype(dtype)
     return generator.standard_normal(shape).astype(dtype)

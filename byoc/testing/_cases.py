@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.model import DTYPE_NUMBERS
+from byoc.model import DTYPE_NUMBERS, to_numpy_dtype
 
 CaseArray = NDArray[Any]
 CaseShape = Sequence[int | str]
@@ -31,7 +31,7 @@ class Case:
 
 def random_array(dtype: str, shape: Sequence[int], generator: np.random.Generator) -> CaseArray:
     """Return random values: floats around zero, integers from 1 to 5, either truth value."""
-    kind = helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype])
+    kind = to_numpy_dtype(dtype)
     if dtype == "bool":
         return generator.integers(0, 2, shape).astype(kind)
     if "int" in dtype:

@@ -11,13 +11,12 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.codegen import (
     YES,
+    AnyArray,
     ByocError,
     CompileError,
     MissingRuntimeError,
@@ -36,8 +35,6 @@ from byoc.codegen import (
     split_into_nodes,
     walk_graphs,
 )
-
-Array = NDArray[np.generic]
 
 ENTRY = "region"
 _MISSING = (
@@ -84,8 +81,8 @@ class SeparatedRegion:
     """
 
     model: ModelProto
-    weights: Mapping[str, Array]
-    known: Mapping[str, Array]
+    weights: Mapping[str, AnyArray]
+    known: Mapping[str, AnyArray]
 
     @property
     def made(self) -> list[str]:

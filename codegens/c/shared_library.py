@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from numpy.typing import NDArray
 
-from byoc.codegen import DTYPE_NUMBERS, InputError, TensorContract
+from byoc.codegen import AnyArray, InputError, TensorContract, TensorType, to_numpy_dtype
 
 from .c_source import ENTRY, FAILED
-
-Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +27,16 @@ class CExecutor:
     function: Any
     failed: Any
     arguments: Sequence[str]
-    weights: Sequence[Array]
+    weights: Sequence[AnyArray]
     made: Sequence[str]
-    known: Mapping[str, Array]
+    known: Mapping[str, AnyArray]
     outputs: Sequence[TensorContract]
 
-    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def __call__(self, inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Return the outputs by name, arrays of their own."""
         given = [np.asarray(inputs[name], order="C") for name in self.arguments]
         types = {value.name: value.type for value in self.outputs}
-        made = {name: _zero_array(types[name].dtype, types[name].shape) for name in self.made}
+        made = {name: _zero_array(types[name]) for name in self.made}
         if made:
             arrays = [*given, *self.weights, *made.values()]
             self.function(*(array.ctypes.data for array in arrays))
@@ -66,5 +62,6 @@ def load_functions(library: bytes, count: int) -> tuple[Any, Any]:
     return function, getattr(opened, FAILED, None)
 
 
-def _zero_array(dtype: str, shape: Any) -> Array:
-    return np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]))
+def _zero_array(kind: TensorType) -> AnyArray:
+    shape: Any = kind.shape  # all extents are known
+    return np.zeros(shape, to_numpy_dtype(kind.dtype))

@@ -7,14 +7,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import onnx
-from numpy.typing import NDArray
 
-from byoc.codegen import DTYPE_NUMBERS, TensorContract
+from byoc.codegen import AnyArray, TensorContract, to_numpy_dtype
 
 from .openvino_device import openvino_package
-
-Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +26,7 @@ class OpenVINOExecutor:
     outputs: Sequence[TensorContract]
     threads: threading.local = field(default_factory=threading.local)
 
-    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def __call__(self, inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Return the outputs by name, arrays of their own.
 
         Inputs are not copied, and outputs of known shape are written directly to the result.
@@ -72,13 +68,13 @@ class OpenVINOExecutor:
         return [
             (position, value.name, dtype, tuple(port.shape))
             for position, (port, value) in enumerate(zip(self.model.outputs, self.outputs, strict=True))
-            if (dtype := _to_dtype(value.type.dtype)).isbuiltin == 1
+            if (dtype := to_numpy_dtype(value.type.dtype)).isbuiltin == 1
             and port.partial_shape.is_static
             and passed.isdisjoint({value.name, *port.names})
         ]
 
 
-def _to_tensor(value: Array, kind: Any) -> Any:
+def _to_tensor(value: AnyArray, kind: Any) -> Any:
     """Return an array as a tensor, a view if possible; dtypes that numpy lacks are copied as bits."""
     array = np.asarray(value, order="C")
     if array.dtype.isbuiltin == 1:
@@ -86,12 +82,8 @@ def _to_tensor(value: Array, kind: Any) -> Any:
     return openvino_package().Tensor(array.view(f"u{array.dtype.itemsize}"), list(array.shape), kind)
 
 
-def _to_array(tensor: Any, dtype: str) -> Array:
+def _to_array(tensor: Any, dtype: str) -> AnyArray:
     """Return a copy of a tensor as an array of a dtype."""
-    wanted = _to_dtype(dtype)
+    wanted = to_numpy_dtype(dtype)
     found = np.array(tensor.data)
     return found if wanted.isbuiltin == 1 else found.view(wanted)
-
-
-def _to_dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[name]))

@@ -15,6 +15,8 @@ from byoc.codegen import CompileError, TensorContract
 
 from ..machine import DType
 
+Array = NDArray[Any]
+
 Extents = tuple[int, int, int, int]
 """Images, height, width, channels."""
 
@@ -156,7 +158,6 @@ def _quantize_limit(value: float, y: LayerTensor, info: Any) -> float:
     return float(min(max(rounded, info.min), info.max))
 
 
-Array = NDArray[Any]
 _NHWC = (0, 2, 3, 1)
 
 

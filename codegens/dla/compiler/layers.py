@@ -6,14 +6,10 @@ The layout of images is NHWC, one image after the other; other tensors are rows 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-from numpy.typing import NDArray
+from typing import ClassVar
 
 from ..machine import FunctionKind
-from .layer_tensors import Clamp, LayerTensor, SlidingWindow
-
-Array = NDArray[Any]
+from .layer_tensors import Array, Clamp, LayerTensor, SlidingWindow
 
 
 @dataclass(frozen=True, eq=False)

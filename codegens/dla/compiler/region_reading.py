@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from byoc.codegen import CompileError, Operation, Region, TensorContract
 
-from .layer_tensors import Shape
+from .layer_tensors import Array, Shape
 from .output_shapes import infer_shape
 
-Array = NDArray[Any]
 _PACKED = {"": (), "OHWI": (0, 3, 1, 2), "NHWC": (0, 3, 1, 2)}
 """For each supported layout, the permutation to ONNX's order of axes."""
 _UNKNOWN_ZERO = np.dtype(np.int32)  # type for a DequantizeLinear without zero point
