@@ -128,7 +128,7 @@ def make_feasible(problem: Problem, labels: Ints) -> Ints:
     Units connected by a tensor that cannot be transferred go to the device that is fastest for all of
     them. Units that exceed an accelerator's memory go, in topological order so that neighbours stay
     together, to the fastest accelerator with room for them (first fit), or to the host. Then regions
-    that break a limit are dissolved (`limits.repaired`).
+    that break a limit are dissolved (`repair_labels`).
     """
     group = _inseparable_groups(problem)
     costs = _group_costs(problem, group)

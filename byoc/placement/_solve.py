@@ -165,7 +165,7 @@ def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) ->
 
 
 def run_strategy(strategy: Strategy, problem: Problem) -> object:
-    """Return a strategy's answer to a problem, unchecked (see `objection`).
+    """Return a strategy's answer to a problem, unchecked (see `find_violation`).
 
     The strategy gets a read-only copy, so that it cannot change `problem`. Raises InputError if it
     fails; an attempt to exit the program is a failure too.

@@ -15,8 +15,8 @@ from byoc.memory.arena._live_ranges import LiveRanges, find_live_ranges
 from byoc.memory.arena._offset_search import place_quickly, search_offsets
 
 METHODS = ("no-reuse", "best-fit", "by-size", "reordered", "exact")
-"""What `plan` can do: a place for each buffer; the given order with offsets step by step or from the
-largest buffer on; the best order with quick offsets, or with the best ones."""
+"""The methods of `plan_buffers`: an offset of its own for each buffer; the given order with offsets step
+by step or from the largest buffer on; the best order with quick offsets, or with the best ones."""
 
 _MOST_ORDERS = 4
 
@@ -47,7 +47,7 @@ def plan_buffers(problem: ArenaProblem, method: str = "exact", time_limit: float
 def plan_by_methods(
     problem: ArenaProblem, methods: Sequence[str], time_limit: float = 10.0
 ) -> dict[str, ArenaPlan]:
-    """Plan the arena of a problem by several methods, as `plan` does by one.
+    """Plan the arena of a problem by several methods, as `plan_buffers` does by one.
 
     The order is searched once, and all plans have the same bound. `time_limit` is in seconds for each
     plan.

@@ -10,16 +10,17 @@ from functools import cached_property
 from itertools import groupby
 
 Buffer = int
-"""A buffer's position in `Problem.sizes`."""
+"""A buffer's position in `ArenaProblem.sizes`."""
 
 
 @dataclass(frozen=True)
 class ArenaStep:
     """One operation, with the buffers it reads and the buffers it writes.
 
-    `over` are buffers in `reads` that the first buffer of `makes` may overwrite, element by element, if
-    this step is their last reader; their sizes are equal to its size. `scratch` are bytes the step needs
-    while it runs. `after` are steps that have to run before it for another reason than a buffer.
+    `may_overwrite` are buffers in `reads` that the first buffer of `writes` may overwrite, element by
+    element, if this step is their last reader; their sizes are equal to its size. `scratch`
+    are bytes the step needs while it runs. `after` are steps that have to run before it for another
+    reason than a buffer.
     """
 
     name: str
@@ -125,9 +126,9 @@ def _kept_links(
 class ArenaPlan:
     """An order of the steps and an offset for each buffer.
 
-    `order` are step numbers. `over` gives for each buffer the one it overwrites, or None; such a pair
-    has the same offset. `offsets` and `size` are in bytes; `scratch` has one offset for each step of the
-    problem. `bound` is a lower bound in bytes on the size of any arena, for any order and any offsets.
+    `order` are step numbers. `overwrites` gives for each buffer the one it overwrites, or None;
+    such a pair has the same offset. `offsets` and `size` are in bytes; `scratch` has one offset for each
+    step of the problem. `bound` is a lower bound in bytes on the size of any arena, for any order and any offsets.
     `proof` names its origin: `cut` (a minimum cut at one step, `witness`), `search` (all orders were
     tried or ruled out) or `total` (the inputs together).
     """

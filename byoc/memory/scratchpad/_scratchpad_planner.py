@@ -37,9 +37,9 @@ def plan_scratchpad(
     """Return the plan for a scratchpad of `size` bytes that moves the fewest bytes found.
 
     A buffer is loaded up to `prefetch` turns before it is needed, as early as its address is free. With
-    `counted`, inputs and outputs are stored in the arena of system memory. Searches end after `seconds`,
-    followed by quick heuristics; `Levels.bound` tells what is proven. Raises InputError, naming the
-    turn, if a turn needs more than the scratchpad has.
+    `counts_boundary`, inputs and outputs are stored in the arena of system memory. Searches end
+    after `seconds`, followed by quick heuristics; `ScratchpadPlan.bound` is what is proven. Raises
+    InputError, naming the turn, if a turn needs more than the scratchpad has.
     """
     room = size - size % schedule.alignment
     until = monotonic() + seconds

@@ -60,10 +60,8 @@ class LagrangianRelaxation:
         self.unit_multiplier = (
             self._initial_unit_multipliers() if problem.devices > 1 else np.zeros(problem.units)
         )
-        self.byte_multiplier, self.region_multiplier = (
-            np.zeros(problem.devices),
-            np.zeros(problem.devices),
-        )
+        self.byte_multiplier = np.zeros(problem.devices)
+        self.region_multiplier = np.zeros(problem.devices)
 
     def iterate_labels(self, count: int, least: float) -> Iterator[Ints]:
         """Yield the labels of each round, int64 (units,), and raise `bound`.
@@ -83,7 +81,7 @@ class LagrangianRelaxation:
                 self._mix_worst_path(d, on_device[d], 1 / (2 + number))
             if not excess and not self.problem.launch.any():
                 break
-        self._restore(finest[1])
+        vars(self).update(finest[1])
         value, on_device = self._solve_cuts(50)
         self.bound = max(self.bound, value)
         yield self._choose_labels(on_device)
@@ -189,26 +187,11 @@ class LagrangianRelaxation:
         self.region_multiplier = np.maximum(self.region_multiplier + step * over_region, 0.0)
         return True
 
-    def _copy_state(self) -> tuple[Floats, ...]:
-        return tuple(
-            each.copy()
-            for each in (
-                self.launch_flow,
-                self.entry_flow,
-                self.unit_multiplier,
-                self.byte_multiplier,
-                self.region_multiplier,
-            )
-        )
+    def _copy_state(self) -> dict[str, Floats]:
+        return {name: getattr(self, name).copy() for name in _STATE}
 
-    def _restore(self, state: tuple[Floats, ...]) -> None:
-        (
-            self.launch_flow,
-            self.entry_flow,
-            self.unit_multiplier,
-            self.byte_multiplier,
-            self.region_multiplier,
-        ) = state
+
+_STATE = ("launch_flow", "entry_flow", "unit_multiplier", "byte_multiplier", "region_multiplier")
 
 
 def _fusion_shares(problem: Problem) -> Floats:

@@ -44,17 +44,17 @@ class ListScheduler:
 
     def __init__(self, problem: Problem) -> None:
         """Prepare the data shared by all schedules, O(tensors + entries)."""
-        self._problem = problem
-        self._around = Neighbours(problem)
-        self._seconds: list[list[float]] = problem.seconds.tolist()
-        self._launch: list[float] = problem.launch.tolist()
+        self.problem = problem
+        self.around = Neighbours(problem)
+        self.seconds: list[list[float]] = problem.seconds.tolist()
+        self.launch: list[float] = problem.launch.tolist()
 
     def schedule(self, labels: Sequence[int], regions: Sequence[int]) -> InferenceSchedule | None:
         """Return a list schedule of a placement; None if its regions form a cycle.
         Jobs are taken by upward rank, the longest path from their start to the end, and each goes into
         the earliest gap of its device that it fits in (Topcuoglu et al., section 5.1).
         """
-        jobs = _ScheduledJobs(self._problem, self._around, self._seconds, self._launch, labels, regions)
+        jobs = _ScheduledJobs(self, labels, regions)
         order = jobs.order_by_rank()
         if order is None:
             return None
@@ -70,15 +70,8 @@ class ListScheduler:
 class _ScheduledJobs:
     """The jobs of a placement and their dependencies."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - lists of a problem, and a placement
-        self,
-        problem: Problem,
-        around: Neighbours,
-        seconds: Sequence[Sequence[float]],
-        launch: Sequence[float],
-        labels: Sequence[int],
-        regions: Sequence[int],
-    ) -> None:
+    def __init__(self, scheduler: ListScheduler, labels: Sequence[int], regions: Sequence[int]) -> None:
+        problem = scheduler.problem
         number: dict[tuple[bool, int], int] = {}
         self.of_unit: list[int] = []
         self.device: list[int] = []
@@ -89,9 +82,9 @@ class _ScheduledJobs:
             if job is None:
                 job = number[key] = len(self.device)
                 self.device.append(label)
-                self.seconds.append(launch[label - 1] if label else 0.0)
+                self.seconds.append(scheduler.launch[label - 1] if label else 0.0)
             self.of_unit.append(job)
-            self.seconds[job] += seconds[unit][label]
+            self.seconds[job] += scheduler.seconds[unit][label]
         if problem.fusions:
             placed = np.array(labels, np.int64), np.array(regions, np.int64)
             for chosen in choose_fusions(problem, *placed):
@@ -101,7 +94,7 @@ class _ScheduledJobs:
         self.release = [0.0] * len(self.device)
         self.tail = [0.0] * len(self.device)
         self.following: list[list[tuple[int, float]]] = [[] for _ in self.device]
-        self._connect(around)
+        self._connect(scheduler.around)
 
     def _connect(self, around: Neighbours) -> None:
         for tensor, producer in enumerate(around.producer):
