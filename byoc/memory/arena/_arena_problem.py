@@ -126,11 +126,11 @@ def _kept_links(
 class ArenaPlan:
     """An order of the steps and an offset for each buffer.
 
-    `order` are step numbers. `overwrites` gives for each buffer the one it overwrites, or None;
-    such a pair has the same offset. `offsets` and `size` are in bytes; `scratch` has one offset for each
-    step of the problem. `bound` is a lower bound in bytes on the size of any arena, for any order and any offsets.
-    `proof` names its origin: `cut` (a minimum cut at one step, `witness`), `search` (all orders were
-    tried or ruled out) or `total` (the inputs together).
+    `order` are step numbers. `overwrites` gives for each buffer the one it overwrites, or None; such a
+    pair has the same offset. `offsets` and `size` are in bytes; `scratch` has one offset for each step
+    of the problem. `bound` is a lower bound in bytes on the size of any arena, for any order and any
+    offsets. `proof` names its origin: `cut` (a minimum cut at one step, `witness`), `search` (all orders
+    were tried or ruled out) or `total` (the inputs together).
     """
 
     problem: ArenaProblem
