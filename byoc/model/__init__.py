@@ -40,7 +40,6 @@ from byoc.model._model_loading import Model, make_skeleton, prepare_model, read_
 from byoc.model._node_attributes import (
     DTYPES_BY_SCHEMA_TYPE,
     get_allowed_dtypes,
-    get_effective_attributes,
     get_operator_name,
     get_schema,
     get_stated_attributes,
@@ -65,6 +64,7 @@ from byoc.model._outline import (
     RegionCut,
     check_domains_unused,
     outline,
+    set_ir_version,
 )
 from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
 from byoc.model._quantized_tensors import (

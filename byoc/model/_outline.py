@@ -228,13 +228,7 @@ def _assemble_model(
     """Return the source model with new nodes, functions and domains."""
     source = index.proto
     result = copy_without(source, "node", "value_info")
-    if not index.has_default_inputs:
-        # Before IR 4 every initializer had to be an input too; from IR 4 on that makes it a default.
-        inputs = set(index.inputs)
-        data = [value for value in result.graph.input if value.name in inputs]
-        del result.graph.input[:]
-        result.graph.input.extend(data)
-    result.ir_version = min(max(source.ir_version, MIN_IR), MAX_IR)
+    set_ir_version(result, index)
     result.graph.node.extend(nodes)
     result.functions.extend(made)
     for domain in sorted(domains):
@@ -242,6 +236,19 @@ def _assemble_model(
     names = {name for node in nodes for name in node.output if name}
     result.graph.value_info.extend(_make_value_infos(index, names))
     return result
+
+
+def set_ir_version(proto: ModelProto, index: GraphIndex) -> None:
+    """Set the IR version of a copy of a model to the nearest whose nodes have metadata, in place.
+
+    Before IR 4 every initializer had to be an input too; from IR 4 on that would make it a default.
+    """
+    if not index.has_default_inputs:
+        inputs = set(index.inputs)
+        data = [value for value in proto.graph.input if value.name in inputs]
+        del proto.graph.input[:]
+        proto.graph.input.extend(data)
+    proto.ir_version = min(max(proto.ir_version, MIN_IR), MAX_IR)
 
 
 def _make_value_infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:

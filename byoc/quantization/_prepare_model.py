@@ -29,6 +29,7 @@ from byoc.model import (
     is_onnx,
     make_skeleton,
     prepare_model,
+    set_ir_version,
 )
 from byoc.quantization._arithmetic import find_channels, read_constant
 
@@ -39,19 +40,11 @@ SIXTEEN_BITS = 21
 
 
 def upgrade_ir(model: Model) -> Model:
-    """Return a model of an IR version whose nodes have metadata; the same model if it already is.
-
-    Before IR 4 every initializer had to be a graph input too; from then on such an input is a default.
-    """
+    """Return a model of an IR version whose nodes have metadata; the same model if it already is."""
     if model.proto.ir_version >= MIN_IR:
         return model
     proto = copy_without(model.proto)
-    if not model.index.has_default_inputs:
-        inputs = set(model.index.inputs)
-        data = [value for value in proto.graph.input if value.name in inputs]
-        del proto.graph.input[:]
-        proto.graph.input.extend(data)
-    proto.ir_version = MIN_IR
+    set_ir_version(proto, model.index)
     return replace(model, proto=proto)
 
 

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 from support import prepared
 
-from byoc.model import Model, get_effective_attributes, get_schema, get_stated_attributes
+from byoc.model import Model, get_schema, get_stated_attributes
 
 
 def attributes(model: Model, number: int = 0) -> dict[str, Any]:
     node = model.index.nodes[number]
-    schema = get_schema(node.op_type, node.domain, model.index.opsets[node.domain])
-    assert schema is not None
-    return get_effective_attributes(node, schema, model.index.types)
+    assert model.index.get_schema(node) is not None
+    return model.index.get_attributes(node)
 
 
 def conv(given: str = "", shape: str = "4,2,3,5", opset: int = 17) -> Model:
