@@ -158,12 +158,8 @@ def _repeat_fault(folder: Path, form: OutputFormat) -> None:
         show("verify")
         fault, region = rerun_fault(folder)
     if form is OutputFormat.json:
-        print_json(
-            {
-                "fault": fault.model_dump(mode="json"),
-                "now": RegionErrorReport.model_validate(region).to_json(),
-            }
-        )
+        now = RegionErrorReport.model_validate(region).to_json()
+        print_json({"fault": fault.model_dump(mode="json"), "now": now})
     else:
         typer.echo(f"{fault.told}.\nNow:")
         print_rows(make_error_rows("output", region.outputs), OutputFormat.text)
