@@ -1,11 +1,13 @@
 """Small models, and the cut that puts every supported node of them on the accelerator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from numpy.typing import NDArray
 from support import VANILLA
 
@@ -19,6 +21,7 @@ from byoc.placement import Strategy
 from byoc.planning import Plan, PlanSettings
 from byoc.rules import Target
 from byoc.runtime import load
+from byoc.stages import EstimateGains
 
 # VANILLA takes Relu and Add; Sigmoid, Sub and If stay on the host.
 CHAIN = """
@@ -65,6 +68,14 @@ def planned(
         **choices,
     )
     return make_plan(model, settings, asked)
+
+
+@contextmanager
+def without_what_ifs() -> Iterator[None]:
+    """Leave out of reports what placement would gain, which takes longer than all else together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EstimateGains, "run", lambda self, state: state)
+        yield
 
 
 def compilers(plan: Plan, codegen: str = "reference") -> dict[str, RegionCompiler]:

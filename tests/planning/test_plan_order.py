@@ -1,9 +1,11 @@
 """The order of the nodes in the file does not change which node goes where."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from accelerators import Files
+from cutting import without_what_ifs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs_of_plans import random_model, shuffled
@@ -11,6 +13,12 @@ from support import VANILLA
 
 from byoc import zoo
 from byoc.pipeline import Result, partition
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    with without_what_ifs():
+        yield
 
 
 def placed(result: Result) -> dict[str, tuple[str, frozenset[str]]]:
