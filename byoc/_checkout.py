@@ -24,7 +24,7 @@ class _CheckoutFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where one of the three is; None for every other name."""
+        """Find one of the three packages; every other name gives None."""
         if fullname not in self.names:
             return None
         return PathFinder.find_spec(fullname, [str(self.root)], target)

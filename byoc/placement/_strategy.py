@@ -119,7 +119,7 @@ def strategy_display_name(strategy: object) -> str:
 
 
 def find_requirements(problem: Problem) -> frozenset[str]:
-    """Return what a problem requires beyond execution and transfer, of `ALL_REQUIREMENTS`."""
+    """Collect the requirements of a problem beyond execution and transfer, of `ALL_REQUIREMENTS`."""
     requirements = {
         LAUNCH: problem.launch.any(),
         MUST: problem.must.any(),

@@ -7,8 +7,7 @@ from itertools import islice
 from math import isnan
 from typing import Any
 
-from byoc.rules._rule_schema import AttributeRule, ElementRule
-from byoc.rules._schema_values import Bounds, SizeBounds
+from byoc.rules._schema_values import AttributeRule, Bounds, ElementRule, SizeBounds
 from byoc.support import format_short
 
 

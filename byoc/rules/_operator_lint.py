@@ -7,8 +7,8 @@ from byoc.model import DTYPE_NUMBERS, list_onnx_domains
 from byoc.patterns import ANY_OPERATOR
 from byoc.rules._condition_lint import lint_condition
 from byoc.rules._operator_schemas import OnnxOperator, find_operator
-from byoc.rules._rule_schema import AttributeRule, ElementRule, OpRule, TensorRule
-from byoc.rules._schema_values import EACH_DIM
+from byoc.rules._rule_schema import OpRule, TensorRule
+from byoc.rules._schema_values import EACH_DIM, AttributeRule, ElementRule
 from byoc.rules._tensor_constraints import parse_reference
 from byoc.support import CHECKS, format_short, list_installed
 

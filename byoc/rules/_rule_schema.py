@@ -5,86 +5,40 @@ All keys are documented in docs/rules.md; `_json_schema` makes a JSON Schema fro
 a model.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from byoc.rules._schema_values import (
+    AttributeRule,
     Axis,
     Bounds,
     Count,
+    CountRule,
+    Dim,
     Dtypes,
+    ElementRule,
     Integers,
     Names,
     Operators,
-    Reference,
     Size,
     SizeBounds,
-    Values,
+    make_optional_field,
     wrap_single_part,
 )
 from byoc.support import StrictModel
 
 
-def _make_optional_field(text: str) -> Any:
-    """Return an optional field with a description."""
-    return Field(default=None, description=text)
-
-
-class ElementRule(Bounds):
-    """A constraint on each element of a list."""
-
-    one_of: Values | None = _make_optional_field("One value or several, one of which it must be.")
-
-
-class AttributeRule(Bounds):
-    """A constraint on an attribute. All given keys must hold."""
-
-    one_of: Values | None = _make_optional_field("One value or several, one of which it must be.")
-    each: ElementRule | None = _make_optional_field("What every element of a list attribute may be.")
-    length: Integers | None = _make_optional_field(
-        "The number of elements of a list attribute, one or several."
-    )
-    absent: bool | None = _make_optional_field("true: must not have a value; false: must have one.")
-
-
-class CountRule(Bounds):
-    """A constraint on a number of elements."""
-
-    multiple_of: Count | None = _make_optional_field("Must be a multiple of this.")
-
-
-class DimRule(CountRule):
-    """A constraint on a dimension. A number stands for that extent, a list for one of several."""
-
-    one_of: Integers | None = _make_optional_field("One extent or several, one of which it must be.")
-    equals: Reference | None = _make_optional_field(
-        "Must be the same as a dimension of a tensor of this node, such as W[1]."
-    )
-
-
-def _as_dim(value: object) -> object:
-    return {"one_of": value} if isinstance(value, (int, list)) else value
-
-
-_Dim = Annotated[
-    DimRule,
-    BeforeValidator(
-        _as_dim, json_schema_input_type=int | Annotated[list[int], Field(min_length=1)] | DimRule
-    ),
-]
-
-
 class QuantizedRule(StrictModel):
     """A constraint on the quantization of a tensor: its scale and zero point."""
 
-    per_channel: bool | None = _make_optional_field(
+    per_channel: bool | None = make_optional_field(
         "true: a scale for each channel; false: one for the tensor."
     )
-    symmetric: bool | None = _make_optional_field(
+    symmetric: bool | None = make_optional_field(
         "true: the zero points are 0; false: they are not all 0."
     )
-    power_of_two: bool | None = _make_optional_field(
+    power_of_two: bool | None = make_optional_field(
         "true: the scales are powers of two; false: not all are."
     )
 
@@ -103,28 +57,28 @@ _Broadcasts = Annotated[
 class TensorRule(StrictModel):
     """A constraint on an input or output, by its name in ONNX's schema. All given keys must hold."""
 
-    dtype: Dtypes | None = _make_optional_field("The data types it may have, instead of the rule's.")
-    rank: Integers | None = _make_optional_field("The number of dimensions, one or several.")
-    constant: bool | None = _make_optional_field(
+    dtype: Dtypes | None = make_optional_field("The data types it may have, instead of the rule's.")
+    rank: Integers | None = make_optional_field("The number of dimensions, one or several.")
+    constant: bool | None = make_optional_field(
         "true: its value is known at compile time; false: it is not."
     )
-    absent: bool | None = _make_optional_field("true: must be left out; false: must be given.")
-    dims: dict[Axis, _Dim] = Field(
+    absent: bool | None = make_optional_field("true: must be left out; false: must be given.")
+    dims: dict[Axis, Dim] = Field(
         default_factory=dict,
         description="Extents by the number of the dimension (negative: from the end), or for `each`.",
     )
-    elements: CountRule | None = _make_optional_field("The number of elements.")
-    bytes: SizeBounds | None = _make_optional_field("The size in bytes.")
-    scalar: bool | None = _make_optional_field("true: exactly one element; false: not one.")
-    static: bool | None = _make_optional_field(
+    elements: CountRule | None = make_optional_field("The number of elements.")
+    bytes: SizeBounds | None = make_optional_field("The size in bytes.")
+    scalar: bool | None = make_optional_field("true: exactly one element; false: not one.")
+    static: bool | None = make_optional_field(
         "true: every dimension has a fixed extent; false: one has not."
     )
-    broadcast: _Broadcasts | None = _make_optional_field(
+    broadcast: _Broadcasts | None = make_optional_field(
         "How this input relates to the first output: none (same shape), scalar (one element), channel "
         "(ones but for axis 1), last (ones but for the last axis), other."
     )
-    value: ElementRule | None = _make_optional_field("What every element of this constant may be.")
-    quantized: QuantizedRule | None = _make_optional_field(
+    value: ElementRule | None = make_optional_field("What every element of this constant may be.")
+    quantized: QuantizedRule | None = make_optional_field(
         "The quantization; only in rules with `quantized: true`."
     )
 
@@ -156,7 +110,7 @@ class OpRule(StrictModel):
 
     op: Operators = Field(description="Operators: Conv, com.microsoft.Gelu, or '*' for any.")
     opset: Bounds = Field(default=Bounds(), description="The versions of the operator set.")
-    dtype: Dtypes | None = _make_optional_field("The data types to compute in, instead of the file's.")
+    dtype: Dtypes | None = make_optional_field("The data types to compute in, instead of the file's.")
     tensors: dict[str, TensorRule] = Field(
         default_factory=dict, description="Constraints by the names of inputs and outputs in ONNX."
     )
@@ -164,7 +118,7 @@ class OpRule(StrictModel):
         default_factory=dict, description="Constraints by attribute; one not written has its default."
     )
     where: Conditions = Field(default=(), description=_WHERE)
-    check: str | None = _make_optional_field(_CHECK)
+    check: str | None = make_optional_field(_CHECK)
     standalone: bool = Field(default=True, description="false: taken only inside a composite.")
     level: Literal["may", "must"] = Field(
         default="may", description="must: when it is accepted it has to run on the accelerator."
@@ -198,11 +152,11 @@ class CompositeRule(StrictModel):
     pattern: PatternTexts = Field(
         default=(), description="Lines such as `c = Conv(x, w, b?)`; a list holds variants."
     )
-    library: _Library | None = _make_optional_field(
+    library: _Library | None = make_optional_field(
         "The name of a composite of the library (byoc rules composites)."
     )
     where: Conditions = Field(default=(), description=_WHERE)
-    check: str | None = _make_optional_field(_CHECK)
+    check: str | None = make_optional_field(_CHECK)
     description: str = Field(default="", description="A line for people.")
 
     @model_validator(mode="after")
@@ -226,10 +180,10 @@ _Layout = Annotated[str, Field(json_schema_extra={"pattern": "^[A-Z]{4}([0-9]+[a
 class Layout(StrictModel):
     """The accelerator's layouts of tensors of rank 4; ONNX's own by default."""
 
-    activations: _Layout | None = _make_optional_field(
+    activations: _Layout | None = make_optional_field(
         "Of images that cross its border, such as NHWC or NCHW16c."
     )
-    weights: _Layout | None = _make_optional_field(
+    weights: _Layout | None = make_optional_field(
         "Of the weights of convolutions, such as OHWI or OIHW16i16o."
     )
 
@@ -237,11 +191,11 @@ class Layout(StrictModel):
 class QuantizedTensors(StrictModel):
     """The quantization of one kind of tensor; rules with `quantized: true` can say more."""
 
-    dtype: Dtypes | None = _make_optional_field("The data types it may have.")
-    symmetric: bool | None = _make_optional_field(
+    dtype: Dtypes | None = make_optional_field("The data types it may have.")
+    symmetric: bool | None = make_optional_field(
         "true: the zero points must be 0; false: they need not be."
     )
-    per_channel: bool | None = _make_optional_field(
+    per_channel: bool | None = make_optional_field(
         "true: each channel may have a scale; false: one for all."
     )
 
@@ -249,16 +203,16 @@ class QuantizedTensors(StrictModel):
 class Quantization(StrictModel):
     """The quantization scheme of the accelerator, which applies to rules with `quantized: true`."""
 
-    activations: QuantizedTensors | None = _make_optional_field("What is computed.")
-    weights: QuantizedTensors | None = _make_optional_field("Constants that are no bias.")
-    bias: QuantizedTensors | None = _make_optional_field(
+    activations: QuantizedTensors | None = make_optional_field("What is computed.")
+    weights: QuantizedTensors | None = make_optional_field("Constants that are no bias.")
+    bias: QuantizedTensors | None = make_optional_field(
         "Constants that are int32, or of one dimension beside others."
     )
-    scales: Literal["any", "power_of_two"] | None = _make_optional_field("What scales may be.")
-    same_scale: Operators | None = _make_optional_field(
+    scales: Literal["any", "power_of_two"] | None = make_optional_field("What scales may be.")
+    same_scale: Operators | None = make_optional_field(
         "Operators whose inputs and output must all have one scale and zero point."
     )
-    convert: Literal["host", "device"] | None = _make_optional_field(
+    convert: Literal["host", "device"] | None = make_optional_field(
         "Who quantizes and casts at the border of a region: the host, or the accelerator itself."
     )
 
@@ -266,13 +220,13 @@ class Quantization(StrictModel):
 class Limits(StrictModel):
     """Limits on the resources of the accelerator."""
 
-    regions: Count | None = _make_optional_field("The most regions in a graph.")
-    min_nodes: Count | None = _make_optional_field("The fewest nodes in a region.")
-    max_nodes: Count | None = _make_optional_field("The most nodes in a region.")
-    memory: Size | None = _make_optional_field(
+    regions: Count | None = make_optional_field("The most regions in a graph.")
+    min_nodes: Count | None = make_optional_field("The fewest nodes in a region.")
+    max_nodes: Count | None = make_optional_field("The most nodes in a region.")
+    memory: Size | None = make_optional_field(
         "For the constants of all on it and a region's largest arena: bytes, or text such as 1MiB."
     )
-    batch: Count | None = _make_optional_field(
+    batch: Count | None = make_optional_field(
         "The most of dimension 0 of the model's inputs of rank 2 and more."
     )
 
@@ -321,7 +275,7 @@ _OptionText = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=st
 class RuleFile(StrictModel):
     """A rule file: a target, its operators and composites, its cost model and codegen."""
 
-    extends: str | None = _make_optional_field(
+    extends: str | None = make_optional_field(
         "The rule file to build on: a path from this one, or an installed name."
     )
     drop: Drop = Field(default=Drop(), description="What is not taken over from the file it extends.")

@@ -1,4 +1,4 @@
-"""The types of values in rule files: one or a list, sizes in bytes, limits."""
+"""The types of values in rule files: one or a list, sizes in bytes, limits, constraints on numbers."""
 
 import re
 from math import isfinite
@@ -164,3 +164,52 @@ class SizeBounds(StrictModel):
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min {self.min} is greater than max {self.max}")
         return self
+
+
+def make_optional_field(text: str) -> Any:
+    """Return an optional field with a description."""
+    return Field(default=None, description=text)
+
+
+class ElementRule(Bounds):
+    """A constraint on each element of a list."""
+
+    one_of: Values | None = make_optional_field("One value or several, one of which it must be.")
+
+
+class AttributeRule(Bounds):
+    """A constraint on an attribute. All given keys must hold."""
+
+    one_of: Values | None = make_optional_field("One value or several, one of which it must be.")
+    each: ElementRule | None = make_optional_field("What every element of a list attribute may be.")
+    length: Integers | None = make_optional_field(
+        "The number of elements of a list attribute, one or several."
+    )
+    absent: bool | None = make_optional_field("true: must not have a value; false: must have one.")
+
+
+class CountRule(Bounds):
+    """A constraint on a number of elements."""
+
+    multiple_of: Count | None = make_optional_field("Must be a multiple of this.")
+
+
+class DimRule(CountRule):
+    """A constraint on a dimension. A number stands for that extent, a list for one of several."""
+
+    one_of: Integers | None = make_optional_field("One extent or several, one of which it must be.")
+    equals: Reference | None = make_optional_field(
+        "Must be the same as a dimension of a tensor of this node, such as W[1]."
+    )
+
+
+def _as_dim(value: object) -> object:
+    return {"one_of": value} if isinstance(value, (int, list)) else value
+
+
+Dim = Annotated[
+    DimRule,
+    BeforeValidator(
+        _as_dim, json_schema_input_type=int | Annotated[list[int], Field(min_length=1)] | DimRule
+    ),
+]

@@ -15,8 +15,8 @@ from byoc.rules._objections import (
     make_unknown,
 )
 from byoc.rules._quantization_scheme import check_quantization, get_quantization, is_unquantized_float
-from byoc.rules._rule_schema import CountRule, DimRule, ElementRule, TensorRule
-from byoc.rules._schema_values import ANY_DTYPE, EACH_DIM
+from byoc.rules._rule_schema import TensorRule
+from byoc.rules._schema_values import ANY_DTYPE, EACH_DIM, CountRule, DimRule, ElementRule
 
 
 def check_shape(
