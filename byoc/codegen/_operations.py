@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from byoc.boundary.contracts import TensorContract, is_conversion
 from byoc.model import (
@@ -13,6 +13,7 @@ from byoc.model import (
     get_metadata,
     get_node_name,
     get_stated_types,
+    resolve_attributes,
 )
 
 
@@ -130,26 +131,11 @@ def _instantiate_body(function: FunctionProto, call: NodeProto) -> Iterator[Node
     names |= dict(zip(function.output, call.output, strict=False))
     names[""] = ""
     prefix = next(filter(None, call.output), call.op_type)
-    given = {attribute.name: attribute for attribute in call.attribute}
     for node in function.node:
-        result = NodeProto()
-        result.CopyFrom(node)
+        result = resolve_attributes(node, call)
         for name in node.output:  # inner tensors, distinct from those of other calls
             names.setdefault(name, f"{prefix}/{name}")
         result.input[:] = [names.get(name, name) for name in node.input]
         result.output[:] = [names[name] for name in node.output]
         result.name = f"{call.name or prefix}/{get_node_name(node)}"
-        del result.attribute[:]
-        result.attribute.extend(_bind_attributes(node, given))
         yield result
-
-
-def _bind_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> Iterator[AttributeProto]:
-    for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            yield attribute
-        elif attribute.ref_attr_name in given:
-            value = AttributeProto()
-            value.CopyFrom(given[attribute.ref_attr_name])
-            value.name = attribute.name
-            yield value

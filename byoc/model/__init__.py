@@ -1,6 +1,6 @@
 """ONNX models: loading and checking them, an index of their graphs, layouts, outlining of regions."""
 
-from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine
+from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine, resolve_attributes
 from byoc.model._constants import find_constant_value, fold_constants, get_constant_value
 from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex, get_stated_types, read_tensor_types
 from byoc.model._graph_parts import (

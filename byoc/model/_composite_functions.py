@@ -157,3 +157,19 @@ def _copy_attributes(index: GraphIndex, line: CompositeLine) -> list[AttributePr
             number = getattr(AttributeProto, kind)
             result.append(helper.make_attribute(name, value, attr_type=number))
     return sorted(result, key=lambda attribute: attribute.name)
+
+
+def resolve_attributes(node: NodeProto, call: NodeProto) -> NodeProto:
+    """Return a function's node with its references to attributes replaced by the call's values.
+
+    References to attributes that the call does not give are removed.
+    """
+    arguments = {attribute.name: attribute for attribute in call.attribute}
+    result = deepcopy(node)
+    del result.attribute[:]
+    for attribute in node.attribute:
+        value = arguments.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if value is not None:
+            result.attribute.append(value)
+            result.attribute[-1].name = attribute.name
+    return result

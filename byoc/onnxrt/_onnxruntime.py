@@ -114,14 +114,6 @@ def has_runtime() -> bool:
     return True
 
 
-def import_calibrators() -> Any:
-    """Return onnxruntime's module of calibrators. Raises MissingRuntimeError."""
-    _import_onnxruntime()
-    import onnxruntime.quantization.calibrate  # noqa: PLC0415 - slow, and seldom needed
-
-    return onnxruntime.quantization.calibrate
-
-
 def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
     """Return an onnxruntime session on the CPU for a model file or a model in memory.
 

@@ -101,7 +101,6 @@ def _region_boundaries(graph: GraphPlan) -> list[RegionBoundary]:
     return [
         RegionBoundary(
             region.name,
-            region.target.domain,
             read_requirements(region.target),
             spatial,
             graph.index.type_protos,

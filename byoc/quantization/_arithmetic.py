@@ -3,11 +3,13 @@
 `real = scale * (quantized - zero_point)`, as in ONNX's QuantizeLinear. Scale and zero point of a range
 follow Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
 Inference" (2018, sections 2.1 and 3), like TensorFlow Lite and onnxruntime's quantizer.
+
+Here are also the properties of operators that this needs, and the values of constants, which are read or
+computed on demand and not kept.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil, log2
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,34 +45,24 @@ def find_channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
     if rank is None:
         return None
     attributes = get_stated_attributes(node)
-    match node.op_type:
-        case "Conv":
-            return 0, int(attributes.get("group", 1))
-        case "ConvTranspose":
-            return 1, int(attributes.get("group", 1))
-        case "Gemm":
-            return (0 if attributes.get("transB", 0) else 1), 1
-        case _:
-            return (rank - 1, 1) if rank > 1 else None
+    if node.op_type in ("Conv", "ConvTranspose"):
+        return int(node.op_type == "ConvTranspose"), int(attributes.get("group", 1))
+    if node.op_type == "Gemm":
+        return (0 if attributes.get("transB", 0) else 1), 1
+    return (rank - 1, 1) if rank > 1 else None
 
 
 def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
     """Return the value of a constant: the stored one, or computed by ONNX's reference implementation."""
     if name in index.stored_tensors:
         return read_array(index.stored_tensors[name], folder)
-    numbers = index.find_constant_nodes([name])
-    nodes = [index.nodes[number] for number in numbers]
+    nodes = [index.nodes[number] for number in index.find_constant_nodes([name])]
     read = {other for node in nodes for other in node.input if other in index.stored_tensors}
-    graph = helper.make_graph(
-        nodes,
-        "constant",
-        [],
-        [ValueInfoProto(name=name)],
-        [
-            numpy_helper.from_array(read_array(index.stored_tensors[other], folder), other)
-            for other in sorted(read)
-        ],
-    )
+    stored = [
+        numpy_helper.from_array(read_array(index.stored_tensors[other], folder), other)
+        for other in sorted(read)
+    ]
+    graph = helper.make_graph(nodes, "constant", [], [ValueInfoProto(name=name)], stored)
     imports = index.proto.opset_import
     model = helper.make_model(graph, opset_imports=imports, ir_version=index.proto.ir_version)
     made: Sequence[Any] = ReferenceEvaluator(model).run(None, {})  # type: ignore[assignment]
@@ -96,11 +88,6 @@ class QuantizationParams:
     zero_point: NDArray[np.int64]
     dtype: str
     axis: int | None = None
-
-    @property
-    def limits(self) -> tuple[int, int]:
-        """The least and the greatest quantized value."""
-        return DTYPES[self.dtype]
 
     def broadcast_along(self, rank: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return scale and zero point in a shape that broadcasts against a tensor of a rank."""
@@ -136,26 +123,25 @@ def compute_params(
     if form.symmetric:
         if least == 0 and np.any(below < 0):
             return None
-        scale = _round_scale(np.maximum(-below, above) / most, form)
+        scale = _round_scale(np.maximum(-below, above) / most, form.power_of_two)
         return QuantizationParams(scale, np.zeros(scale.shape, np.int64), form.dtype, axis)
-    scale = _round_scale((above - below) / (most - least), form)
+    scale = _round_scale((above - below) / (most - least), form.power_of_two)
     points = np.rint(least - below / scale.astype(np.float64))
     return QuantizationParams(scale, np.clip(points, least, most).astype(np.int64), form.dtype, axis)
 
 
-def _round_scale(scale: NDArray[np.float64], form: ScaleRequirement) -> Float32Array:
+def _round_scale(scale: NDArray[np.float64], power_of_two: bool) -> Float32Array:
     usable = np.where(scale < _LEAST, 1.0, scale)
-    if form.power_of_two:
+    if power_of_two:
         mantissa, exponent = np.frexp(usable)  # 0.5 <= mantissa < 1
         usable = np.ldexp(1.0, np.where(mantissa == 0.5, exponent - 1, exponent))
-    rounded = usable.astype(np.float32)
-    return np.asarray(rounded)
+    return np.asarray(usable, np.float32)
 
 
 def quantize_values(values: NDArray[Any], params: QuantizationParams) -> NDArray[np.int64]:
     """Return values as integers, rounded half to even and saturated, as QuantizeLinear does."""
     scale, points = params.broadcast_along(values.ndim)
-    least, most = params.limits
+    least, most = DTYPES[params.dtype]
     rounded = np.rint(values.astype(np.float64) / scale) + points
     return np.asarray(np.clip(rounded, least, most), dtype=np.int64)
 
@@ -188,9 +174,7 @@ def widen_scales(
     if np.all(scale >= least):
         return weights
     wide = np.where(scale >= least, scale, least)
-    if power_of_two:
-        wide = np.vectorize(lambda s: 2.0 ** ceil(log2(s)))(wide)
-    return QuantizationParams(wide.astype(np.float32), weights.zero_point, weights.dtype, weights.axis)
+    return replace(weights, scale=_round_scale(wide, power_of_two))
 
 
 def fits_int32(bias: Float32Array, scale: Float32Array) -> bool:

@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +65,8 @@ def load_state(path: Path, purpose: Purpose, tensors: int) -> CalibrationState:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             saved_purpose = json.loads(str(archive["purpose"]))
-            fields = {name: _read_field(archive[name]) for name in CalibrationState.__dataclass_fields__}
+            arrays = {name: archive[name] for name in CalibrationState.__dataclass_fields__}
+            fields = {name: array if array.ndim else array.item() for name, array in arrays.items()}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         raise InputError(
             f"{path}: is not the state of a calibration, or is damaged: remove it to start anew"
@@ -79,10 +79,6 @@ def load_state(path: Path, purpose: Purpose, tensors: int) -> CalibrationState:
             " it to start anew, or write to another file"
         )
     return CalibrationState(**fields)
-
-
-def _read_field(array: NDArray[Any]) -> Any:
-    return array if array.ndim else array.item()
 
 
 def hash_model(model: Model) -> str:

@@ -58,8 +58,7 @@ class Calibrator:
     """
 
     name: ClassVar[str]
-    needs_histogram: ClassVar[bool]
-    """Whether it needs histograms."""
+    needs_histogram: ClassVar[bool] = True
     symmetric: bool = False
     """Whether the range is symmetric around zero."""
 
@@ -72,9 +71,14 @@ class Calibrator:
         """Return the values of a tensor that the histogram counts."""
         return values
 
+    def make_range(self, low: float, high: float) -> Range:
+        """Return the range between two ends, made symmetric if that is an option taken."""
+        most = max(abs(low), abs(high))
+        return Range(-most, most) if self.symmetric else Range(low, high)
+
     def choose_range(self, seen: Histogram) -> Range:
-        """Return the range to quantize over."""
-        raise NotImplementedError
+        """Return the range to quantize over: here from the least value to the greatest."""
+        return self.make_range(seen.low, seen.high)
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,6 @@ class MinMax(Calibrator):
 
     name: ClassVar[str] = "minmax"
     needs_histogram: ClassVar[bool] = False
-
-    def choose_range(self, seen: Histogram) -> Range:
-        """Return the range, from `low` and `high` alone."""
-        return _make_symmetric(Range(seen.low, seen.high), self.symmetric)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,6 @@ class Percentile(Calibrator):
     """
 
     name: ClassVar[str] = "percentile"
-    needs_histogram: ClassVar[bool] = True
     percentile: float = 99.99
 
     def __post_init__(self) -> None:
@@ -123,9 +122,7 @@ class Percentile(Calibrator):
         else:
             cut = (100 - self.percentile) / 200
             low, high = seen.edges[np.searchsorted(shares, (cut, 1 - cut))]
-        return _make_symmetric(
-            Range(max(float(low), seen.low), min(float(high), seen.high)), self.symmetric
-        )
+        return self.make_range(max(float(low), seen.low), min(float(high), seen.high))
 
 
 @dataclass(frozen=True)
@@ -136,12 +133,11 @@ class Entropy(Calibrator):
     """
 
     name: ClassVar[str] = "entropy"
-    needs_histogram: ClassVar[bool] = True
 
     def choose_range(self, seen: Histogram) -> Range:
         """Return the range."""
         low, high = find_entropy_range(seen.counts, seen.edges)
-        return _make_symmetric(Range(max(low, seen.low), min(high, seen.high)), self.symmetric)
+        return self.make_range(max(low, seen.low), min(high, seen.high))
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,6 @@ class MSE(Calibrator):
     """The range with the least mean squared error of quantization to `bits` bits."""
 
     name: ClassVar[str] = "mse"
-    needs_histogram: ClassVar[bool] = True
     bits: int = 8
 
     def __post_init__(self) -> None:
@@ -188,25 +183,11 @@ def find_calibrator(name: str, **options: Any) -> Calibrator:
     Raises InputError for an unknown name or option.
     """
     if name not in CALIBRATORS:
-        raise InputError(
-            f"no calibrator '{name}'{suggest_nearest(name, CALIBRATORS)}; there are "
-            f"{', '.join(CALIBRATORS)}"
-        )
+        hint = suggest_nearest(name, CALIBRATORS)
+        raise InputError(f"no calibrator '{name}'{hint}; there are {', '.join(CALIBRATORS)}")
     kind = CALIBRATORS[name]
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in kind.__dataclass_fields__:
             raise InputError(f"the calibrator {name} has no option '{key}'")
     return kind(**given)
-
-
-def read_options(method: Calibrator) -> dict[str, bool | int | float]:
-    """Return the options of a calibrator by name."""
-    return dict(sorted(vars(method).items()))
-
-
-def _make_symmetric(found: Range, symmetric: bool) -> Range:
-    if not symmetric:
-        return found
-    most = max(abs(found.low), abs(found.high))
-    return Range(-most, most)

@@ -1,6 +1,6 @@
 """Candidates for quantization: the units of a float model that a target might take quantized."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from onnx import NodeProto
@@ -18,7 +18,7 @@ from byoc.model import (
 )
 from byoc.patterns import ANY_OPERATOR, Mark, Unit, group_units
 from byoc.quantization._ranges import DTYPES
-from byoc.rules import FormalParameter, OpRule, QuantizedRule, QuantizedTensors, Target, make_signature
+from byoc.rules import OpRule, QuantizedRule, QuantizedTensors, Target, make_signature
 
 _DEFAULT_DTYPE = "int8"
 
@@ -73,9 +73,8 @@ class TargetRequirements:
             symmetric = role == "weights" and "symmetric" not in stated
         power_of_two = own.power_of_two if "power_of_two" in stated else scheme.scales == "power_of_two"
         per_channel = own.per_channel if "per_channel" in stated else part.per_channel
-        return TensorRequirement(
-            _integer_dtypes(dtypes), bool(symmetric), bool(per_channel), bool(power_of_two)
-        )
+        integers = tuple(dtype for dtype in dtypes if dtype in DTYPES) or (_DEFAULT_DTYPE,)
+        return TensorRequirement(integers, bool(symmetric), bool(per_channel), bool(power_of_two))
 
     def _find_rule(self, op: str) -> OpRule | None:
         rules = [rule for rule in self.target.rules.ops if rule.quantized]
@@ -83,18 +82,13 @@ class TargetRequirements:
         return next(iter(named or [rule for rule in rules if ANY_OPERATOR in rule.op]), None)
 
 
-def _integer_dtypes(dtypes: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dtype for dtype in dtypes if dtype in DTYPES) or (_DEFAULT_DTYPE,)
-
-
 def find_formal_name(index: GraphIndex, node: NodeProto, position: int, *, out: bool) -> str:
     """Return ONNX's name of an input or output of a node, empty if it has no schema."""
     schema = index.get_schema(node)
     if schema is None:
         return ""
-    found: tuple[FormalParameter, ...] = (
-        make_signature(schema).outputs if out else make_signature(schema).inputs
-    )
+    signature = make_signature(schema)
+    found = signature.outputs if out else signature.inputs
     return found[min(position, len(found) - 1)].name if found else ""
 
 
@@ -153,10 +147,9 @@ def _find_obstacle(index: GraphIndex, number: int) -> str:
         return _NO_NUMBERS
     if _is_quantized(index, number):
         return f"{describe_node(node)} is quantized already"
-    floats = [
-        name for name in (*index.reads[number], *filter(None, node.output)) if may_be_float(index, name)
-    ]
-    for name in floats:
+    for name in (*index.reads[number], *filter(None, node.output)):
+        if not may_be_float(index, name):
+            continue
         tensor_type = index.types.get(name)
         if tensor_type is None or tensor_type.dtype != _DTYPE:
             return f"'{name}' is {tensor_type or 'of an unknown type'}, and float32 alone is quantized"
@@ -198,15 +191,10 @@ def _make_candidate(index: GraphIndex, wishes: TargetRequirements, unit: Unit) -
 def find_unit_names(index: GraphIndex, unit: Unit) -> set[str]:
     """Return the names by which a user may refer to a unit: its own, its nodes' and their outputs'."""
     nodes = [index.nodes[number] for number in unit.nodes]
-    return {unit.name, *(node.name for node in nodes), *(name for n in nodes for name in n.output)} - {
-        ""
-    }
+    names = {unit.name, *(node.name for node in nodes), *(name for n in nodes for name in n.output)}
+    return names - {""}
 
 
 def find_node_names(index: GraphIndex, unit: Unit) -> tuple[str, ...]:
     """Return the names of a unit's nodes; for a node without a name, its first output."""
     return tuple(get_node_name(index.nodes[n]) for n in unit.nodes)
-
-
-UnitNodes = Mapping[str, tuple[str, ...]]
-"""Units by name, and the names of their nodes."""

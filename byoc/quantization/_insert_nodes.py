@@ -77,9 +77,8 @@ class _NodeInserter:
         for number in (number for unit in self.units for number in unit.unit.nodes):
             node = index.nodes[number]
             if not node.name:  # after what it makes, as units are called
-                self.new_node_names[number] = self.names.new_node(
-                    next(name for name in node.output if name)
-                )
+                made = next(filter(None, node.output))
+                self.new_node_names[number] = self.names.new_node(made)
         for unit in self.units:
             for name in unit.makes:
                 renamed[name] = self._quantize_output(unit, name)
@@ -92,12 +91,12 @@ class _NodeInserter:
                     entered[name] = self._quantize_input(name)
                 for number in unit.unit.nodes:
                     self.reads.setdefault(number, {})[name] = entered[name]
-        made: dict[tuple[str, int], str] = {}
+        quantized: dict[tuple[str, int], str] = {}
         for constant in self.schemes.constants:
             key = constant.name, id(constant.params)
-            if key not in made:
-                made[key] = self._quantize_constant(constant)
-            self.replaced[constant.node, constant.position] = made[key]
+            if key not in quantized:
+                quantized[key] = self._quantize_constant(constant)
+            self.replaced[constant.node, constant.position] = quantized[key]
         return self._build_model(), renamed
 
     def _quantize_output(self, unit: QuantizationCandidate, name: str) -> str:
@@ -127,13 +126,23 @@ class _NodeInserter:
         middle = self.names.new_tensor(f"{name}_q")
         scale = [self._add_scale(name, params), self._add_zero_point(name, params)]
         self._set_type(middle, name, params.dtype)
-        for op, read, made in (
-            ("QuantizeLinear", source, middle),
-            ("DequantizeLinear", middle, result),
-        ):
-            node = helper.make_node(op, [read, *scale], [made], name=self.names.new_node(f"{name}_{op}"))
-            _set_axis(node, params)
-            yield mark_quantization(node, TENSOR_KEY, name)
+        yield self._make_node("QuantizeLinear", [source, *scale], middle, params, (TENSOR_KEY, name))
+        yield self._make_node("DequantizeLinear", [middle, *scale], result, params, (TENSOR_KEY, name))
+
+    def _make_node(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        params: QuantizationParams,
+        user_name: tuple[str, str],
+    ) -> NodeProto:
+        """Return a node marked as quantization of byoc, with a key and the tensor of the user."""
+        name = self.names.new_node(f"{user_name[1]}_{op}")
+        axis: dict[str, Any] = {} if params.axis is None else {"axis": params.axis}
+        node = mark_inserted(helper.make_node(op, inputs, [output], name, **axis), QUANTIZE)
+        set_metadata(node, *user_name)
+        return node
 
     def _quantize_constant(self, constant: QuantizedConstant) -> str:
         """Insert the DequantizeLinear of a constant before its first reader; return its output."""
@@ -150,14 +159,8 @@ class _NodeInserter:
                 shape = values.shape
         self._add_tensor(stored, values, params.dtype, shape)
         points = [] if not np.any(params.zero_point) else [self._add_zero_point(name, params)]
-        node = helper.make_node(
-            "DequantizeLinear",
-            [stored, self._add_scale(name, params), *points],
-            [made],
-            name=self.names.new_node(f"{name}_DequantizeLinear"),
-        )
-        _set_axis(node, params)
-        mark_quantization(node, WEIGHT_KEY, name)
+        inputs = [stored, self._add_scale(name, params), *points]
+        node = self._make_node("DequantizeLinear", inputs, made, params, (WEIGHT_KEY, name))
         self.types[stored] = write_type(TensorType(params.dtype, shape))
         self.types[made] = write_type(TensorType("float32", shape))
         self.before.setdefault(constant.node, []).append(node)
@@ -228,17 +231,6 @@ class _NodeInserter:
             result.output[position] = makes.get(name, name)
         result.name = node.name or self.new_node_names.get(number, "")
         return result
-
-
-def _set_axis(node: NodeProto, params: QuantizationParams) -> None:
-    if params.axis is not None:
-        node.attribute.append(helper.make_attribute("axis", params.axis))
-
-
-def mark_quantization(node: NodeProto, key: str, name: str) -> NodeProto:
-    """Mark a node as quantization by byoc, with the user's name of the tensor; return the node."""
-    set_metadata(mark_inserted(node, QUANTIZE), key, name)
-    return node
 
 
 def _to_integers(values: NDArray[Any], constant: QuantizedConstant) -> NDArray[Any]:

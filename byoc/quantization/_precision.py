@@ -22,6 +22,9 @@ from byoc.support import Flag, Note, Syntax, declare_field, report_step
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
 _FLOAT_MODES = frozenset({"float16", "bfloat16", "float32", "float64", "any"})
+_RANDOM_WARNING = Note(
+    "warning", "the scales are concluded from random data, and mean nothing for real inputs"
+)
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,8 @@ def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision)
     if wanted.quantize in FLOATS:
         computing = _choose_float_targets(targets, wanted.quantize)
         return ChosenPrecision(model, computing, notes=_note_unused(wanted))
-    integer = [target for target in targets if target.has_quantized_rules]
-    if wanted.quantize is None:
-        integer = [target for target in integer if not has_float_mode(target)]
-    elif not integer:
+    integer = _find_integer_targets(targets, wanted)
+    if wanted.quantize is not None and not integer:
         names = " and ".join(target.source for target in targets)
         raise InputError(f"{names}: no rule has `quantized: true`, so nothing can be quantized")
     if not integer:
@@ -126,7 +127,8 @@ def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision)
     ranges = _find_ranges(model, wanted)
     report_step("quantize")
     done = quantize_for_targets(model, targets, ranges, wanted)
-    notes = [*_note_random(ranges), *(Note("note", text) for text in done.notes)]
+    notes = [_RANDOM_WARNING] if ranges.random else []
+    notes += [Note("note", text) for text in done.notes]
     if not done.units:
         notes.append(Note("note", "nothing is quantized"))
     return ChosenPrecision(done.model, tuple(targets), done.floats, ranges, done.units, tuple(notes))
@@ -140,10 +142,13 @@ def quantize_for_targets(
     exclude: Collection[str] = (),
 ) -> QuantizedModel:
     """Return a model quantized for those targets that it has to be, but for the units to `exclude`."""
+    return quantize(model, _find_integer_targets(targets, wanted), ranges, wanted.quantize, exclude)
+
+
+def _find_integer_targets(targets: Sequence[Target], wanted: Precision) -> list[Target]:
+    """Return the targets that compute in integers: those that must, or all that can if asked to."""
     integer = [target for target in targets if target.has_quantized_rules]
-    if wanted.quantize is None:
-        integer = [target for target in integer if not has_float_mode(target)]
-    return quantize(model, integer, ranges, wanted.quantize, exclude)
+    return [target for target in integer if wanted.quantize is not None or not has_float_mode(target)]
 
 
 def has_float_mode(target: Target) -> bool:
@@ -217,10 +222,3 @@ def _find_ranges(model: Model, wanted: Precision) -> Ranges:
         method=wanted.method,
         images=wanted.images or NO_PREPROCESSING,
     )
-
-
-def _note_random(ranges: Ranges) -> list[Note]:
-    if not ranges.random:
-        return []
-    text = "the scales are concluded from random data, and mean nothing for real inputs"
-    return [Note("warning", text)]

@@ -1,17 +1,17 @@
-"""Preparation of a model for quantization: newer operator set, folded BatchNormalization, free names.
+"""Preparation of a model for quantization: newer versions, and BatchNormalization folded.
 
-Scales per channel need operator set 13, 16 bits need 21. The model is converted rather than given
-onnxruntime's own DequantizeLinear and QuantizeLinear (domain com.microsoft), which could stand beside
-any version: ONNX's shape inference, its reference implementation and the compilers of the regions know
-only ONNX's operators.
+Its IR is raised for metadata, its operator set for scales. Scales per channel need operator set 13, 16
+bits need 21. The model is converted rather than given onnxruntime's own DequantizeLinear and
+QuantizeLinear (domain com.microsoft), which could stand beside any version: ONNX's shape inference, its
+reference implementation and the compilers of the regions know only ONNX's operators.
 
-At inference it computes `y = (x - mean) * scale / sqrt(var + epsilon) + B` per channel (ONNX,
-BatchNormalization). Both operators are linear: weights and bias are scaled, and the bias is shifted.
+At inference BatchNormalization computes `y = (x - mean) * scale / sqrt(var + epsilon) + B` per channel
+(ONNX, BatchNormalization). It is folded into the convolution or matrix product before it, which is
+linear, too: weights and bias are scaled, and the bias is shifted.
 """
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,14 +88,6 @@ def _restore_metadata(proto: ModelProto, source: ModelProto) -> None:
 _EPSILON = 1e-5
 
 
-@dataclass(frozen=True, eq=False)
-class _Folding:
-    """A BatchNormalization and the linear node before it, by node numbers."""
-
-    linear: int
-    norm: int
-
-
 def fold_batch_norm(model: Model) -> Model:
     """Return a model with BatchNormalizations folded into the Conv, ConvTranspose or Gemm before them.
 
@@ -104,23 +96,25 @@ def fold_batch_norm(model: Model) -> Model:
     fold is returned as it is.
     """
     index = model.index
-    found = [f for number in range(len(index.nodes)) if (f := _find_folding(index, number)) is not None]
-    if not found:
+    linear_of = {
+        number: linear
+        for number in range(len(index.nodes))
+        if (linear := _find_linear(index, number)) is not None
+    }
+    if not linear_of:
         return model
     names = NameAllocator(index.graph)
-    linear: dict[int, NodeProto] = {}
+    folded: dict[int, NodeProto] = {}
     stored: list[TensorProto] = []
-    for fold in found:
-        node, tensors = _fold(model, fold, names)
-        linear[fold.linear] = node
+    for norm, linear in linear_of.items():
+        folded[linear], tensors = _fold(model, index.nodes[linear], index.nodes[norm], names)
         stored += tensors
-    removed = {fold.norm for fold in found}
-    nodes = [linear.get(i, node) for i, node in enumerate(index.nodes) if i not in removed]
+    nodes = [folded.get(i, node) for i, node in enumerate(index.nodes) if i not in linear_of]
     read = {name for node in nodes for name in node.input} | {*index.outputs}
     read.update(name for number in index.bodies for name in index.reads[number])
     proto = copy_without(model.proto, "node", "initializer", "value_info")
     proto.graph.node.extend(nodes)
-    before = {name for fold in found for n in (fold.linear, fold.norm) for name in index.nodes[n].input}
+    before = {name for pair in linear_of.items() for n in pair for name in index.nodes[n].input}
     unread = before - read
     proto.graph.initializer.extend(t for t in model.proto.graph.initializer if t.name not in unread)
     proto.graph.initializer.extend(stored)
@@ -129,7 +123,8 @@ def fold_batch_norm(model: Model) -> Model:
     return replace(prepare_model(proto, model.source, model.folder), make_samples=model.make_samples)
 
 
-def _find_folding(index: GraphIndex, number: int) -> _Folding | None:
+def _find_linear(index: GraphIndex, number: int) -> int | None:
+    """Return the linear node that a node is folded into, if it is a BatchNormalization of that kind."""
     norm = index.nodes[number]
     before = index.producers.get(norm.input[0]) if _is_inference(norm) else None
     if before is None or norm.input[0] in index.outputs or len(index.consumers[norm.input[0]]) > 1:
@@ -142,7 +137,7 @@ def _find_folding(index: GraphIndex, number: int) -> _Folding | None:
     names = (*filter(None, node.input[1:]), *norm.input[1:5])
     if any(index.get_dtype(name) != "float32" or not index.is_constant(name) for name in names):
         return None
-    return _Folding(before, number)
+    return before
 
 
 def _is_inference(node: NodeProto) -> bool:
@@ -160,9 +155,11 @@ def _is_plain_gemm(index: GraphIndex, node: NodeProto) -> bool:
     return attributes.get("beta", 1.0) == 1.0 and (not has_bias or index.get_rank(node.input[2]) == 1)
 
 
-def _fold(model: Model, fold: _Folding, names: NameAllocator) -> tuple[NodeProto, list[TensorProto]]:
+def _fold(
+    model: Model, node: NodeProto, norm: NodeProto, names: NameAllocator
+) -> tuple[NodeProto, list[TensorProto]]:
+    """Return a linear node with a BatchNormalization folded into it, and its weights and bias."""
     index = model.index
-    node, norm = index.nodes[fold.linear], index.nodes[fold.norm]
 
     def value(name: str) -> NDArray[np.float64]:
         return read_constant(index, name, model.folder).astype(np.float64)
@@ -181,17 +178,10 @@ def _fold(model: Model, fold: _Folding, names: NameAllocator) -> tuple[NodeProto
         weights = (parts * by_group).reshape(weights.shape)
     else:
         weights = weights * factor.reshape([-1 if i == axis else 1 for i in range(weights.ndim)])
-    new = [
-        _make_tensor(names.new_tensor(f"{node.input[1]}_folded"), weights),
-        _make_tensor(
-            names.new_tensor(f"{norm.output[0]}_bias"), np.asarray((bias - mean) * factor + shift)
-        ),
-    ]
-    del result.input[1:]
-    result.input.extend(tensor.name for tensor in new)
+    new = {
+        names.new_tensor(f"{node.input[1]}_folded"): weights,
+        names.new_tensor(f"{norm.output[0]}_bias"): np.asarray((bias - mean) * factor + shift),
+    }
+    result.input[1:] = new
     result.output[0] = norm.output[0]
-    return result, new
-
-
-def _make_tensor(name: str, values: NDArray[Any]) -> TensorProto:
-    return numpy_helper.from_array(values.astype(np.float32), name)
+    return result, [numpy_helper.from_array(a.astype(np.float32), name) for name, a in new.items()]

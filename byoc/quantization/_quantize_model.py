@@ -5,12 +5,12 @@ floating point, and this repeats until none is refused.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from byoc.errors import InputError, Verdict, suggest_nearest
 from byoc.model import GraphIndex, Model, get_node_name, is_qdq_node, unshare_dequantize
-from byoc.patterns import Unit, group_units
+from byoc.patterns import group_units
 from byoc.quantization._candidates import (
     QuantizationCandidate,
     TargetRequirements,
@@ -27,7 +27,7 @@ from byoc.quantization._prepare_model import (
     upgrade_ir,
     upgrade_opset,
 )
-from byoc.quantization._ranges import GivenQuantization, Range, Ranges
+from byoc.quantization._ranges import GivenQuantization, Ranges
 from byoc.quantization._scheme import ConstantStore, QuantizationScheme, choose_scheme
 from byoc.rules import Annotator, Target
 
@@ -101,8 +101,7 @@ def _needs_sixteen_bits(wishes: Sequence[TargetRequirements], ranges: Ranges, dt
 class _Quantizer:
     """The state of the decision which units are quantized.
 
-    `out` has the nodes that each target does not get, in the order of the targets; `reasons` why, by
-    unit.
+    `excluded_nodes` are those that each target does not get; `reasons` say why, by unit.
     """
 
     floats: Model
@@ -110,7 +109,7 @@ class _Quantizer:
     ranges: Ranges
     dtype: str | None
     exclude: frozenset[str]
-    excluded_nodes: list[set[int]] = field(default_factory=list)
+    excluded_nodes: dict[TargetRequirements, set[int]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -120,16 +119,16 @@ class _Quantizer:
 
     def quantize(self, known: Collection[str]) -> QuantizedModel:
         """Return the quantized model; notes mention only nodes with a `known` name, the user's own."""
-        self.excluded_nodes = [set(self._find_excluded()) for _ in self.requirements]
+        excluded = self._find_excluded()
+        self.excluded_nodes = {requirement: set(excluded) for requirement in self.requirements}
         store = ConstantStore(self.index, self.floats.folder)
         while True:
             units = self._find_units()
             schemes = choose_scheme(store, units, self.ranges, self.dtype)
             if self._refuse(units, schemes.refused):
                 continue
-            if self._refuse(units, *self._find_refusals(store, units, schemes)):
-                continue
-            break
+            if not self._refuse(units, *self._find_refusals(store, units, schemes)):
+                break
         done, _ = insert_quantization(self.floats, store, units, schemes)
         names = {unit.name: find_node_names(self.index, unit.unit) for unit in units}
         reasons = {name: reason for name, reason in self.reasons.items() if name in known}
@@ -146,9 +145,7 @@ class _Quantizer:
                 if not unit_names.isdisjoint(self.exclude):
                     matched |= unit_names & self.exclude
                     found.update(unit.unit.nodes)
-        for number, node in enumerate(self.index.nodes):
-            if node.name in self.exclude:
-                found.add(number)
+        found |= {n for n, node in enumerate(self.index.nodes) if node.name in self.exclude}
         wrong = sorted(self.exclude - known)
         if wrong:
             hint = suggest_nearest(wrong[0], known)
@@ -160,22 +157,20 @@ class _Quantizer:
         while True:
             units: list[QuantizationCandidate] = []
             taken: set[int] = set()
-            for out, requirement in zip(self.excluded_nodes, self.requirements, strict=True):
-                found, never = find_candidates(self.index, requirement, out | taken)
+            for requirement in self.requirements:
+                out = self.excluded_nodes[requirement] | taken
+                found, never = find_candidates(self.index, requirement, out)
                 for number, why in never.items():
                     self.reasons.setdefault(get_node_name(self.index.nodes[number]), why)
                 units += found
                 taken.update(number for unit in found for number in unit.unit.nodes)
-            missing = {unit.name: why for unit in units if (why := self._missing_range(unit))}
+            missing: dict[str, str] = {}
+            for unit in units:
+                for name in (*unit.reads, *unit.makes):
+                    if name not in self.ranges.tensors:
+                        missing.setdefault(unit.name, f"'{name}' has no range")
             if not self._refuse(units, missing):
                 return units
-
-    def _missing_range(self, unit: QuantizationCandidate) -> str:
-        """Return a reason if a tensor of a unit has no range, otherwise an empty text."""
-        for name in (*unit.reads, *unit.makes):
-            if not isinstance(self.ranges.tensors.get(name), (Range, GivenQuantization)):
-                return f"'{name}' has no range"
-        return ""
 
     def _refuse(
         self,
@@ -186,13 +181,8 @@ class _Quantizer:
         """Exclude units, or only their given `nodes`, with reasons; return whether any were."""
         for unit in units:
             if unit.name in reasons:
-                location = next(
-                    i
-                    for i, requirement in enumerate(self.requirements)
-                    if requirement is unit.requirements
-                )
                 refused = (nodes or {}).get(unit.name, ())
-                self.excluded_nodes[location].update(refused or unit.unit.nodes)
+                self.excluded_nodes[unit.requirements].update(refused or unit.unit.nodes)
                 names = [get_node_name(self.index.nodes[number]) for number in refused] or [unit.name]
                 self.reasons.update(dict.fromkeys(names, reasons[unit.name]))
         return bool(reasons)
@@ -231,9 +221,8 @@ class _Quantizer:
                         of_node[refused[0]], reason
                     )
                 else:
-                    reasons[unit.name] = _describe_unit_refusal(
-                        unit_of[number] for number in sorted(core)
-                    )
+                    verdicts = (unit_of[number].verdict for number in sorted(core))
+                    reasons[unit.name] = next((str(no) for no in verdicts if not no), _OTHER_UNITS)
                 nodes[unit.name] = [of_node[number] for number in refused]
         return reasons, nodes
 
@@ -261,12 +250,6 @@ def _describe_node_refusal(annotator: Annotator, number: int, verdict: Verdict) 
         return _OTHER_UNITS
     remarks = "; ".join(objection.text for objection in first.objections)
     return f"{annotator.index.nodes[number].op_type}: {remarks}"
-
-
-def _describe_unit_refusal(units: Iterator[Unit]) -> str:
-    """Return why operators no longer form their unit once quantized."""
-    reasons = (str(unit.verdict) for unit in units if not unit.verdict)
-    return next(reasons, _OTHER_UNITS)
 
 
 def _format_notes(reasons: Mapping[str, str], units: Mapping[str, tuple[str, ...]]) -> list[str]:

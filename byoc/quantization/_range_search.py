@@ -1,16 +1,17 @@
-"""Clipping thresholds that minimize the mean squared error or the divergence of quantization.
+"""Clipping thresholds that minimize the error of quantization: mean squared, or relative entropy.
 
-A value `c` beyond an end `b` of the range is clipped, an error of `(c - b)**2`; a value inside is
-rounded to a step of `(high - low) / (levels - 1)`, a mean error of `step**2 / 12` (Widrow, "Statistical
-analysis of amplitude-quantized sampled-data systems", AIEE Transactions 79, 1961). The trade-off between
-the two is that of Banner et al., "Post training 4-bit quantization of convolutional networks for
-rapid-deployment", NeurIPS 2019; they fit a distribution, here the histogram itself is used, with the
-values of a bin at its middle. Zero is quantized exactly, so histograms exclude it.
+Mean squared error: a value `c` beyond an end `b` of the range is clipped, an error of `(c - b)**2`; a
+value inside is rounded to a step of `(high - low) / (levels - 1)`, a mean error of `step**2 / 12`
+(Widrow, "Statistical analysis of amplitude-quantized sampled-data systems", AIEE Transactions 79, 1961).
+The trade-off between the two is that of Banner et al., "Post training 4-bit quantization of
+convolutional networks for rapid-deployment", NeurIPS 2019; they fit a distribution, here the histogram
+itself is used, with the values of a bin at its middle. Zero is quantized exactly, so histograms exclude
+it.
 
-Migacz, "8-bit inference with TensorRT", GTC 2017: choose the range around zero in which the histogram,
-with everything outside added to its last bins, has the least relative entropy to itself in as many bins
-as there are levels. The steps, including whole-number arithmetic, are those of onnxruntime's calibrator
-and give the same result, without its Python loop over the bins.
+Relative entropy: Migacz, "8-bit inference with TensorRT", GTC 2017: choose the range around zero in
+which the histogram, with everything outside added to its last bins, has the least relative entropy to
+itself in as many bins as there are levels. The steps, including whole-number arithmetic, are those of
+onnxruntime's calibrator and give the same result, without its Python loop over the bins.
 """
 
 from typing import Any
@@ -77,10 +78,8 @@ def _reverse_cumsum(values: NDArray[Any]) -> NDArray[Any]:
 _LEVELS = 128  # of 8 bits with a sign
 _EMPTY_SHARE = 1e-4  # what a bin without values counts, since relative entropy knows no zero
 
-BinEdges = NDArray[np.float32]
 
-
-def find_entropy_range(counts: NDArray[np.int64], edges: BinEdges) -> tuple[float, float]:
+def find_entropy_range(counts: NDArray[np.int64], edges: NDArray[np.float32]) -> tuple[float, float]:
     """Return the best ends of a range around the middle of a histogram, which is zero.
 
     `counts[i]` values lie between `edges[i]` and `edges[i + 1]`; there are more than 128 bins.

@@ -91,13 +91,10 @@ class Ranges:
                 path, ["tensors: the model has none of them; are they those of another model?"]
             )
         if unknown:
-            hints = [
-                suggest_nearest(name, known) for name in unknown[:_MOST_HINTS]
-            ]  # each looks at all names
-            hints += [""] * (len(unknown) - len(hints))
-            pairs = zip(unknown, hints, strict=True)
+            hints = {name: suggest_nearest(name, known) for name in unknown[:_MOST_HINTS]}
+            reason = "the model has no such tensor"
             raise make_file_error(
-                path, [f"tensors.{name}: the model has no such tensor{hint}" for name, hint in pairs]
+                path, [f"tensors.{name}: {reason}{hints.get(name, '')}" for name in unknown]
             )
 
 

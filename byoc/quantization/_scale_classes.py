@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from onnx import NodeProto
-from scipy.cluster.hierarchy import DisjointSet
 
 from byoc.errors import InputError
 from byoc.model import CLAMP_OPERATORS, VIEW_OPERATORS, GraphIndex, is_onnx, may_be_float
@@ -23,8 +22,10 @@ from byoc.quantization._candidates import QuantizationCandidate, TensorRequireme
 from byoc.quantization._ranges import GivenQuantization, Range
 
 
-def find_scale_classes(index: GraphIndex, units: Sequence[QuantizationCandidate]) -> "DisjointSet[str]":
-    """Return the classes of tensors that share one scale if some units are quantized."""
+def find_scale_classes(index: GraphIndex, units: Sequence[QuantizationCandidate]) -> Mapping[str, str]:
+    """Return for each tensor that shares its scale with others if units are quantized their first."""
+    from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415 - slow to import
+
     found: DisjointSet[str] = DisjointSet()
     for unit in units:
         inner = {name for number in unit.unit.nodes for name in index.nodes[number].output}
@@ -33,7 +34,7 @@ def find_scale_classes(index: GraphIndex, units: Sequence[QuantizationCandidate]
             for name in names:
                 found.add(name)
                 found.merge(names[0], name)
-    return found
+    return {name: found[name] for name in found}
 
 
 def shares_scale(node: NodeProto, unit: QuantizationCandidate) -> bool:
@@ -65,10 +66,11 @@ def combine_requirements(uses: Sequence[TensorRequirement], dtype: str | None) -
 
 def compute_class_params(
     entries: Mapping[str, Range | GivenQuantization], form: ScaleRequirement
-) -> tuple[QuantizationParams | None, str]:
-    """Return the quantization of a class from the ranges of its tensors, or the reason if there is none.
+) -> QuantizationParams | None:
+    """Return the quantization of a class from the ranges of its tensors.
 
-    Raises InputError if the user gave two of its tensors different scales.
+    None if there are negative values, and the form has none. Raises InputError if the user gave two of
+    its tensors different scales.
     """
     given = {name: entry for name, entry in entries.items() if isinstance(entry, GivenQuantization)}
     if given:
@@ -79,17 +81,10 @@ def compute_class_params(
                     f"calibration: '{first}' and '{name}' must have one scale and zero point, "
                     "and different ones are given"
                 )
-        return convert_given(entry), ""
+        return convert_given(entry)
     ranges = [entry for entry in entries.values() if isinstance(entry, Range)]
     low, high = min(r.low for r in ranges), max(r.high for r in ranges)
-    params = compute_params(low, high, form)
-    name = next(iter(entries))
-    return (
-        params,
-        ""
-        if params
-        else f"'{name}' has negative values, which {form.dtype} with zero point 0 cannot represent",
-    )
+    return compute_params(low, high, form)
 
 
 def convert_given(given: GivenQuantization) -> QuantizationParams:

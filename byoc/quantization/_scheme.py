@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import DisjointSet
 
+from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, describe_node, get_stated_attributes, is_onnx, may_be_float
 from byoc.quantization._arithmetic import (
     OPERANDS,
@@ -111,33 +111,29 @@ class _SchemeBuilder:
     refused: dict[str, str] = field(default_factory=dict)
 
     def build(self) -> QuantizationScheme:
-        classes = find_scale_classes(self.store.index, self.units)
-        self._choose_activations(classes)
+        self._choose_activations()
         for unit in self.units:
             for number in unit.unit.nodes:
-                reason = self._add_constants(unit, number)
-                if reason:
-                    self.refused[unit.name] = reason
+                verdict = self._add_constants(unit, number)
+                if not verdict:
+                    self.refused[unit.name] = str(verdict)
         return QuantizationScheme(self.activations, self.constants, self.refused)
 
-    def _choose_activations(self, classes: "DisjointSet[str]") -> None:
-        requirements: dict[str, list[TensorRequirement]] = {}
-        tensor_type: dict[str, dict[str, Range | GivenQuantization]] = {}
-        of_unit: dict[str, list[str]] = {}
+    def _choose_activations(self) -> None:
+        classes = find_scale_classes(self.store.index, self.units)
+        uses_of: dict[str, list[tuple[QuantizationCandidate, str, TensorRequirement]]] = {}
         for unit, name, requirement in self._find_uses():
-            classes.add(name)
-            root = classes[name]
-            requirements.setdefault(root, []).append(requirement)
-            tensor_type.setdefault(root, {})[name] = self._find_range(name)
-            of_unit.setdefault(root, []).append(unit.name)
-        for root, names in tensor_type.items():
-            params, reason = compute_class_params(
-                names, combine_requirements(requirements[root], self.dtype)
-            )
+            uses_of.setdefault(classes.get(name, name), []).append((unit, name, requirement))
+        for uses in uses_of.values():
+            entries = {name: self._find_range(name) for _, name, _ in uses}
+            form = combine_requirements([requirement for *_, requirement in uses], self.dtype)
+            params = compute_class_params(entries, form)
             if params is None:
-                self.refused.update(dict.fromkeys(of_unit[root], reason))
+                reason = f"'{uses[0][1]}' has negative values, which {form.dtype} with zero point 0"
+                units = (unit.name for unit, *_ in uses)
+                self.refused.update(dict.fromkeys(units, f"{reason} cannot represent"))
                 continue
-            for name in names:
+            for name in entries:
                 self.activations[name] = self._normalize_axis(params, name)
 
     def _find_uses(self) -> Iterator[tuple[QuantizationCandidate, str, TensorRequirement]]:
@@ -148,19 +144,15 @@ class _SchemeBuilder:
             for number in unit.unit.nodes:
                 node = index.nodes[number]
                 alike = shares_scale(node, unit)
-                for out, names in ((False, node.input), (True, node.output)):
-                    for position, name in enumerate(names):
-                        constant = (
-                            alike and name and index.is_constant(name) and may_be_float(index, name)
+                uses = [(False, *use) for use in enumerate(node.input)]
+                uses += [(True, *use) for use in enumerate(node.output)]
+                for out, position, name in uses:
+                    constant = alike and name and index.is_constant(name) and may_be_float(index, name)
+                    if name in boundary or constant:
+                        requirement = unit.requirements.find_requirement(
+                            index, node, position, "activations", out=out
                         )
-                        if name in boundary or constant:
-                            yield (
-                                unit,
-                                name,
-                                unit.requirements.find_requirement(
-                                    index, node, position, "activations", out=out
-                                ),
-                            )
+                        yield unit, name, requirement
 
     def _find_range(self, name: str) -> Range | GivenQuantization:
         entry = self.ranges.tensors.get(name)
@@ -175,12 +167,12 @@ class _SchemeBuilder:
             return params
         return replace(params, axis=params.axis % rank)
 
-    def _add_constants(self, unit: QuantizationCandidate, number: int) -> str:
-        """Add the constants of a node; return the reason if the unit cannot be quantized, else empty."""
+    def _add_constants(self, unit: QuantizationCandidate, number: int) -> Verdict:
+        """Add the constants of a node, unless the unit cannot be quantized."""
         index = self.store.index
         node = index.nodes[number]
         if not is_onnx(node) or node.op_type not in OPERANDS:
-            return ""
+            return YES
         added: list[QuantizedConstant] = []
         for position, name in enumerate(node.input):
             if not name or not index.is_constant(name) or not may_be_float(index, name):
@@ -188,17 +180,19 @@ class _SchemeBuilder:
             if shares_scale(node, unit):
                 params: QuantizationParams | None = self.activations.get(name)
             elif position == 2 and node.op_type in WEIGHTED:
-                reason = self._add_bias(unit, number, added)
-                if reason:
-                    return reason
+                verdict = self._add_bias(unit, number, added)
+                if not verdict:
+                    return verdict
                 continue
             else:
                 params = self._choose_weights(unit, number, position)
             if params is None:
-                return f"'{name}' has negative values, and its data type with zero point 0 has none"
+                return refuse(
+                    f"'{name}' has negative values, and its data type with zero point 0 has none"
+                )
             added.append(QuantizedConstant(number, position, name, params))
         self.constants += added
-        return ""
+        return YES
 
     def _choose_weights(
         self, unit: QuantizationCandidate, number: int, position: int
@@ -214,26 +208,26 @@ class _SchemeBuilder:
         form = ScaleRequirement(requirement.dtypes[0], requirement.symmetric, requirement.power_of_two)
         return self.store.find_params(name, found[0] if found else None, form)
 
-    def _add_bias(self, unit: QuantizationCandidate, number: int, added: list[QuantizedConstant]) -> str:
-        """Add a bias, widening the weights' scales if need be; return why it is impossible, or empty."""
+    def _add_bias(
+        self, unit: QuantizationCandidate, number: int, added: list[QuantizedConstant]
+    ) -> Verdict:
+        """Add a bias if that is possible, widening the weights' scales if need be."""
         index = self.store.index
         node = index.nodes[number]
         name = node.input[2]
         attributes = get_stated_attributes(node)
         if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
-            return f"{describe_node(node)} has a bias, and its alpha or beta is not 1"
+            return refuse(f"{describe_node(node)} has a bias, and its alpha or beta is not 1")
         values = self.store.read_value(name)
         if values.size not in {1, *values.shape[-1:]}:
-            return f"the bias '{name}' is not one number for each channel"
+            return refuse(f"the bias '{name}' is not one number for each channel")
         source = self._find_input_params(unit, number)
         weights = next((one for one in added if one.position == 1), None)
         params = weights.params if weights else self.activations.get(node.input[1])
         if source is None or params is None or source.axis is not None:
-            return f"the bias '{name}' has no scale: '{node.input[0]}' has none for all of it"
+            return refuse(f"the bias '{name}' has no scale: '{node.input[0]}' has none for all of it")
         bias = values.astype(np.float32).reshape(-1)
-        if weights is not None and not isinstance(
-            self.ranges.tensors.get(weights.name), GivenQuantization
-        ):
+        if weights and not isinstance(self.ranges.tensors.get(weights.name), GivenQuantization):
             requirement = unit.requirements.find_requirement(index, node, 1, "weights", out=False)
             groups = (find_channels(index, node) or (0, 1))[1] if node.op_type == "ConvTranspose" else 1
             each = bias.reshape(groups if len(bias) > 1 else 1, -1)
@@ -243,15 +237,11 @@ class _SchemeBuilder:
                 params = wide
         scale = self._bias_scale(source, params, number, len(bias))
         if not fits_int32(bias, scale):
-            return f"the bias '{name}' is too large for an int32 in steps of the scales given"
+            return refuse(f"the bias '{name}' is too large for an int32 in steps of the scales given")
         axis = None if scale.ndim == 0 else max(values.ndim - 1, 0)
-        points = np.zeros(scale.shape, np.int64)
-        added.append(
-            QuantizedConstant(
-                number, 2, name, QuantizationParams(scale, points, "int32", axis), is_bias=True
-            )
-        )
-        return ""
+        params = QuantizationParams(scale, np.zeros(scale.shape, np.int64), "int32", axis)
+        added.append(QuantizedConstant(number, 2, name, params, is_bias=True))
+        return YES
 
     def _find_input_params(self, unit: QuantizationCandidate, number: int) -> QuantizationParams | None:
         """Return the quantization of a node's first input; inside a unit, the one of its range."""

@@ -7,6 +7,7 @@ in floating point does.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,16 +106,15 @@ def quantize_only(proto: ModelProto, nodes: Collection[str], every: Collection[s
         if is_inserted(node) and is_quantize(node):
             continue
         if is_inserted(node) and is_dequantize(node):
-            source = _find_floats(node, makers)
             if get_metadata(node, WEIGHT_KEY):
                 continue  # who reads it gets the weight itself: kernels differ for what is constant
+            source = makers[node.input[0]].input[0]
             if node.output[0] in read and source in makers and _name_node(makers[source]) in nodes:
                 rewritten += (makers[node.input[0]], node)
             else:
                 rewritten.append(helper.make_node("Identity", [source], [node.output[0]]))
             continue
-        changed = NodeProto()
-        changed.CopyFrom(node)
+        changed = deepcopy(node)
         for position, name in enumerate(node.input):
             maker = makers.get(name)
             if maker is None or not is_inserted(maker) or not is_dequantize(maker):
@@ -134,20 +134,13 @@ def _name_node(node: NodeProto) -> str:
     return "" if is_inserted(node) else get_node_name(node)
 
 
-def _find_floats(node: NodeProto, makers: Mapping[str, NodeProto]) -> str:
-    """Return the floats that a DequantizeLinear of ours stands for."""
-    return get_metadata(node, WEIGHT_KEY) or makers[node.input[0]].input[0]
-
-
 def _copy_pair(node: NodeProto, makers: Mapping[str, NodeProto], name: str) -> Iterable[NodeProto]:
     """Yield copies of a DequantizeLinear of ours and the QuantizeLinear before it, for one reader."""
-    copy = NodeProto()
-    copy.CopyFrom(node)
+    copy = deepcopy(node)
     copy.name = copy.output[0] = f"{name}_only"
     before = makers.get(node.input[0])
     if before is not None:
-        first = NodeProto()
-        first.CopyFrom(before)
+        first = deepcopy(before)
         first.name = first.output[0] = copy.input[0] = f"{name}_only_q"
         yield first
     yield copy

@@ -33,9 +33,7 @@ from byoc.onnxrt import open_session, run_session, without_optimizations
 
 def border(index: GraphIndex, region: str, layout: str) -> RegionBoundary:
     wants = BoundaryFormat(parse_layout(layout))
-    return RegionBoundary(
-        region, f"byoc.{region.rpartition('_')[0]}", wants, find_images(index), index.type_protos
-    )
+    return RegionBoundary(region, wants, find_images(index), index.type_protos)
 
 
 def cut(model: Model, *regions: Sequence[int]) -> ModelProto:

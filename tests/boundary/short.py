@@ -126,9 +126,7 @@ def computed(
 ) -> Short:
     """Return an outlined model whose regions, in order of their names, are given what they want."""
     borders = [
-        RegionBoundary(
-            names[i] if names else f"npu_{i}", "byoc.npu", want, frozenset(), model.index.runtime_types
-        )
+        RegionBoundary(names[i] if names else f"npu_{i}", want, frozenset(), model.index.runtime_types)
         for i, want in enumerate(wants)
     ]
     edit = ModelEditor(outlined)

@@ -50,7 +50,7 @@ class Bounded:
         wants = BoundaryFormat(parse_layout(layout) if layout else None)
         spatial, types = find_images(users), users.type_protos
         result = convert_boundary(
-            outlined, [RegionBoundary(c.name, DOMAIN, wants, spatial, types) for c in cuts]
+            outlined, [RegionBoundary(c.name, wants, spatial, types) for c in cuts]
         )
         self.proto = result.proto
         weights = parse_layout("OHWI") if layout else None

@@ -149,9 +149,7 @@ def test_a_plain_layout_changes_nothing() -> None:
 
     for word in ("NCHW", ""):
         wants = BoundaryFormat(parse_layout(word) if word else None)
-        where = RegionBoundary(
-            "npu_0", "byoc.npu", wants, find_images(model.index), model.index.type_protos
-        )
+        where = RegionBoundary("npu_0", wants, find_images(model.index), model.index.type_protos)
         result, edit = arranged(outlined, [where])
         assert result == outlined
         assert not edit.values

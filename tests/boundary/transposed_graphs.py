@@ -168,10 +168,7 @@ def arranged(
     types = {value.name: value.type for value in known}
     wants = BoundaryFormat(activations=layout)
     regions = [f for f in model.functions if f.domain == _DOMAIN]
-    borders = [
-        RegionBoundary(f.name, f.domain, wants, frozenset(types.keys() - {*plain}), types)
-        for f in regions
-    ]
+    borders = [RegionBoundary(f.name, wants, frozenset(types.keys() - {*plain}), types) for f in regions]
     edit = ModelEditor(model)
     for some in [[border] for border in borders] if apart else [borders]:
         insert_layouts(edit, some)

@@ -1,17 +1,16 @@
-"""Scale and zero point of QuantizeLinear and DequantizeLinear nodes.
+"""The effect of conversion nodes at a boundary, read from the nodes themselves.
 
-The effect of byoc's own conversion nodes at a boundary, read from the nodes themselves.
-
-Their marks only say that byoc inserted a node, and for what kind of conversion.
+Scales are read from QuantizeLinear and DequantizeLinear, layouts from Transpose and Reshape. The marks
+of byoc's own nodes only say that byoc inserted them, and for what kind of conversion.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto, TensorProto, TypeProto
 
 from byoc.boundary.contracts import _axis_terms as axes
 from byoc.model import (
@@ -28,6 +27,7 @@ from byoc.model import (
     get_stated_attributes,
     is_inserted,
     is_quantize,
+    read_type,
 )
 
 
@@ -43,6 +43,26 @@ class Scales:
     zero_point: tuple[int, ...]
     axis: int | None
     is_own: bool
+
+
+def scale_fields(scales: Scales | None) -> dict[str, Any]:
+    """Return the fields of a contract that state a quantization, empty without one."""
+    if scales is None:
+        return {}
+    return {"scale": scales.scale, "zero_point": scales.zero_point, "axis": scales.axis}
+
+
+def find_type(types: Mapping[str, TypeProto], name: str) -> TensorType | None:
+    """Return the type of a tensor by its name, or None if it is not known."""
+    return read_type(types[name]) if name in types else None
+
+
+def find_producer(index: GraphIndex, name: str) -> tuple[GraphIndex, NodeProto | None]:
+    """Return the node that makes a tensor, or None, and the index of the graph that the node is in."""
+    while name not in index.producers and index.outer is not None:
+        index = index.outer
+    number = index.producers.get(name)
+    return index, None if number is None else index.nodes[number]
 
 
 def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scales | None:
@@ -65,9 +85,10 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
     dtype = index.get_dtype(zero_name or quantized) or stated
     axis = None
     if scale.ndim and scale.size > 1:
-        rank = _tensor_rank(index, node)
         axis = int(attributes.get("axis", 1))
-        axis = axis + rank if axis < 0 and rank is not None else axis
+        tensor = index.types.get(node.input[0]) or index.types.get(node.output[0])
+        if axis < 0 and tensor is not None and tensor.shape is not None:
+            axis += len(tensor.shape)
     return Scales(
         dtype,
         tuple(map(float, scale.ravel())),
@@ -77,18 +98,12 @@ def read_scales(index: GraphIndex, node: NodeProto, folder: Path | None) -> Scal
     )
 
 
-def _tensor_rank(index: GraphIndex, node: NodeProto) -> int | None:
-    ranks = map(index.get_rank, (node.input[0], node.output[0]))
-    return next((rank for rank in ranks if rank is not None), None)
-
-
 # A layout is made by the first two; the others make whole blocks, in a wider dtype where there is no Pad
 # for their own, and cut them off again.
 _LAYOUT_OPS = ("Transpose", "Reshape")
 _ELEMENT_OPS = ("Cast", "Pad", "Slice", "Identity")
 
 TensorTypes = Mapping[str, TensorType]
-_NO_TYPES: TensorTypes = MappingProxyType({})
 
 
 def is_conversion(node: NodeProto) -> bool:
@@ -107,7 +122,7 @@ def layout_after(
     index: GraphIndex,
     steps: Sequence[NodeProto],
     terms: axes.AxisTerms | None,
-    known: TensorTypes = _NO_TYPES,
+    known: TensorTypes,
 ) -> axes.AxisTerms | None:
     """Return the layout after some nodes from the one before, or None if there is no such layout.
 
@@ -125,7 +140,7 @@ def layout_before(
     index: GraphIndex,
     steps: Sequence[NodeProto],
     terms: axes.AxisTerms | None,
-    known: TensorTypes = _NO_TYPES,
+    known: TensorTypes,
 ) -> axes.AxisTerms | None:
     """Return the layout before some nodes from the one after, or None if there is no such layout.
 
@@ -134,7 +149,7 @@ def layout_before(
     if terms is None or not steps:
         return terms
     shape = find_shape(index, steps[0].input[0], known)
-    rank = len(shape) if shape is not None else find_rank_before(index, steps, known)
+    rank = len(shape) if shape is not None else find_rank(index, steps, known, before=True)
     groups: axes.AxisGroups | None = None if rank is None else tuple((i,) for i in range(rank))
     moves = [_axis_step(index, node, known) for node in steps if node.op_type in _LAYOUT_OPS]
     for step in moves:
@@ -146,7 +161,7 @@ def layout_before(
     return terms
 
 
-def find_shape(index: GraphIndex, name: str, known: TensorTypes = _NO_TYPES) -> tuple[Dim, ...] | None:
+def find_shape(index: GraphIndex, name: str, known: TensorTypes) -> tuple[Dim, ...] | None:
     """Return the shape of a tensor according to an index, completed from `known`."""
     found, stated_type = (each.get(name) for each in (index.types, known))
     shape, stated = (None if kind is None else kind.shape for kind in (found, stated_type))
@@ -156,30 +171,18 @@ def find_shape(index: GraphIndex, name: str, known: TensorTypes = _NO_TYPES) -> 
     return tuple(own_dim if isinstance(own_dim, int) else stated_dim for own_dim, stated_dim in pairs)
 
 
-def find_rank_before(
-    index: GraphIndex, steps: Sequence[NodeProto], known: TensorTypes = _NO_TYPES
+def find_rank(
+    index: GraphIndex, steps: Sequence[NodeProto], known: TensorTypes, *, before: bool
 ) -> int | None:
-    """Return the rank of the input of the first of some nodes, or None if it is unknown."""
-    node = next((node for node in steps if node.op_type in _LAYOUT_OPS), None)
-    return None if node is None else _step_rank(index, node, (steps[0].input[0], node.input[0]), known)
-
-
-def find_rank_after(
-    index: GraphIndex, steps: Sequence[NodeProto], known: TensorTypes = _NO_TYPES
-) -> int | None:
-    """Return the rank of the output of the last of some nodes, or None if it is unknown."""
-    node = next((node for node in reversed(steps) if node.op_type in _LAYOUT_OPS), None)
-    return (
-        None if node is None else _step_rank(index, node, (steps[-1].output[0], node.output[0]), known)
-    )
-
-
-def _step_rank(
-    index: GraphIndex, node: NodeProto, names: Sequence[str], known: TensorTypes
-) -> int | None:
-    """Return the rank of tensors that have the same rank as those of a layout step."""
-    order = get_stated_attributes(node).get("perm")
+    """Return the rank before the first of some nodes, or after the last, or None if it is unknown."""
+    ordered = steps if before else steps[::-1]
+    node = next((node for node in ordered if node.op_type in _LAYOUT_OPS), None)
+    if node is None:
+        return None
+    # Between the ends of all the nodes and those of this one, the rank is the same.
+    names = (step.input[0] if before else step.output[0] for step in (ordered[0], node))
     shapes = (find_shape(index, name, known) for name in names)
+    order = get_stated_attributes(node).get("perm")
     found = order or next((shape for shape in shapes if shape is not None), None)
     return None if found is None else len(found)
 

@@ -7,7 +7,7 @@ that it has there, on the host and in the regions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,10 +15,11 @@ import onnx
 from onnx import NodeProto, TypeProto
 
 from byoc.boundary.contracts._boundary_nodes import (
+    find_type,
     is_conversion,
     read_scales,
 )
-from byoc.boundary.contracts._conversion_path import find_origin, find_user_name
+from byoc.boundary.contracts._conversion_path import RegionContext, find_origin, find_user_name
 from byoc.boundary.contracts._host_view import HostGraph, HostView
 from byoc.boundary.contracts._region_view import (
     RegionContracts,
@@ -29,43 +30,13 @@ from byoc.boundary.contracts._tensor_contract import ContractError, TensorContra
 from byoc.model import (
     BoundaryNames,
     GraphIndex,
-    TensorLayout,
-    TensorType,
     extract_call,
     get_stated_types,
     infer_types,
     is_qdq_node,
     rate_knowledge,
-    read_tensor_types,
     read_type,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class RegionContext:
-    """Facts about a region that the partitioned model does not contain.
-
-    `users` is the index of the graph that the region was cut from, and `border` names the tensors that
-    crossed the boundary there. `added` gives the types of tensors that the boundary stage inserted, and
-    `origins` the user's tensors whose content they hold (see `byoc.boundary.convert`). `weights` is the
-    weight layout of the region's target.
-    """
-
-    user_index: GraphIndex | None = None
-    interface: BoundaryNames | None = None
-    added: Mapping[str, TypeProto] = field(default_factory=dict)
-    origins: Mapping[str, str] = field(default_factory=dict)
-    weights: TensorLayout | None = None
-
-    @property
-    def user_types(self) -> Mapping[str, TypeProto]:
-        """The types of the user's tensors by name; empty if they are not known."""
-        return self.user_index.runtime_types if self.user_index is not None else {}
-
-    @property
-    def stated_types(self) -> Mapping[str, TypeProto]:
-        """The types that conversions rely on, including those that only the user's model states."""
-        return {**self.added, **(self.user_index.type_protos if self.user_index is not None else {})}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,55 +55,43 @@ def check_contracts(
 ) -> dict[str, CheckedRegion]:
     """Check the contracts of all regions of a partitioned model and return the regions by name.
 
-    `domains` are the domains of the targets. `known` gives further facts about regions by name, and
+    `domains` are the domains of the targets. `contexts` gives further facts about regions by name, and
     `folder` is the directory of external data. The model is not changed.
 
     Raises ContractError, naming the region, the tensor and both views, if host and region disagree.
     """
-    host = _infer_host_types(proto)
+    inferred = infer_types(proto, get_stated_types(proto))  # through the regions
+    host = GraphIndex(proto, inferred.type_protos, inferred.typed_graph)
+    domains = set(domains)
     calls = {
         call.op_type: (index, call)
         for index in host.walk()
         for call in index.nodes
-        if call.domain in set(domains)
+        if call.domain in domains
     }
-    regions: dict[str, CheckedRegion] = {}
+    known = {name: contexts.get(name, RegionContext()) for name in calls}
+    models: dict[str, onnx.ModelProto] = {}
     typed: dict[str, GraphIndex] = {}
+    read: dict[str, RegionContracts] = {}
     for name, (index, call) in calls.items():
-        context = contexts.get(name, RegionContext())
+        context = known[name]
         values = {**index.runtime_types, **context.added, **context.user_types}
-        model = extract_call(index, call, values)
+        model = models[name] = extract_call(index, call, values)
         _state_shapes(model, context.stated_types)
-        inside = infer_region_types(model)
-        contracts = read_region_contracts(model, values, folder, context.weights, inside)
-        regions[name] = CheckedRegion(model, contracts)
-        typed[name] = inside
-    read = {
-        name: _restore_names(region.contracts, contexts.get(name, RegionContext()))
-        for name, region in regions.items()
-    }
+        typed[name] = infer_region_types(model)
+        contracts = read_region_contracts(model, values, folder, context.weights, typed[name])
+        read[name] = _restore_names(contracts, context.interface)
+    regions: dict[str, CheckedRegion] = {}
     for name, (index, call) in calls.items():
-        context = contexts.get(name, RegionContext())
-        stated = read_tensor_types(context.stated_types)
-        around = HostGraph(
-            index, read, context.user_types, context.user_index, context.origins, folder, stated
-        )
-        regions[name] = replace(regions[name], contracts=_check_region(name, call, read[name], around))
-    # Afterwards, since it names what is behind a wrong border, and not the border.
-    graphs = {
-        id(index): (index, contexts.get(name, RegionContext())) for name, (index, _) in calls.items()
-    }
+        around = HostGraph(index, read, known[name], folder)
+        regions[name] = CheckedRegion(models[name], _check_region(name, call, read[name], around))
+    # Afterwards, since it names what is behind a wrong boundary, and not the boundary.
+    graphs = {id(index): (index, known[name]) for name, (index, _) in calls.items()}
     for index, context in graphs.values():
         _check_types("the host", index, context.user_types)
     for name, inside in typed.items():
-        _check_types(f"region {name}", inside, contexts.get(name, RegionContext()).user_types)
+        _check_types(f"region {name}", inside, known[name].user_types)
     return regions
-
-
-def _infer_host_types(proto: onnx.ModelProto) -> GraphIndex:
-    """Return the index of a partitioned model with types inferred through its regions."""
-    found = infer_types(proto, get_stated_types(proto))
-    return GraphIndex(proto, found.type_protos, found.typed_graph)
 
 
 def _state_shapes(model: onnx.ModelProto, known: Mapping[str, TypeProto]) -> None:
@@ -154,24 +113,20 @@ def _state_shapes(model: onnx.ModelProto, known: Mapping[str, TypeProto]) -> Non
 def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) -> None:
     """Raise ContractError if a tensor named in the user's model has another type than it has there."""
     for name, kind in index.runtime_types.items():
-        here, there = read_type(kind), read_type(users[name]) if name in users else None
+        here, there = read_type(kind), find_type(users, name)
         if here is not None and there is not None and not types_agree(here, there):
             raise ContractError(f"{where}: '{name}' is {here}, but {there} in the user's model")
 
 
-def _restore_names(contracts: RegionContracts, known: RegionContext) -> RegionContracts:
+def _restore_names(contracts: RegionContracts, names: BoundaryNames | None) -> RegionContracts:
     """Return contracts with the names that tensors had in the user's model when regions were cut out.
 
     Inside the region a tensor may have been renamed to another form of itself since then.
     """
-    border = known.interface
-    if border is None:
+    if names is None:
         return contracts
-    return replace(
-        contracts,
-        inputs=_rename_contracts(contracts.inputs, border.inputs),
-        outputs=_rename_contracts(contracts.outputs, border.outputs),
-    )
+    inputs = _rename_contracts(contracts.inputs, names.inputs)
+    return replace(contracts, inputs=inputs, outputs=_rename_contracts(contracts.outputs, names.outputs))
 
 
 def _rename_contracts(
@@ -209,40 +164,30 @@ def _check_tensor(
                 f"region {region}: the host has '{view.tensor}' where the region has '{contract.tensor}'"
             )
         host_view = view.view
-        if (
-            not host_view.agrees(contract.view)
-            and not view.is_own
-            and _has_differing_scales(host, contract)
-        ):
+        agrees = host_view.agrees(contract.view)
+        if not agrees and not view.is_own and _has_differing_scales(host, contract):
             host_view = replace(host_view, scale=None)
         if not host_view.agrees(contract.view):
             raise ContractError(
                 f"region {region}: the host has '{contract.name}' as "
-                f"{host_view.describe(contract.view)}, "
-                f"the region as {contract.view.describe(host_view)}"
+                f"{host_view.describe(contract.view)}, the region as {contract.view.describe(host_view)}"
             )
     names = [
-        find_origin(host.user_index, name)
+        find_origin(host.context.user_index, name)
         for name in (contract.tensor, *(view.tensor for view in views))
     ]
-    tensor = next((name for name in names if name in host.types), names[-1])
-    known = read_type(host.types[tensor]) if tensor in host.types else None
+    tensor = next((name for name in names if name in host.context.user_types), names[-1])
+    found = find_type(host.context.user_types, tensor) or find_type(host.index.runtime_types, tensor)
     converts = dict(contract.converts)
     if any(view.cast for view in views):
         converts["cast"] = "host"
-    logical = known or _logical_type(host, tensor, contract)
-    user_name = find_user_name(host.user_index, tensor)
-    return replace(contract, tensor=user_name, logical=logical, converts=converts)
-
-
-def _logical_type(host: HostGraph, tensor: str, contract: TensorContract) -> TensorType:
-    kind = host.index.runtime_types.get(tensor)
-    return (read_type(kind) if kind is not None else None) or contract.logical
+    user_name = find_user_name(host.context.user_index, tensor)
+    return replace(contract, tensor=user_name, logical=found or contract.logical, converts=converts)
 
 
 def _has_differing_scales(host: HostGraph, contract: TensorContract) -> bool:
     """Return whether the user's model quantizes and dequantizes a tensor with different scales."""
-    users, name = host.user_index, contract.tensor
+    users, name = host.context.user_index, contract.tensor
     if users is None or name not in users.producers:
         return False
     maker = users.nodes[users.producers[name]]

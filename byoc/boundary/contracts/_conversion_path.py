@@ -1,26 +1,70 @@
 """Paths on the host from a boundary tensor to the user's tensor that it is a form of.
 
-Tensors of the user's model that are transposed forms of one another by the user's own Transposes.
+The user's own Transposes make further forms of a tensor, which are related here as well. Both need what
+is known of the user's model.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from onnx import NodeProto
+from onnx import NodeProto, TypeProto
 
 from byoc.boundary.contracts import _axis_terms as axes
-from byoc.boundary.contracts._boundary_nodes import Scales
-from byoc.model import TENSOR_KEY, GraphIndex, get_metadata, get_stated_attributes, is_inserted
+from byoc.boundary.contracts._boundary_nodes import Scales, find_producer
+from byoc.model import (
+    TENSOR_KEY,
+    BoundaryNames,
+    GraphIndex,
+    TensorLayout,
+    TensorType,
+    get_metadata,
+    get_stated_attributes,
+    is_inserted,
+    read_tensor_types,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class RegionContext:
+    """Facts about a region that the partitioned model does not contain.
+
+    `user_index` is that of the graph that the region was cut from, and `interface` names the tensors
+    that crossed the boundary there. `added` gives the types of tensors that the boundary stage inserted,
+    and `origins` the user's tensors whose content they hold (see `byoc.boundary.convert`). `weights` is
+    the weight layout of the region's target.
+    """
+
+    user_index: GraphIndex | None = None
+    interface: BoundaryNames | None = None
+    added: Mapping[str, TypeProto] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    weights: TensorLayout | None = None
+
+    @property
+    def user_types(self) -> Mapping[str, TypeProto]:
+        """The types of the user's tensors by name; empty if they are not known."""
+        return self.user_index.runtime_types if self.user_index is not None else {}
+
+    @property
+    def stated_types(self) -> Mapping[str, TypeProto]:
+        """The types that conversions rely on, including those that only the user's model states."""
+        return {**self.added, **(self.user_index.type_protos if self.user_index is not None else {})}
+
+    @cached_property
+    def known_types(self) -> Mapping[str, TensorType]:
+        """The types of `stated_types`, without sequences, maps and optionals."""
+        return read_tensor_types(self.stated_types)
 
 
 @dataclass(frozen=True)
 class ConversionPath:
     """The path on the host from a boundary tensor, which the region knows as `inner`.
 
-    `passed` are the tensors on the path, the boundary tensor first; `steps` the conversions in the order
-    of execution; `behind` those of them between the scales that were found and the boundary. `quantized`
-    is whether scales that are found still apply to the boundary tensor, that is, no node on the path has
-    changed them.
+    `tensors` are those on the path, the boundary tensor first; `steps` the conversions in the order of
+    execution; `outer_steps` those of them between the scales that were found and the boundary.
+    `seeks_scales` is whether scales that are found still apply to the boundary tensor, that is, no node
+    on the path has changed them.
     """
 
     inner: str
@@ -29,11 +73,6 @@ class ConversionPath:
     scales: Scales | None = None
     outer_steps: tuple[NodeProto, ...] = ()
     seeks_scales: bool = True
-
-    @property
-    def boundary_tensor(self) -> str:
-        """The boundary tensor."""
-        return self.tensors[0]
 
     @property
     def end(self) -> str:
@@ -48,24 +87,9 @@ class ConversionPath:
         reads, makes = self.steps[0].input[0], self.steps[0].output[0]
         return self.tensors.index(makes) < self.tensors.index(reads)
 
-    def extend_backward(self, node: NodeProto) -> "ConversionPath":
-        """Return the path extended from a node's output to its input."""
-        return replace(self, tensors=(*self.tensors, node.input[0]))
-
-    def extend_forward(self, node: NodeProto) -> "ConversionPath":
-        """Return the path extended from a node's input to its output."""
-        return replace(self, tensors=(*self.tensors, node.output[0]))
-
-
-def find_producer(index: GraphIndex, name: str) -> tuple[GraphIndex, NodeProto | None]:
-    """Return the node that makes a tensor, or None, and the index of the graph that the node is in."""
-    while True:
-        number = index.producers.get(name)
-        if number is not None:
-            return index, index.nodes[number]
-        if index.outer is None:
-            return index, None
-        index = index.outer
+    def extend(self, name: str) -> "ConversionPath":
+        """Return the path extended to a tensor."""
+        return replace(self, tensors=(*self.tensors, name))
 
 
 def find_origin(users: GraphIndex | None, name: str) -> str:
@@ -97,10 +121,8 @@ def relate_layouts(users: GraphIndex | None, one: str, other: str) -> axes.AxisT
     """
     if users is None:
         return None
-    first_chain, second_chain = (
-        _transpose_chain(users, find_origin(users, one)),
-        _transpose_chain(users, find_origin(users, other)),
-    )
+    first_chain = _transpose_chain(users, find_origin(users, one))
+    second_chain = _transpose_chain(users, find_origin(users, other))
     common = next((name for name in second_chain if name in first_chain), None)
     if common is None:
         return None

@@ -5,16 +5,17 @@ The form of its output is shown by each node that reads it. A neighbouring regio
 own contract.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onnx import NodeProto, TypeProto
+from onnx import NodeProto
 
 from byoc.boundary.contracts import _axis_terms as axes
 from byoc.boundary.contracts._boundary_nodes import (
-    find_rank_after,
-    find_rank_before,
+    find_producer,
+    find_rank,
+    find_type,
     includes_cast,
     is_conversion,
     layout_after,
@@ -23,8 +24,8 @@ from byoc.boundary.contracts._boundary_nodes import (
 )
 from byoc.boundary.contracts._conversion_path import (
     ConversionPath,
+    RegionContext,
     find_origin,
-    find_producer,
     relate_layouts,
 )
 from byoc.boundary.contracts._region_view import RegionContracts
@@ -39,7 +40,6 @@ from byoc.model import (
     is_onnx,
     is_qdq_node,
     is_quantize,
-    read_type,
 )
 
 
@@ -48,8 +48,8 @@ class HostView:
     """The host's view of a boundary tensor, from one place in the graph.
 
     `tensor` is the tensor found there after byoc's own conversions are reverted, `cast` whether a Cast
-    is among these, `ours` whether the scales come from a node of byoc's. `wired` is False if that tensor
-    cannot be the region's tensor.
+    is among these, `is_own` whether the scales come from a node of byoc's. `is_connected` is False if
+    that tensor cannot be the region's tensor.
     """
 
     view: TensorView
@@ -63,19 +63,14 @@ class HostView:
 class HostGraph:
     """A graph that calls regions, and the facts known about it.
 
-    `contracts` holds the contracts of each region by name, read from the region alone. `types` gives the
-    types of the user's tensors, `users` is the index of the graph before regions were cut out (None if
-    unknown), `origins` gives the user's tensor of which a tensor of byoc's is another form, and `folder`
-    is the directory of external data. `said` gives types by name that inference leaves open.
+    `contracts` holds the contracts of each region by name, read from the region alone; `context` is that
+    of the region whose boundary is viewed, and `folder` the directory of external data.
     """
 
     index: GraphIndex
     contracts: Mapping[str, RegionContracts]
-    types: Mapping[str, TypeProto] = field(default_factory=dict)
-    user_index: GraphIndex | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-    stated_types: Mapping[str, TensorType] = field(default_factory=dict)
+    context: RegionContext
+    folder: Path | None
 
     def view_input(self, name: str, inner: str) -> HostView:
         """Return the host's view of a tensor that a call reads and that the region knows as `inner`."""
@@ -93,19 +88,16 @@ class HostGraph:
                 path = replace(path, seeks_scales=False)
             else:
                 break
-            path = path.extend_backward(node)
+            path = path.extend(node.input[0])
             index, node = find_producer(index, path.end)
         neighbour = self._neighbour_output(node, path.end)
         terms = self._find_layout(index, path, neighbour, node)
-        inner_terms = self._layout_after(path.steps[: len(path.steps) - len(path.outer_steps)], terms)
-        layout = _format_layout(self._layout_after(path.outer_steps, inner_terms), terms)
-        side = TensorView(_certain_type(self.index, name), layout)
+        inner_steps = path.steps[: len(path.steps) - len(path.outer_steps)]
+        inner_terms = layout_after(self.index, inner_steps, terms, self.context.known_types)
+        boundary = layout_after(self.index, path.outer_steps, inner_terms, self.context.known_types)
+        layout = _format_layout(boundary, terms)
+        side = TensorView(find_type(self.index.runtime_types, name), layout)
         return self._build_view(side, path, neighbour, inner_terms)
-
-    def _layout_after(
-        self, steps: Sequence[NodeProto], terms: axes.AxisTerms | None
-    ) -> axes.AxisTerms | None:
-        return layout_after(self.index, steps, terms, self.stated_types)
 
     def view_output(self, name: str, inner: str) -> Iterator[HostView]:
         """Yield each reader's view of a region's output that the region knows as `inner`."""
@@ -126,14 +118,13 @@ class HostGraph:
                 for contract in self._neighbour_inputs(node, path.end):
                     yield self._view_end(path, contract)
             elif first and self._is_conversion(node, path.end):
-                yield from self._follow_readers(
-                    replace(path, steps=(*path.steps, node)).extend_forward(node)
-                )
+                longer = replace(path, steps=(*path.steps, node)).extend(node.output[0])
+                yield from self._follow_readers(longer)
             elif first and is_dequantize(node) and path.seeks_scales:
                 scales = read_scales(self.index, node, self.folder)
                 further = replace(path, scales=scales, outer_steps=path.steps, seeks_scales=False)
                 if is_inserted(node):
-                    yield from self._follow_readers(further.extend_forward(node))
+                    yield from self._follow_readers(further.extend(node.output[0]))
                 else:
                     yield self._view_end(further, node=node)
             else:
@@ -145,7 +136,7 @@ class HostGraph:
         A Transpose of the user's counts if the name of the tensor is not one of the user's.
         """
         transpose = node.op_type == "Transpose" and is_onnx(node)
-        return is_conversion(node) or (transpose and name not in self.types)
+        return is_conversion(node) or (transpose and name not in self.context.user_types)
 
     def _view_end(
         self,
@@ -155,10 +146,10 @@ class HostGraph:
     ) -> HostView:
         """Return the view of an output at the end of a path: at a reader, or at a graph output."""
         terms = self._find_layout(self.index, path, neighbour, node)
-        border = layout_before(self.index, path.steps, terms, self.stated_types)
+        border = layout_before(self.index, path.steps, terms, self.context.known_types)
         side = TensorView(self._boundary_type(path, terms, border), _format_layout(border, terms))
         inner_terms = layout_before(
-            self.index, path.steps[len(path.outer_steps) :], terms, self.stated_types
+            self.index, path.steps[len(path.outer_steps) :], terms, self.context.known_types
         )
         return self._build_view(side, path, neighbour, inner_terms)
 
@@ -166,8 +157,8 @@ class HostGraph:
         self, path: ConversionPath, terms: axes.AxisTerms | None, border: axes.AxisTerms | None
     ) -> TensorType | None:
         """Return an output's type at the boundary according to the user's tensor made of it."""
-        crossing = _certain_type(self.index, path.boundary_tensor)
-        known = read_type(self.types[path.end]) if path.end in self.types else None
+        crossing = find_type(self.index.runtime_types, path.tensors[0])
+        known = find_type(self.context.user_types, path.end)
         if known is None or crossing is None:
             return crossing
         dtype = known.dtype
@@ -198,7 +189,7 @@ class HostGraph:
         layout = get_metadata(node, LAYOUT_KEY) if node is not None else ""
         form = (
             axes.plain_terms(rank)
-            if not layout or path.end in self.types
+            if not layout or path.end in self.context.user_types
             else self._node_layout(layout, rank)
         )
         return _map_axes(form, self._relate(path, self._find_user_tensor(path.end, node)))
@@ -208,12 +199,11 @@ class HostGraph:
 
         The inputs of a body may have no shape; the steps on the path then give the rank.
         """
-        known = read_type(self.types[path.end]) if path.end in self.types else None
-        for kind in (_certain_type(index, path.end), known, self.stated_types.get(path.end)):
+        known = find_type(index.runtime_types, path.end), find_type(self.context.user_types, path.end)
+        for kind in (*known, self.context.known_types.get(path.end)):
             if kind is not None and kind.shape is not None:
                 return len(kind.shape)
-        side = find_rank_before if path.is_backward else find_rank_after
-        return side(self.index, path.steps, self.stated_types)
+        return find_rank(self.index, path.steps, self.context.known_types, before=path.is_backward)
 
     def _find_user_tensor(self, name: str, node: NodeProto | None) -> str:
         """Return the user's tensor that corresponds to a tensor at a node that reads or makes it.
@@ -221,8 +211,8 @@ class HostGraph:
         A node may read another form of the tensor that it read in the user's model; the node is
         therefore looked up there.
         """
-        users = self.user_index
-        if name in self.types or node is None or users is None:
+        users = self.context.user_index
+        if name in self.context.user_types or node is None or users is None:
             return name
         made = next((made for made in node.output if made in users.producers), None)
         original_node = users.nodes[users.producers[made]] if made is not None else None
@@ -252,14 +242,13 @@ class HostGraph:
 
     def _relate(self, path: ConversionPath, name: str) -> axes.AxisTerms | None:
         """Return the layout of another of the user's tensors in the axes of the region's tensor."""
-        return relate_layouts(self.user_index, path.inner, self.origins.get(name, name))
+        return relate_layouts(self.context.user_index, path.inner, self.context.origins.get(name, name))
 
     def _is_connected(self, path: ConversionPath, name: str) -> bool:
         """Return whether a tensor can be the region's tensor; True if this cannot be decided."""
-        names = [
-            find_origin(self.user_index, self.origins.get(each, each)) for each in (path.inner, name)
-        ]
-        apart = names[0] != names[1] and all(each in self.types for each in names)
+        origins, index = self.context.origins, self.context.user_index
+        names = [find_origin(index, origins.get(each, each)) for each in (path.inner, name)]
+        apart = names[0] != names[1] and all(each in self.context.user_types for each in names)
         return not apart or self._relate(path, name) is not None
 
     def _build_view(
@@ -269,15 +258,14 @@ class HostGraph:
         neighbour: TensorContract | None,
         inner_terms: axes.AxisTerms | None,
     ) -> HostView:
-        """Build a view; `there` is the layout at the point where the scales were found."""
+        """Build a view; `inner_terms` is the layout at the point where the scales were found."""
         if path.scales is not None:
             axis = path.scales.axis
             if axis is not None and inner_terms is not None and axis < len(inner_terms):
                 axis = inner_terms[axis].axis
             side = replace(side, scale=path.scales.scale, zero_point=path.scales.zero_point, axis=axis)
         elif neighbour is not None and path.seeks_scales:
-            other = neighbour.view
-            side = replace(side, scale=other.scale, zero_point=other.zero_point, axis=other.axis)
+            side = replace(neighbour.view, type=side.type, layout=side.layout)
         ours = path.scales is None or path.scales.is_own
         tensor = path.end if neighbour is None else neighbour.tensor
         wired = self._is_connected(path, tensor)
@@ -298,11 +286,6 @@ class HostGraph:
 
     def _is_region(self, node: NodeProto) -> bool:
         return node.op_type in self.contracts and node.domain.startswith("byoc.")
-
-
-def _certain_type(index: GraphIndex, name: str) -> TensorType | None:
-    found = index.runtime_types.get(name)
-    return None if found is None else read_type(found)
 
 
 def _format_layout(terms: axes.AxisTerms | None, known: axes.AxisTerms | None) -> str | None:

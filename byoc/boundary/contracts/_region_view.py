@@ -1,41 +1,50 @@
 """The region view of a boundary, read from the region's own model and nothing else.
 
 The first nodes after an input show its form at the boundary: layout conversions of byoc's, a Cast, a
-DequantizeLinear. The last nodes before an output show it in the same way.
+DequantizeLinear. The last nodes before an output show it in the same way. Constants are described in the
+layout in which a codegen receives them.
 """
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import onnx
+from numpy.typing import NDArray
 from onnx import NodeProto, TypeProto
+from onnx.inliner import inline_local_functions
 
 from byoc.boundary.contracts import _axis_terms as axes
 from byoc.boundary.contracts._boundary_nodes import (
-    find_rank_after,
-    find_rank_before,
+    find_producer,
+    find_rank,
     find_shape,
+    find_type,
     includes_cast,
     is_conversion,
     layout_after,
     layout_before,
     read_scales,
+    scale_fields,
 )
-from byoc.boundary.contracts._constant_contracts import read_constant_contracts
 from byoc.boundary.contracts._tensor_contract import Converter, TensorContract
 from byoc.model import (
+    WEIGHT,
+    WEIGHT_KEY,
     GraphIndex,
     TensorLayout,
     TensorType,
     clear_output_shapes,
+    find_weights,
+    get_metadata,
     get_stated_types,
     is_dequantize,
     is_inserted,
     is_quantize,
+    parse_layout,
     read_tensor_types,
-    read_type,
 )
 
 
@@ -70,8 +79,9 @@ def read_region_contracts(
     """Read the contracts of a region from its model.
 
     `types` gives the types of the user's tensors by name, `folder` is the directory of external data,
-    and `weights` the layout of convolution weights for the target. `index` is `inferred(region)` if the
-    caller has it. A dtype or shape that cannot be inferred is the one that the model states.
+    and `weights` the layout of convolution weights for the target. `index` is that of
+    `infer_region_types(region)` if the caller has it. A dtype or shape that cannot be inferred is the
+    one that the model states.
     """
     reader = _RegionReader(
         index or infer_region_types(region), types, folder, read_tensor_types(get_stated_types(region))
@@ -79,7 +89,7 @@ def read_region_contracts(
     return RegionContracts(
         tuple(reader.read_input(value.name) for value in region.graph.input),
         tuple(reader.read_output(value.name) for value in region.graph.output),
-        read_constant_contracts(reader.index, types, folder, weights),
+        _read_constants(reader.index, types, folder, weights),
     )
 
 
@@ -100,8 +110,8 @@ class _RegionReader:
             steps.append(node)
             inner = node.output[0]
         stated = self._stated_type(name)
-        known = self._user_type(inner)
-        rank = self._find_rank(known, inner, find_rank_after(self.index, steps, self.stated))
+        known = find_type(self.types, inner)
+        rank = self._find_rank(known, inner, find_rank(self.index, steps, self.stated, before=False))
         terms = layout_before(self.index, steps, axes.plain_terms(rank), self.stated)
         kind = stated
         if known is not None:
@@ -126,7 +136,7 @@ class _RegionReader:
             steps.insert(0, node)
             inner = node.input[0]
         inner_type = self.index.types.get(inner)
-        rank = self._find_rank(inner_type, inner, find_rank_before(self.index, steps, self.stated))
+        rank = self._find_rank(inner_type, inner, find_rank(self.index, steps, self.stated, before=True))
         terms = layout_after(self.index, steps, axes.plain_terms(rank), self.stated)
         kind = self.index.types.get(name) or self._stated_type(name)
         node = self._find_producer(inner)
@@ -168,11 +178,9 @@ class _RegionReader:
             name=name,
             inner=inner,
             type=kind,
-            logical=self._user_type(inner) or kind,
+            logical=find_type(self.types, inner) or kind,
             layout=layout,
-            scale=None if scales is None else scales.scale,
-            zero_point=None if scales is None else scales.zero_point,
-            axis=None if scales is None else scales.axis,
+            **scale_fields(scales),
             converts=converts,
         )
 
@@ -192,14 +200,81 @@ class _RegionReader:
             shape = find_shape(self.index, name, self.stated)
         return (found or 0) if shape is None else len(shape)
 
-    def _user_type(self, name: str) -> TensorType | None:
-        """Return the type of a tensor in the user's model."""
-        return read_type(self.types[name]) if name in self.types else None
-
     def _find_only_reader(self, name: str) -> NodeProto | None:
         readers = self.index.consumers.get(name, ())
         return self.index.nodes[readers[0]] if len(readers) == 1 else None
 
     def _find_producer(self, name: str) -> NodeProto | None:
-        number = self.index.producers.get(name)
-        return None if number is None else self.index.nodes[number]
+        return find_producer(self.index, name)[1]
+
+
+def _read_constants(
+    index: GraphIndex, types: Mapping[str, TypeProto], folder: Path | None, layout: TensorLayout | None
+) -> tuple[TensorContract, ...]:
+    """Return the contracts of a region's constants, in the order of its model.
+
+    `index` is of the region's model, `types` gives the user's types by name, `folder` is the directory
+    of external data. `layout` applies to the weights of two-dimensional convolutions; all others stay in
+    ONNX's layout. A weight that two DequantizeLinear nodes read with different scales has none.
+    """
+    orders = find_convolution_weights(index.proto) if layout is not None else {}
+    return tuple(
+        _build_constant_contract(
+            index, name, types, folder, layout if name in orders else None, orders.get(name, "")
+        )
+        for name in index.initializers
+    )
+
+
+def find_convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
+    """Return the axis order of each initializer that is a convolution weight.
+
+    Weights inside composites are included. The orders are those of `byoc.model.find_weights`.
+    """
+    flat = inline_local_functions(region) if region.functions else region
+    flat = onnx.shape_inference.infer_shapes(flat)
+    found = find_weights(GraphIndex(flat, get_stated_types(flat)))
+    stored = {tensor.name for tensor in region.graph.initializer}
+    return {name: order for name, order in found.items() if name in stored}
+
+
+def pack_weight(array: NDArray[Any], layout: str, order: str) -> NDArray[Any]:
+    """Return a weight with axes in an `order` such as IOHW in a layout, contiguous."""
+    return parse_layout(layout).pack_array(array.transpose(_weight_permutation(order)))
+
+
+def _build_constant_contract(  # noqa: PLR0913, PLR0917 - what is known of a constant
+    index: GraphIndex,
+    name: str,
+    types: Mapping[str, TypeProto],
+    folder: Path | None,
+    layout: TensorLayout | None,
+    order: str,
+) -> TensorContract:
+    kind = index.types[name]
+    packed = None
+    if layout is not None and kind.shape is not None:
+        plain = TensorType(kind.dtype, tuple(kind.shape[i] for i in _weight_permutation(order)))
+        packed = layout.pack_type(plain)
+    readers = [index.nodes[i] for i in index.consumers.get(name, ())]
+    pairs = [node for node in readers if is_dequantize(node) and node.input[0] == name]
+    tensor = next(filter(None, (get_metadata(node, WEIGHT_KEY) for node in pairs)), name)
+    logical = find_type(types, tensor)
+    if logical is None:
+        logical = kind if tensor == name else TensorType("float32", kind.shape)
+    scales = [read_scales(index, node, folder) for node in pairs]
+    agree = bool(scales) and all(found == scales[0] for found in scales)
+    return TensorContract(
+        tensor=tensor,
+        name=name,
+        inner=name,
+        type=packed or kind,
+        logical=logical,
+        layout=str(layout) if packed is not None else "",
+        **scale_fields(scales[0] if agree else None),
+    )
+
+
+def _weight_permutation(order: str) -> list[int]:
+    """Return the permutation that brings axes in some order into that of a Conv's weight."""
+    return [order.index(axis) for axis in WEIGHT] if order else list(range(len(WEIGHT)))

@@ -33,25 +33,17 @@ class TensorView:
 
     def agrees(self, other: "TensorView") -> bool:
         """Return whether the two views have no contradiction."""
-        return not self._find_differences(other)
+        if self.type is not None and other.type is not None and not types_agree(self.type, other.type):
+            return False
+        if self.layout is not None and other.layout is not None and self.layout != other.layout:
+            return False
+        if self.scale is None or other.scale is None:
+            return True
+        return (self.scale, self.zero_point, self.axis) == (other.scale, other.zero_point, other.axis)
 
     def is_same(self, other: "TensorView") -> bool:
         """Return whether both views also know the same things, except for unknown extents."""
         return self.agrees(other) and (self.layout, self.scale) == (other.layout, other.scale)
-
-    def _find_differences(self, other: "TensorView") -> list[str]:
-        found = []
-        if self.type is not None and other.type is not None and not types_agree(self.type, other.type):
-            found.append("type")
-        if self.layout is not None and other.layout is not None and self.layout != other.layout:
-            found.append("layout")
-        if self.scale is not None and other.scale is not None:
-            found += [
-                name
-                for name in ("scale", "zero_point", "axis")
-                if getattr(self, name) != getattr(other, name)
-            ]
-        return found
 
     def describe(self, other: "TensorView") -> str:
         """Describe this view; long lists of scales show where they differ from the other view."""

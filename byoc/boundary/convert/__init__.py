@@ -1,12 +1,13 @@
-"""Rewriting of nodes to compute in float16 or bfloat16 where the operators' schemas allow it.
+"""The boundary stage: regions take boundary tensors in the dtypes and layouts of their targets.
 
-Reduction of Transposes on the host: merge, cancel, and move them where they cost the fewest bytes.
+Tensors are cast and quantized, brought into layouts, and transposed on the host as little as possible.
 """
 
 from byoc.boundary.convert._convert_boundary import ConvertedModel, convert_boundary
-from byoc.boundary.convert._model_editor import BoundaryFormat, RegionBoundary
 from byoc.boundary.convert._tensor_transfers import (
+    BoundaryFormat,
     Conversion,
+    RegionBoundary,
     find_own_quantization,
     make_transfer_lookup,
 )

@@ -5,18 +5,34 @@ whoever casts. Constants are rounded at compile time instead of cast at run time
 dropped if nothing else reads it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from onnx import NodeProto, TensorProto, TypeProto, helper
+
 from byoc.boundary.convert._casting_choice import ShortTypeChooser, find_extent_arithmetic
-from byoc.boundary.convert._casting_frame import CastFrame, CastValue, make_cast
+from byoc.boundary.convert._casting_frame import CastFrame, CastValue, FunctionVariants, make_cast
 from byoc.boundary.convert._casting_rewrite import CastRewriter
-from byoc.boundary.convert._host_casts import HostCasts, with_dtype
-from byoc.boundary.convert._model_editor import ModelEditor, RegionBoundary, RegionCall
-from byoc.boundary.convert._short_dtypes import BFLOAT16, FLOAT, FLOAT16, OperatorSchemas
+from byoc.boundary.convert._model_editor import (
+    ModelEditor,
+    RegionCall,
+    Scope,
+    drop_initializers,
+    find_owner,
+)
+from byoc.boundary.convert._short_dtypes import (
+    BFLOAT16,
+    FLOAT,
+    FLOAT16,
+    OperatorSchemas,
+    round_tensor,
+)
+from byoc.boundary.convert._tensor_transfers import RegionBoundary
 from byoc.errors import InputError
-from byoc.model import read_type
+from byoc.model import DTYPE_NUMBERS, DTYPES, is_large, is_onnx, read_tensor_types
 
 _LEAST_OPSET = {FLOAT16: 6, BFLOAT16: 13}
 """The first version of Cast that names its types by number, and the first that has bfloat16."""
@@ -39,18 +55,130 @@ def cast_regions(
                 f"operator set {edit.opset}, which the model uses, has no Cast to {dtype}: "
                 f"convert the model to {_LEAST_OPSET[dtype]} or newer"
             )
-    outside = HostCasts(edit, folder, {name: b.format.compute or "" for name, b in wants.items()})
+    outside = _HostCasts(edit, folder, {name: b.format.compute or "" for name, b in wants.items()})
     for name, call in edit.calls.items():  # a region before those that read what it makes
         if name in wants:
             _ShortRegion(outside, call, wants[name]).cast()
     outside.finish()
 
 
+TensorKey = tuple[Scope, str]
+"""The graph that a tensor is in, and its name there."""
+
+
+@dataclass(eq=False)
+class _HostCasts:
+    """The graphs around the regions: the makers and readers of tensors, and their short forms so far.
+
+    `wants` has the type that each region computes in; `values` the tensors at boundaries.
+    """
+
+    edit: ModelEditor
+    folder: Path | None
+    wants: Mapping[str, str]
+    values: dict[TensorKey, CastValue] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Collect makers, readers and stored tensors of all graphs."""
+        edit = self.edit
+        self.variants = FunctionVariants(edit.model, self.folder)
+        self.own_names = {scope: scope.own_names() for scope in edit.scopes}
+        self.makers: dict[TensorKey, NodeProto] = {}
+        self.readers: dict[TensorKey, list[NodeProto | None]] = {}
+        for scope in edit.scopes:
+            for node in scope.nodes:
+                for name in node.output:
+                    self.makers[scope, name] = node
+                for name in node.input:
+                    self.readers.setdefault(self.tensor_key(scope, name), []).append(node)
+            for name in scope.outputs:
+                self.readers.setdefault(self.tensor_key(scope, name), []).append(None)
+        self.stored = {
+            (scope, name): tensor
+            for scope in edit.scopes
+            for name, tensor in _stored_floats(scope).items()
+        }
+        self.compute = {id(edit.calls[name].node): dtype for name, dtype in self.wants.items()}
+
+    def tensor_key(self, scope: Scope, name: str) -> TensorKey:
+        """Return the key of a tensor by its name in a graph."""
+        return find_owner(scope, name, self.own_names), name
+
+    def is_read_elsewhere(self, key: TensorKey, dtype: str) -> bool:
+        """Return whether a tensor has readers other than regions that compute in a type."""
+        nodes = self.readers.get(key, ())
+        return any(node is None or self.compute.get(id(node)) != dtype for node in nodes)
+
+    def find(self, scope: Scope, name: str, kind: TypeProto | None = None) -> CastValue:
+        """Return a tensor by its name in a graph; `kind` is its type."""
+        key = self.tensor_key(scope, name)
+        if key not in self.values:
+            make = self._round_constant if key in self.stored else self._cast
+            self.values[key] = CastValue(FLOAT, {FLOAT: name}, partial(make, key, kind))
+        return self.values[key]
+
+    def _round_constant(self, key: TensorKey, kind: TypeProto | None, dtype: str) -> str:
+        """Add a rounded constant and return its name."""
+        (owner, name), tensor = key, self.stored[key]
+        kind = helper.make_tensor_type_proto(DTYPE_NUMBERS[dtype], list(tensor.dims))
+        new = self.edit.add_tensor(f"{name}_{dtype}", kind, name)
+        made, beyond = round_tensor(tensor, new, dtype, self.folder)
+        self.note_clipped(name, beyond)
+        # An initializer even for what was a Constant node: half the bytes may be too few for a node
+        # to count as a stored tensor (`GraphIndex.stored_tensors`), and a region is handed nothing else.
+        owner.graph.initializer.append(made)
+        return new
+
+    def _cast(self, key: TensorKey, kind: TypeProto | None, dtype: str) -> str:
+        """Insert a Cast where a tensor is made, and return its output."""
+        owner, name = key
+        new = self.edit.add_tensor(f"{name}_{dtype}", _with_dtype(kind, dtype), name)
+        maker = self.makers.get(key)
+        if maker is None:
+            owner.insert_first(make_cast(name, new, dtype))
+        else:
+            owner.insert_after(maker, make_cast(name, new, dtype))
+        return new
+
+    def note_clipped(self, name: str, beyond: int) -> None:
+        """Record how many values of a constant were beyond the range of a type."""
+        if beyond:
+            self.notes[name] = beyond
+
+    def finish(self) -> None:
+        """Drop tensors that are no longer read, and add notes on constants beyond the range."""
+        edit = self.edit
+        read = {
+            self.tensor_key(scope, name)
+            for scope in edit.scopes
+            for name in (*scope.outputs, *(name for node in scope.nodes for name in node.input))
+        }
+        for scope in edit.scopes:
+            shortened = {key for key, value in self.values.items() if len(value.names) > 1}
+            if unread := {key[1] for key in shortened & self.stored.keys() - read if key[0] is scope}:
+                drop_initializers(scope.graph, unread)
+                scope.nodes = [node for node in scope.nodes if unread.isdisjoint(node.output)]
+        regions = {(call.function.domain, call.function.name) for call in edit.calls.values()}
+        nodes = [node for scope in edit.scopes for node in scope.nodes]
+        nodes += [node for call in edit.calls.values() for node in call.inside.nodes]
+        self.variants.finish(edit.model, nodes, regions)
+        if BFLOAT16 in self.wants.values():
+            edit.notes.append(
+                "regions compute in bfloat16, for which onnxruntime has few kernels on a CPU: "
+                "it may not run the partitioned model"
+            )
+        dtypes = " or ".join(sorted(set(self.wants.values())))
+        for name, beyond in self.notes.items():
+            values = "1 value" if beyond == 1 else f"{beyond} values"
+            edit.notes.append(f"{values} of '{name}' beyond the range of {dtypes} became its largest")
+
+
 @dataclass(eq=False)
 class _ShortRegion:
     """A region that is to compute in the short type."""
 
-    host: HostCasts
+    host: _HostCasts
     call: RegionCall
     boundary: RegionBoundary
 
@@ -58,17 +186,19 @@ class _ShortRegion:
         """Choose the nodes that compute in the short type."""
         call, edit = self.call, self.host.edit
         self.dtype = self.boundary.format.compute or ""
-        self.frame = CastFrame(self._new_name, renames=True)
+        stated = self.boundary.types
+
+        def new_name(name: str, of: str, dtype: str) -> str:
+            return edit.add_tensor(name, _with_dtype(stated.get(of), dtype), of)
+
+        self.frame = CastFrame(new_name, renames=True)
         imports = call.function.opset_import
         opsets = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
         functions = {(f.domain, f.name): f for f in edit.model.functions}
         self.chooser = ShortTypeChooser(OperatorSchemas(opsets), functions, self.dtype)
         self.nodes = call.inside.nodes
         names = [*call.function.input, *(name for node in self.nodes for name in node.output)]
-        kinds = {
-            name: read_type(self.boundary.types[name]) for name in names if name in self.boundary.types
-        }
-        types = {name: kind for name, kind in kinds.items() if kind is not None}
+        types = read_tensor_types({name: stated[name] for name in names if name in stated})
         self.known = self.chooser.infer_dtypes(
             self.nodes, {name: kind.dtype for name, kind in types.items()}
         )
@@ -86,56 +216,67 @@ class _ShortRegion:
         for name in self.call.function.input:
             if name in self.asked and name not in self.constants:
                 self.frame.read(name, self.dtype)
-        rewriter = CastRewriter(self.chooser, lambda name, of, dtype: edit.new_name(name), self.host)
+        host = self.host
+        rewriter = CastRewriter(
+            self.chooser, lambda name, of, dtype: edit.new_name(name), host.variants, host.note_clipped
+        )
         rewriter.run(self.frame, self.nodes, self.known, self.short)
         leaving = [self._leave_output(name) for name in self.call.function.output]
         self.call.inside.nodes = self.frame.nodes
         for proto in (self.call.node, self.call.function):
-            del proto.input[:], proto.output[:]
-            proto.input.extend(name for names in entering for name in names)
-            proto.output.extend(leaving)
+            proto.input[:] = [name for names in entering for name in names]
+            proto.output[:] = leaving
 
     def _enter_input(self, name: str) -> list[str]:
         """Register an input; the returned list receives its names at the boundary."""
-        outside, scope, dtype = self.host, self.call.scope, self.known.get(name)
+        value = self.host.find(self.call.scope, name, self.boundary.types.get(name))
         if name in self.constants:
             crossing: list[str] = []
-            self.frame.values[name] = CastValue(
-                self.frame, FLOAT, {}, self._constant_maker(name, crossing)
-            )
+
+            def make(dtype: str) -> str:
+                crossing.append(value.read(dtype))
+                return crossing[-1]
+
+            self.frame.values[name] = CastValue(FLOAT, {}, make, is_constant=True)
             return crossing
-        if dtype == FLOAT and name in self.asked:
-            is_short = (outside.tensor_key(scope, name), self.dtype) in outside.short_names
-            if is_short or self.boundary.format.convert == "host":
-                new = outside.cast(scope, name, self.dtype, self.boundary.types.get(name))
-                self.frame.values[name] = CastValue(self.frame, FLOAT, {self.dtype: new})
-                return [new]
-        self.frame.values[name] = CastValue(self.frame, dtype, {dtype: name})
-        return [name]
-
-    def _constant_maker(self, name: str, crossing: list[str]) -> Callable[[str | None], str]:
-        def make(dtype: str | None) -> str:
-            short = dtype == self.dtype
-            new = self.host.short_constant(self.call.scope, name, self.dtype) if short else name
-            crossing.append(new)
-            return new
-
-        return make
+        dtype = now = self.known.get(name)
+        is_short = self.dtype in value.names or self.boundary.format.convert == "host"
+        if dtype == FLOAT and name in self.asked and is_short:
+            now = self.dtype
+        new = value.read(now) if now != dtype else name
+        self.frame.add(name, dtype, {now: new})
+        return [new]
 
     def _leave_output(self, name: str) -> str:
         """Return an output's name at the boundary, and add the host's Cast back if the host reads it."""
-        outside, scope = self.host, self.call.scope
-        value = self.frame.values[name]
+        scope, value = self.call.scope, self.frame.values[name]
         if self.known.get(name) != FLOAT or self.dtype not in value.names:
             return self.frame.read(name, value.dtype)
-        key = outside.tensor_key(scope, name)
-        elsewhere = outside.is_read_elsewhere(key, self.dtype)
+        elsewhere = self.host.is_read_elsewhere(self.host.tensor_key(scope, name), self.dtype)
         if self.boundary.format.convert == "device" and elsewhere:
             return self.frame.read(name, FLOAT)
-        new = outside.short_names[key, self.dtype] = value.names[self.dtype]
+        new = self.host.find(scope, name).names[self.dtype] = value.names[self.dtype]
         if elsewhere:
             scope.insert_after(self.call.node, make_cast(new, name, FLOAT))
         return new
 
-    def _new_name(self, name: str, of: str, dtype: str) -> str:
-        return self.host.edit.add_tensor(name, with_dtype(self.boundary.types.get(of), dtype), of)
+
+def _with_dtype(kind: TypeProto | None, dtype: str) -> TypeProto:
+    """Return the type of a tensor with another data type."""
+    result = TypeProto() if kind is None else deepcopy(kind)
+    result.tensor_type.elem_type = DTYPE_NUMBERS[dtype]
+    return result
+
+
+def _stored_floats(scope: Scope) -> dict[str, TensorProto]:
+    """Return the stored float32 tensors of a graph that no caller can override."""
+    inputs = {value.name for value in scope.graph.input}
+    found = {t.name: t for t in scope.graph.initializer if t.name not in inputs}
+    found |= {
+        node.output[0]: attribute.t
+        for node in scope.nodes
+        if node.op_type == "Constant" and is_onnx(node)
+        for attribute in node.attribute
+        if attribute.name == "value" and is_large(attribute.t)
+    }
+    return {name: t for name, t in found.items() if DTYPES.get(t.data_type) == FLOAT}

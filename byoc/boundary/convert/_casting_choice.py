@@ -7,7 +7,7 @@ arithmetic on extents, which would be wrong beyond 2048 in float16.
 
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from copy import deepcopy
+from dataclasses import dataclass
 
 from onnx import FunctionProto, NodeProto
 
@@ -18,24 +18,19 @@ from byoc.boundary.convert._short_dtypes import (
     infer_body_dtypes,
     is_fixed,
 )
-from byoc.model import is_onnx, walk_bodies
-
-Functions = Mapping[tuple[str, str], FunctionProto]
-
-_EXTENTS = ("Shape", "Size")
+from byoc.model import is_onnx, resolve_attributes, walk_bodies
 
 
+@dataclass(frozen=True, eq=False)
 class ShortTypeChooser:
     """Chooses nodes of functions and bodies, by the schemas and the known data types.
 
     `functions` are the model's own by domain and name; `dtype` is float16 or bfloat16.
     """
 
-    def __init__(self, schemas: OperatorSchemas, functions: Functions, dtype: str) -> None:
-        """Remember the schemas and functions of the model."""
-        self.schemas = schemas
-        self.functions = functions
-        self.dtype = dtype
+    schemas: OperatorSchemas
+    functions: Mapping[tuple[str, str], FunctionProto]
+    dtype: str
 
     def find_function(self, node: NodeProto) -> FunctionProto | None:
         """Return the model's function that a node calls, or None."""
@@ -118,9 +113,7 @@ class ShortTypeChooser:
 
     def _bodies_allow_short(self, node: NodeProto) -> bool:
         """Return whether the short type may enter and leave a node's bodies; true without bodies."""
-        if not any(True for _ in walk_bodies(node)):
-            return True
-        kinds = {*self.schemas.output_types(node)}
+        kinds = {*self.schemas.output_types(node)} if next(walk_bodies(node), None) is not None else ()
         return all(self.schemas.allows(node, kind, self.dtype) for kind in kinds)
 
 
@@ -134,28 +127,12 @@ def find_extent_arithmetic(
     fixed, extents, found = set(constants), set[str](), set[str]()
     for node in nodes:
         reads = [name for name in node.input if name]
-        if any(True for _ in walk_bodies(node)) or not is_onnx(node):
+        if next(walk_bodies(node), None) is not None or not is_onnx(node):
             continue
-        if node.op_type in _EXTENTS:
+        if node.op_type in ("Shape", "Size"):
             extents.update(node.output)
         elif fixed.issuperset(reads):
             fixed.update(node.output)
         elif all(name in fixed or name in extents or name in found for name in reads):
             found.update(small & set(node.output))
     return found
-
-
-def resolve_attributes(node: NodeProto, call: NodeProto) -> NodeProto:
-    """Return a function's node with its references to attributes replaced by the call's values.
-
-    References to attributes that the call does not give are removed.
-    """
-    arguments = {attribute.name: attribute for attribute in call.attribute}
-    result = deepcopy(node)
-    del result.attribute[:]
-    for attribute in node.attribute:
-        value = arguments.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
-        if value is not None:
-            result.attribute.append(value)
-            result.attribute[-1].name = attribute.name
-    return result

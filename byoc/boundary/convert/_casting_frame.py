@@ -1,16 +1,21 @@
-"""The tensors of a function or body while its nodes are rewritten, with their available data types.
-
-Rewritten functions of composites, one for each variant that calls need.
-"""
+"""Tensors in several data types while nodes are rewritten, and the rewritten functions of composites."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import FunctionProto, ModelProto, NodeProto, helper
 
-from byoc.model import CAST, DTYPE_NUMBERS, mark_inserted, set_attribute, walk_bodies
+from byoc.model import (
+    CAST,
+    DTYPE_NUMBERS,
+    make_unique_name,
+    mark_inserted,
+    set_attribute,
+    walk_bodies,
+)
 
 Naming = Callable[[str, str, str], str]
 """Returns a new name like the first one, for the content of the second tensor in a data type."""
@@ -20,13 +25,22 @@ Naming = Callable[[str, str, str], str]
 class CastValue:
     """A tensor: its original data type, and its current names by data type.
 
-    `stored` makes a constant in a data type when that is first read, and returns its name.
+    `make` makes it in another data type when that is first read, and returns the new name.
     """
 
-    frame: "CastFrame"
     dtype: str | None
     names: dict[str | None, str]
-    make_constant: Callable[[str | None], str] | None = None
+    make: Callable[[str], str]
+    is_constant: bool = False
+
+    def read(self, dtype: str | None) -> str:
+        """Return the tensor's name in a data type, or in one that it has if none is given."""
+        if dtype is None:
+            dtype = next(iter(self.names), self.dtype)
+        if dtype not in self.names:
+            assert dtype is not None
+            self.names[dtype] = self.make(dtype)
+        return self.names[dtype]
 
 
 @dataclass(eq=False)
@@ -42,32 +56,28 @@ class CastFrame:
     nodes: list[NodeProto] = field(default_factory=list)
     values: dict[str, CastValue] = field(default_factory=dict)
 
+    def add(self, name: str, dtype: str | None, names: dict[str | None, str]) -> None:
+        """Add a tensor with its original data type and its names by current data type."""
+        self.values[name] = CastValue(dtype, names, partial(self._cast, name))
+
     def find(self, name: str) -> CastValue | None:
         """Return a tensor by its original name, from this frame or those around it."""
         frame: CastFrame | None = self
-        while frame is not None:
-            if name in frame.values:
-                return frame.values[name]
+        while frame is not None and name not in frame.values:
             frame = frame.outer
-        return None
+        return None if frame is None else frame.values[name]
 
     def read(self, name: str, dtype: str | None) -> str:
-        """Return a tensor's name in a data type, casting it if necessary.
-
-        The Cast is inserted where the tensor is made, so that one serves all bodies that read it.
-        """
+        """Return a tensor's name in a data type, casting it if necessary."""
         value = self.find(name)
-        if value is None:
-            return name
-        if dtype not in value.names:
-            if value.make_constant is not None:
-                value.names[dtype] = value.make_constant(dtype)
-            elif dtype is not None and value.names:
-                value.names[dtype] = value.frame.cast(name, value, dtype)
-        return value.names.get(dtype) or next(iter(value.names.values()))
+        return name if value is None else value.read(dtype)
 
-    def cast(self, name: str, value: CastValue, dtype: str) -> str:
-        """Insert a Cast of a tensor and return its output: the original name if that is free."""
+    def _cast(self, name: str, dtype: str) -> str:
+        """Insert a Cast where a tensor is made, so that one serves all bodies; return its output.
+
+        That has the original name if it is free.
+        """
+        value = self.values[name]
         source = next(iter(value.names.values()))
         free = self.renames and dtype == value.dtype and name not in value.names.values()
         result = name if free else self.naming(f"{name}_{dtype}", name, dtype)
@@ -79,7 +89,7 @@ class CastFrame:
         new = name
         if name and now is not None and now != dtype and self.renames:
             new = self.naming(f"{name}_{now}", name, now)
-        self.values[name] = CastValue(self, dtype, {now: new})
+        self.add(name, dtype, {now: new})
         return new
 
     def current_dtypes(self) -> dict[str, str]:
@@ -95,25 +105,22 @@ def make_cast(source: str, result: str, dtype: str) -> NodeProto:
     )
 
 
-def make_constant_node(name: str, tensor: TensorProto) -> NodeProto:
-    """Return a Constant node."""
-    return helper.make_node("Constant", [], [name], name, value=tensor)
-
-
 FunctionKey = tuple[str, str]
 
 
 class FunctionVariants:
     """The rewritten functions of a model; `folder` is the directory of external data.
 
-    An unchanged function keeps its name. So does a rewritten one if all calls of the original use it;
-    further variants have the data type in their names.
+    An unchanged function keeps its name; variants have the data type in their names. An original that no
+    call uses any more is dropped.
     """
 
     def __init__(self, model: ModelProto, folder: Path | None) -> None:
         """Remember the names of a model's functions."""
         self.folder = folder
-        self._taken = {(f.domain, f.name) for f in model.functions}
+        self._taken: dict[str, set[str]] = {}
+        for function in model.functions:
+            self._taken.setdefault(function.domain, set()).add(function.name)
         self._made: dict[tuple[FunctionKey, bytes], FunctionProto] = {}
 
     def add(self, function: FunctionProto, new: FunctionProto, dtype: str) -> str:
@@ -123,11 +130,7 @@ class FunctionVariants:
             return function.name
         key = (function.domain, function.name), body
         if key not in self._made:
-            name, number = f"{function.name}_{dtype}", 1
-            while (function.domain, name) in self._taken:
-                name, number = f"{function.name}_{dtype}_{number}", number + 1
-            self._taken.add((function.domain, name))
-            new.name = name
+            new.name = make_unique_name(f"{function.name}_{dtype}", self._taken[function.domain])
             self._made[key] = new
         return self._made[key].name
 

@@ -3,19 +3,20 @@
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.boundary.convert._casting_choice import ShortTypeChooser
 from byoc.boundary.convert._casting_frame import (
     CastFrame,
     CastValue,
+    FunctionVariants,
     Naming,
-    make_constant_node,
     restore_references,
 )
-from byoc.boundary.convert._host_casts import HostCasts
 from byoc.boundary.convert._short_dtypes import FLOAT, Dtypes, infer_body_dtypes, round_tensor
 from byoc.model import (
     DTYPE_NUMBERS,
@@ -27,16 +28,22 @@ from byoc.model import (
 )
 
 
+@dataclass(frozen=True, eq=False)
 class CastRewriter:
-    """Rewrites the nodes of a region; `naming` names tensors inside bodies."""
+    """Rewrites the nodes of a region; `naming` names tensors inside bodies.
 
-    def __init__(self, chooser: ShortTypeChooser, naming: Naming, outside: HostCasts) -> None:
-        """Remember everything that is common to the nodes of a region."""
-        self.chooser = chooser
-        self.dtype = chooser.dtype
-        self.naming = naming
-        self.note = outside.note_clipped
-        self.variants = outside.variants
+    `note` takes the number of a constant's values that were beyond the range of the short type.
+    """
+
+    chooser: ShortTypeChooser
+    naming: Naming
+    variants: FunctionVariants
+    note: Callable[[str, int], None]
+
+    @property
+    def dtype(self) -> str:
+        """The short type."""
+        return self.chooser.dtype
 
     def run(
         self, frame: CastFrame, nodes: Sequence[NodeProto], known: Dtypes, short: Sequence[bool]
@@ -45,27 +52,38 @@ class CastRewriter:
         for node, narrow in zip(nodes, short, strict=True):
             stored = _constant_tensor(node) if is_onnx(node) else None
             if stored is not None:
-                self._add_constant(frame, node, stored)
+                name = node.output[0]
+                keep = partial(frame.nodes.append, node)
+                self._add_constant(frame, name, stored, keep, partial(_append_constant, frame.nodes))
             elif self.chooser.find_function(node) is not None:
                 self._rewrite_call(frame, deepcopy(node), known, narrow)
             else:
                 self._rewrite_node(frame, node, known, narrow)
 
-    def _add_constant(self, frame: CastFrame, node: NodeProto, tensor: TensorProto) -> None:
-        """Register a Constant, which is inserted when it is read, in each type in which it is read."""
-        name = node.output[0]
+    def _add_constant(
+        self,
+        frame: CastFrame,
+        name: str,
+        tensor: TensorProto,
+        keep: Callable[[], object],
+        insert: Callable[[TensorProto], object],
+    ) -> None:
+        """Register a constant, which is put in when it is read, in each type in which it is read.
 
-        def make(dtype: str | None) -> str:
+        `keep` puts it in as it is, `insert` puts in a rounded one.
+        """
+
+        def make(dtype: str) -> str:
             if dtype != self.dtype:
-                frame.nodes.append(node)
+                keep()
                 return name
             new = frame.naming(f"{name}_{dtype}", name, dtype)
-            short, beyond = round_tensor(tensor, new, dtype)
+            short, beyond = round_tensor(tensor, new, dtype, self.variants.folder)
             self.note(name, beyond)
-            frame.nodes.append(make_constant_node(new, short))
+            insert(short)
             return new
 
-        frame.values[name] = CastValue(frame, FLOAT, {}, make)
+        frame.values[name] = CastValue(FLOAT, {}, make, is_constant=True)
 
     def _rewrite_node(self, frame: CastFrame, source: NodeProto, known: Dtypes, narrow: bool) -> None:
         schemas = self.chooser.schemas
@@ -98,7 +116,7 @@ class CastRewriter:
         }
         types = {name: dtype for name, dtype in would_be.items() if dtype is not None}
         bound = {type_str for name, type_str in reads if known.get(name) == FLOAT}
-        free = schemas.find(node) is not None and not any(True for _ in walk_bodies(node))
+        free = schemas.find(node) is not None and next(walk_bodies(node), None) is None
         result = []
         for name, type_str in zip(node.output, schemas.output_types(node), strict=True):
             dtype = known.get(name)
@@ -132,7 +150,7 @@ class CastRewriter:
         inner = self.chooser.infer_dtypes(nodes, ChainMap(own, dict(known)))
         for value in body.input:
             dtype = self._choose_dtype(value.name, inner, narrow)
-            frame.values[value.name] = CastValue(frame, inner.get(value.name), {dtype: value.name})
+            frame.add(value.name, inner.get(value.name), {dtype: value.name})
             if dtype == self.dtype and inner.get(value.name) == FLOAT:
                 value.type.tensor_type.elem_type = DTYPE_NUMBERS[dtype]
         self._add_initializers(frame, body)
@@ -156,31 +174,17 @@ class CastRewriter:
     def _add_initializers(self, frame: CastFrame, body: GraphProto) -> None:
         """Register the initializers of a body; float32 ones are added back in the types read."""
         inputs = {value.name for value in body.input}
-        stored = [t for t in body.initializer if t.name not in inputs]
-        kept = [t for t in body.initializer if t.name in inputs or t.data_type != TensorProto.FLOAT]
-
-        def maker(tensor: TensorProto) -> Callable[[str | None], str]:
-            def make(dtype: str | None) -> str:
-                new = tensor
-                if dtype == self.dtype:
-                    name = frame.naming(f"{tensor.name}_{dtype}", tensor.name, dtype)
-                    new, beyond = round_tensor(tensor, name, dtype, self.variants.folder)
-                    self.note(tensor.name, beyond)
-                body.initializer.append(new)
-                return new.name
-
-            return make
-
-        copies = [deepcopy(tensor) for tensor in kept]
-        for tensor in stored:
-            name = tensor.name
-            dtype = DTYPES[tensor.data_type]
-            if dtype == FLOAT:
-                frame.values[name] = CastValue(frame, dtype, {}, maker(deepcopy(tensor)))
-            else:
-                frame.values[name] = CastValue(frame, dtype, {dtype: name})
+        tensors = [deepcopy(tensor) for tensor in body.initializer]
         del body.initializer[:]
-        body.initializer.extend(copies)
+        add = body.initializer.append
+        for tensor in tensors:
+            name, dtype = tensor.name, DTYPES[tensor.data_type]
+            if name not in inputs and dtype == FLOAT:
+                self._add_constant(frame, name, tensor, partial(add, tensor), add)
+                continue
+            add(tensor)
+            if name not in inputs:
+                frame.add(name, dtype, {dtype: name})
 
     def _rewrite_call(self, frame: CastFrame, node: NodeProto, known: Dtypes, narrow: bool) -> None:
         """Add a call of a model's function, which is rewritten for this call."""
@@ -195,19 +199,17 @@ class CastRewriter:
         for formal in function.input:
             dtype = inner.get(formal)
             now = self.dtype if dtype == FLOAT and formal in read_short else dtype
-            body.values[formal] = CastValue(body, dtype, {now: formal})
+            body.add(formal, dtype, {now: formal})
         self.run(body, inside, inner, short)
         made = []
         for name in function.output:
             value = body.find(name)
-            has = narrow and (
-                value is None or self.dtype in value.names or value.make_constant is not None
-            )
+            has = narrow and (value is None or self.dtype in value.names or value.is_constant)
             made.append(self._choose_dtype(name, inner, has))
         new = deepcopy(function)
         names = [body.read(name, dtype) for name, dtype in zip(function.output, made, strict=True)]
-        del new.node[:], new.output[:]
-        new.output.extend(names)
+        del new.node[:]
+        new.output[:] = names
         new.node.extend(body.nodes)
         restore_references(new, function, node)
         for i, (name, formal) in enumerate(zip(list(node.input), function.input, strict=False)):
@@ -217,6 +219,10 @@ class CastRewriter:
                 node.output[i] = frame.define(name, known.get(name), dtype or known.get(name))
         node.op_type = self.variants.add(function, new, self.dtype)
         frame.nodes.append(node)
+
+
+def _append_constant(nodes: list[NodeProto], tensor: TensorProto) -> None:
+    nodes.append(helper.make_node("Constant", [], [tensor.name], tensor.name, value=tensor))
 
 
 def _function_naming(function: FunctionProto) -> Naming:

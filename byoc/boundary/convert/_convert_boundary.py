@@ -1,25 +1,21 @@
-"""Minimization of the bytes transposed on the host.
-
-The boundary stage: convert boundary tensors to the dtypes and layouts that targets take.
-"""
+"""The boundary stage: convert boundary tensors to the dtypes and layouts that targets take."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx import GraphProto, ModelProto, TypeProto
+from onnx import ModelProto, TypeProto
 
 from byoc.boundary.convert._cast_regions import cast_regions
 from byoc.boundary.convert._form_choice import choose_forms
 from byoc.boundary.convert._form_rewrite import rewrite_graph
-from byoc.boundary.convert._graph_tensors import AxisOrder, GraphTensors
+from byoc.boundary.convert._graph_tensors import GraphTensors
 from byoc.boundary.convert._insert_layouts import insert_layouts
 from byoc.boundary.convert._layout_graph import find_layout_graph
 from byoc.boundary.convert._merge_steps import merge_steps
-from byoc.boundary.convert._model_editor import BoundaryFormat, ModelEditor, RegionBoundary
-from byoc.boundary.convert._rewrite_context import RegionCalls, RewriteContext
+from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.boundary.convert._tensor_transfers import RegionBoundary
 from byoc.boundary.convert._tidy_quantization import tidy_quantization
-from byoc.model import TensorLayout
 
 
 def minimize_transposes(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -> None:
@@ -34,32 +30,21 @@ def minimize_transposes(edit: ModelEditor, boundaries: Sequence[RegionBoundary])
     the same numbers in either order. A reduction of floats that adds or multiplies is not moved, since
     it would round differently in another order.
     """
-    calls = RegionCalls(edit)
     layouts = dict.fromkeys(b.format.activations for b in boundaries if b.format.activations is not None)
-    turns = {layout: turn for layout in layouts if (turn := _layout_order(layout)) is not None}
     if not layouts:
         return
     for scope in edit.scopes:
-        if not isinstance(scope.proto, GraphProto):
-            continue
         replaced: set[str] = set()
-        for layout, turn in turns.items():
-            room = RewriteContext(edit, scope, GraphTensors(edit, scope, boundaries), calls)
-            found = find_layout_graph(scope, room.tensors, turn, calls.find_outputs())
+        for layout in layouts:
+            if layout.blocks or layout.is_plain:
+                continue
+            tensors = GraphTensors(edit, scope, boundaries)
+            order = tuple(layout.plain_axes.index(axis) for axis in layout.axes)
+            found = find_layout_graph(tensors, order)
             if found is not None:
-                forms = choose_forms(scope, found, room.tensors.estimate_bytes)
-                replaced |= rewrite_graph(room, found, forms, (layout.plain_axes, str(layout)))
-        merge_steps(RewriteContext(edit, scope, GraphTensors(edit, scope, boundaries), calls), replaced)
-
-
-def _layout_order(layout: TensorLayout) -> AxisOrder | None:
-    """Return the permutation from ONNX's order into a layout, None if there is no such."""
-    if layout.blocks or layout.is_plain:
-        return None
-    return tuple(layout.plain_axes.index(axis) for axis in layout.axes)
-
-
-__all__ = ["BoundaryFormat", "ConvertedModel", "RegionBoundary", "convert_boundary"]
+                forms = choose_forms(tensors, found)
+                replaced |= rewrite_graph(tensors, found, forms, (layout.plain_axes, str(layout)))
+        merge_steps(GraphTensors(edit, scope, boundaries), replaced)
 
 
 @dataclass(frozen=True)
@@ -81,7 +66,7 @@ def convert_boundary(
 ) -> ConvertedModel:
     """Convert the boundary tensors of an outlined model, which is edited in place.
 
-    `borders` has one entry for each region of the model, in any order; `folder` is the directory of
+    `boundaries` has one entry for each region of the model, in any order; `folder` is the directory of
     external data. Raises InputError if a region is to compute in a type that the model's operator set
     lacks.
     """

@@ -1,11 +1,16 @@
 """Rewriting of a graph into the chosen forms."""
 
-from onnx import NodeProto, TensorProto, helper
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.boundary.convert._form_choice import ChosenForms
 from byoc.boundary.convert._graph_tensors import (
+    AxisOrder,
+    GraphTensors,
     compose_orders,
-    find_lasting_names,
     identity_order,
     invert_order,
     permute_axis,
@@ -13,10 +18,11 @@ from byoc.boundary.convert._graph_tensors import (
 )
 from byoc.boundary.convert._layout_graph import LayoutGraph
 from byoc.boundary.convert._movable_operators import MovablePorts
-from byoc.boundary.convert._rewrite_context import LayoutConstants, RewriteContext
+from byoc.boundary.convert._rename_tensors import rename_tensors
 from byoc.model import (
     LAYOUT,
     LAYOUT_KEY,
+    get_input,
     get_stated_attributes,
     make_unique_name,
     mark_inserted,
@@ -26,29 +32,29 @@ from byoc.model import (
 
 
 def rewrite_graph(
-    context: RewriteContext, frames: LayoutGraph, forms: ChosenForms, layouts: tuple[str, str]
+    tensors: GraphTensors, frames: LayoutGraph, forms: ChosenForms, layouts: tuple[str, str]
 ) -> set[str]:
     """Rewrite a graph into the chosen forms; return the constants that are now read transposed.
 
     `layouts` names the two forms. Graph outputs and tensors that bodies read keep their names.
     """
-    return _FormRewriter(context, frames, forms, layouts).run()
+    return _FormRewriter(tensors, frames, forms, layouts).run()
 
 
 class _FormRewriter:
     def __init__(
-        self, room: RewriteContext, frames: LayoutGraph, forms: ChosenForms, layouts: tuple[str, str]
+        self, tensors: GraphTensors, frames: LayoutGraph, forms: ChosenForms, layouts: tuple[str, str]
     ) -> None:
-        self.room = room
+        self.tensors = tensors
         self.frames = frames
         self.forms = forms
         self.layouts = layouts
-        self.nodes = room.scope.nodes
+        self.nodes = tensors.scope.nodes
         self.turns = (invert_order(frames.order), identity_order(len(frames.order)), frames.order)
         makers = {name for node in self.nodes for name in node.output}
         values = dict.fromkeys(frames.value.values())
         self.foreign = [value for value in values if value not in makers]
-        self.pinned = [name for name in find_lasting_names(room.scope) if name in frames.form]
+        self.pinned = [name for name in tensors.scope.find_lasting_names() if name in frames.form]
         # The first name of a value before its others.
         names = [*values, *(name for name, value in frames.value.items() if name != value)]
         self.written: dict[tuple[str, int], list[str]] = {}
@@ -62,7 +68,7 @@ class _FormRewriter:
         self.there: set[tuple[str, int]] = set()
         self.result: list[NodeProto] = []
         self.taken = {node.name for node in self.nodes}
-        self.constants = LayoutConstants(room, layouts)
+        self.constants = _LayoutConstants(tensors, layouts)
 
     def run(self) -> set[str]:
         for value in self.foreign:
@@ -86,7 +92,7 @@ class _FormRewriter:
                 self._record_made(value)
         for name in self.pinned:
             self._require_form(name, self.frames.form[name])
-        self.room.scope.nodes = self.result
+        self.tensors.scope.nodes = self.result
         return self.constants.replaced
 
     def _keep_node(self, node: NodeProto) -> None:
@@ -94,7 +100,7 @@ class _FormRewriter:
         frame = self.frames.form
         names = {
             name: self._require_form(name, frame[name])
-            for name in self.room.scope.find_reads(node)
+            for name in self.tensors.scope.find_reads(node)
             if name in frame
         }
         names |= {
@@ -104,7 +110,7 @@ class _FormRewriter:
         }
         changed = {old: new for old, new in names.items() if old != new}
         if changed:
-            self.result += self.room.calls.rename(node, changed)
+            self.result += rename_tensors(self.tensors.edit, node, changed)
 
     def _move_node(self, number: int, node: NodeProto, ports: MovablePorts) -> None:
         """Run a node in the form that was chosen for it."""
@@ -122,19 +128,19 @@ class _FormRewriter:
                 inputs[i] = self.constants.transpose(node.input[i], turn, form)
             self._apply_change(node, ports, form, inputs)
             set_metadata(node, LAYOUT_KEY, self.layouts[form])
-        del node.input[:]
-        node.input.extend(inputs)
+        node.input[:] = inputs
         for i in ports.outputs:
             node.output[i] = self._name_in_form(self.frames.value[node.output[i]], form)
 
     def _apply_change(self, node: NodeProto, ports: MovablePorts, form: int, inputs: list[str]) -> None:
         """Set the attributes and constant inputs that a node needs on transposed tensors."""
-        change = ports.change(self.turns[2 * form])
-        for name, value in change.attributes.items():
-            set_attribute(node, helper.make_attribute(name, value))
-        for position, numbers in change.numbers.items():
-            inputs.extend([""] * (position + 1 - len(inputs)))
-            inputs[position] = self.constants.add_numbers(node, position, numbers, form)
+        for key, permute in ports.changes.items():
+            value = permute(self.turns[2 * form])
+            if isinstance(key, str):
+                set_attribute(node, helper.make_attribute(key, value))
+            else:
+                inputs.extend([""] * (key + 1 - len(inputs)))
+                inputs[key] = self.constants.add_numbers(node, key, value, form)
 
     def _rewrite_transpose(self, number: int, node: NodeProto) -> None:
         """Let another Transpose read the form at hand and make the chosen one."""
@@ -165,7 +171,7 @@ class _FormRewriter:
         axes = range(len(turn))[inputs.get("start", 0) : inputs.get("end", len(turn))]
         del node.attribute[:]
         kind = helper.make_tensor_type_proto(TensorProto.INT64, [len(turn)])
-        node.output[0] = self.room.edit.add_tensor(f"{target}_{self.layouts[form]}", kind)
+        node.output[0] = self.tensors.edit.add_tensor(f"{target}_{self.layouts[form]}", kind)
         where = self.constants.add_numbers(node, 1, [permute_axis(turn, axis) for axis in axes], form)
         set_metadata(node, LAYOUT_KEY, self.layouts[form])
         gather = self._make_node("Gather", node.output[0], target)
@@ -216,8 +222,8 @@ class _FormRewriter:
                 choice = (fixed or names)[0]
             else:
                 turn = self.turns[1 + form - self.frames.form[value]]
-                kind = transpose_type(self.room.tensors.find_type_proto(value), turn)
-                choice = self.room.edit.add_tensor(f"{value}_{self.layouts[form]}", kind, value)
+                kind = transpose_type(self.tensors.find_type_proto(value), turn)
+                choice = self.tensors.edit.add_tensor(f"{value}_{self.layouts[form]}", kind, value)
             self.chosen[value, form] = choice
         return self.chosen[value, form]
 
@@ -226,3 +232,45 @@ class _FormRewriter:
         node = helper.make_node(op, [source], [target], name=make_unique_name(target, self.taken))
         set_metadata(mark_inserted(node, LAYOUT), LAYOUT_KEY, self.layouts[1])
         return node
+
+
+class _LayoutConstants:
+    """New initializers of a graph, each made once; `replaced` names the constants that they replace."""
+
+    def __init__(self, tensors: GraphTensors, layouts: tuple[str, str]) -> None:
+        self.replaced: set[str] = set()
+        self._tensors = tensors
+        self._layouts = layouts
+        self._transposed: dict[tuple[str, AxisOrder], str] = {}
+        self._numbers: dict[tuple[str, tuple[int, ...]], str] = {}
+
+    def transpose(self, name: str, order: AxisOrder, form: int) -> str:
+        """Return the name of a transposed constant; one of lower rank is broadcast first."""
+        if (name, order) not in self._transposed:
+            tensor = self._tensors.find_tensor(name)
+            assert tensor is not None
+            value = numpy_helper.to_array(tensor)
+            value = value.reshape((1,) * (len(order) - value.ndim) + value.shape)
+            self._transposed[name, order] = self._add(name, form, value.transpose(order))
+        self.replaced.add(name)
+        return self._transposed[name, order]
+
+    def add_numbers(self, node: NodeProto, position: int, numbers: list[int], form: int) -> str:
+        """Return the name of a list of axes or pads for an input of a node."""
+        old = get_input(node, position)
+        dtype = "int64"
+        if node.op_type == "Slice":  # whose lists are all of one type
+            kind = self._tensors.find_type(node.input[1])
+            dtype = kind.dtype if kind is not None else dtype
+        key = (dtype, tuple(numbers))
+        if key not in self._numbers:
+            base = old or f"{node.output[0]}_axes"
+            self._numbers[key] = self._add(base, form, np.array(numbers, dtype))
+        if old:
+            self.replaced.add(old)
+        return self._numbers[key]
+
+    def _add(self, name: str, form: int, value: NDArray[Any]) -> str:
+        new = self._tensors.edit.new_name(f"{name}_{self._layouts[form]}", name)
+        self._tensors.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), new))
+        return new

@@ -1,6 +1,6 @@
-"""Axis orders as in ONNX's Transpose: axis `i` of the output is axis `order[i]` of the input.
+"""The known types of a graph's tensors, the values of small constants, and orders of axes.
 
-Known types of a graph's tensors, and values of small constants.
+Orders are as in ONNX's Transpose: axis `i` of the output is axis `order[i]` of the input.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import NodeProto, TensorProto, TypeProto, numpy_helper
 
-from byoc.boundary.convert._model_editor import ModelEditor, RegionBoundary, Scope
+from byoc.boundary.convert._model_editor import ModelEditor, Scope
+from byoc.boundary.convert._tensor_transfers import RegionBoundary
 from byoc.model import (
     DTYPES,
     TensorType,
@@ -81,13 +82,13 @@ _ELEMENT_BYTES = 4
 
 
 class GraphTensors:
-    """The types and constants known in a graph, including those of the graphs around it."""
+    """A graph that is edited, with the known types and constants, those around the graph included."""
 
     def __init__(self, edit: ModelEditor, scope: Scope, borders: Sequence[RegionBoundary]) -> None:
         """Take a graph of a model that is edited."""
-        assert isinstance(scope.proto, GraphProto)
         self.edit = edit
-        self.graph = scope.proto
+        self.scope = scope
+        self.graph = scope.graph
         self.outer = GraphTensors(edit, scope.outer, borders) if scope.outer is not None else None
         self._borders = borders
         self._read: dict[str, TensorType | None] = {}
@@ -118,15 +119,12 @@ class GraphTensors:
     def find_type(self, name: str) -> TensorType | None:
         """Return a tensor's type, constants included."""
         if name not in self._read:
-            self._read[name] = self._read_type(name)
+            tensor, kind = self.find_tensor(name), self.find_type_proto(name)
+            if tensor is not None:
+                self._read[name] = TensorType(DTYPES[tensor.data_type], tuple(tensor.dims))
+            else:
+                self._read[name] = read_type(kind) if kind is not None else None
         return self._read[name]
-
-    def _read_type(self, name: str) -> TensorType | None:
-        tensor = self.find_tensor(name)
-        if tensor is not None:
-            return TensorType(DTYPES[tensor.data_type], tuple(tensor.dims))
-        kind = self.find_type_proto(name)
-        return read_type(kind) if kind is not None else None
 
     def find_rank(self, name: str) -> int | None:
         """Return a tensor's rank, or None if it is not known."""
@@ -184,13 +182,3 @@ class GraphTensors:
             for dim, guess in zip(kind.shape, guesses, strict=False)
         )
         return max(1, prod(extents) * count_bits(kind.dtype) // 8)
-
-
-def find_lasting_names(scope: Scope) -> dict[str, None]:
-    """Return the tensors that must keep their names: a graph's outputs and captures of bodies."""
-    assert isinstance(scope.proto, GraphProto)
-    names = [value.name for value in scope.proto.output]
-    for node in scope.nodes:
-        for body in scope.inner.get(id(node), ()):
-            names += body.find_captures()
-    return dict.fromkeys(names)

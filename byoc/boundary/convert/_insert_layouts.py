@@ -8,11 +8,11 @@ returns to ONNX's own layout.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from onnx import GraphProto, NodeProto
+from onnx import NodeProto
 
-from byoc.boundary.convert._model_editor import ModelEditor, RegionBoundary, RegionCall, Scope
+from byoc.boundary.convert._model_editor import ModelEditor, RegionCall, Scope, find_owner
+from byoc.boundary.convert._tensor_transfers import RegionBoundary
 from byoc.model import (
     LAYOUT,
     LAYOUT_KEY,
@@ -50,10 +50,11 @@ class _RegionPort:
     form: _LayoutForm
 
 
-@dataclass
+@dataclass(eq=False)
 class _FormInstance:
-    """The name of a form, the graph in which it is made, and the nodes there that need it."""
+    """A form under its name, with the graph in which it is made and the nodes there that need it."""
 
+    form: _LayoutForm
     name: str
     scope: Scope
     users: list[NodeProto] = field(default_factory=list)
@@ -63,21 +64,19 @@ def insert_layouts(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -> N
     """Insert conversions of images into the targets' layouts and back; the model is edited in place.
 
     Images whose layout cannot be converted stay plain. A tensor from outside a Loop or Scan that regions
-    inside read is converted once, before the loop; one from outside an If is
-    converted in the branches that need it, unless something outside needs it too.
+    inside read is converted once, before the loop; one from outside an If is converted in the branches
+    that need it, unless something outside needs it too.
     """
     wanting = [b for b in boundaries if b.format.activations and not b.format.activations.is_plain]
     if not wanting:
         return
-    ends = _PortFinder(edit)
-    exits = [end for border in wanting for end in ends.find(border, "output")]
-    entries = [end for border in wanting for end in ends.find(border, "input")]
-    returned = {end.form: _FormInstance(_name_form(edit, end.form), end.form.home) for end in exits}
+    exits, entries = _find_ports(edit, wanting)
+    returned = {end.form: _make_instance(edit, end.form, end.form.home) for end in exits}
     read = _assign_entries(edit, entries, returned)
     for end, made in zip(entries, read, strict=True):
         _convert_input(edit, end, made.name)
         made.users.append(_find_user(made.scope, end.call))
-    _insert_conversions(edit, entries, read, returned)
+    _insert_conversions(edit, [made for made in dict.fromkeys(read) if made.form not in returned])
     readers: dict[Scope, dict[str, list[NodeProto]]] = {}
     for end in exits:
         scope = end.call.scope
@@ -86,38 +85,37 @@ def insert_layouts(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -> N
         _convert_output(edit, end, returned[end.form].name, readers[scope])
 
 
-class _PortFinder:
-    """The inputs and outputs of calls that are to be in their target's layout."""
-
-    def __init__(self, edit: ModelEditor) -> None:
-        self._edit = edit
-        self._own = {scope: scope.own_names() for scope in edit.scopes}
-        # One type for all who read a tensor, though in a body more may be known than around it.
-        self._kinds: dict[tuple[Scope, str], TensorType | None] = {}
-
-    def find(self, border: RegionBoundary, side: Literal["input", "output"]) -> Iterator[_RegionPort]:
-        """Yield the inputs or outputs of a region whose target has a layout."""
-        edit, layout = self._edit, border.format.activations
-        assert layout is not None
-        call = edit.calls[border.region]
-        for position, name in enumerate(call.node.input if side == "input" else call.node.output):
-            if edit.find_origin(name) not in border.spatial:
-                continue
-            home = call.scope
-            while name not in self._own[home] and home.outer is not None:
-                home = home.outer
-            if (home, name) not in self._kinds:
-                proto = edit.values.get(name) or border.types.get(name)
-                self._kinds[home, name] = read_type(proto) if proto is not None else None
-            kind = self._kinds[home, name]
-            if kind is not None and can_convert_layout(layout, kind, edit.opset):
-                yield _RegionPort(call, position, _LayoutForm(home, name, kind, layout))
+def _find_ports(
+    edit: ModelEditor, boundaries: Sequence[RegionBoundary]
+) -> tuple[list[_RegionPort], list[_RegionPort]]:
+    """Return the outputs and the inputs of calls that are to be in their target's layout."""
+    own_names = {scope: scope.own_names() for scope in edit.scopes}
+    # One type for all who read a tensor, though in a body more may be known than around it.
+    kinds: dict[tuple[Scope, str], TensorType | None] = {}
+    exits: list[_RegionPort] = []
+    entries: list[_RegionPort] = []
+    for found, is_exit in ((exits, True), (entries, False)):
+        for boundary in boundaries:
+            call, layout = edit.calls[boundary.region], boundary.format.activations
+            assert layout is not None
+            for position, name in enumerate(call.node.output if is_exit else call.node.input):
+                if edit.find_origin(name) not in boundary.spatial:
+                    continue
+                home = find_owner(call.scope, name, own_names)
+                if (home, name) not in kinds:
+                    proto = edit.values.get(name) or boundary.types.get(name)
+                    kinds[home, name] = read_type(proto) if proto is not None else None
+                kind = kinds[home, name]
+                if kind is not None and can_convert_layout(layout, kind, edit.opset):
+                    found.append(_RegionPort(call, position, _LayoutForm(home, name, kind, layout)))
+    return exits, entries
 
 
-def _name_form(edit: ModelEditor, form: _LayoutForm) -> str:
+def _make_instance(edit: ModelEditor, form: _LayoutForm, scope: Scope) -> _FormInstance:
     packed = form.layout.pack_type(form.kind)
     assert packed is not None
-    return edit.add_tensor(f"{form.tensor}_{form.layout}", write_type(packed), form.tensor)
+    name = edit.add_tensor(f"{form.tensor}_{form.layout}", write_type(packed), form.tensor)
+    return _FormInstance(form, name, scope)
 
 
 def _assign_entries(
@@ -137,17 +135,17 @@ def _assign_entries(
         around = _enclosing_scopes(_find_scope(end), form.home)
         place = [scope for scope in around if scope in wanted[form]][-1]
         if (form, place) not in shared:
-            shared[form, place] = _FormInstance(_name_form(edit, form), place)
+            shared[form, place] = _make_instance(edit, form, place)
         result.append(shared[form, place])
     return result
 
 
 def _enclosing_scopes(scope: Scope, home: Scope) -> Iterator[Scope]:
     """Yield a graph and the graphs around it up to `home`."""
-    yield scope
-    while scope is not home and scope.outer is not None:
-        scope = scope.outer
-        yield scope
+    for around in scope.walk_outward():
+        yield around
+        if around is home:
+            return
 
 
 def _find_scope(end: _RegionPort) -> Scope:
@@ -163,9 +161,10 @@ def _find_scope(end: _RegionPort) -> Scope:
 
 def _find_user(place: Scope, call: RegionCall) -> NodeProto:
     """Return the node in a graph that is a call, or that holds the call in a body."""
-    scope, node = call.scope, call.node
-    while scope is not place and scope.outer is not None and scope.owner is not None:
-        node, scope = scope.owner, scope.outer
+    node = call.node
+    for scope in _enclosing_scopes(call.scope, place):
+        if scope is not place and scope.owner is not None:
+            node = scope.owner
     return node
 
 
@@ -178,22 +177,13 @@ def _convert_input(edit: ModelEditor, end: _RegionPort, name: str) -> None:
     end.call.replace_input(end.position, name, *nodes, inside=inside)
 
 
-def _insert_conversions(
-    edit: ModelEditor,
-    entries: Sequence[_RegionPort],
-    read: Sequence[_FormInstance],
-    returned: Mapping[_LayoutForm, _FormInstance],
-) -> None:
-    """Make the forms that no region returns, each before the first node that needs it."""
+def _insert_conversions(edit: ModelEditor, instances: Sequence[_FormInstance]) -> None:
+    """Make forms that no region returns, each before the first node that needs it."""
     orders: dict[Scope, dict[int, int]] = {}
-    for form, made in {
-        made.name: (e.form, made) for e, made in zip(entries, read, strict=True)
-    }.values():
-        if form in returned:
-            continue
+    for made in instances:
         if made.scope not in orders:
             orders[made.scope] = {id(node): i for i, node in enumerate(made.scope.nodes)}
-        order = orders[made.scope]
+        order, form = orders[made.scope], made.form
         first = min(made.users, key=lambda node: order[id(node)])
         steps = form.layout.make_pack_steps(form.kind)
         made.scope.insert_before(first, *_make_nodes(edit, form, steps, form.tensor, made.name))
@@ -207,9 +197,7 @@ def _convert_output(
     steps = form.layout.make_pack_steps(form.kind)
     inside = _make_nodes(edit, form, steps, call.function.output[end.position], name)
     call.replace_output(end.position, name, *inside)
-    graph = call.scope.proto
-    assert isinstance(graph, GraphProto)
-    if form.tensor in readers or any(value.name == form.tensor for value in graph.output):
+    if form.tensor in readers or form.tensor in call.scope.outputs:
         back = form.layout.make_unpack_steps(form.kind)
         call.scope.insert_after(call.node, *_make_nodes(edit, form, back, name, form.tensor))
 

@@ -1,28 +1,18 @@
 """A graph of tensors in two possible forms: in ONNX's own layout (0), and in a target's layout (1).
 
 A Transpose into the layout or back makes no new tensor but another form of the same one. The names at
-both its ends therefore stand for one `value`; the `frame` of a name is its form in the model.
+both its ends therefore stand for one `value`; the `form` of a name is its form in the model.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import NodeProto
 
 from byoc.boundary.convert._graph_tensors import AxisOrder, GraphTensors, invert_order, read_order
-from byoc.boundary.convert._model_editor import Scope
 from byoc.boundary.convert._movable_operators import MovablePorts, find_ports
 from byoc.model import LAYOUT, get_purpose, is_onnx
-
-
-@dataclass(frozen=True)
-class TransposeLink:
-    """A Transpose into the layout (`step` 1) or back (-1), by its node's number."""
-
-    number: int
-    step: int
-    is_own: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,47 +34,42 @@ class LayoutGraph:
     """Shape operators, which can read either form."""
 
 
-def find_layout_graph(
-    scope: Scope, facts: GraphTensors, order: AxisOrder, region_outputs: frozenset[str] = frozenset()
-) -> LayoutGraph | None:
+def find_layout_graph(tensors: GraphTensors, order: AxisOrder) -> LayoutGraph | None:
     """Find the part of a graph that is connected with a layout, None if byoc converts nothing there.
 
     It includes everything connected with a Transpose of byoc's by movable operators, the user's own
-    Transposes included; one that fits no form is in `turning`. `given` names the outputs of regions.
+    Transposes included; one that fits no form is in `other_transposes`.
     """
-    finder = _LayoutGraphFinder(scope, facts, order, region_outputs)
-    if not any(link.is_own for link in finder.found.values()):
+    finder = _LayoutGraphFinder(tensors, order)
+    if not finder.own_links:
         return None
     finder.spread()
     return finder.build()
 
 
 class _LayoutGraphFinder:
-    def __init__(
-        self, scope: Scope, facts: GraphTensors, order: AxisOrder, given: frozenset[str]
-    ) -> None:
-        self.nodes: Sequence[NodeProto] = scope.nodes
-        self.facts = facts
+    def __init__(self, tensors: GraphTensors, order: AxisOrder) -> None:
+        self.tensors = tensors
+        self.nodes: Sequence[NodeProto] = tensors.scope.nodes
         self.order = order
-        self.given = given
-        self.frame: dict[str, int] = {}
+        self.region_outputs = {name for call in tensors.edit.calls.values() for name in call.node.output}
+        self.form: dict[str, int] = {}
         self.used: set[int] = set()
         self.opaque: set[int] = set()
-        self.movable: dict[int, MovablePorts] = {}
-        self.asked: set[int] = set()
+        self.ports: dict[int, MovablePorts | None] = {}
         self.turns = {
             i: turn
             for i, node in enumerate(self.nodes)
             if node.op_type == "Transpose"
-            and (turn := read_order(node, facts.find_rank(node.input[0]))) is not None
+            and (turn := read_order(node, tensors.find_rank(node.input[0]))) is not None
             and len(turn) == len(order)
         }
+        # Transposes into the layout (1) or back (-1).
         back = invert_order(order)
-        self.found = {
-            i: TransposeLink(i, 1 if turn == order else -1, get_purpose(self.nodes[i]) == LAYOUT)
-            for i, turn in self.turns.items()
-            if turn in (order, back)
+        self.steps = {
+            i: 1 if turn == order else -1 for i, turn in self.turns.items() if turn in (order, back)
         }
+        self.own_links = [i for i in self.steps if get_purpose(self.nodes[i]) == LAYOUT]
         self.own_inverse = order == back
         self.around: dict[str, list[int]] = {}
         for i, node in enumerate(self.nodes):
@@ -94,84 +79,78 @@ class _LayoutGraphFinder:
 
     def spread(self) -> None:
         """Assign forms to everything connected with a Transpose of byoc's, and to nothing else."""
-        pending = deque(link for link in self.found.values() if link.is_own)
+        pending = deque(self.own_links)
         while pending:
-            link = pending.popleft()
-            if link.number in self.used or link.number in self.opaque:
-                continue
-            for name in self._use_link(link):
-                pending.extend(
-                    self.found[i] for i in self.around[name] if i in self.found and i != link.number
-                )
+            number = pending.popleft()
+            if number not in self.used and number not in self.opaque:
+                for name in self._use_link(number):
+                    pending.extend(i for i in self.around[name] if i in self.steps and i != number)
 
-    def _use_link(self, link: TransposeLink) -> list[str]:
+    def _use_link(self, number: int) -> list[str]:
         """Use a link if its ends fit the forms, and return the names that received a form."""
-        node = self.nodes[link.number]
+        node, step = self.nodes[number], self.steps[number]
         source, target = node.input[0], node.output[0]
-        before, after = self.frame.get(source), self.frame.get(target)
+        before, after = self.form.get(source), self.form.get(target)
         if before is None and after is None:
-            before = 1 if link.step < 0 or (self.own_inverse and source in self.given) else 0
+            before = int(step < 0 or (self.own_inverse and source in self.region_outputs))
         if before is None and after is not None:
-            before = 1 - after if self.own_inverse else after - link.step
+            before = 1 - after if self.own_inverse else after - step
         assert before is not None
-        made = 1 - before if self.own_inverse else before + link.step
+        made = 1 - before if self.own_inverse else before + step
         if before not in (0, 1) or made not in (0, 1) or after not in (None, made):
-            self.opaque.add(link.number)
+            self.opaque.add(number)
             return []
-        self.used.add(link.number)
+        self.used.add(number)
         return [*self._spread_form(source, before), *self._spread_form(target, made)]
 
-    def _spread_form(self, start: str, frame: int) -> list[str]:
+    def _spread_form(self, start: str, form: int) -> list[str]:
         """Assign a form to a tensor and to all tensors that movable operators connect with it."""
-        if start in self.frame:
+        if start in self.form:
             return []
-        self.frame[start] = frame
+        self.form[start] = form
         reached = [start]
         for name in reached:  # grows while it is walked
             for i in self.around.get(name, ()):
                 for other in self._connected_names(i, name):
-                    if other not in self.frame:
-                        self.frame[other] = frame
+                    if other not in self.form:
+                        self.form[other] = form
                         reached.append(other)
         return reached
 
-    def _connected_names(self, number: int, name: str) -> Iterator[str]:
-        """Yield the tensors that must share a tensor's form, since a node moves with all of them."""
-        if number in self.turns:
-            return
-        if number not in self.asked:
-            self.asked.add(number)
-            found = find_ports(self.nodes[number], self.facts, len(self.order))
-            if found is not None:
-                self.movable[number] = found
-        if number in self.movable:
-            node, found = self.nodes[number], self.movable[number]
-            names = [*(node.input[i] for i in found.inputs), *(node.output[i] for i in found.outputs)]
-            if name in names:
-                yield from names
+    def _connected_names(self, number: int, name: str) -> list[str]:
+        """Return the tensors that must share a tensor's form, since a node moves with all of them."""
+        node = self.nodes[number]
+        if number not in self.ports:
+            is_turn = number in self.turns
+            self.ports[number] = None if is_turn else find_ports(node, self.tensors, len(self.order))
+        found = self.ports[number]
+        if found is None:
+            return []
+        names = [*(node.input[i] for i in found.inputs), *(node.output[i] for i in found.outputs)]
+        return names if name in names else []
 
     def build(self) -> LayoutGraph:
         value: dict[str, str] = {}
         for i in sorted(self.used):
             source, target = self.nodes[i].input[0], self.nodes[i].output[0]
             value[target] = value.setdefault(source, source)
-        for name in self.frame:
+        for name in self.form:
             value.setdefault(name, name)
         # A node that was only looked at, since a scalar or a list of axes of it matters, stays.
         movable = {
             i: found
-            for i, found in sorted(self.movable.items())
-            if self.nodes[i].input[found.inputs[0]] in self.frame
+            for i, found in sorted(self.ports.items())
+            if found is not None and self.nodes[i].input[found.inputs[0]] in self.form
         }
-        turning = {
+        others = {
             i: turn
             for i, turn in self.turns.items()
             if i not in self.used
-            and (self.nodes[i].input[0] in self.frame or self.nodes[i].output[0] in self.frame)
+            and (self.nodes[i].input[0] in self.form or self.nodes[i].output[0] in self.form)
         }
         shapes = frozenset(
             i
             for i, node in enumerate(self.nodes)
-            if node.op_type == "Shape" and is_onnx(node) and node.input[0] in self.frame
+            if node.op_type == "Shape" and is_onnx(node) and node.input[0] in self.form
         )
-        return LayoutGraph(self.order, self.frame, value, frozenset(self.used), movable, turning, shapes)
+        return LayoutGraph(self.order, self.form, value, frozenset(self.used), movable, others, shapes)

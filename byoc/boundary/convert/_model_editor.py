@@ -1,56 +1,27 @@
-"""The target's requirements on boundary tensors, and the regions that they apply to.
-
-Editing of an outlined model: its nodes as lists, its regions by name, and free names.
+"""Editing of an outlined model: its nodes as lists, its regions by name, and free names.
 
 The model is byoc's own and is edited in place. Meanwhile, the nodes of the main graph, of the bodies of
-If, Loop and Scan and of the regions' functions are those in the lists of their `Scope`; `Editing.finish`
-writes them back.
+If, Loop and Scan and of the regions' functions are those in the lists of their `Scope`;
+`ModelEditor.finish` writes them back.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TypeProto,
+    ValueInfoProto,
+)
 
 from byoc.model import (
-    TensorLayout,
     list_reads,
     list_tensor_names,
     make_unique_name,
     walk_bodies,
 )
-
-
-@dataclass(frozen=True)
-class BoundaryFormat:
-    """The form in which a target takes boundary tensors.
-
-    `activations` is the layout of images, None for ONNX's own. `convert` says who quantizes and casts.
-    `compute` is `float16` or `bfloat16` if regions compute in that type, None to follow the model.
-    """
-
-    activations: TensorLayout | None = None
-    convert: Literal["host", "device"] = "host"
-    compute: str | None = None
-
-
-@dataclass(frozen=True)
-class RegionBoundary:
-    """A region of an outlined model, and the facts known about the tensors around it.
-
-    `spatial` names the images (see `byoc.model._images`), `types` gives types, both by the names of the
-    graph that the region was cut from.
-    """
-
-    region: str
-    domain: str
-    format: BoundaryFormat
-    spatial: frozenset[str]
-    types: Mapping[str, TypeProto]
-
-
-_REGION_DOMAINS = "byoc."
 
 
 class Scope:
@@ -77,6 +48,17 @@ class Scope:
         self._after: dict[int, list[NodeProto]] = {}
         self._first: list[tuple[NodeProto, ...]] = []
         self._last: list[NodeProto] = []
+
+    @property
+    def graph(self) -> GraphProto:
+        """The graph itself; a function has none."""
+        assert isinstance(self.proto, GraphProto)
+        return self.proto
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the graph's outputs."""
+        return [value.name for value in self.graph.output]
 
     @property
     def nodes(self) -> list[NodeProto]:
@@ -120,22 +102,24 @@ class Scope:
 
     def find_captures(self) -> list[str]:
         """Return the tensors that a body reads from the graphs around it, in the order of first use."""
-        assert isinstance(self.proto, GraphProto)
         local = self.own_names()
         names = [name for node in self.nodes for name in self.find_reads(node)]
-        names += [value.name for value in self.proto.output]
-        return [name for name in dict.fromkeys(names) if name not in local]
+        return [name for name in dict.fromkeys([*names, *self.outputs]) if name not in local]
+
+    def find_lasting_names(self) -> dict[str, None]:
+        """Return the tensors that must keep their names: a graph's outputs and captures of bodies."""
+        bodies = (body for node in self.nodes for body in self.inner.get(id(node), ()))
+        return dict.fromkeys(
+            [*self.outputs, *(name for body in bodies for name in body.find_captures())]
+        )
 
     def own_names(self) -> set[str]:
         """Return the names of inputs, stored tensors, and outputs of nodes."""
-        names: list[str] = []
+        made = {name for node in self.nodes for name in node.output}
         if isinstance(self.proto, FunctionProto):
-            names.extend(self.proto.input)
-        else:
-            names.extend(value.name for value in self.proto.input)
-            names.extend(tensor.name for tensor in self.proto.initializer)
-            names.extend(sparse.values.name for sparse in self.proto.sparse_initializer)
-        return {*names, *(name for node in self.nodes for name in node.output)}
+            return made.union(self.proto.input)
+        stored = [*self.proto.initializer, *(s.values for s in self.proto.sparse_initializer)]
+        return made.union((v.name for v in self.proto.input), (tensor.name for tensor in stored))
 
     def find_readers(self) -> dict[str, list[NodeProto]]:
         """Return the nodes that read each tensor, captures by their bodies included."""
@@ -144,6 +128,13 @@ class Scope:
             for name in self.find_reads(node):
                 found.setdefault(name, []).append(node)
         return found
+
+    def walk_outward(self) -> "Iterator[Scope]":
+        """Yield this graph and those around it, the outermost last."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outer
 
     def walk(self) -> "Iterator[Scope]":
         """Yield this graph and all bodies inside, each after the graph around it."""
@@ -200,9 +191,7 @@ class ModelEditor:
         self.origins: dict[str, str] = {}
         self._taken = list_tensor_names(model.graph).union(*map(list_tensor_names, model.functions))
         self.main = Scope(model.graph)
-        functions = {
-            (f.domain, f.name): f for f in model.functions if f.domain.startswith(_REGION_DOMAINS)
-        }
+        functions = {(f.domain, f.name): f for f in model.functions if f.domain.startswith("byoc.")}
         self.calls: dict[str, RegionCall] = {}
         self.scopes: list[Scope] = []
         pending = [self.main]
@@ -252,11 +241,22 @@ class ModelEditor:
         """
         for scope in reversed(self.scopes):  # a body before the node that holds it is copied
             _write_nodes(scope)
-            assert isinstance(scope.proto, GraphProto)
-            _write_types(scope.proto, self.values)
+            _write_types(scope.graph, self.values)
         for call in self.calls.values():
             _write_nodes(call.inside)
         return self.model
+
+
+def find_owner(scope: Scope, name: str, own_names: Mapping[Scope, Collection[str]]) -> Scope:
+    """Return the graph that a tensor is in, this one or one around it; this one if it is in none."""
+    return next((around for around in scope.walk_outward() if name in own_names[around]), scope)
+
+
+def drop_initializers(graph: GraphProto, names: Collection[str]) -> None:
+    """Remove initializers from a graph by name."""
+    for position in reversed(range(len(graph.initializer))):
+        if graph.initializer[position].name in names:
+            del graph.initializer[position]
 
 
 def _write_nodes(scope: Scope) -> None:
@@ -274,7 +274,7 @@ def _write_types(graph: GraphProto, values: Mapping[str, TypeProto]) -> None:
     inside -= {value.name for value in graph.output}
     kept = [value for value in graph.value_info if value.name in inside]
     new = (inside & values.keys()) - {value.name for value in kept}
-    added: list[ValueInfoProto] = [helper.make_value_info(name, values[name]) for name in sorted(new)]
+    added = [ValueInfoProto(name=name, type=values[name]) for name in sorted(new)]
     if not added and len(kept) == len(graph.value_info):
         return
     del graph.value_info[:]

@@ -3,8 +3,10 @@
 By the operators' definitions in ONNX, each at the version that the model uses.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from onnx import NodeProto
@@ -12,24 +14,21 @@ from onnx import NodeProto
 from byoc.boundary.convert._graph_tensors import AxisOrder, GraphTensors, permute, permute_axis
 from byoc.model import get_input, get_stated_attributes, is_onnx
 
-_UNARY_NAMES = """
+# Their first input has the layout, and their first output; others are scalars.
+_UNARY = """
     Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh
     DynamicQuantizeLinear Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu
     Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt
     Swish Tan Tanh ThresholdedRelu
 """
-# Their first input has the layout, and their first output; others are scalars.
-UNARY = frozenset(_UNARY_NAMES.split())
-_BROADCASTING_NAMES = """
+_BROADCASTING = """
     Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual
     Max Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor
 """
-BROADCASTING = frozenset(_BROADCASTING_NAMES.split())
-_REDUCTION_NAMES = """
+_REDUCTIONS = """
     ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
     ReduceSumSquare
 """
-REDUCTIONS = frozenset(_REDUCTION_NAMES.split())
 # The others add or multiply, and floats come out otherwise in the last bits where the order is another.
 _ORDERLESS = frozenset({"ReduceMax", "ReduceMin"})
 # Operators along one axis that an attribute names: its default.
@@ -38,48 +37,23 @@ _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 
 
 @dataclass(frozen=True)
-class PortChange:
-    """The attributes and constant inputs that a node needs once its tensors are transposed.
-
-    `numbers` has lists of integers by the position of their input.
-    """
-
-    attributes: dict[str, Any]
-    numbers: dict[int, list[int]]
-
-
-_NO_CHANGE = PortChange({}, {})
-
-
-@dataclass(frozen=True)
 class MovablePorts:
     """The inputs and outputs of a node, by position, that are transposed when the node moves.
 
-    `constants` are inputs that are transposed at compile time. `change` returns the node's further
-    changes for an order of the axes.
+    `constants` are inputs that are transposed at compile time. `changes` gives further attributes by
+    name, and inputs with lists of integers by position, as functions of the order of the axes.
     """
 
     inputs: tuple[int, ...]
     constants: tuple[int, ...]
     outputs: tuple[int, ...]
-    change: Callable[[AxisOrder], PortChange] = lambda order: _NO_CHANGE
+    changes: Mapping[str | int, Callable[[AxisOrder], Any]] = field(default_factory=dict)
 
 
 def find_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
     """Return the ports of a node on tensors of a rank, or None if it cannot move."""
-    if not is_onnx(node):
-        return None
-    op = node.op_type
-    if op in BROADCASTING:
-        return _broadcasting_ports(node, facts, rank)
-    if op in UNARY:
-        return _unary_ports(node, facts, rank)
-    if op in REDUCTIONS:
-        return _reduction_ports(node, facts, rank)
-    if op in _DEFAULT_AXIS or op in _SOFTMAX:
-        return _along_axis_ports(node, facts, rank)
-    special = _SPECIAL.get(op)
-    return special(node, facts, rank) if special is not None else None
+    find = _FINDERS.get(node.op_type) if is_onnx(node) else None
+    return find(node, facts, rank) if find is not None else None
 
 
 def _outputs_have_rank(node: NodeProto, facts: GraphTensors, rank: int) -> bool:
@@ -94,12 +68,12 @@ def _unary_ports(
     node: NodeProto,
     facts: GraphTensors,
     rank: int,
-    change: Callable[[AxisOrder], PortChange] = lambda order: _NO_CHANGE,
+    changes: Mapping[str | int, Callable[[AxisOrder], Any]] = MappingProxyType({}),
 ) -> MovablePorts | None:
     """Return the ports of an operator whose first input and first output have the layout."""
     if facts.find_rank(node.input[0]) != rank or facts.find_rank(node.output[0]) != rank:
         return None
-    return MovablePorts((0,), (), (0,), change)
+    return MovablePorts((0,), (), (0,), changes)
 
 
 def _broadcasting_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
@@ -133,11 +107,7 @@ def _along_axis_ports(node: NodeProto, facts: GraphTensors, rank: int) -> Movabl
     if not _outputs_have_rank(node, facts, rank):
         return None
     axis = attributes.get("axis", _DEFAULT_AXIS.get(op, -1))
-    return MovablePorts((0,), (), _used_outputs(node), _change_axis(axis))
-
-
-def _change_axis(axis: int) -> Callable[[AxisOrder], PortChange]:
-    return lambda order: PortChange({"axis": permute_axis(order, axis)}, {})
+    return MovablePorts((0,), (), _used_outputs(node), {"axis": partial(permute_axis, axis=axis)})
 
 
 def _reduction_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
@@ -155,13 +125,8 @@ def _reduction_ports(node: NodeProto, facts: GraphTensors, rank: int) -> Movable
         return None
     if not axes:  # all of them, or none
         return _unary_ports(node, facts, rank)
-    if as_input:
-        return _unary_ports(
-            node, facts, rank, lambda order: PortChange({}, {1: _permute_sorted(order, axes)})
-        )
-    return _unary_ports(
-        node, facts, rank, lambda order: PortChange({"axes": _permute_sorted(order, axes)}, {})
-    )
+    permuted = {1 if as_input else "axes": lambda order: sorted(_permute_axes(order, axes))}
+    return _unary_ports(node, facts, rank, permuted)
 
 
 def _is_orderless(node: NodeProto, facts: GraphTensors) -> bool:
@@ -179,10 +144,6 @@ def _constant_integers(facts: GraphTensors, node: NodeProto, position: int) -> l
     return None if value is None else [int(number) for number in value.reshape(-1)]
 
 
-def _permute_sorted(order: AxisOrder, axes: list[int]) -> list[int]:
-    return sorted(permute_axis(order, axis) for axis in axes)
-
-
 def _concat_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
     attributes = get_stated_attributes(node)
     if "axis" not in attributes and facts.edit.opset >= 4:
@@ -193,7 +154,10 @@ def _concat_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePor
         return None
     constants = tuple(i for i, name in enumerate(node.input) if facts.is_constant(name))
     data = tuple(i for i in range(len(node.input)) if i not in constants)
-    return MovablePorts(data, constants, (0,), _change_axis(attributes.get("axis", 1))) if data else None
+    axis = attributes.get("axis", 1)
+    return (
+        MovablePorts(data, constants, (0,), {"axis": partial(permute_axis, axis=axis)}) if data else None
+    )
 
 
 def _pad_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
@@ -203,19 +167,13 @@ def _pad_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts 
         pads = attributes.get(key)
         if pads is None or len(pads) != 2 * rank:
             return None
-        return _unary_ports(
-            node, facts, rank, lambda order: PortChange({key: _permute_pads(order, pads)}, {})
-        )
+        return _unary_ports(node, facts, rank, {key: partial(_permute_pads, pads=pads)})
     axes, listed = _constant_integers(facts, node, 3), _constant_integers(facts, node, 1)
     if axes:
-        return _unary_ports(
-            node, facts, rank, lambda order: PortChange({}, {3: _permute_axes(order, axes)})
-        )
+        return _unary_ports(node, facts, rank, {3: partial(_permute_axes, axes=axes)})
     if axes is None or listed is None or len(listed) != 2 * rank:
         return None
-    return _unary_ports(
-        node, facts, rank, lambda order: PortChange({}, {1: _permute_pads(order, listed)})
-    )
+    return _unary_ports(node, facts, rank, {1: partial(_permute_pads, pads=listed)})
 
 
 def _permute_pads(order: AxisOrder, pads: list[int]) -> list[int]:
@@ -228,18 +186,14 @@ def _slice_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePort
     attributes = get_stated_attributes(node)
     if facts.edit.opset < 10:
         axes = attributes.get("axes", list(range(len(attributes.get("starts", [])))))
-        return _unary_ports(
-            node, facts, rank, lambda o: PortChange({"axes": _permute_axes(o, axes)}, {})
-        )
+        return _unary_ports(node, facts, rank, {"axes": partial(_permute_axes, axes=axes)})
     listed = _constant_integers(facts, node, 3)
     if listed == []:
         starts = facts.find_type(node.input[1])
         listed = list(range(starts.elements)) if starts is not None and starts.elements else None
     if listed is None:
         return None
-    return _unary_ports(
-        node, facts, rank, lambda order: PortChange({}, {3: _permute_axes(order, listed)})
-    )
+    return _unary_ports(node, facts, rank, {3: partial(_permute_axes, axes=listed)})
 
 
 def _permute_axes(order: AxisOrder, axes: list[int]) -> list[int]:
@@ -255,7 +209,8 @@ def _quantize_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovableP
         return _unary_ports(node, facts, rank)
     if facts.find_rank(scale) != 1 or facts.edit.opset < 13:
         return None
-    return _unary_ports(node, facts, rank, _change_axis(get_stated_attributes(node).get("axis", 1)))
+    axis = get_stated_attributes(node).get("axis", 1)
+    return _unary_ports(node, facts, rank, {"axis": partial(permute_axis, axis=axis)})
 
 
 def _dropout_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePorts | None:
@@ -268,7 +223,11 @@ def _dropout_ports(node: NodeProto, facts: GraphTensors, rank: int) -> MovablePo
     return MovablePorts((0,), (), _used_outputs(node))
 
 
-_SPECIAL: dict[str, Callable[[NodeProto, GraphTensors, int], MovablePorts | None]] = {
+_FINDERS: dict[str, Callable[[NodeProto, GraphTensors, int], MovablePorts | None]] = {
+    **dict.fromkeys(_UNARY.split(), _unary_ports),
+    **dict.fromkeys(_BROADCASTING.split(), _broadcasting_ports),
+    **dict.fromkeys(_REDUCTIONS.split(), _reduction_ports),
+    **dict.fromkeys([*_DEFAULT_AXIS, *_SOFTMAX], _along_axis_ports),
     "Concat": _concat_ports,
     "Pad": _pad_ports,
     "Slice": _slice_ports,

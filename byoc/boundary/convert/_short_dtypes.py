@@ -1,11 +1,9 @@
-"""Rounding of constants to float16 and bfloat16: to nearest, ties to even (IEEE 754).
-
-Values beyond the range become the largest finite number, not infinity: attention masks hold the lowest
-float32 and would produce NaN. Infinities, NaN and subnormal numbers are kept.
-
-Data types according to the operators' schemas: the tensors of a node that may be short.
+"""Data types in the operators' schemas, and constants rounded to float16 and bfloat16.
 
 Formal parameters that share a type variable have one type. No operator but Cast is treated by name.
+Constants are rounded to nearest, ties to even (IEEE 754). Values beyond the range become the largest
+finite number, not infinity: attention masks hold the lowest float32 and would produce NaN. Infinities,
+NaN and subnormal numbers are kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +25,10 @@ from byoc.model import (
     infer_body_input_types,
     is_onnx,
     read_raw_bytes,
+    read_tensor_types,
     read_type,
     set_attribute,
+    walk_bodies,
 )
 
 FLOAT16, BFLOAT16 = "float16", "bfloat16"
@@ -101,12 +101,12 @@ class OperatorSchemas:
     def input_types(self, node: NodeProto) -> list[str]:
         """Return the type or type variable of each input, empty without a schema."""
         schema = self.find(node)
-        return list(_formal_types(schema.inputs if schema else (), len(node.input)))
+        return _formal_types(schema.inputs if schema else (), len(node.input))
 
     def output_types(self, node: NodeProto) -> list[str]:
         """Return the type or type variable of each output, empty without a schema."""
         schema = self.find(node)
-        return list(_formal_types(schema.outputs if schema else (), len(node.output)))
+        return _formal_types(schema.outputs if schema else (), len(node.output))
 
     def allows(self, node: NodeProto, type_str: str, dtype: str) -> bool:
         """Return whether tensors of a type variable may have a data type.
@@ -180,19 +180,15 @@ def is_fixed(type_str: str) -> bool:
     return type_str in _FIXED
 
 
-def _formal_types(formals: Sequence[OpSchema.FormalParameter], count: int) -> Iterator[str]:
-    for position in range(count):
-        if not formals:
-            yield ""
-            continue
-        formal = formals[min(position, len(formals) - 1)]  # the last may be variadic
-        yield formal.type_str
+def _formal_types(formals: Sequence[OpSchema.FormalParameter], count: int) -> list[str]:
+    last = len(formals) - 1  # which may be variadic
+    return [formals[min(i, last)].type_str if formals else "" for i in range(count)]
 
 
 def _inference_inputs(node: NodeProto, known: Dtypes) -> Dtypes:
     """Return the types that a node's inference needs: all known ones for a node with bodies."""
-    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-        return dict(known)
+    if next(walk_bodies(node), None) is not None:
+        return known
     return {name: known[name] for name in node.input if name in known}
 
 
@@ -229,5 +225,4 @@ def infer_body_dtypes(node: NodeProto, body: GraphProto, around: Dtypes) -> dict
 
 
 def _tensor_dtypes(kinds: Mapping[str, TypeProto]) -> dict[str, str]:
-    read = {name: read_type(kind) for name, kind in kinds.items()}
-    return {name: kind.dtype for name, kind in read.items() if kind is not None}
+    return {name: kind.dtype for name, kind in read_tensor_types(kinds).items()}

@@ -1,20 +1,22 @@
-"""The conversions that boundary tensors undergo, and the bytes that they transfer.
+"""The formats of boundary tensors, the conversions that they undergo, and the bytes that they transfer.
 
 The order is that of the boundary stage (`byoc.boundary.convert`): towards the region a tensor is cast or
 quantized first and brought into the target's layout last; on its way back the order is reversed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from byoc.boundary.convert._model_editor import BoundaryFormat
+from onnx import TypeProto
+
 from byoc.model import (
     DTYPE_NUMBERS,
     QUANTIZE,
     GraphIndex,
     LayoutStep,
+    TensorLayout,
     TensorType,
     find_images,
     get_purpose,
@@ -24,11 +26,32 @@ from byoc.model import (
 
 ConvertedBy = Literal["host", "device"]
 
-_QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
-# The one dtype that regions that compute in another give up for that.
-_CAST = "float32"
-# Steps that give another shape to the same bytes.
-_VIEW = "Reshape"
+
+@dataclass(frozen=True)
+class BoundaryFormat:
+    """The form in which a target takes boundary tensors.
+
+    `activations` is the layout of images, None for ONNX's own. `convert` says who quantizes and casts.
+    `compute` is `float16` or `bfloat16` if regions compute in that type, None to follow the model.
+    """
+
+    activations: TensorLayout | None = None
+    convert: Literal["host", "device"] = "host"
+    compute: str | None = None
+
+
+@dataclass(frozen=True)
+class RegionBoundary:
+    """A region of an outlined model, and the facts known about the tensors around it.
+
+    `spatial` names the images (see `byoc.model._images`), `types` gives types, both by the names of the
+    graph that the region was cut from.
+    """
+
+    region: str
+    format: BoundaryFormat
+    spatial: frozenset[str]
+    types: Mapping[str, TypeProto]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +89,7 @@ def find_own_quantization(index: GraphIndex) -> frozenset[int]:
     return frozenset(
         number
         for number, node in enumerate(index.nodes)
-        if node.op_type in _QUANTIZING and get_purpose(node) == QUANTIZE
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and get_purpose(node) == QUANTIZE
     )
 
 
@@ -78,9 +101,9 @@ def make_transfer_lookup(
     A tensor made by a QuantizeLinear of byoc's is transferred quantized if the host converts, and as the
     float before it if the device does. A float32 tensor is transferred as `wants.compute` if the host
     casts. Images are transferred in the layout `wants.activations`, padded to whole blocks; the host
-    converts layouts in both directions. `own` is `own_quantization(index)`, for callers that have it.
-    For `bytes`, an unknown extent counts as 1 and a tensor of unknown rank as `fallback` bytes. Takes
-    time linear in the graph for all of its tensors together.
+    converts layouts in both directions. `own` is `find_own_quantization(index)`, for callers that have
+    it. For `bytes`, an unknown extent counts as 1 and a tensor of unknown rank as `fallback` bytes.
+    Takes time linear in the graph for all of its tensors together.
     """
     own = find_own_quantization(index) if own is None else own
     return _TransferLookup(index, wants, own, fallback).find
@@ -112,7 +135,7 @@ class _TransferLookup:
 
     def _float_transfer(self, kind: TensorType, image: bool) -> TensorTransfer | None:
         compute, by = self.wants.compute, self.wants.convert
-        if compute is None or kind.dtype != _CAST:
+        if compute is None or kind.dtype != "float32":
             return self._build_transfer(kind, (), (), image)
         target = replace(kind, dtype=compute)
         entering = (_cast_conversion(kind, target, by),)
@@ -173,11 +196,13 @@ def _layout_conversions(kind: TensorType, steps: Sequence[LayoutStep]) -> tuple[
     """Return the steps into or out of a layout as conversions, without those that move no data."""
     kinds = [kind, *(step.output_type for step in steps)]
     return tuple(
-        Conversion(step.op, "host", before, after, attributes=_step_attributes(step))
+        Conversion(
+            step.op,
+            "host",
+            before,
+            after,
+            attributes=(("perm", step.argument),) if step.op == "Transpose" else (),
+        )
         for step, (before, after) in zip(steps, pairwise(kinds), strict=True)
-        if step.op != _VIEW
+        if step.op != "Reshape"
     )
-
-
-def _step_attributes(step: LayoutStep) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return (("perm", step.argument),) if step.op == "Transpose" else ()

@@ -4,14 +4,14 @@ Quantization inserts them around everything that an accelerator might take. Oper
 host return to floating point; at a region's boundary the nodes move to the side that converts.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from itertools import chain
 
 from onnx import NodeProto
 
-from byoc.boundary.convert._model_editor import ModelEditor, RegionBoundary, RegionCall, Scope
+from byoc.boundary.convert._model_editor import ModelEditor, RegionCall, Scope, drop_initializers
+from byoc.boundary.convert._rename_tensors import replace_names
+from byoc.boundary.convert._tensor_transfers import RegionBoundary
 from byoc.model import (
     QUANTIZE,
     TENSOR_KEY,
@@ -38,7 +38,9 @@ def tidy_quantization(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -
     inside = [node for call in edit.calls.values() for node in call.inside.nodes if _is_own(node)]
     if not ours and not inside:
         return
-    removable = {*(get_metadata(n, WEIGHT_KEY) for n in (*ours, *inside)), *_constants_read(ours)} - {""}
+    removable = {get_metadata(node, WEIGHT_KEY) for node in (*ours, *inside)} - {""}
+    for node in ours:
+        removable.update(node.input[0 if get_metadata(node, WEIGHT_KEY) else 1 :])
     for scope in edit.scopes:
         _tidy_host(edit, scope)
     for border in boundaries:
@@ -51,11 +53,6 @@ def tidy_quantization(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -
 
 def _is_own(node: NodeProto) -> bool:
     return get_purpose(node) == QUANTIZE
-
-
-def _constants_read(nodes: Sequence[NodeProto]) -> Sequence[str]:
-    """Return the constants that nodes of byoc's read."""
-    return [name for node in nodes for name in node.input[0 if get_metadata(node, WEIGHT_KEY) else 1 :]]
 
 
 def _tidy_host(edit: ModelEditor, scope: Scope) -> None:
@@ -76,9 +73,12 @@ def _tidy_host(edit: ModelEditor, scope: Scope) -> None:
             continue
         pairs = readers.pop(node.output[0], [])
         results = [pair.output[0] for pair in pairs]
-        kept = _choose_name(node, results, made, local)
+        # The user's own name if that is possible.
+        raw, user_name = node.input[0], get_metadata(node, TENSOR_KEY)
+        is_free = user_name in results or user_name not in local
+        kept = user_name if raw in made and is_free else raw
         if not any(name in outputs and name != kept for name in results):
-            names.update((name, kept) for name in (node.input[0], *results) if name != kept)
+            names.update((name, kept) for name in (raw, *results) if name != kept)
             removed.update(map(id, pairs))
     for several in readers.values():
         first, *others = _equal_dequantizers(several, outputs)
@@ -87,13 +87,6 @@ def _tidy_host(edit: ModelEditor, scope: Scope) -> None:
     scope.nodes = [node for node in scope.nodes if id(node) not in removed]
     _rename_tensors(scope, names)
     _remove_unread(edit, scope)
-
-
-def _choose_name(quantize: NodeProto, results: Sequence[str], made: Set[str], local: Set[str]) -> str:
-    """Return the name of a float after its pairs are removed: the user's own if that is possible."""
-    raw, user_name = quantize.input[0], get_metadata(quantize, TENSOR_KEY)
-    is_free = user_name in results or user_name not in local
-    return user_name if raw in made and is_free else raw
 
 
 def _equal_dequantizers(several: Sequence[NodeProto], outputs: frozenset[str]) -> list[NodeProto]:
@@ -106,51 +99,36 @@ def _equal_dequantizers(several: Sequence[NodeProto], outputs: frozenset[str]) -
 
 def _graph_outputs(edit: ModelEditor) -> frozenset[str]:
     """Return the outputs of all graphs and bodies, which must keep their names."""
-    protos = (scope.proto for scope in edit.scopes)
-    return frozenset(
-        value.name for proto in protos for value in proto.output if not isinstance(value, str)
-    )
+    return frozenset(name for scope in edit.scopes for name in scope.outputs)
 
 
 def _rename_tensors(scope: Scope, names: Mapping[str, str]) -> None:
     """Rename tensors that nodes of a graph and of its bodies read and make."""
-    if not names:
-        return
-    for node in chain.from_iterable(inner.nodes for inner in scope.walk()):
-        for position, name in enumerate(node.input):
-            if name in names:
-                node.input[position] = _resolve_name(names, name)
-        for position, name in enumerate(node.output):
-            if name in names:
-                node.output[position] = _resolve_name(names, name)
-
-
-def _resolve_name(names: Mapping[str, str], name: str) -> str:
-    while name in names:
-        name = names[name]
-    return name
+    final = dict(names)
+    for name in names:
+        while final[name] in names:
+            final[name] = names[final[name]]
+    for node in (node for inner in scope.walk() for node in inner.nodes):
+        replace_names(node.input, final)
+        replace_names(node.output, final)
 
 
 def _remove_unread(edit: ModelEditor, scope: Scope) -> None:
     """Remove QuantizeLinear and DequantizeLinear nodes of byoc's whose output is not read."""
-    outputs = _graph_outputs(edit)
-    while True:
-        readers = scope.find_readers()
-        dead = {
-            id(node)
-            for node in scope.nodes
-            if _is_own(node) and node.output[0] not in readers and node.output[0] not in outputs
-        }
-        if not dead:
-            return
-        scope.nodes = [node for node in scope.nodes if id(node) not in dead]
+    read = set(_graph_outputs(edit))
+    kept = []
+    for node in reversed(scope.nodes):
+        if not _is_own(node) or node.output[0] in read:
+            read.update(scope.find_reads(node))
+            kept.append(node)
+    scope.nodes = kept[::-1]
 
 
 def _move_into_region(edit: ModelEditor, call: RegionCall) -> None:
     """Move the conversions at a region's boundary into the region."""
     makers = {
         name: node
-        for scope in _scopes_around(call.scope)
+        for scope in reversed([*call.scope.walk_outward()])
         for node in scope.nodes
         for name in node.output
     }
@@ -174,15 +152,6 @@ def _move_into_region(edit: ModelEditor, call: RegionCall) -> None:
         call.replace_output(position, result, step, inside=inner)
         removed.add(id(nodes[0]))
     call.scope.nodes = [node for node in call.scope.nodes if id(node) not in removed]
-
-
-def _scopes_around(scope: Scope | None) -> list[Scope]:
-    """Return a graph and those around it, the outermost first."""
-    found: list[Scope] = []
-    while scope is not None:
-        found.insert(0, scope)
-        scope = scope.outer
-    return found
 
 
 def _inner_name(edit: ModelEditor, call: RegionCall, name: str) -> str:
@@ -212,25 +181,18 @@ def _pass_constant(edit: ModelEditor, call: RegionCall, name: str) -> str:
 
 def _drop_unread(edit: ModelEditor, removable: set[str]) -> None:
     """Remove unread `removable` tensors from the main graph, and constants only they were made of."""
-    main, graph, outputs = edit.main, edit.model.graph, _graph_outputs(edit)
-    users = Counter(name for node in main.nodes for name in main.find_reads(node))
+    main = edit.main
     inner = (scope for scope in edit.scopes if scope is not main)
-    kept = outputs.union(
-        name for scope in inner for node in scope.nodes for name in scope.find_reads(node)
-    )
-    read = kept | users.keys()
-    removed: set[int] = set()
+    read = {name for scope in inner for node in scope.nodes for name in scope.find_reads(node)}
+    read |= _graph_outputs(edit)
+    kept = []
     for node in reversed(main.nodes):  # constants are made of constants before them
-        if not node.output or not removable.issuperset(filter(None, node.output)):
-            continue
-        if not is_onnx(node) or id(node) in main.inner or not read.isdisjoint(node.output):
-            continue
-        removed.add(id(node))
-        users.subtract(main.find_reads(node))
-        unread = {name for name in main.find_reads(node) if not users[name]} - kept
-        read -= unread
-        removable = removable | unread
-    main.nodes = [node for node in main.nodes if id(node) not in removed]
-    for position in reversed(range(len(graph.initializer))):
-        if graph.initializer[position].name in removable - read:
-            del graph.initializer[position]
+        made = [name for name in node.output if name]
+        is_plain = made and is_onnx(node) and id(node) not in main.inner
+        if is_plain and removable.issuperset(made) and read.isdisjoint(made):
+            removable = removable.union(node.input)
+        else:
+            read.update(main.find_reads(node))
+            kept.append(node)
+    main.nodes = kept[::-1]
+    drop_initializers(edit.model.graph, removable - read)
