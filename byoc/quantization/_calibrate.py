@@ -50,14 +50,12 @@ from byoc.quantization._sample_folder import read_folder
 from byoc.support import check_output, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
 
+_STATE_SUFFIX = ".partial"
 _MOST_BYTES = 2**30  # of the tensors that one run gives out
 _SAVE_SAMPLES, _SAVE_SECONDS = 10, 30.0
 # Beyond these float32 has no room for the bins of a histogram.
 _LEAST, _GREATEST = 1e-30, 1e37
 _RANDOM_NOTE = "calibrated on random data: the ranges say little about real data"
-
-
-_STATE_SUFFIX = ".partial"
 
 
 @take_keywords(CalibrationOptions)
