@@ -13,6 +13,7 @@ from onnx import NodeProto
 
 from byoc.errors import InputError
 from byoc.model import CLAMP_OPERATORS, VIEW_OPERATORS, GraphIndex, is_onnx, may_be_float
+from byoc.numerics import merge_groups
 from byoc.quantization._arithmetic import (
     QuantizationParams,
     ScaleRequirement,
@@ -24,17 +25,15 @@ from byoc.quantization._ranges import GivenQuantization, Range
 
 def find_scale_classes(index: GraphIndex, units: Sequence[QuantizationCandidate]) -> Mapping[str, str]:
     """Return for each tensor that shares its scale with others if units are quantized their first."""
-    from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415 - slow to import
-
-    found: DisjointSet[str] = DisjointSet()
+    groups: list[list[str]] = []
     for unit in units:
         inner = {name for number in unit.unit.nodes for name in index.nodes[number].output}
         for number in unit.unit.nodes:
-            names = list(_tensors_of_one_scale(index, index.nodes[number], unit, inner))
-            for name in names:
-                found.add(name)
-                found.merge(names[0], name)
-    return {name: found[name] for name in found}
+            groups.append(list(_tensors_of_one_scale(index, index.nodes[number], unit, inner)))
+    names = list(dict.fromkeys(name for group in groups for name in group))
+    position = {name: i for i, name in enumerate(names)}
+    roots = merge_groups(len(names), ([position[name] for name in group] for group in groups))
+    return {name: names[root] for name, root in zip(names, roots, strict=True)}
 
 
 def shares_scale(node: NodeProto, unit: QuantizationCandidate) -> bool:
