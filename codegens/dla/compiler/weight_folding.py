@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from .layer_tensors import Array
 
 _MOST = 2**31 - 1
 _FINE = 2.0**-16  # of a unit of the output, the scale of channels with all weights 0
