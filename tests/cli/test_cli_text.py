@@ -335,7 +335,7 @@ def test_progress_names_the_steps(tmp_path: Path) -> None:
         "load model",
         "place",
         "outline",
-        "bound",
+        "convert",
         "write weights",
         "compile dla_0 with reference",  # dla_1 is the same
         "verify",
