@@ -44,7 +44,7 @@ _MOST_NAME_BYTES = 200
 class RegionCompiler:
     """A codegen with the user's options, which compiles the regions of a target.
 
-    With `isolation` it compiles in separate processes. `made` caches the artifacts so far.
+    With `isolation` it compiles in separate processes. `cache` caches the artifacts so far.
     """
 
     codegen: Codegen

@@ -34,8 +34,8 @@ class Bundle:
     """A bundle on disk whose files all match their hashes.
 
     `packed` is the zip that it was unpacked from, None for a folder; `folder` is then temporary and
-    removed with this object, so keep the object as long as its regions are used. `called` is a folder's
-    path as given by the user.
+    removed with this object, so keep the object as long as its regions are used. `given_path` is a
+    folder's path as given by the user.
     """
 
     folder: Path
@@ -55,8 +55,8 @@ class Bundle:
     def regions(self) -> list[tuple[str, Region, Artifact]]:
         """Return (codegen name, region, artifact) for each region, in order of execution.
 
-        A region in `twins` has the artifact of the earlier region it is identical to, which contains
-        that region's names.
+        A region in `identical_regions` has the artifact of the earlier region it is identical to, which
+        contains that region's names.
         """
         found: list[tuple[str, Region, Artifact]] = []
         twins = self.identical_regions

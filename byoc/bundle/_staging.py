@@ -56,7 +56,7 @@ def stage_bundle(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def stage_packed_file(path: Path) -> Iterator[Path]:
-    """Provide a file path to write a packed bundle to, which becomes `path`; otherwise as `staged`."""
+    """Provide a path to write a packed bundle to, which becomes `path`; else as `stage_bundle`."""
     with _workspace(path, packed=True) as workspace:
         yield workspace / "packed"
         _replace(workspace / "packed", _resolve(path), workspace / "old")

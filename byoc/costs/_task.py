@@ -90,8 +90,8 @@ def _format_type(kind: TensorType | None) -> str:
 @dataclass(frozen=True, eq=False)
 class Tasks:
     """The tasks of a graph's nodes, where equal nodes share one task.
-    `types` are the types that tensors are computed in; `distinct` are the tasks; `of` (int64, one per
-    node) is the number of each node's task, -1 for a constant node, which does not run.
+    `types` are the types that tensors are computed in; `distinct` are the tasks; `task_of_node` (int64,
+    one per node) is the number of each node's task, -1 for a constant node, which does not run.
     """
 
     index: GraphIndex

@@ -44,8 +44,9 @@ class CompositeLine:
 class Composite:
     """An instance of a composite in a graph, with its lines in order.
 
-    `composite` is its name in the rule file, `name` that of the function. `inputs` maps each input of
-    the signature to a tensor, an omitted optional one to the empty text; `outputs` maps each output.
+    `composite_name` is its name in the rule file, `function_name` that of the function. `inputs` maps
+    each input of the signature to a tensor, an omitted optional one to the empty text; `outputs` maps
+    each output.
     """
 
     index: GraphIndex

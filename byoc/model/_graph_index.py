@@ -49,10 +49,10 @@ class GraphBody:
 class GraphIndex:
     """Look-ups over a model's main graph, or over `body`, a graph inside `outer`.
 
-    Nodes must be sorted topologically; a node number is a position in the graph's `node`. `values` maps
-    tensors to their known types (stated or inferred), those of the graphs around included. `typed` is
-    the same graph with inferred types, if there are any; the indices of bodies get theirs from it. Uses
-    include captures by the bodies of If, Loop and Scan.
+    Nodes must be sorted topologically; a node number is a position in the graph's `node`. `type_protos`
+    maps tensors to their known types (stated or inferred), those of the graphs around included.
+    `typed_graph` is the same graph with inferred types, if there are any; the indices of bodies get
+    theirs from it. Uses include captures by the bodies of If, Loop and Scan.
     """
 
     proto: onnx.ModelProto
@@ -95,7 +95,7 @@ class GraphIndex:
 
     @cached_property
     def runtime_types(self) -> Mapping[str, TypeProto]:
-        """The types in `values`, except that an inferred type replaces a stated one.
+        """The types in `type_protos`, except that an inferred type replaces a stated one.
 
         Files state wrong shapes, and onnxruntime uses what it infers. A type that must hold at run time
         is taken from here.
@@ -152,7 +152,7 @@ class GraphIndex:
 
     @cached_property
     def initializers(self) -> Mapping[str, TensorProto]:
-        """Stored tensors that a caller cannot override; see `overridable`."""
+        """Stored tensors that a caller cannot override; see `has_default_inputs`."""
         given = {value.name for value in self.graph.input} if self.has_default_inputs else set()
         return {t.name: t for t in self.graph.initializer if t.name not in given}
 

@@ -48,7 +48,7 @@ def name_nodes(index: GraphIndex, graph_path: str) -> dict[int, str]:
 class BoundaryNames:
     """The names of the tensors at the boundary of a region.
 
-    `sunk` are the numbers of constant nodes that the region takes in.
+    `constant_nodes` are the numbers of constant nodes that the region takes in.
     """
 
     inputs: tuple[str, ...]

@@ -82,7 +82,7 @@ class TensorLayout:
         return TensorType(kind.dtype, tuple(split[i] for i in self._axis_order))
 
     def make_pack_steps(self, kind: TensorType) -> tuple[LayoutStep, ...]:
-        """Return the steps from the plain layout. Raises ValueError where `packed` gives None."""
+        """Return the steps from the plain layout. Raises ValueError where `pack_type` gives None."""
         packed = self.pack_type(kind)
         if packed is None or kind.shape is None:
             raise ValueError(f"{kind} has no layout {self}")
@@ -99,7 +99,7 @@ class TensorLayout:
         return (*steps, *_make_transpose(self._axis_order, packed))
 
     def make_unpack_steps(self, kind: TensorType) -> tuple[LayoutStep, ...]:
-        """Return the steps back to the plain layout; `kind` is the plain type, as in `forward`."""
+        """Return the steps back to the plain layout; `kind` is the plain type."""
         if self.pack_type(kind) is None or kind.shape is None:
             raise ValueError(f"{kind} has no layout {self}")
         back = tuple(int(i) for i in np.argsort(self._axis_order))
@@ -134,7 +134,7 @@ class TensorLayout:
         return np.ascontiguousarray(padded.reshape(split).transpose(self._axis_order))
 
     def unpack_array(self, array: NDArray[Any], shape: tuple[int, int, int, int]) -> NDArray[Any]:
-        """Return an array in this layout as a plain one of a given shape; the inverse of `pack`.
+        """Return an array in this layout as a plain one of a given shape; the inverse of `pack_array`.
 
         Raises ValueError when that shape in this layout is not the array's.
         """

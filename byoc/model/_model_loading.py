@@ -41,7 +41,7 @@ class Model:
     """A checked model: nodes are sorted, types are known as far as inference goes.
 
     `source` is the user's name for it, `folder` holds its external data (None if there is none),
-    `samples` makes suitable inputs from a seed (None if nobody knows how). The protobuf must not be
+    `make_samples` makes suitable inputs from a seed (None if nobody knows how). The protobuf must not be
     edited.
     """
 

@@ -101,8 +101,8 @@ _MAX_INLINED_NODES = 250_000
 class InferenceResult:
     """The result of shape inference.
 
-    `values` are the types of the main graph's tensors, `typed` is the graph with types in its bodies,
-    too (None when inference failed), `notes` are sentences for the user.
+    `type_protos` are the types of the main graph's tensors, `typed_graph` is the graph with types in
+    its bodies, too (None when inference failed), `notes` are sentences for the user.
     """
 
     type_protos: TypesByName

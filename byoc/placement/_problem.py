@@ -65,7 +65,7 @@ class Problem:
     producer: Ints
     """int64 (tensors,): the producing unit, or -1 for the host (a graph input)."""
     consumer_start: Ints
-    """int64 (tensors + 1,): tensor `t` is consumed by `consumers[start[t]:start[t + 1]]`."""
+    """int64 (tensors + 1,): the consumers of tensor `t` are those from `[t]` up to `[t + 1]`."""
     consumers: Ints
     """int64 (entries,): the consuming units, each once per tensor."""
     is_output: Bools

@@ -87,7 +87,7 @@ def _describe_group(index: GraphIndex, unit: Unit) -> OutlineGroup:
 def convert_boundaries(root: GraphPlan, outlined: ModelProto, folder: Path | None) -> ConvertedModel:
     """Return the outlined model of a plan with conversions at its boundaries; it is edited in place.
 
-    `folder` is where the model's external data lies. Raises InputError as `bound` does.
+    `folder` is where the model's external data lies. Raises InputError as `convert_boundary` does.
     """
     boundaries = [boundary for graph in root.walk() for boundary in _region_boundaries(graph)]
     return convert_boundary(outlined, boundaries, folder)

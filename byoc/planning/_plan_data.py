@@ -43,7 +43,7 @@ class PlannedRegion:
 class GraphPlan:
     """The plan of a graph: the main one, or a body of an If, Loop or Scan that stays on the host.
 
-    `place` is its graph path (`Loop_0/body`), empty for the main graph. `trips` is how often the
+    `path` is its graph path (`Loop_0/body`), empty for the main graph. `trips` is how often the
     graph is expected to run for one run of the model. `placement` is in the units of the objective;
     `cost` is the same in seconds and `joules` in joules, None where these are not known. `host_only` are
     the seconds of one run of it with everything on the host, `bodies` the plans of what is inside its

@@ -46,8 +46,8 @@ class PlanSettings:
     """The settings of planning, which are the same for all graphs of a model.
 
     `costs` has a model for each of the `targets`. `trips` gives how often some Loops and Scans run, by
-    node name; `unknown` what to do about costs that are not known; `saved` a placement to keep to;
-    `known` the limits of targets that turned out in earlier rounds.
+    node name; `unknown_costs` what to do about costs that are not known; `placement` a placement to
+    keep to; `known_limits` the limits of targets that turned out in earlier rounds.
     """
 
     targets: tuple[Target, ...]

@@ -31,7 +31,7 @@ _RANKED = 4
 class AccuracyTest:
     """An accuracy budget, with the samples to measure on and what the original gives for them.
 
-    `source` names the data; `concluded` is the model with everything quantized.
+    `source` names the data; `precision` is the model with everything quantized.
     """
 
     budget: Budget

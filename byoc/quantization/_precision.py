@@ -95,8 +95,8 @@ NATIVE = Precision()
 class ChosenPrecision:
     """A model in the precision that was asked for, and the targets as they then compute.
 
-    `floats` is the model before it was quantized, None where it was not; `units` what was quantized, by
-    name, each with its nodes; `ranges` what the scales are from.
+    `float_model` is the model before it was quantized, None where it was not; `units` what was
+    quantized, by name, each with its nodes; `ranges` what the scales are from.
     """
 
     model: Model

@@ -1,9 +1,9 @@
 """Sensitivity of quantized units: the noise at the outputs when one unit alone is quantized.
 
 Where errors are small they hardly depend on one another, and the noise powers of units add up to about
-that of all of them. What a unit costs is the noise of its weights and of the tensors that it reads. The
-quantization of what it makes counts for the quantized units that read it, and for itself where something
-in floating point does.
+that of all of them. The noise of a unit is that of its weights and of the tensors that it reads.
+Quantizing its result counts for the quantized units that read it, and for the unit itself if something
+in floating point reads it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ def measure_sensitivities(
 
 
 def quantize_only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> ModelProto:
-    """Return a model that was quantized here with floating point for all but the nodes named.
+    """Return a quantized model in which all nodes but those named compute in floating point again.
 
     `every` names the nodes of all quantized units. A node without a name goes by its first output.
     """

@@ -36,7 +36,8 @@ class TensorUse:
 class RuleView:
     """A node of a graph; `signature` is None for an operator that ONNX does not define.
 
-    With `compute`, float32 tensors are treated as that type, unless the operator supports only float32.
+    With `compute_dtype`, float32 tensors are treated as that type, unless the operator supports only
+    float32.
     """
 
     index: GraphIndex

@@ -26,9 +26,9 @@ class ObjectionKind(IntEnum):
 class Objection:
     """A constraint that a node does not meet.
 
-    `place` is its location in the rule file, `ops[0].attributes.kernel_shape.each.max`, with the name of
-    the file if inherited (`dla.yaml: ops[0]...`), empty if no constraint is to blame; `text` is the
-    sentence.
+    `location` is its location in the rule file, `ops[0].attributes.kernel_shape.each.max`, with the
+    name of the file if inherited (`dla.yaml: ops[0]...`), empty if no constraint is to blame; `text` is
+    the sentence.
     """
 
     location: str

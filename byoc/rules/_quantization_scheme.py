@@ -77,7 +77,7 @@ _BIAS_DTYPE = "int32"
 
 @dataclass(frozen=True, eq=False)
 class SchemeChecker:
-    """A quantization scheme; `place` maps a location in the merged rules to one in a file."""
+    """A quantization scheme; `locate` maps a location in the merged rules to one in a file."""
 
     quantization: Quantization
     locate: Callable[[str], str]

@@ -34,10 +34,10 @@ _MAX_FILES = 8
 class Target:
     """An accelerator as its rule file describes it; `source` is the user's name for the file.
 
-    `rules` include those of extended files; `places` maps the location of an inherited part (`ops[3]`,
-    `dtype`, `limits.batch`) to that in its own file (`dla.yaml: ops[1]`); `folder` is that of the file
-    that names the cost model. With `compute` (`float16` or `bfloat16`) float32 tensors are treated as
-    that type, since the regions will compute in it.
+    `rules` include those of extended files; `locations` maps the location of an inherited part
+    (`ops[3]`, `dtype`, `limits.batch`) to that in its own file (`dla.yaml: ops[1]`); `folder` is that
+    of the file that names the cost model. With `compute_dtype` (`float16` or `bfloat16`) float32
+    tensors are treated as that type, since the regions will compute in it.
     """
 
     source: str

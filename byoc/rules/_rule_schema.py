@@ -173,7 +173,7 @@ class CompositeRule(StrictModel):
         return self.name or self.library or ""
 
 
-# `byoc.rules.lint` checks layouts; this pattern for editors is nearly as strict.
+# `_rule_lint` checks layouts; this pattern for editors is nearly as strict.
 _Layout = Annotated[str, Field(json_schema_extra={"pattern": "^[A-Z]{4}([0-9]+[a-z])*$"})]
 
 

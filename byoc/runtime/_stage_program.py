@@ -29,7 +29,8 @@ class Stage:
     """One step of a program: its display name, the values it reads, and the function that runs it.
 
     `types` holds the known types of its outputs; `outputs` names all outputs where there are more.
-    `device` is the host or a target. Stages with the same non-empty `turn` never run at the same time.
+    `device` is the host or a target. Stages with the same non-empty `exclusive_group` never run at the
+    same time.
     """
 
     name: str
@@ -135,7 +136,7 @@ class _ProgramRun:
         self._changed = Condition()
 
     def run(self) -> dict[str, Any]:
-        """Run all stages and return the values that were not freed. Raises as `Program.run`."""
+        """Run all stages and return the values that were not freed. Raises as `StageProgram.run`."""
         try:
             self._work(wait=True)
         except BaseException as error:  # such as Ctrl-C while waiting: nothing more starts

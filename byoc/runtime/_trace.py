@@ -19,7 +19,7 @@ _PROCESS = 1
 class TraceEvent:
     """One execution of a stage: its thread, and its start and duration in seconds.
 
-    `read` and `made` are the bytes of its input and output arrays.
+    `bytes_read` and `bytes_made` are the bytes of its input and output arrays.
     """
 
     name: str

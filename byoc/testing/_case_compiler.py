@@ -46,7 +46,7 @@ class NotTakenError(Exception):
 class CompiledCase:
     """A partitioned and compiled case: its bundle, regions and artifacts.
 
-    `runs` maps regions to their inputs and to the outputs of plain onnxruntime for these.
+    `expected_runs` maps regions to their inputs and to the outputs of plain onnxruntime for these.
     """
 
     case: "PlannedCase"

@@ -41,7 +41,7 @@ class RegionTask:
 
 @dataclass(frozen=True, eq=False)
 class RegionAnswer:
-    """A region's outputs in the fresh process, or the problem; `compiled` is its artifact's hash."""
+    """A region's outputs in the fresh process, or the problem; `artifact_hash` is the artifact's."""
 
     outputs: TensorValues
     problem: str = ""

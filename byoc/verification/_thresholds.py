@@ -78,11 +78,11 @@ class Thresholds:
         return self._at_least(QUANTIZED_NETWORK_TOLERANCE)
 
     def _at_least(self, least: float) -> "Thresholds":
-        lowered = {
+        raised = {
             name: value if name in self.asked else max(value, least)
             for name, value in self.relative.items()
         }
-        return replace(self, relative=lowered)
+        return replace(self, relative=raised)
 
 
 DEFAULT_THRESHOLDS = Thresholds()

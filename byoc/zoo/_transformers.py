@@ -58,7 +58,7 @@ def make_transformer(layers: int, hidden: int = 64) -> onnx.ModelProto:
 
 
 def count_transformer_nodes(layers: int) -> int:
-    """Count the nodes of a `transformer` of so many layers."""
+    """Count the nodes of `make_transformer(layers)`."""
     return 33 * layers + 1
 
 

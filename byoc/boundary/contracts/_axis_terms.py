@@ -13,7 +13,7 @@ from typing import NamedTuple
 from byoc.model import IMAGE, Dim
 
 UNKNOWN_LAYOUT = "?"
-"""Stands for the layout that steps lead to which are those of none."""
+"""The layout of a contract whose conversion steps lead to no layout that has a name."""
 
 
 class AxisTerm(NamedTuple):

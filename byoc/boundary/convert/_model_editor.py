@@ -216,7 +216,7 @@ class ModelEditor:
     def new_name(self, name: str, of: str = "") -> str:
         """Return a name that is not in the model: `name`, or that with a number.
 
-        `of` is the tensor whose content the new one holds in another form; see `origin`.
+        `of` is the tensor whose content the new one holds in another form; see `find_origin`.
         """
         new = make_unique_name(name, self._taken)
         if of:
@@ -228,7 +228,7 @@ class ModelEditor:
         return self.origins.get(name, name)
 
     def add_tensor(self, name: str, kind: TypeProto | None, of: str = "") -> str:
-        """Return a `fresh` name for a tensor and record its type."""
+        """Return a free name for a tensor and record its type."""
         new = self.new_name(name, of)
         if kind is not None:
             self.values[new] = kind

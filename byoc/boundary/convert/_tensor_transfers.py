@@ -74,8 +74,8 @@ class Conversion:
 class TensorTransfer:
     """The transfer of a boundary tensor: its size in bytes, and the conversions in both directions.
 
-    `converted` is the number of bytes that the host converts, `entering` the conversions on the way to
-    the region in order, `leaving` those on the way back.
+    `converted_bytes` is the number of bytes that the host converts, `entering` the conversions on the
+    way to the region in order, `leaving` those on the way back.
     """
 
     bytes: int

@@ -13,10 +13,10 @@ BEFORE_FIRST = -1
 class LiveRanges:
     """The live ranges for one order of the steps.
 
-    `over` gives for each buffer the one it overwrites, or None. A buffer is live from position `first`
-    to position `last` of the order, both included; an input from `BEFORE_FIRST` on, and a buffer without
-    readers only where it is written. `bytes_at` are the bytes in use at each position, scratch included.
-    `peak` is their maximum, with the inputs before the first step.
+    `overwrites` gives for each buffer the one it overwrites, or None. A buffer is live from position
+    `first` to position `last` of the order, both included; an input from `BEFORE_FIRST` on, and a
+    buffer without readers only where it is written. `bytes_at` are the bytes in use at each position,
+    scratch included. `peak` is their maximum, with the inputs before the first step.
     """
 
     problem: ArenaProblem

@@ -15,7 +15,8 @@ from byoc.memory.arena._arena_problem import ArenaProblem, Buffer
 class SegmentItem:
     """A buffer in a segment, with masks of the steps that write and read it there.
 
-    `made` is 0 for a buffer that exists before the segment. `stays` tells whether it outlives it.
+    `maker_mask` is 0 for a buffer that exists before the segment. `outlives` tells whether it outlives
+    it.
     """
 
     size: int
@@ -28,9 +29,9 @@ class SegmentItem:
 class Segment:
     """Steps `[start, start + count)` of a problem; step `start + i` is bit `i` of all masks.
 
-    `base` are the live bytes before the first step, `left` those after the last one. `before` are direct
-    predecessors. `reads` and `makes` are the items of each step, `over` those among its reads that its
-    first result may overwrite.
+    `bytes_before` are the live bytes before the first step, `bytes_after` those after the last one.
+    `predecessors` are direct predecessors. `reads` and `makes` are the items of each step,
+    `may_overwrite` those among its reads that its first result may overwrite.
     """
 
     start: int

@@ -69,10 +69,10 @@ def get_convention(name: str) -> Convention:
 class MemoryModel:
     """A planning problem and its relation to the graph.
 
-    `nodes` are the nodes of each step. `rows` gives for each tensor in the arena its buffers: one, or
-    those of a Concat in place, adjacent to each other; a view has those of the tensor it views.
-    `tensors` gives for each buffer its tensors, the first one made in front. `notes` tell what does not
-    count.
+    `nodes` are the nodes of each step. `buffers_of` gives for each tensor in the arena its buffers:
+    one, or those of a Concat in place, adjacent to each other; a view has those of the tensor it views.
+    `tensors_of` gives for each buffer its tensors, the first one made in front. `notes` tell what does
+    not count.
     """
 
     problem: ArenaProblem

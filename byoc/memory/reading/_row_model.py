@@ -21,8 +21,8 @@ from byoc.model import GraphIndex
 class RowwiseModel:
     """The arguments of `stripe`, and their relation to the graph.
 
-    `nodes` gives for each layer, by name, the nodes it computes. `storage` gives for each tensor in the
-    arena the tensor among `tensors` that holds it.
+    `nodes` gives for each layer, by name, the nodes it computes. `storage_of` gives for each tensor in
+    the arena the tensor among `tensors` that holds it.
     """
 
     tensors: tuple[RowTensor, ...]

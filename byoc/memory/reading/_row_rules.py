@@ -21,7 +21,7 @@ from byoc.model import GraphIndex, collect_attribute_facts, get_constant_value, 
 
 @dataclass(frozen=True)
 class RowRule:
-    """Row-wise execution of a node: `reads` and `over` are its inputs, by their names in the model."""
+    """Row-wise execution of a node: `reads` and `may_overwrite` are inputs by name."""
 
     reads: tuple[tuple[str, OperandRows], ...]
     mode: LayerMode = "rows"

@@ -71,7 +71,7 @@ class TensorSizes:
         return self.index.is_constant(name) or self.index.producers.get(name) in self.constant_nodes
 
     def count_elements(self, name: str) -> int:
-        """Return the number of elements. Raises InputError as `bytes` does."""
+        """Return the number of elements. Raises InputError as `count_bytes` does."""
         return self._known_type(name).elements or 0
 
     def count_bytes(self, name: str) -> int:

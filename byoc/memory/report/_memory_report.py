@@ -153,9 +153,9 @@ class MemoryOptions:
 class MemoryReport:
     """A graph planned in several ways.
 
-    `rows` compare them; `model` and `plan` are the plan asked for. `striped` and `levels` are given if
-    asked for and possible; `unstriped` tells why striped execution is impossible. `notes` tell what does
-    not count, and what is impossible.
+    `rows` compare them; `model` and `plan` are the plan asked for. `striped` and `scratchpad` are given
+    if asked for and possible; `striping_refusal` tells why striped execution is impossible. `notes`
+    tell what does not count, and what is impossible.
     """
 
     name: str

@@ -29,9 +29,9 @@ class Access:
 class ScheduledStep:
     """A step at its position in the order, with one access for each buffer.
 
-    `staging` are bytes of the scratchpad needed in any case: weights, accumulators, tiles. `over` are
-    pairs (written, read) of its buffers, of equal size: the turn may overwrite the one it only reads
-    with the one it writes if it is the last to access it.
+    `staging` are bytes of the scratchpad needed in any case: weights, accumulators, tiles.
+    `may_overwrite` are pairs (written, read) of its buffers, of equal size: the turn may overwrite the
+    one it only reads with the one it writes if it is the last to access it.
     """
 
     name: str

@@ -27,7 +27,7 @@ class StoreAction:
 class RunAction:
     """Execution of a turn.
 
-    `places` are addresses in the scratchpad, one for each access of the turn; None if the buffer is
+    `addresses` are addresses in the scratchpad, one for each access of the turn; None if the buffer is
     streamed to or from system memory through the staging area: `staging` bytes of the scratchpad at
     address `area`, which is 0 unless the residencies need the beginning of the scratchpad.
     """
@@ -55,12 +55,12 @@ class Residency:
 class ScratchpadPlan:
     """A plan of a schedule for a scratchpad of `size` bytes.
 
-    `homes` are offsets in system memory, None for a buffer that never goes there or, unless `counted`,
-    for an input or output, which the caller stores; `arena` bytes hold all of them. `loaded` and
-    `stored` are bytes of whole buffers, `streamed` bytes that pass through staging. `bound` is a lower
-    bound on the bytes moved by any plan for this order and these accesses; `is_exact` tells whether the
-    search for it was finished. For comparison, `unkept` bytes move if nothing is kept in the scratchpad,
-    and `unlimited` if it is of unlimited size.
+    `homes` are offsets in system memory, None for a buffer that never goes there or, unless
+    `counts_boundary`, for an input or output, which the caller stores; `arena` bytes hold all of them.
+    `loaded` and `stored` are bytes of whole buffers, `streamed` bytes that pass through staging.
+    `bound` is a lower bound on the bytes moved by any plan for this order and these accesses;
+    `is_exact` tells whether the search for it was finished. For comparison, `unkept` bytes move if
+    nothing is kept in the scratchpad, and `unlimited` if it is of unlimited size.
     """
 
     schedule: AccessSchedule

@@ -64,7 +64,7 @@ class CascadeCuts:
 
     @cached_property
     def end_cut(self) -> NDArray[np.int64]:
-        """For each storage the first cut after `begin` at which it is no longer live."""
+        """For each storage the first cut after `first_cut` at which it is no longer live."""
         after = len(self.units.units) + 1
         last = [after if each.kept else each.last + 1 for each in self.units.storages]
         return np.array(last, dtype=np.int64)

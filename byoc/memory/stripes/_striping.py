@@ -49,7 +49,7 @@ def stripe(
     multiples of `alignment`; rows have the length given by the tensors. No row is computed twice; rows
     after the last one read are not computed, unless nobody reads any. Each search ends after a fixed
     number of operations, so that the plan is the same on any machine; `limits` of the plan tell which
-    ones did. Raises ValueError as `Network` does.
+    ones did. Raises ValueError as `RowNetwork` does.
     """
     network = RowNetwork(
         {each.name: each for each in tensors}, tuple(layers), tuple(inputs), tuple(outputs)

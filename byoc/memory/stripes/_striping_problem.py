@@ -61,8 +61,8 @@ class RowLayer:
     `mode` defines its rows: `rows`, one row of each of `writes` at a time, all with the same number of
     rows; `whole`, everything at once; `reduction`, one row of the first operand at a time (read with
     `SAME_ROW`), accumulated into the single row of the result, which is complete after the last one.
-    `over` are operands read with `SAME_ROW` whose row the same row of the first result may overwrite,
-    element by element. `scratch` are bytes needed while the layer runs.
+    `may_overwrite` are operands read with `SAME_ROW` whose row the same row of the first result may
+    overwrite, element by element. `scratch` are bytes needed while the layer runs.
     """
 
     name: str

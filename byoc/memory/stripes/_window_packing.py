@@ -21,7 +21,7 @@ _FREE = -(1 << 60)
 """The distance of two storages of which no moment sees both."""
 _MOST = 1 << 60
 _LOOKED = 20_000_000
-"""Moments at which pairs are compared, each pair as long as `_PAIR` more; then all of both lives is."""
+"""The budget for comparing pairs, in moments; each pair costs `_PAIR` more."""
 _PAIR = 300
 _MEETINGS = 8_000_000
 """Pairs that packing in one order after another looks at, of which DenseNet-121 has 11,850 an order."""

@@ -269,5 +269,5 @@ def _fusion_cycles(problem: Problem, chosen: list[int]) -> list[list[int]]:
 
 
 def _count_placeable_units(problem: Problem) -> int:
-    """Return a number of regions that no device needs to exceed."""
+    """Count the units that an accelerator may take, at least 1: no placement has more regions."""
     return max(1, int(problem.allowed[:, 1:].any(axis=1).sum()))

@@ -1,10 +1,7 @@
-"""Addresses of tensors in the large memories, and boxes of tensors as operands of commands.
+"""The schedule of a network: the order of its layers, or of bands of rows, and the tensors' addresses.
 
-The order of layers and the addresses of their tensors in the arena, as `byoc.memory` plans them.
-
-Striped schedules: rows of one layer, then rows of the next, so that few rows of a tensor are live.
-
-`byoc.memory.stripes` chooses the turns and the places. This module states the rows of inputs that a row
+`byoc.memory` plans both. In a striped schedule, rows of one layer come before rows of the next, so that
+few rows of a tensor are live. This module states the rows of inputs that a row
 of each layer depends on.
 """
 

@@ -1,6 +1,4 @@
-"""The engine that runs a command, the operands that it reads, and the one that it writes.
-
-Time of a program in cycles: two engines, DMA and COMPUTE, that wait for one another's bytes.
+"""Time of a program in cycles: two engines, DMA and COMPUTE, that wait for one another's bytes.
 
 A command takes operations over the peak or bytes over the bandwidth of its engine (the roofline model of
 Williams, Waterman, Patterson 2009). Each engine runs its commands one after another. A command waits
