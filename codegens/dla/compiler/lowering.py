@@ -78,7 +78,7 @@ class NetworkBuilder:
         return replace(x.view(x.name), scale=scale_of(quantized, unit), zero=zero)
 
     def constant_tensor(self, unit: LayerGroup, name: str, rank: int) -> LayerTensor:
-        """Return a constant as a tensor, broadcast to a rank. Raises CompileError as `operand_tensor`."""
+        """Return a constant as a tensor, broadcast to a rank. Raises as `operand_tensor`."""
         found = self.reading.quantized_constant(name)
         if (found is None) == (unit.quantize is not None):
             how = "is not quantized" if found is None else "is quantized, but its result is not"
