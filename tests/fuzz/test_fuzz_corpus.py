@@ -27,7 +27,7 @@ def test_every_seed_is_a_rule_file(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", sorted(TARGETS))
 def test_a_short_run(kind: str) -> None:
-    command = [sys.executable, str(CORPUS.parent / "fuzz.py"), kind, "--inputs", "1000"]
+    command = [sys.executable, str(CORPUS.parent / "fuzz.py"), kind, "--inputs", "2000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 kinds of findings" in done.stdout

@@ -16,12 +16,7 @@ from byoc.zoo._classic_models import ClassicModels
 STRATEGIES = ("min-cut", "all-supported")
 SIMULATED = ("bvlc_alexnet", "inception_v1", "shufflenet", "squeezenet", "zfnet512")
 """What the simulator of `dla` runs in seconds; `tests/codegens_suite/run.py dla` runs all of them."""
-CASES = [
-    (entry.name, strategy)
-    for entry in ClassicModels().entries()
-    for strategy in STRATEGIES
-    if (entry.name, strategy) != ("vgg19", "min-cut")  # 550 MB; zfnet512 and alexnet are such chains too
-]
+CASES = [(entry.name, strategy) for entry in ClassicModels().entries() for strategy in STRATEGIES]
 
 
 @pytest.mark.parametrize(("name", "strategy"), CASES)
