@@ -1,10 +1,9 @@
-"""Expressions: unknown facts, the time an evaluation may take, and the results of another evaluator."""
+"""Expressions: unknown facts, the time they may take, and CEL's own package as a second opinion."""
 
-import json
 import time
-from pathlib import Path
 from typing import Any
 
+import cel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -96,21 +95,19 @@ def test_what_holds_of_the_unknown_holds_of_every_size(source: str) -> None:
             assert expression.decide(known)[0] is holds, (source, one, other)
 
 
-# Expressions made as CONDITIONS and NUMBERS are, with the results of the package
-# common-expression-language 0.10: a JSON list of both in each line.
-CEL_RESULTS = Path(__file__).with_name("cel_results.jsonl")
-
-
-def test_known_facts_give_what_cel_gives() -> None:
+@settings(max_examples=1500, deadline=None)
+@given(st.one_of(CONDITIONS, NUMBERS))
+def test_known_facts_give_what_cel_gives(source: str) -> None:
     known = facts([4, 2, 1], [3, 2])
-    for line in CEL_RESULTS.read_text(encoding="utf-8").splitlines():
-        source, wanted = json.loads(line)
-        try:
-            found = evaluate(parse_expression(source), known)
-            assert found == wanted, source
-            assert type(found) is type(wanted), source
-        except NoValueError as error:
-            assert "have no order" in str(error), source  # of true and false there is none here
+    try:
+        wanted = cel.compile(source).execute(known)
+    except Exception:  # where CEL's package gives up, a part may decide here: `all` over [0, 1]
+        return
+    try:
+        found = evaluate(parse_expression(source), known)
+        assert found == wanted or str(found) == str(wanted) == "nan", source
+    except NoValueError as error:
+        assert "have no order" in str(error), source  # of true and false there is none here
 
 
 @pytest.mark.parametrize(
