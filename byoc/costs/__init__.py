@@ -32,4 +32,5 @@ from byoc.costs._price_query import launch_price, node_prices, transfer_prices
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.costs._roofline import Roofline
 from byoc.costs._task import Task, Tasks, build_tasks
-from byoc.costs._work import Sizes, count_work
+from byoc.costs._work import count_work
+from byoc.costs._work_sizes import Sizes

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.costs._work import VIEWS, Sizes, Work, count_work, find_entering_and_leaving, is_view
+from byoc.costs._work import VIEWS, Work, count_work, find_entering_and_leaving, is_view
+from byoc.costs._work_sizes import Sizes
 from byoc.model import (
     GraphIndex,
     TensorType,

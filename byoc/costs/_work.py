@@ -6,16 +6,15 @@ in roofline models (Williams, Waterman, Patterson 2009).
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from onnx import NodeProto
 
+from byoc.costs._work_sizes import Sizes
 from byoc.model import (
     GraphIndex,
-    TensorType,
     get_constant_value,
     get_input,
     get_stated_attributes,
@@ -83,72 +82,6 @@ class Work:
     operations: float
     bytes: float
     estimated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The size of a tensor type as far as it is known (see `Sizes`); `number` identifies the type."""
-
-    known: bool
-    shape: tuple[int, ...]
-    bytes: int
-    number: int
-
-
-class _LazySizes(dict[str, Size]):
-    """Sizes by name, each computed at its first use."""
-
-    def __init__(self, work_out: Callable[[str], Size]) -> None:
-        super().__init__()
-        self._work_out = work_out
-
-    def __missing__(self, name: str) -> Size:
-        found = self[name] = self._work_out(name)
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Sizes:
-    """The size of every tensor, with a stand-in for unknown sizes.
-    An unknown dimension counts as 1, a tensor of unknown rank as `fallback` bytes. Models have few
-    distinct types, so each is computed once.
-    """
-
-    types: Mapping[str, TensorType]
-    fallback: int = 4096
-    _seen: dict[Any, Size] = field(default_factory=dict)
-
-    @cached_property
-    def by_name(self) -> Mapping[str, Size]:
-        """The size of any tensor by name."""
-        return _LazySizes(self._of)
-
-    def _of(self, name: str) -> Size:
-        kind = self.types.get(name)
-        key = (kind.dtype, kind.shape) if kind is not None else None
-        found = self._seen.get(key)
-        if found is None:
-            found = self._seen[key] = self._size(kind)
-        return found
-
-    def _size(self, kind: TensorType | None) -> Size:
-        if kind is None or kind.shape is None:
-            return Size(False, (), self.fallback, len(self._seen))
-        shape = tuple(dim if isinstance(dim, int) else 1 for dim in kind.shape)
-        size = TensorType(kind.dtype, shape).bytes or 0
-        return Size(kind.elements is not None, shape, size, len(self._seen))
-
-    def is_known(self, name: str) -> bool:
-        """Return whether every dimension of a tensor is known."""
-        return self.by_name[name].known
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape with 1 for unknown dimensions; empty for an unknown rank."""
-        return self.by_name[name].shape
-
-    def bytes(self, name: str) -> int:
-        """Return a tensor's bytes, or the stand-in."""
-        return self.by_name[name].bytes
 
 
 def is_view(index: GraphIndex, node: NodeProto) -> bool:
