@@ -119,3 +119,18 @@ from byoc.model._walk import (
     walk_graphs,
     walk_tensors,
 )
+from byoc.model.inference import (
+    KnownNode,
+    Rule,
+    add_dims,
+    ceil_divide_dims,
+    evaluate_dim,
+    floor_divide_dims,
+    is_dim_at_least,
+    list_dim_names,
+    max_dims,
+    min_dims,
+    multiply_dims,
+    parse_dim,
+    subtract_dims,
+)

@@ -1,0 +1,16 @@
+"""Types of tensors that follow from the file and the given dimensions; arithmetic on extents."""
+
+from byoc.model.inference._extents import (
+    add_dims,
+    ceil_divide_dims,
+    evaluate_dim,
+    floor_divide_dims,
+    is_dim_at_least,
+    list_dim_names,
+    max_dims,
+    min_dims,
+    multiply_dims,
+    parse_dim,
+    subtract_dims,
+)
+from byoc.model.inference._known_node import KnownNode, Rule
