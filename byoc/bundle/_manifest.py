@@ -136,24 +136,23 @@ def list_files(content: bytes) -> set[str] | None:
         return None
 
 
-def read_manifest(folder: Path, place: Path | None = None) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """Read a bundle's manifest and check every file it names.
 
-    Errors call the bundle `place`, by default `folder`. Raises InputError when it is not a bundle, has
-    another format, or a file is missing, changed or outside the folder.
+    Raises InputError when it is not a bundle, has another format, or a file is missing, changed or
+    outside the folder.
     """
-    place = place or folder
     path = folder / MANIFEST_FILE
     if not path.is_file() or path.is_symlink():
-        raise InputError(f"{place}: not a bundle: it holds no {MANIFEST_FILE}")
+        raise InputError(f"{folder}: not a bundle: it holds no {MANIFEST_FILE}")
     try:
         with path.open("rb") as file:
             content = file.read(MOST_MANIFEST_BYTES + 1)
     except OSError as error:
-        raise InputError(f"{place / MANIFEST_FILE}: cannot be read: {error.strerror or error}") from None
-    manifest = parse_manifest(content, place / MANIFEST_FILE)
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    manifest = parse_manifest(content, path)
     for name, entry in manifest.files.items():
-        _check_file(folder, name, entry, place)
+        _check_file(folder, name, entry)
     return manifest
 
 
@@ -228,19 +227,19 @@ def check_file_entry(place: Path, name: str, found: FileEntry, entry: FileEntry)
             )
 
 
-def _check_file(folder: Path, name: str, entry: FileEntry, place: Path) -> None:
-    path = resolve_inside(folder, name, place)
+def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
+    path = resolve_inside(folder, name)
     try:
         if not path.is_file():
-            raise InputError(f"{place}: the file {quote_name(name)} of the bundle is missing")
+            raise InputError(f"{folder}: the file {quote_name(name)} of the bundle is missing")
         size = path.stat().st_size
         same = size == entry.bytes  # otherwise there is no need to read it
         found = describe_file(path) if same else FileEntry(sha256=entry.sha256, bytes=size)
     except OSError as error:
         raise InputError(
-            f"{place}: the file {quote_name(name)} cannot be read: {error.strerror}"
+            f"{folder}: the file {quote_name(name)} cannot be read: {error.strerror}"
         ) from None
-    check_file_entry(place, name, found, entry)
+    check_file_entry(folder, name, found, entry)
 
 
 def _check_names(manifest: Manifest, path: Path) -> None:

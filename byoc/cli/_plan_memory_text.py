@@ -16,6 +16,9 @@ _PROOFS = {
     "total": "inputs together",
 }
 
+_TRAFFIC = ("moved", "bound", "loaded", "stored", "streamed", "unkept", "arena")
+"""What moves between a scratchpad and system memory, in bytes: fields of its plan."""
+
 
 def print_report(report: MemoryReport, size: int | None) -> None:
     """Print the plans of a model; with `size` (bytes) each row says whether its arena fits."""
@@ -71,14 +74,5 @@ def _format_ratio(value: float | None) -> str:
 
 
 def _format_traffic(levels: ScratchpadPlan) -> dict[str, Any]:
-    moved = {
-        "moved": levels.moved,
-        "bound": levels.bound,
-        "loaded": levels.loaded,
-        "stored": levels.stored,
-        "streamed": levels.streamed,
-        "unkept": levels.unkept,
-        "arena": levels.arena,
-    }
-    told = {key: format_quantity(bytes_, "B") for key, bytes_ in moved.items()}
+    told = {name: format_quantity(getattr(levels, name), "B") for name in _TRAFFIC}
     return told | {"loads": levels.loads, "stores": levels.stores}

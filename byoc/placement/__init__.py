@@ -5,11 +5,11 @@ assigns each unit a device (0 = host), groups the units of accelerators into reg
 one, and states the cost and, if the strategy proves one, a lower bound of it.
 """
 
-from byoc.placement._benchmark_instance import PlacementInstance, read_instance
 from byoc.placement._canonical_order import order_canonically, restore_order
+from byoc.placement._form_regions import find_components
 from byoc.placement._hard_limits import repair_labels
 from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate
-from byoc.placement._problem import UNLIMITED, Bools, Fusion, Problem
+from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Problem
 from byoc.placement._solve import find_violation, normalize_placement, run_strategy, solve_problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
@@ -25,17 +25,17 @@ __all__ = [
     "Bools",
     "Cost",
     "Fusion",
+    "Ints",
     "Placement",
-    "PlacementInstance",
     "Problem",
     "Strategy",
     "count_transferred_bytes",
     "describe_ignored",
     "evaluate",
+    "find_components",
     "find_violation",
     "normalize_placement",
     "order_canonically",
-    "read_instance",
     "repair_labels",
     "restore_order",
     "run_strategy",

@@ -21,7 +21,10 @@ def order_canonically(problem: Problem, keys: Sequence[str]) -> tuple[Problem, I
     """
     if len(keys) != problem.units or len(set(keys)) < len(keys):
         raise ValueError(f"one distinct key for each of {problem.units} units is needed")
-    order = np.array(sort_by_edges(problem.units, problem.edges, keys), np.int64)
+    before: list[list[int]] = [[] for _ in range(problem.units)]
+    for source, target in zip(*(side.tolist() for side in problem.edges), strict=True):
+        before[target].append(source)
+    order = np.array(sort_topologically(before, keys), np.int64)
     position = np.empty(problem.units, np.int64)
     position[order] = np.arange(problem.units)
     producer = np.append(position, -1)[problem.producer]
@@ -63,19 +66,6 @@ def restore_order(problem: Problem, placement: Placement, order: Ints) -> Placem
     numbers = _fusion_order(problem, position)
     fusions = tuple(sorted(numbers[number] for number in placement.fusions))
     return replace(placement, labels=labels, regions=regions, fusions=fusions)
-
-
-def sort_by_edges(
-    count: int, edges: tuple[Ints, Ints], keys: Sequence[str] | Sequence[int]
-) -> list[int]:
-    """Return the nodes 0..count-1 in topological order, of those that are ready the smallest key first.
-
-    `edges` are sources and targets, int64 (edges,); the graph must be acyclic, the keys distinct.
-    """
-    before: list[list[int]] = [[] for _ in range(count)]
-    for source, target in zip(*(side.tolist() for side in edges), strict=True):
-        before[target].append(source)
-    return sort_topologically(before, keys)
 
 
 def _renumber(fusion: Fusion, position: Ints) -> Fusion:

@@ -10,18 +10,17 @@ import numpy as np
 from byoc.errors import InputError
 from byoc.placement import (
     Placement,
-    PlacementInstance,
     Problem,
     Strategy,
     describe_ignored,
     evaluate,
     find_violation,
     normalize_placement,
-    read_instance,
     run_strategy,
     strategy_display_name,
 )
 from byoc.placement.strategies import ScheduledPlacement
+from byoc.planning._benchmark_instance import PlacementInstance, read_instance
 from byoc.support import STRATEGIES, load_plugin
 
 Document = dict[str, Any]

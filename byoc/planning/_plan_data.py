@@ -233,11 +233,6 @@ class Plan:
         """All regions: those of the main graph in order of execution, then those of bodies."""
         return tuple(region for graph in self.root.walk() for region in graph.regions)
 
-    @property
-    def region_names(self) -> list[str]:
-        """The regions' names, in the order of `regions`."""
-        return [region.name for region in self.regions]
-
     @cached_property
     def host_units(self) -> list[tuple[JointUnit, Verdict]]:
         """The units that stay on the host, bodies included, each with the reason."""

@@ -49,14 +49,12 @@ class PredictionComparison:
         return self.parts / self.measured.median - 1
 
 
-def compare_host(
-    model: Model, costs: CostModel, patience: Patience, clock: Clock = perf_counter
-) -> PredictionComparison:
+def compare_host(model: Model, costs: CostModel, patience: Patience) -> PredictionComparison:
     """Measure a model on the host alone, as onnxruntime runs it by default, and compare the prediction.
 
     Raise InputError if it does not run, and MissingRuntimeError.
     """
-    times = time_nodes(model, patience, clock=clock)
+    times = time_nodes(model, patience)
     return compare_host_times(model, costs, Samples.of(times.wholes), times)
 
 

@@ -183,6 +183,8 @@ def _explain_detail(detail: ErrorDetails, kind: type[BaseModel]) -> str:
         return f"{place}: no such key{suggest_nearest(name, fields)}; known: {', '.join(fields)}"
     if detail["type"] == "greater_than_equal":
         return f"{place}: must be at least {detail['ctx']['ge']:g}"
+    if detail["type"] == "less_than_equal":
+        return f"{place}: must be at most {detail['ctx']['le']:g}"
     if detail["type"] == "literal_error":
         known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         hint = suggest_nearest(str(detail["input"])[:50], known)

@@ -131,7 +131,7 @@ class CaseCompiler:
             return tuple(d for d in _PREFERRED_DTYPES if d in named)
         return ("float32", "int64") if named else ("float32",)
 
-    def plan_case(self, case: Case | Model, precision: Precision, inputs: Any = None) -> PlannedCase:
+    def plan_case(self, case: Case | Model, precision: Precision) -> PlannedCase:
         """Plan a case with all nodes that the rules accept on the accelerator.
 
         Raises NotTakenError when there are none, and InputError for an invalid model.
@@ -139,7 +139,7 @@ class CaseCompiler:
         if isinstance(case, Case):
             model, inputs = prepare_model(case.model, case.name), case.inputs
         else:
-            model = case
+            model, inputs = case, None
         target = self.target
         settings = PlanSettings(
             targets=(target,),

@@ -66,8 +66,8 @@ def figures(name: str, plan: Plan, word: str) -> None:
     same(original, result.proto, ClassicModels().sample_inputs(name, 0))
     inside = sum(len(put_in(function.node)) for function in result.proto.functions)
     outside = len(put_in(result.proto.graph.node))
-    sys.stdout.write(f"{name} {word}: {len(plan.region_names)} regions, {outside} + {inside} nodes\n")
-    assert inside >= len(plan.region_names)
+    sys.stdout.write(f"{name} {word}: {len(plan.regions)} regions, {outside} + {inside} nodes\n")
+    assert inside >= len(plan.regions)
     assert outside > 0
 
 

@@ -12,9 +12,9 @@ from support import Ran
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem
-from byoc.placement._benchmark_instance import parse_instance
 from byoc.placement.strategies._baselines import HostOnly
 from byoc.planning import solve_instance
+from byoc.planning._benchmark_instance import parse_instance
 
 Cli = Callable[..., Ran]
 Golden = Callable[[str, str], None]
@@ -135,9 +135,9 @@ def test_what_is_refused(byoc: Cli) -> None:
     ran = byoc("place", "bad.json")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.splitlines() == [
-        "byoc: bad.json: there is no maxSizePerFPGA",
-        "byoc: bad.json: maxFPGAs: -1; 0 to 256 is expected",
-        "byoc: bad.json: there is no maxCPUs",
+        "byoc: bad.json: maxSizePerFPGA: must be given",
+        "byoc: bad.json: maxFPGAs: must be at least 0",
+        "byoc: bad.json: maxCPUs: must be given",
     ]
     ran = byoc("place", "i.json", "--strategy", "tree-pd")
     assert (ran.code, ran.out) == (1, "")
@@ -181,7 +181,7 @@ def test_no_accelerator_and_costs_next_to_nothing(strategy: str, byoc: Cli) -> N
 
 
 def test_a_strategy_from_outside_is_held_to_its_word() -> None:
-    instance = parse_instance(json.dumps(DIAMOND), "i.json")
+    instance = parse_instance(json.dumps(DIAMOND).encode(), Path("i.json"))
     with pytest.raises(InputError, match="strategy mine: failed with ZeroDivisionError"):
         solve_instance(instance, Vendors("mine", lambda _: 1 // 0), "i.json")
     with pytest.raises(InputError, match="strategy mine: it gave a int instead of a Placement"):

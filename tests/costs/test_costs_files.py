@@ -90,7 +90,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             [
                 "energy.operation: must be at least 0",
                 "energy.byte: expected a finite number",
-                "operators.Conv.efficiency: input should be less than or equal to 1",
+                "operators.Conv.efficiency: must be at most 1",
             ],
         ),
         (TABLE.replace(f"\n- {ENTRY}", " []"), ["entries: must not be empty"]),
@@ -141,7 +141,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             LINEAR.replace("1e-9", "-1").replace("0.9", "1.5"),
             [
                 "operators.Relu.byte: must be at least 0",
-                "operators.Relu.r2: input should be less than or equal to 1",
+                "operators.Relu.r2: must be at most 1",
             ],
         ),
         (LINEAR + "together: 0\n", ["together: input should be greater than 0"]),

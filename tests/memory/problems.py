@@ -131,3 +131,8 @@ def branches(count: int, longest: int = 6) -> ArenaProblem:
     names = tuple(f"b{at}" for at in range(len(sizes)))
     outputs = frozenset({len(sizes) - 1})
     return ArenaProblem(names, tuple(sizes), tuple(steps), frozenset({0}), outputs)
+
+
+def total_bytes(problem: ArenaProblem) -> int:
+    """Return the bytes without any reuse of memory: every buffer has its own offset."""
+    return sum(problem.sizes) + max((step.scratch for step in problem.steps), default=0)

@@ -3,11 +3,8 @@ from problems import chain, problems
 
 from byoc.memory.arena import ArenaProblem, find_live_ranges
 from byoc.memory.arena._best_order import find_best_order
-from byoc.memory.arena._cut_bound import (
-    find_cut_at,
-    find_cut_bound,
-    find_witness,
-)
+from byoc.memory.arena._cut_bound import find_cut_bound, find_least_bytes_at, find_witness
+from byoc.memory.arena._segments import split_segments
 
 
 def fewest(problem: ArenaProblem, step: int) -> int:
@@ -33,7 +30,8 @@ def fewest(problem: ArenaProblem, step: int) -> int:
 def test_the_cut_at_each_step_is_the_fewest_bytes_over_all_sets(problem: ArenaProblem) -> None:
     cuts = [fewest(problem, step) for step in range(len(problem.steps))]
 
-    assert [find_cut_at(problem, step) for step in range(len(problem.steps))] == cuts
+    segments = list(split_segments(problem))
+    assert [find_least_bytes_at(each, step) for each in segments for step in range(each.count)] == cuts
     found, step = find_cut_bound(find_live_ranges(problem, range(len(problem.steps))))
     assert found == max(cuts, default=0)
     assert step is None or cuts[step] == found

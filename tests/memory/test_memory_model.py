@@ -6,7 +6,7 @@ from support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model, read_row_model
-from byoc.memory.reading._memory_model import read_problem
+from byoc.model import prepare_model
 from byoc.zoo import load_model
 
 BLOCK = """g (float[1, 4, 6, 6] x, float[4, 4, 1, 1] w) => (float[1, 144] y) {
@@ -115,7 +115,7 @@ def test_a_reshape_to_a_shape_that_is_data_copies() -> None:
     proto = parse(text.replace("float[N, M] y", "float[3, 4] y"))
     proto.graph.initializer.append(onnx.helper.make_tensor("fixed", 7, [2], [3, 4]))
     proto.graph.value_info.append(onnx.helper.make_tensor_value_info("r", 1, [4, 3]))
-    problem = read_problem(proto, CONVENTIONS["C"])
+    problem = read_memory_model(prepare_model(proto, "g").index, CONVENTIONS["C"]).problem
 
     assert [(step.name, step.may_overwrite) for step in problem.steps] == [("r", (0,))]
 
@@ -218,7 +218,7 @@ def test_a_concat_that_has_to_copy(what: str, by: str) -> None:
     }"""
     proto = parse(text.replace(what, by))
     proto.graph.initializer.append(onnx.helper.make_tensor("fixed", 1, [1, 2, 3], [0.0] * 6))
-    problem = read_problem(proto, CONVENTIONS["D"])
+    problem = read_memory_model(prepare_model(proto, "g").index, CONVENTIONS["D"]).problem
 
     assert not problem.links
     assert problem.steps[-1].name == "y"
@@ -274,7 +274,7 @@ def test_what_cannot_be_counted(text: str, said: str) -> None:
 def test_a_default_of_an_input_counts_as_a_weight() -> None:
     proto = parse("g (float[4] x, float[4] w) => (float[4] y) { y = Add(x, w) }")
     proto.graph.initializer.append(onnx.helper.make_tensor("w", 1, [4], [0.0] * 4))
-    problem = read_problem(proto, CONVENTIONS["B"])
+    problem = read_memory_model(prepare_model(proto, "g").index, CONVENTIONS["B"]).problem
 
     assert problem.names == ("x", "y")
 

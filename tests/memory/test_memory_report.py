@@ -13,7 +13,6 @@ from support import prepared
 from byoc.errors import InputError
 from byoc.memory.arena import ArenaPlan, ArenaProblem, ArenaStep
 from byoc.memory.reading import CONVENTIONS
-from byoc.memory.reading._memory_model import get_convention
 from byoc.memory.report import (
     MemoryOptions,
     MemoryReport,
@@ -141,9 +140,7 @@ def test_two_levels_move_less_than_without_a_scratchpad() -> None:
     assert small.notes[-1].startswith("no plan for two levels: ")
 
 
-def test_an_unknown_convention_or_method() -> None:
-    with pytest.raises(InputError, match="no convention is named 'X': there are A, B, C, D"):
-        get_convention("X")
+def test_an_unknown_method() -> None:
     with pytest.raises(InputError, match="did you mean exact"):
         _report(MemoryOptions(method="exakt"))
 

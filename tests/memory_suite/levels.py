@@ -16,9 +16,9 @@ from checkers.scratchpad_check import objections  # noqa: E402 - needs the path
 from networks import twelve  # noqa: E402
 
 from byoc.memory.arena import plan_buffers  # noqa: E402
-from byoc.memory.reading._memory_model import read_problem  # noqa: E402
+from byoc.memory.reading import read_memory_model  # noqa: E402
 from byoc.memory.report._memory_report import plan_for_scratchpad  # noqa: E402
-from byoc.memory.scratchpad import LoadAction, StoreAction  # noqa: E402
+from byoc.model import prepare_model  # noqa: E402
 
 _SIZES = (128, 512, 2048)
 _ALIGNMENT = 64
@@ -31,16 +31,16 @@ def main(names: Sequence[str]) -> int:
     sys.stdout.write(f"{'unlimited':>11}{'loads':>7}{'stores':>7}{'arena':>10}{'seconds':>9}\n")
     refused = 0
     for name in names or networks:
-        whole = plan_buffers(read_problem(networks[name](), alignment=_ALIGNMENT))
+        index = prepare_model(networks[name](), name).index
+        whole = plan_buffers(read_memory_model(index, alignment=_ALIGNMENT).problem)
         for size in _SIZES:
             start = time.perf_counter()
             levels = plan_for_scratchpad(whole, size * 1024)
             seconds = time.perf_counter() - start
-            loads = sum(isinstance(action, LoadAction) for action in levels.actions)
-            stores = sum(isinstance(action, StoreAction) for action in levels.actions)
+            gap = (levels.moved - levels.bound) / levels.moved if levels.moved else 0.0
             sys.stdout.write(
                 f"{name:<14}{size:>5}{levels.unkept:>11}{levels.moved:>11}{levels.bound:>11}"
-                f"{levels.relative_gap:>9.4%}{levels.unlimited:>11}{loads:>7}{stores:>7}{levels.arena:>10}"
+                f"{gap:>9.4%}{levels.unlimited:>11}{levels.loads:>7}{levels.stores:>7}{levels.arena:>10}"
                 f"{seconds:>9.2f}\n"
             )
             for objection in objections(levels):

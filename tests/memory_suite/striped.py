@@ -20,8 +20,7 @@ from checkers.stripes_check import check  # noqa: E402
 from networks import twelve  # noqa: E402 - needs the path
 
 from byoc.memory.arena import plan_buffers as plan_layers  # noqa: E402
-from byoc.memory.reading import CONVENTIONS  # noqa: E402
-from byoc.memory.reading._memory_model import read_problem  # noqa: E402
+from byoc.memory.reading import CONVENTIONS, read_memory_model  # noqa: E402
 
 _ALIGNMENT = 64
 
@@ -38,7 +37,7 @@ def main(names: list[str]) -> None:
             continue
         model = make()
         index, rows = read_rows(model)
-        whole = plan_layers(read_problem(index, CONVENTIONS["C"], _ALIGNMENT), "exact")
+        whole = plan_layers(read_memory_model(index, CONVENTIONS["C"], _ALIGNMENT).problem, "exact")
         begin = time.perf_counter()
         plan = plan_rows(rows, _ALIGNMENT)
         seconds = time.perf_counter() - begin

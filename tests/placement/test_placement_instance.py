@@ -17,8 +17,8 @@ from placement_dags import random_problem
 from placement_oracle import SlowCost, chain, every_labels, problems, readers, slow_optimum, thorough
 
 from byoc.errors import InputError
-from byoc.placement import Fusion, PlacementInstance, Problem, read_instance
-from byoc.placement._benchmark_instance import parse_instance
+from byoc.placement import Fusion, Problem
+from byoc.planning._benchmark_instance import PlacementInstance, parse_instance, read_instance
 
 Document = dict[str, Any]
 
@@ -50,12 +50,12 @@ def row() -> Document:
 
 
 def parsed(given: Document) -> PlacementInstance:
-    return parse_instance(json.dumps(given), "i.json")
+    return parse_instance(json.dumps(given).encode(), Path("i.json"))
 
 
 def refused(given: Document | str) -> list[str]:
     with pytest.raises(InputError) as caught:
-        parse_instance(given if isinstance(given, str) else json.dumps(given), "i.json")
+        parse_instance((given if isinstance(given, str) else json.dumps(given)).encode(), Path("i.json"))
     lines = str(caught.value).splitlines()
     assert all(line.startswith("i.json: ") for line in lines)
     return [line.removeprefix("i.json: ") for line in lines]
@@ -167,47 +167,43 @@ def wrong(path: str, value: Any) -> Document:
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
-        ("nodes", ..., "there is no nodes"),
-        ("edges", None, "edges: null; a value is expected"),
-        ("nodes", {}, "nodes: a list is expected, not an object"),
-        ("nodes.1", 3, "nodes[1]: an object is expected, not 3"),
-        ("edges.1", "x", "edges[1]: an object is expected, not the text 'x'"),
-        ("maxFPGAs", ..., "there is no maxFPGAs"),
-        ("maxFPGAs", 2.0, "maxFPGAs: a whole number is expected, not 2"),
-        ("maxFPGAs", -1, "maxFPGAs: -1; 0 to 256 is expected"),
-        ("maxFPGAs", 10**9, "maxFPGAs: 1000000000; 0 to 256 is expected"),
-        ("maxFPGAs", True, "maxFPGAs: a whole number is expected, not true"),
-        ("maxCPUs", "8", "maxCPUs: a whole number is expected, not the text '8'"),
-        ("maxSizePerFPGA", -5, "maxSizePerFPGA: -5; 0 or more is expected"),
-        ("maxSizePerFPGA", inf, "maxSizePerFPGA: inf; 1e+200 is the most"),
-        ("nodes.0.id", ..., "nodes[0]: there is no id"),
-        ("nodes.0.id", 1.5, "nodes[0].id: a whole number is expected, not 1.5"),
-        ("nodes.0.id", 10**30, "nodes[0].id: a number of 31 digits is out of range"),
-        ("nodes.0.supportedOnFpga", ..., "nodes[0]: there is no supportedOnFpga"),
-        ("nodes.0.supportedOnFpga", 2, "nodes[0].supportedOnFpga: true, false, 1 or 0 is expected, "
-         "not 2"),
-        ("nodes.0.isBackwardNode", "no", "nodes[0].isBackwardNode: true, false, 1 or 0 is expected, "
-         "not the text 'no'"),
-        ("nodes.0.cpuLatency", ..., "nodes[0]: there is no cpuLatency"),
-        ("nodes.0.cpuLatency", float("nan"), "nodes[0].cpuLatency: NaN is not a number"),
-        ("nodes.0.cpuLatency", -0.25, "nodes[0].cpuLatency: -0.25; 0 or more is expected"),
-        ("nodes.0.cpuLatency", 10**400, "nodes[0].cpuLatency: a number of 401 digits; 1e+200 is the "
-         "most"),
-        ("nodes.1.fpgaLatency", ..., "nodes[1]: there is no fpgaLatency"),
-        ("nodes.1.fpgaLatency", [], "nodes[1].fpgaLatency: a number is expected, not a list"),
-        ("nodes.1.size", False, "nodes[1].size: a number is expected, not false"),
-        ("nodes.1.colorClass", "red", "nodes[1].colorClass: a whole number is expected, "
-         "not the text 'red'"),
-        ("edges.0.sourceId", ..., "edges[0]: there is no sourceId"),
+        ("nodes", ..., "nodes: must be given"),
+        ("edges", None, "edges: expected a list"),
+        ("nodes", {}, "nodes: expected a list"),
+        ("nodes.1", 3, "nodes[1]: expected a mapping of keys"),
+        ("edges.1", "x", "edges[1]: expected a mapping of keys"),
+        ("maxFPGAs", ..., "maxFPGAs: must be given"),
+        ("maxFPGAs", 2.0, "maxFPGAs: expected a whole number"),
+        ("maxFPGAs", -1, "maxFPGAs: must be at least 0"),
+        ("maxFPGAs", 10**9, "maxFPGAs: must be at most 256"),
+        ("maxFPGAs", True, "maxFPGAs: expected a whole number"),
+        ("maxCPUs", "8", "maxCPUs: expected a whole number"),
+        ("maxSizePerFPGA", -5, "maxSizePerFPGA: must be at least 0"),
+        ("maxSizePerFPGA", 2e200, "maxSizePerFPGA: must be at most 1e+200"),
+        ("maxSizePerFPGA", inf, "not JSON: Infinity is not a number that is read"),
+        ("nodes.0.id", ..., "nodes[0].id: must be given"),
+        ("nodes.0.id", 1.5, "nodes[0].id: expected a whole number"),
+        ("nodes.0.id", 10**30, "nodes[0].id: must be at most 4.61169e+18"),
+        ("nodes.0.supportedOnFpga", ..., "nodes[0].supportedOnFpga: must be given"),
+        ("nodes.0.supportedOnFpga", 2, "nodes[0].supportedOnFpga: expected true or false"),
+        ("nodes.0.isBackwardNode", "nope", "nodes[0].isBackwardNode: expected true or false"),
+        ("nodes.0.cpuLatency", ..., "nodes[0].cpuLatency: must be given"),
+        ("nodes.0.cpuLatency", float("nan"), "not JSON: NaN is not a number that is read"),
+        ("nodes.0.cpuLatency", -0.25, "nodes[0].cpuLatency: must be at least 0"),
+        ("nodes.0.cpuLatency", 10**400, "nodes[0].cpuLatency: expected a number"),
+        ("nodes.1.fpgaLatency", ..., "nodes[1]: fpgaLatency must be given, since supportedOnFpga is "
+         "true"),
+        ("nodes.1.fpgaLatency", [], "nodes[1].fpgaLatency: expected a number"),
+        ("nodes.1.size", False, "nodes[1].size: expected a number"),
+        ("nodes.1.colorClass", "red", "nodes[1].colorClass: expected a whole number"),
+        ("edges.0.sourceId", ..., "edges[0].sourceId: must be given"),
         ("edges.0.destId", 99, "edges[0].destId: there is no node 99"),
-        ("edges.0.cost", ..., "edges[0]: there is no cost"),
-        ("edges.0.cost", float("-inf"), "edges[0].cost: -inf; 0 or more is expected"),
+        ("edges.0.cost", ..., "edges[0].cost: must be given"),
+        ("edges.0.cost", -1e9, "edges[0].cost: must be at least 0"),
         ("edges.0.destId", 7, "edges: they form a circle through node 3, 7"),
         ("edges.0.destId", 3, "edges: they form a circle through node 3"),
         ("edges.0.sourceId", 7, "edges[1].cost: 0.25, but edges[0] out of the same node, 7, costs 0.5: "
          "what a node makes has one cost"),
-        ("nodes.0.id", "x" * 1000, "nodes[0].id: a whole number is expected, not the text "
-         f"'{'x' * 36}..."),
     ],
 )  # fmt: skip
 def test_one_mistake_one_sentence(path: str, value: Any, sentence: str) -> None:
@@ -223,18 +219,12 @@ def test_an_id_that_stands_twice_and_one_that_is_gone() -> None:
     ]
 
 
-def test_a_misspelt_key() -> None:
-    given = wrong("nodes.0.cpuLatency", ...)
-    given["nodes"][0]["cpuLatencey"] = 1.0
-    assert refused(given) == ["nodes[0]: there is no cpuLatency (did you mean cpuLatencey?)"]
-
-
 def test_all_mistakes_at_once_and_not_too_many() -> None:
-    given = document([node(n, -1.0) for n in range(30)], [edge(0, 1, -1)])
+    given = document([node(n, -1.0) for n in range(60)], [edge(0, 1, -1)])
     lines = refused(given)
-    assert len(lines) == 21
-    assert lines[0] == "nodes[0].cpuLatency: -1; 0 or more is expected"
-    assert lines[-1] == "and 11 more mistakes"
+    assert len(lines) == 51
+    assert lines[0] == "nodes[0].cpuLatency: must be at least 0"
+    assert lines[-1] == "and 11 more"
 
 
 @pytest.mark.parametrize(
@@ -242,10 +232,10 @@ def test_all_mistakes_at_once_and_not_too_many() -> None:
     [
         ("", "not JSON: Expecting value: line 1 column 1 (char 0)"),
         ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("[]", "an object with nodes and edges is expected, not a list"),
-        ("null", "an object with nodes and edges is expected, not null"),
-        ('{"nodes": [], "nodes": []}', "key 'nodes' stands twice in one object"),
-        ("[" * 200_000, "not an instance: nested too deeply"),
+        ("[]", "the file: expected a mapping of keys"),
+        ("null", "the file: expected a mapping of keys"),
+        ('{"nodes": [], "nodes": []}', "not JSON: the key 'nodes' stands twice"),
+        ("[" * 200_000, "not JSON: it is nested too deep"),
     ],
 )
 def test_what_is_no_instance(text: str, sentence: str) -> None:
@@ -257,7 +247,7 @@ def test_files(tmp_path: Path) -> None:
     path.write_text("\ufeff" + json.dumps(row()), encoding="utf-8")
     assert read_instance(path).nodes == ((7,), (3,), (5,))
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not JSON: the file is not UTF-8 text"):
+    with pytest.raises(InputError, match="not JSON: it is not UTF-8 text"):
         read_instance(path)
     with pytest.raises(OSError, match="No such file"):
         read_instance(tmp_path / "none.json")
@@ -282,7 +272,7 @@ def test_there_and_back(problem: Problem) -> None:
     """Units keep their costs, and what one placement costs in one it costs in the other."""
     problem = symmetric(problem)
     text = json.dumps(instance_document(problem), allow_nan=False)
-    instance = parse_instance(text, "back")
+    instance = parse_instance(text.encode(), Path("back"))
     unit_of = {number: unit for unit, ids in enumerate(instance.nodes) for number in ids}
     back = instance.problem
     ours, theirs = SlowCost(problem), SlowCost(back)
@@ -301,7 +291,7 @@ def test_there_and_back(problem: Problem) -> None:
 
 def test_there_and_back_is_the_same_where_nothing_is_added() -> None:
     given = parsed(row()).problem
-    again = parse_instance(json.dumps(instance_document(given)), "again").problem
+    again = parse_instance(json.dumps(instance_document(given)).encode(), Path("again")).problem
     assert again.seconds.tolist() == given.seconds.tolist()
     assert again.to_host.tolist() == given.to_host.tolist()
     assert again.memory.tolist() == given.memory.tolist()
@@ -311,7 +301,7 @@ def test_there_and_back_is_the_same_where_nothing_is_added() -> None:
 def test_tensors_that_cannot_be_moved_become_a_class() -> None:
     nodes = [node(0, colorClass=1), node(1, colorClass=2), node(2, colorClass=2), node(3, colorClass=1)]
     given = parsed(document(nodes, [edge(0, 1), edge(1, 2), edge(2, 3)]))
-    again = parse_instance(json.dumps(instance_document(given.problem)), "again")
+    again = parse_instance(json.dumps(instance_document(given.problem)).encode(), Path("again"))
     assert again.notes == given.notes
     cost = SlowCost(again.problem)
     assert sum(cost(labels) < inf for labels in every_labels(again.problem)) == 4

@@ -105,11 +105,6 @@ class ArenaProblem:
             alignment=self.alignment,
         )
 
-    @property
-    def total_bytes(self) -> int:
-        """Bytes without any reuse of memory: every buffer has its own offset."""
-        return sum(self.sizes) + max((step.scratch for step in self.steps), default=0)
-
 
 def _kept_links(
     links: Sequence[tuple[Buffer, ...]], kept: Mapping[Buffer, Buffer]

@@ -18,10 +18,6 @@ class CompoundPart:
     first: int
     last: int
 
-    def is_live_with(self, other: "CompoundPart") -> bool:
-        """Tell whether both are live at some position."""
-        return self.first <= other.last and other.first <= self.last
-
 
 @dataclass(frozen=True)
 class Compound:

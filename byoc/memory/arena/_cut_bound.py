@@ -10,16 +10,9 @@ from collections.abc import Iterator
 from math import inf
 from time import monotonic
 
-from byoc.memory.arena._arena_problem import ArenaProblem
 from byoc.memory.arena._live_ranges import LiveRanges
 from byoc.memory.arena._segments import Segment, split_segments
 from byoc.numerics.solvers import SINK, SOURCE, find_minimum_cut
-
-
-def find_cut_at(problem: ArenaProblem, step: int) -> int:
-    """Return the fewest bytes that can be live while the step runs, in any order."""
-    segment = next(s for s in split_segments(problem) if step < s.start + s.count)
-    return find_least_bytes_at(segment, step - segment.start)
 
 
 def find_witness(lives: LiveRanges, at_least: int) -> int | None:

@@ -5,15 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from onnx import ModelProto
-
-from byoc.errors import InputError, suggest_nearest
 from byoc.memory.arena import ArenaProblem, ArenaStep, Buffer
 from byoc.memory.reading._concat_rows import BufferRow, ConcatRows
 from byoc.memory.reading._in_place import FunctionTable, find_origins, is_view, written_outputs
 from byoc.memory.reading._stages import build_stages
 from byoc.memory.reading._tensor_sizes import TensorSizes
-from byoc.model import GraphIndex, describe_node, get_node_name, prepare_model, walk_bodies
+from byoc.model import GraphIndex, describe_node, get_node_name, walk_bodies
 from byoc.numerics import round_up
 
 
@@ -57,14 +54,6 @@ CONVENTIONS = {
 """A is that of ONNC's study (inputs and aliases left out), B adds inputs, C aliases, D Concats."""
 
 
-def get_convention(name: str) -> Convention:
-    """Return a convention by its letter. Raises InputError for an unknown one."""
-    if name not in CONVENTIONS:
-        near = suggest_nearest(name, CONVENTIONS)
-        raise InputError(f"no convention is named '{name}'{near}: there are {', '.join(CONVENTIONS)}")
-    return CONVENTIONS[name]
-
-
 @dataclass(frozen=True)
 class MemoryModel:
     """A planning problem and its relation to the graph.
@@ -81,18 +70,6 @@ class MemoryModel:
     buffers_of: Mapping[str, BufferRow]
     tensors_of: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
-
-
-def read_problem(
-    model: ModelProto | GraphIndex,
-    convention: Convention = CONVENTIONS["C"],
-    alignment: int = 1,
-    groups: Sequence[Sequence[int]] = (),
-) -> ArenaProblem:
-    """Return the arena problem of a model, with the arguments and errors of `read_memory_model`."""
-    if isinstance(model, ModelProto):
-        model = prepare_model(model, model.graph.name or "model").index
-    return read_memory_model(model, convention, alignment, groups).problem
 
 
 def read_memory_model(

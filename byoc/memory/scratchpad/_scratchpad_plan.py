@@ -92,8 +92,3 @@ class ScratchpadPlan:
     def stores(self) -> int:
         """The number of whole buffers stored."""
         return sum(isinstance(action, StoreAction) for action in self.actions)
-
-    @property
-    def relative_gap(self) -> float:
-        """Bytes moved above the lower bound, relative to the bytes moved; 0 if the plan is proven."""
-        return (self.moved - self.bound) / self.moved if self.moved else 0.0

@@ -16,14 +16,13 @@ from byoc.placement.solvers._launch_milp import build_launch_milp
 from byoc.placement.solvers._placement_milp import build_placement_milp, remove_isolated_units
 
 
-def build_incumbent(problem: Problem, labels: Ints, bound: float | None = None) -> Placement | None:
+def build_incumbent(problem: Problem, labels: Ints) -> Placement | None:
     """Return a placement of labels, repaired if they break a limit; None if that fails."""
-    placement = Placement.from_labels(problem, labels, bound, why_host=CHEAPER_ON_HOST)
+    placement = Placement.from_labels(problem, labels, why_host=CHEAPER_ON_HOST)
     if not find_broken_limit(problem, labels, placement.regions):
         return placement
-    placement = Placement.from_labels(
-        problem, repair_labels(problem, labels), bound, why_host=CHEAPER_ON_HOST
-    )
+    repaired = repair_labels(problem, labels)
+    placement = Placement.from_labels(problem, repaired, why_host=CHEAPER_ON_HOST)
     return None if find_broken_limit(problem, placement.labels, placement.regions) else placement
 
 

@@ -18,24 +18,75 @@ to accelerator by way of the host, so execution and transfer agree. One thing di
 latency the host runs any number of nodes at once, here one (`maxCPUs` has no effect).
 """
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
 
+from byoc.codegen import parse_strict_json
 from byoc.errors import InputError
-from byoc.placement._benchmark_checks import InstanceEdge, InstanceNode, check_instance
-from byoc.placement._canonical_order import sort_by_edges
-from byoc.placement._form_regions import find_components
-from byoc.placement._problem import Ints, Problem
+from byoc.numerics import find_cycle, sort_topologically
+from byoc.placement import Ints, Problem, find_components
+from byoc.support import StrictModel, make_file_error, validate_content
 
 _SECONDS = 1e-3
 """Seconds per unit of time of the format."""
+
+# The tolerance of the benchmark's own programs.
+_SAME_COST = 1e-6
+
+_Number = Annotated[int, Field(strict=True, ge=-(2**62), le=2**62)]
+# Anything larger is a mistake; sums of this many stay finite.
+_Amount = Annotated[float, Field(strict=True, ge=0, le=1e200)]
+
+
+class _Entry(StrictModel):
+    """An object of the file. Keys that the format does not name are ignored, as its programs do."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
+
+
+class InstanceNode(_Entry):
+    """A node of the file, times in the file's unit."""
+
+    id: _Number
+    supported_on_fpga: bool
+    is_backward_node: bool = False
+    cpu_latency: _Amount
+    fpga_latency: _Amount | None = None
+    size: _Amount = 0.0
+    color_class: _Number | None = None
+
+    @model_validator(mode="after")
+    def _is_timed(self) -> "InstanceNode":
+        if self.supported_on_fpga and self.fpga_latency is None:
+            raise ValueError("fpgaLatency must be given, since supportedOnFpga is true")
+        return self
+
+
+class InstanceEdge(_Entry):
+    """An edge of the file."""
+
+    source_id: _Number
+    dest_id: _Number
+    cost: _Amount
+
+
+class InstanceFile(_Entry):
+    """The content of the file."""
+
+    max_size_per_fpga: Annotated[_Amount, Field(alias="maxSizePerFPGA")]
+    max_fpgas: Annotated[int, Field(alias="maxFPGAs", strict=True, ge=0, le=256)]
+    max_cpus: Annotated[int, Field(alias="maxCPUs", strict=True, ge=0, le=1_000_000)]
+    nodes: Annotated[tuple[InstanceNode, ...], Field(max_length=1_000_000)]
+    edges: Annotated[tuple[InstanceEdge, ...], Field(max_length=1_000_000)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,47 +107,58 @@ def read_instance(path: Path) -> PlacementInstance:
 
     Raises InputError with a line for each mistake, and OSError if the file cannot be read.
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not JSON: the file is not UTF-8 text") from None
-    return parse_instance(text, str(path))
+    return parse_instance(path.read_bytes(), path)
 
 
-def parse_instance(text: str, source: str) -> PlacementInstance:
-    """Parse the JSON text of an instance; `source` names it in error messages.
+def parse_instance(text: bytes, path: Path) -> PlacementInstance:
+    """Parse the JSON text of an instance; `path` is for error messages.
 
     The result does not depend on the order of nodes and edges in the text: units are in topological
     order, the smallest id first. Raises InputError with a line for each mistake.
     """
     try:
-        document = json.loads(text, object_pairs_hook=_object_without_duplicates)
-    except _DuplicateKeyError as error:
-        raise InputError(f"{source}: key '{error.args[0]}' stands twice in one object") from None
-    except RecursionError:
-        raise InputError(f"{source}: not an instance: nested too deeply") from None
+        content = parse_strict_json(text.removeprefix(BOM_UTF8))
     except ValueError as error:
-        raise InputError(f"{source}: not JSON: {error}") from None
-    return _build_instance(*check_instance(document, source))
+        raise InputError(f"{path}: not JSON: {error}") from None
+    file, mistakes = validate_content(content, InstanceFile)
+    if file is not None:
+        mistakes = list(_find_wrong_ids(file)) or list(_find_wrong_edges(file))
+    if file is None or mistakes:
+        raise make_file_error(path, mistakes)
+    return _build_instance(file, sorted(file.nodes, key=lambda node: node.id))
 
 
-class _DuplicateKeyError(Exception):
-    pass
+def _find_wrong_ids(file: InstanceFile) -> Iterator[str]:
+    """Yield ids that occur twice, and edges that name no node."""
+    first: dict[int, int] = {}
+    for number, node in enumerate(file.nodes):
+        if first.setdefault(node.id, number) != number:
+            yield f"nodes[{number}].id: {node.id} is the id of nodes[{first[node.id]}] already"
+    for number, edge in enumerate(file.edges):
+        for key, end in (("sourceId", edge.source_id), ("destId", edge.dest_id)):
+            if end not in first:
+                yield f"edges[{number}].{key}: there is no node {end}"
 
 
-def _object_without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise _DuplicateKeyError(key)
-        result[key] = value
-    return result
+def _find_wrong_edges(file: InstanceFile) -> Iterator[str]:
+    """Yield different costs for the edges of one source, and a cycle."""
+    position = {node.id: number for number, node in enumerate(file.nodes)}
+    before: list[list[int]] = [[] for _ in file.nodes]
+    first: dict[int, int] = {}
+    for number, edge in enumerate(file.edges):
+        before[position[edge.dest_id]].append(position[edge.source_id])
+        other = first.setdefault(edge.source_id, number)
+        if abs(edge.cost - file.edges[other].cost) > _SAME_COST:
+            yield (
+                f"edges[{number}].cost: {edge.cost:g}, but edges[{other}] out of the same node, "
+                f"{edge.source_id}, costs {file.edges[other].cost:g}: what a node makes has one cost"
+            )
+    if cycle := sorted({file.nodes[number].id for number in find_cycle(before)}):
+        yield f"edges: they form a circle through node {', '.join(map(str, cycle[:5]))}"
 
 
-def _build_instance(
-    header: Mapping[str, float], nodes: Sequence[InstanceNode], edges: Sequence[InstanceEdge]
-) -> PlacementInstance:
-    devices = int(header["maxFPGAs"])
+def _build_instance(file: InstanceFile, nodes: Sequence[InstanceNode]) -> PlacementInstance:
+    devices, edges = file.max_fpgas, file.edges
     unit_of, split_classes = _assign_units(nodes, edges)
     members: list[list[InstanceNode]] = [[] for _ in range(int(unit_of.max(initial=-1)) + 1)]
     for node, unit in zip(nodes, unit_of.tolist(), strict=True):
@@ -106,15 +168,15 @@ def _build_instance(
     refused = {
         unit_of_id[node.id]
         for group in split_classes
-        if not all(node.supported for node in group)
+        if not all(node.supported_on_fpga for node in group)
         for node in group
     }
     seconds = np.zeros((len(members), 1 + devices))
     memory = np.zeros((len(members), devices))
     for unit, group in enumerate(members):
-        supported = all(node.supported for node in group) and unit not in refused
-        on_device = math.fsum(node.device for node in group) * _SECONDS
-        seconds[unit, 0] = math.fsum(node.host for node in group) * _SECONDS
+        supported = all(node.supported_on_fpga for node in group) and unit not in refused
+        on_device = math.fsum(node.fpga_latency or 0.0 for node in group) * _SECONDS
+        seconds[unit, 0] = math.fsum(node.cpu_latency for node in group) * _SECONDS
         seconds[unit, 1:] = on_device if supported else np.inf
         memory[unit] = math.fsum(node.size for node in group)
     tensors = [*_find_tensors(edges, unit_of_id), *_tie_split_classes(split_classes, unit_of_id)]
@@ -130,12 +192,10 @@ def _build_instance(
         launch=np.zeros(devices),
         size=[len(group) for group in members],
         memory=memory,
-        capacity=np.full(devices, header["maxSizePerFPGA"]),
+        capacity=np.full(devices, file.max_size_per_fpga),
     )
     ids = tuple(tuple(sorted(node.id for node in group)) for group in members)
-    return PlacementInstance(
-        problem, ids, int(header["maxCPUs"]), _describe_split_classes(split_classes)
-    )
+    return PlacementInstance(problem, ids, file.max_cpus, _describe_split_classes(split_classes))
 
 
 def _assign_units(
@@ -151,12 +211,12 @@ def _assign_units(
     number = {node.id: position for position, node in enumerate(nodes)}
     of_class = np.array(
         [
-            position if node.color is None else first.setdefault(node.color, position)
+            position if node.color_class is None else first.setdefault(node.color_class, position)
             for position, node in enumerate(nodes)
         ],
         np.int64,
     )
-    ends = np.array([(number[e.source], number[e.target]) for e in edges], np.int64).reshape(-1, 2)
+    ends = np.array([(number[e.source_id], number[e.dest_id]) for e in edges], np.int64).reshape(-1, 2)
     source, target = of_class[ends.T]
     between = source != target
     _, component = find_components(len(nodes), source[between], target[between], "strong")
@@ -172,7 +232,10 @@ def _assign_units(
     np.minimum.at(smallest, unit_of, np.array([node.id for node in nodes], np.int64))
     source, target = unit_of[ends.T]
     between = source != target
-    order = sort_by_edges(count, (source[between], target[between]), smallest.tolist())
+    before: list[list[int]] = [[] for _ in range(count)]
+    for one, other in zip(source[between].tolist(), target[between].tolist(), strict=True):
+        before[other].append(one)
+    order = sort_topologically(before, smallest.tolist())
     position_of = np.empty(count, np.int64)
     position_of[order] = np.arange(count)
     return position_of[unit_of], [group for group in split.values() if len(group) > 1]
@@ -187,9 +250,9 @@ def _find_tensors(edges: Sequence[InstanceEdge], unit_of_id: Mapping[int, int]) 
     readers: dict[int, set[int]] = {}
     cost: dict[int, float] = {}
     for edge in edges:
-        cost[edge.source] = edge.cost
-        if unit_of_id[edge.target] != unit_of_id[edge.source]:
-            readers.setdefault(edge.source, set()).add(unit_of_id[edge.target])
+        cost[edge.source_id] = edge.cost
+        if unit_of_id[edge.dest_id] != unit_of_id[edge.source_id]:
+            readers.setdefault(edge.source_id, set()).add(unit_of_id[edge.dest_id])
     order = sorted(readers, key=lambda node: (unit_of_id[node], node))
     return [(unit_of_id[node], sorted(readers[node]), cost[node]) for node in order]
 
