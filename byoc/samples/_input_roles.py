@@ -1,0 +1,288 @@
+"""What the inputs of a model are: token ids, masks, positions, lengths, images, selectors, plain numbers.
+
+The role of an input follows from who reads its numbers (`_input_traces`), and where that says nothing
+from its name.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from byoc.model import Dim, TensorType, get_constant_value, get_input
+from byoc.samples._input_traces import TracedInputs, Use
+
+
+class Role(StrEnum):
+    """What an input is."""
+
+    numbers = "numbers"  # floats of any size
+    flags = "flags"  # integers 0 or 1, booleans
+    pixels = "pixels"  # bytes
+    indices = "indices"  # integers below the extents `limits`
+    mask = "mask"  # all ones
+    bias = "bias"  # added to attention scores: all zeros
+    positions = "positions"  # counting from the past
+    total = "total"  # the length with the past
+    last = "last"  # the length with the past, less one
+    past = "past"  # the length of the past
+    lengths = "lengths"  # of sequences, as long as can be
+    image_size = "image_size"  # rows and columns of the image
+    ones = "ones"
+    choices = "choices"  # one of the numbers `choices`, which the model compares it with
+    constant = "constant"  # what the operator that reads it needs: `make_value`
+
+
+@dataclass(frozen=True, eq=False)
+class InputRole:
+    """The role of an input, with what its values must keep to.
+
+    Indices are below each of `limits`; floats lie in `domain`, lowest and highest. `make_value` makes
+    the value of a shape for an operator that takes few, such as the axes of Unsqueeze.
+    """
+
+    role: Role
+    limits: tuple[Dim, ...] = ()
+    choices: tuple[float, ...] = ()
+    domain: tuple[float, float] = (-np.inf, np.inf)
+    make_value: Callable[[tuple[int, ...]], Any] | None = None
+    extent: Dim = None
+
+
+def find_roles(traced: TracedInputs) -> dict[str, InputRole]:
+    """Find the role of each input of a model that is a tensor."""
+    return {name: _find_role(name, kind, traced.uses[name]) for name, kind in traced.types.items() if kind}
+
+
+def _find_role(name: str, kind: TensorType, uses: tuple[Use, ...]) -> InputRole:
+    for use in uses:
+        make = _VALUES.get(use.key)
+        if make is not None:
+            return InputRole(Role.constant, make_value=_bind_rank(make, use))
+        role = _ROLES_BY_USE.get(use.key)
+        if role is not None:
+            return InputRole(role, extent=_find_sequence_extent(use))
+    limits = tuple(limit for use in uses if use.key in _LIMITS for limit in _LIMITS[use.key](use))
+    named = _find_named_role(name, kind, uses)
+    if named is not None and (named is not Role.mask or not limits):
+        return InputRole(named, limits)
+    choices = _find_choices(uses)
+    if choices and "float" not in kind.dtype:
+        return InputRole(Role.choices, choices=choices)
+    if limits:
+        return InputRole(Role.indices, limits)
+    if kind.dtype == "bool":
+        return InputRole(Role.flags)
+    if "int" in kind.dtype:
+        is_bytes = kind.dtype in ("uint8", "int8") and len(kind.shape or ()) > 1
+        return InputRole(Role.pixels if is_bytes else Role.flags)
+    return InputRole(Role.numbers, domain=_find_domain(uses))
+
+
+_ATTENTION = re.compile(r"mask")
+_BY_NAME: tuple[tuple[Role, str, str], ...] = (
+    (Role.positions, "int", r"position_?id|pos_?ids?$|cache_?pos|(^|_)positions?$"),
+    (Role.total, "int", r"total_?(seq|len)"),
+    (Role.last, "int", r"seq_?lens_?k$"),
+    (Role.past, "int", r"past_?(seq|len|k)"),
+    (Role.lengths, "int", r"len(gth)?s?$|_lens?(_|$)|seq_?lens"),
+    (Role.image_size, "", r"^(im|image|img|orig|original|target|input)_?(img|image|target)?_?(shape|sizes?)s?$"),
+    (Role.ones, "float", r"^(scale_?factors?|im_?scale)$"),
+)
+
+
+def _find_named_role(name: str, kind: TensorType, uses: tuple[Use, ...]) -> Role | None:
+    lower = name.lower()
+    if "mask" in lower:
+        is_float = "float" in kind.dtype
+        return Role.bias if is_float and any(use.key in _ADDED for use in uses) else Role.mask
+    for role, dtype, pattern in _BY_NAME:
+        if dtype in kind.dtype and re.search(pattern, lower):
+            return role
+    return None
+
+
+# Places where a mask of floats is added to scores.
+_ADDED = {("Add", 0), ("Add", 1), ("Attention", 3), ("MultiHeadAttention", 5), ("GroupQueryAttention", 10)}
+
+_ROLES_BY_USE = {
+    ("GroupQueryAttention", 5): Role.last,
+    ("GroupQueryAttention", 6): Role.total,
+    ("LSTM", 4): Role.lengths,
+    ("GRU", 4): Role.lengths,
+    ("RNN", 4): Role.lengths,
+    ("ReverseSequence", 1): Role.lengths,
+    ("DecoderMaskedMultiHeadAttention", 7): Role.past,
+}
+
+
+def _find_sequence_extent(use: Use) -> Dim:
+    """Return the extent that lengths are at most, None if it does not follow from the reader."""
+    shape = use.get_shape(0)
+    if not shape:
+        return None
+    attributes = use.graph.get_attributes(use.node)
+    if use.node.op_type == "ReverseSequence":
+        return shape[int(attributes.get("time_axis", 0))]
+    if use.node.op_type in ("LSTM", "GRU", "RNN"):
+        return shape[1 if attributes.get("layout") else 0]
+    return None
+
+
+def _limit_by_axis(default: int, attribute: str = "axis") -> Callable[[Use], tuple[Dim, ...]]:
+    def find(use: Use) -> tuple[Dim, ...]:
+        shape = use.get_shape(0)
+        axis = int(use.graph.get_attributes(use.node).get(attribute, default))
+        return (shape[axis],) if shape and -len(shape) <= axis < len(shape) else ()
+
+    return find
+
+
+def _limit_by_rows(position: int) -> Callable[[Use], tuple[Dim, ...]]:
+    return lambda use: (use.get_shape(position) or ())[:1]
+
+
+def _limit_by_all(use: Use) -> tuple[Dim, ...]:
+    return use.get_shape(0) or ()
+
+
+def _limit_by_depth(use: Use) -> tuple[Dim, ...]:
+    depth = get_constant_value(use.graph, get_input(use.node, 1))
+    return () if depth is None else (int(depth.ravel()[0]),)
+
+
+def _limit_by_classes(use: Use) -> tuple[Dim, ...]:
+    return (use.get_shape(0) or ())[1:2]
+
+
+_LIMITS: Mapping[tuple[str, int], Callable[[Use], tuple[Dim, ...]]] = {
+    ("Gather", 1): _limit_by_axis(0),
+    ("GatherElements", 1): _limit_by_axis(0),
+    ("ScatterElements", 1): _limit_by_axis(0),
+    ("Scatter", 1): _limit_by_axis(0),
+    ("GatherBlockQuantized", 1): _limit_by_axis(0, "gather_axis"),
+    ("ArrayFeatureExtractor", 1): _limit_by_axis(-1),
+    ("GatherND", 1): _limit_by_all,
+    ("ScatterND", 1): _limit_by_all,
+    ("OneHot", 0): _limit_by_depth,
+    ("RoiAlign", 2): _limit_by_rows(0),
+    ("EmbedLayerNormalization", 0): _limit_by_rows(2),
+    ("EmbedLayerNormalization", 1): _limit_by_rows(4),
+    ("EmbedLayerNormalization", 8): _limit_by_rows(3),
+    ("RotaryEmbedding", 1): _limit_by_rows(2),  # of com.microsoft
+    ("RotaryEmbedding", 3): _limit_by_rows(1),
+    ("SoftmaxCrossEntropyLoss", 1): _limit_by_classes,
+    ("NegativeLogLikelihoodLoss", 1): _limit_by_classes,
+}
+
+_COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+
+
+def _find_choices(uses: tuple[Use, ...]) -> tuple[float, ...]:
+    """Return the numbers that an input is compared with, in order."""
+    found: dict[float, None] = {}
+    for use in uses:
+        if use.node.op_type in _COMPARISONS:
+            value = get_constant_value(use.graph, get_input(use.node, 1 - use.position))
+            if value is not None and value.size == 1 and value.dtype.kind in "if":
+                found[float(value.ravel()[0])] = None
+    return tuple(found)
+
+
+_TINY = 1e-3
+_DOMAINS = {
+    ("Log", 0): (_TINY, np.inf),
+    ("Sqrt", 0): (0.0, np.inf),
+    ("Reciprocal", 0): (_TINY, np.inf),
+    ("Acosh", 0): (1.0, np.inf),
+    ("Atanh", 0): (-0.99, 0.99),
+    ("Asin", 0): (-1.0, 1.0),
+    ("Acos", 0): (-1.0, 1.0),
+    ("Div", 1): (_TINY, np.inf),
+    ("Pow", 0): (_TINY, np.inf),
+    ("BatchNormalization", 4): (_TINY, np.inf),
+    ("QuantizeLinear", 1): (_TINY, np.inf),
+    ("DequantizeLinear", 1): (_TINY, np.inf),
+}
+
+
+def _find_domain(uses: tuple[Use, ...]) -> tuple[float, float]:
+    domains = [_DOMAINS[use.key] for use in uses if use.key in _DOMAINS and not _takes_any(use)]
+    return max((low for low, _ in domains), default=-np.inf), min((high for _, high in domains), default=np.inf)
+
+
+def _takes_any(use: Use) -> bool:
+    """Return whether a Pow has a whole exponent, so that its base may be negative."""
+    if use.node.op_type != "Pow":
+        return False
+    exponent = get_constant_value(use.graph, get_input(use.node, 1))
+    return exponent is not None and bool(np.all(exponent == np.round(exponent)))
+
+
+Shape = tuple[int, ...]
+
+
+def _make_reshape(shape: Shape, rank: int) -> Any:
+    """Return a target shape that any tensor has: the first axis takes all."""
+    _ = rank
+    return np.where(np.arange(shape[0] if shape else 1) == 0, -1, 1)
+
+
+def _fill(number: float) -> Callable[[Shape, int], Any]:
+    return lambda shape, rank: np.full(shape, number)
+
+
+def _make_scales(shape: Shape, rank: int) -> Any:
+    """Return scales of 2 for the last two axes."""
+    _ = rank
+    return np.where(np.arange(shape[0] if shape else 1) >= shape[0] - 2, 2.0, 1.0)
+
+
+def _count_axes(shape: Shape, rank: int) -> Any:
+    _ = rank
+    return np.arange(int(np.prod(shape))).reshape(shape)
+
+
+def _bind_rank(make: Callable[[Shape, int], Any], use: Use) -> Callable[[Shape], Any]:
+    rank = len(use.get_shape(0) or ())
+    return lambda shape: make(shape, rank)
+
+
+# The values of inputs that only few values are right for, from their shape and the rank of the first input.
+_VALUES: Mapping[tuple[str, int], Callable[[Shape, int], Any]] = {
+    ("Reshape", 1): _make_reshape,
+    ("Expand", 1): _fill(1),
+    ("Tile", 1): _fill(2),
+    ("ConstantOfShape", 0): _fill(2),
+    ("TopK", 1): _fill(1),
+    ("Slice", 1): _fill(0),
+    ("Slice", 2): _fill(2**31 - 1),
+    ("Slice", 3): _count_axes,
+    ("Slice", 4): _fill(1),
+    ("Pad", 1): _fill(1),
+    ("Resize", 2): _make_scales,
+    ("Upsample", 1): _make_scales,
+    ("Range", 0): _fill(0),
+    ("Range", 1): _fill(4),
+    ("Range", 2): _fill(1),
+    ("Unsqueeze", 1): _count_axes,
+    ("Squeeze", 1): _count_axes,
+    ("CumSum", 1): _fill(0),
+    ("ReduceSum", 1): _count_axes,
+    ("ReduceMean", 1): _count_axes,
+    ("ReduceMax", 1): _count_axes,
+    ("Loop", 0): _fill(3),
+    ("Loop", 1): _fill(1),
+    ("NonMaxSuppression", 2): _fill(10),
+    ("NonMaxSuppression", 3): _fill(0.5),
+    ("NonMaxSuppression", 4): _fill(0.0),
+    ("Div", 1): _fill(2),
+    ("Mod", 1): _fill(2),
+    ("SequenceAt", 1): _fill(0),
+    ("HannWindow", 0): _fill(16),
+    ("HammingWindow", 0): _fill(16),
+    ("BlackmanWindow", 0): _fill(16),
+}

@@ -1,0 +1,207 @@
+"""Plausible sizes of a model's open dimensions, by what their inputs seem to be."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from byoc.model import Dim, GraphIndex, TensorType
+from byoc.samples._input_traces import TracedInputs, trace_inputs
+from byoc.samples._size_relations import SizeRelations, find_relations
+
+# What a size counts, the plausible size, and another one.
+_SIZES = {
+    "batch": (1, 2),
+    "past": (16, 0),
+    "step": (1, 12),
+    "sequence": (16, 11),
+    "image": (224, 160),
+    "map": (32, 48),
+    "channels": (3, 3),
+    "audio": (16_000, 12_000),
+    "bands": (80, 80),
+    "frames": (100, 64),
+    "count": (8, 5),
+}
+_IMAGE_CHANNELS = (1, 3, 4)
+# What a dimension's name says, the first that fits.
+_NAMES = (
+    ("past", r"past|cache|history|prefix"),
+    ("batch", r"batch|^n$|^b$|^bsz?$|num_?(images|samples)"),
+    ("image", r"height|width|^h$|^w$|^ysize$|^xsize$|image_?size|^rows$|^cols$"),
+    ("channels", r"channel|^c$"),
+    ("bands", r"^n_?mels?$|mel_?bands|^bins$"),
+    ("audio", r"sample|audio|wave|pcm|signal"),
+    ("frames", r"frame|time"),
+    ("sequence", r"seq|len|token|word|text|prompt|context|steps?|^s$|^l$|^t$|total"),
+    ("count", r"box|roi|anchor|class|label|query|point|num|count"),
+)
+_CACHE_NAME = re.compile(r"past|cache(?!_?pos)|(^|[._])(key|value)s?([._]|$)")
+_AUDIO_NAME = re.compile(r"audio|wav|pcm|signal|speech|sound")
+_TOTAL_NAME = re.compile(r"total|past.*(\+|plus|and).*seq|kv_?len")
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSizes:
+    """The open dimensions of a model's inputs, and sizes for them.
+
+    `kinds` has what each counts, a key of `_SIZES`, for those whose size is free; `relations` determine
+    the others.
+    """
+
+    traced: TracedInputs
+    relations: SizeRelations
+    kinds: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of all open dimensions, in order; one without a name is called `input[axis]`."""
+        shapes = [kind.shape for kind in self.traced.types.values() if kind and kind.shape]
+        return tuple(dict.fromkeys(n for shape in shapes for dim in shape for n in sorted(list_dim_names(dim))))
+
+    def complete(self, free: Mapping[str, int]) -> dict[str, int]:
+        """Return a size for each name, given those of the free ones."""
+        sizes = {name: self._round(name, size) for name, size in free.items()}
+        found = {name: self.relations.resolve(name, sizes) for name in self.names}
+        return {name: 1 if size is None or size < 0 else size for name, size in found.items()}
+
+    def _round(self, name: str, size: int) -> int:
+        multiple = self.relations.multiples.get(name, 1)
+        return -(-size // multiple) * multiple
+
+    @property
+    def suggested(self) -> dict[str, int]:
+        """A plausible size for each free name."""
+        return {name: _SIZES[kind][0] for name, kind in self.kinds.items()}
+
+    @property
+    def others(self) -> dict[str, int]:
+        """Another size for each free name."""
+        return {name: _SIZES[kind][1] for name, kind in self.kinds.items()}
+
+    @cached_property
+    def past(self) -> Dim:
+        """The extent of what a decoder remembers of the steps before; 0 for a model without it."""
+        for name, kind in self.traced.types.items():
+            if kind and kind.shape and len(kind.shape) >= 3 and _CACHE_NAME.search(name.lower()):
+                return kind.shape[-2]
+        return 0
+
+    @cached_property
+    def sequence(self) -> Dim:
+        """The extent of the sequence that is read now, 1 where there is none."""
+        return _find_sequence(self.traced)
+
+    def evaluate(self, dim: Dim, sizes: Mapping[str, int]) -> int | None:
+        """Return the number that an extent is at complete sizes."""
+        return evaluate_dim(dim, sizes)
+
+
+def suggest_sizes(index: GraphIndex) -> dict[str, int]:
+    """Return a plausible size for each open dimension of a model's inputs, by its name.
+
+    A dimension without a name is called `input[axis]`, such as `x[0]`. The sizes fit together as far as
+    the operators of the model say so; nothing is run.
+    """
+    sizes = find_open_sizes(index)
+    return sizes.complete(sizes.suggested)
+
+
+def find_open_sizes(index: GraphIndex) -> OpenSizes:
+    """Find the open dimensions of a model's inputs, what they count, and how they are related."""
+    traced = trace_inputs(index)
+    relations = find_relations(traced)
+    sizes = OpenSizes(traced, relations)
+    _relate_totals(sizes)
+    free = [name for name in sizes.names if name not in relations.meanings]
+    # What a related name stands for may be a name that stands alone in no input.
+    for name in list(relations.meanings):
+        free += [inner for inner in sorted(list_dim_names(relations.meanings[name])) if inner not in free]
+    free = [name for name in free if name not in relations.meanings]
+    return OpenSizes(traced, relations, _find_kinds(traced, free, sizes))
+
+
+def _relate_totals(sizes: OpenSizes) -> None:
+    """Take note that a total length is that of the past and of the sequence."""
+    past, sequence = sizes.past, sizes.sequence
+    if past == 0:
+        return
+    for name in sizes.names:
+        if name not in (past, sequence) and _TOTAL_NAME.search(name.lower()):
+            sizes.relations.equate(name, add_dims(past, sequence))
+
+
+def _find_sequence(traced: TracedInputs) -> Dim:
+    """Return the second extent of token ids, or of what is embedded already."""
+    for name, kind in traced.types.items():
+        if not kind or not kind.shape or len(kind.shape) < 2 or _CACHE_NAME.search(name.lower()):
+            continue
+        if re.search(r"(ids|tokens?|embeds)$", name.lower()) and "position" not in name.lower():
+            return kind.shape[1]
+    return 1
+
+
+def _find_kinds(traced: TracedInputs, free: list[str], sizes: OpenSizes) -> dict[str, str]:
+    found: dict[str, str] = {}
+    places: dict[str, tuple[str, TensorType, int, bool]] = {}
+    for name, kind, axis, dim in _list_places(traced):
+        for inner in list_dim_names(dim):
+            if inner not in places or (dim == inner and not places[inner][3]):
+                places[inner] = (name, kind, axis, dim == inner)
+    for dim in free:
+        name, kind, axis, _ = places.get(dim, ("", TensorType("float32", (None,)), 0, False))
+        found[dim] = _classify(dim, name, kind, axis)
+    if sizes.past != 0:
+        for dim in list_dim_names(sizes.past) & set(found):
+            found[dim] = "past"
+        for dim in list_dim_names(sizes.sequence) & set(found) - list_dim_names(sizes.past):
+            found[dim] = "step"
+    return found
+
+
+def _list_places(traced: TracedInputs) -> Iterator[tuple[str, TensorType, int, str]]:
+    for name, kind in traced.types.items():
+        for axis, dim in enumerate(kind.shape or () if kind else ()):
+            if isinstance(dim, str):
+                yield name, kind, axis, dim
+
+
+def _classify(dim: str, name: str, kind: TensorType, axis: int) -> str:
+    """Return what a dimension counts, by its name, or by its place in an input."""
+    if dim != f"{name}[{axis}]":
+        for what, pattern in _NAMES:
+            if re.search(pattern, dim.lower()):
+                return _adapt(what, kind)
+    if axis == 0:
+        return "batch"
+    rank = len(kind.shape or ())
+    is_integer = "int" in kind.dtype and kind.dtype != "uint8"
+    if is_integer and rank <= 2:
+        return "sequence"
+    if rank == 2 and _AUDIO_NAME.search(name.lower()):
+        return "audio"
+    if rank == 3:
+        return "sequence"
+    if rank >= 4:
+        return _classify_image_axis(name, kind, axis)
+    return "count"
+
+
+def _classify_image_axis(name: str, kind: TensorType, axis: int) -> str:
+    assert kind.shape is not None
+    if _CACHE_NAME.search(name.lower()):
+        return "past" if axis == len(kind.shape) - 2 else "count"
+    last = kind.shape[-1] in _IMAGE_CHANNELS and kind.shape[1] not in _IMAGE_CHANNELS
+    if axis == (len(kind.shape) - 1 if last else 1):
+        return "channels"
+    return _adapt("image", kind)
+
+
+def _adapt(what: str, kind: TensorType) -> str:
+    """Return `map` instead of `image` where the channels are not those of an image."""
+    shape = kind.shape or ()
+    if what != "image" or len(shape) < 4:
+        return what
+    channels = {shape[1], shape[-1]}
+    is_image = not channels.isdisjoint(_IMAGE_CHANNELS) or not isinstance(shape[1], int)
+    return "image" if is_image and len(shape) == 4 else "map"

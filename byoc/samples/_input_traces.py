@@ -1,0 +1,149 @@
+"""Who reads the numbers of a model's inputs: operators at the end of reshapes, casts and slices."""
+
+from collections.abc import Collection, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+
+import onnx.inliner
+from onnx import NodeProto
+
+from byoc.errors import InputError
+from byoc.model import (
+    Dim,
+    GraphIndex,
+    TensorType,
+    copy_without,
+    get_input,
+    get_stated_types,
+    infer_types,
+    is_large,
+    read_type,
+)
+
+# Operators whose first output holds numbers of the first input, or of all inputs.
+_MOVING_OPERATORS = frozenset(
+    """
+    Cast CastLike Identity Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Gather GatherElements
+    GatherND Split Pad DepthToSpace SpaceToDepth Compress ReverseSequence Trilu
+    """.split()
+)
+_JOINING_OPERATORS = frozenset({"Concat"})
+# Names that exporters give to dimensions without a name, all of them the same.
+_EMPTY_NAMES = ("?", "-1", "None", "unk", "unknown", "dynamic")
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A node that reads the numbers of an input, in place `position` of its own inputs."""
+
+    graph: GraphIndex
+    node: NodeProto
+    position: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The operator and the place, such as `("Gather", 1)`."""
+        return self.node.op_type, self.position
+
+    def get_shape(self, position: int) -> tuple[Dim, ...] | None:
+        """Return the shape of one of the node's inputs, None if its rank is not known."""
+        return self.graph.get_shape(get_input(self.node, position))
+
+
+@dataclass(frozen=True, eq=False)
+class TracedInputs:
+    """The inputs of a model that need a value: their types, and who reads their numbers.
+
+    Open extents without a name are called `input[axis]`. `index` is one of the model with its functions
+    inlined and without large weights.
+    """
+
+    index: GraphIndex
+    types: Mapping[str, TensorType | None]
+    uses: Mapping[str, tuple[Use, ...]]
+
+
+def trace_inputs(index: GraphIndex) -> TracedInputs:
+    """Find out who reads the inputs of a model. Inputs with a default are left out."""
+    defaults = {tensor.name for tensor in index.proto.graph.initializer}
+    names = [name for name in index.inputs if name not in defaults]
+    types = {name: _name_extents(name, index.types.get(name)) for name in names}
+    inner = _make_plain_index(index, types)
+    found: dict[str, list[Use]] = {name: [] for name in names}
+    _collect_uses(inner, {name: (name,) for name in names}, found)
+    return TracedInputs(inner, types, {name: tuple(uses) for name, uses in found.items()})
+
+
+def is_named(dim: str) -> bool:
+    """Return whether a dimension has a name that says something."""
+    return bool(dim) and dim not in _EMPTY_NAMES
+
+
+def _name_extents(name: str, kind: TensorType | None) -> TensorType | None:
+    if kind is None or kind.shape is None:
+        return kind
+    shape = (
+        dim if isinstance(dim, int) or (dim and is_named(dim)) else f"{name}[{axis}]"
+        for axis, dim in enumerate(kind.shape)
+    )
+    return TensorType(kind.dtype, tuple(shape))
+
+
+def _make_plain_index(index: GraphIndex, types: Mapping[str, TensorType | None]) -> GraphIndex:
+    """Return an index of the model without functions, whose open extents have names."""
+    if not index.proto.functions and all(types[name] == index.types.get(name) for name in types):
+        return index
+    proto = copy_without(index.proto, "initializer")
+    stated = {value.name for value in proto.graph.input}
+    for tensor in index.proto.graph.initializer:
+        if not is_large(tensor) and not tensor.external_data:
+            proto.graph.initializer.append(tensor)
+        elif tensor.name not in stated:
+            proto.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    for value in proto.graph.input:
+        kind = types.get(value.name)
+        for dim, name in zip(value.type.tensor_type.shape.dim, (kind and kind.shape) or (), strict=False):
+            if isinstance(name, str):
+                dim.dim_param = name
+    try:
+        if proto.functions:
+            proto = onnx.inliner.inline_local_functions(deepcopy(proto))
+        result = infer_types(proto, get_stated_types(proto))
+    except (InputError, RuntimeError, ValueError):
+        return index
+    return GraphIndex(proto, result.type_protos, result.typed_graph)
+
+
+def _collect_uses(
+    graph: GraphIndex, outer: Mapping[str, tuple[str, ...]], found: Mapping[str, list[Use]]
+) -> None:
+    """Add the uses in a graph and its bodies; `outer` has the inputs that known tensors come from."""
+    sources = dict(outer)
+    for number, node in enumerate(graph.nodes):
+        for position, name in enumerate(node.input):
+            for source in sources.get(name, ()):
+                found[source].append(Use(graph, node, position))
+        moved = tuple(dict.fromkeys(s for name in _list_moved(node) for s in sources.get(name, ())))
+        if moved:
+            sources.update((name, moved) for name in node.output if name)
+        for body in graph.bodies.get(number, ()):
+            _collect_uses(body.index, sources, found)
+
+
+def _list_moved(node: NodeProto) -> Collection[str]:
+    if node.op_type in _JOINING_OPERATORS:
+        return node.input
+    return node.input[:1] if node.op_type in _MOVING_OPERATORS else ()
+
+
+def list_graphs(traced: TracedInputs) -> Iterator[GraphIndex]:
+    """Yield the main graph and all bodies."""
+    yield from traced.index.walk()
+
+
+def read_extents(kind: onnx.TypeProto) -> tuple[Dim, ...] | None:
+    """Return the shape in a type, None if the rank is not known or it is no tensor."""
+    read = read_type(kind)
+    return read.shape if read else None

@@ -1,0 +1,202 @@
+"""Values of a model's inputs that fit together: seeded random numbers within what their roles allow."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.errors import InputError
+from byoc.model import GraphIndex, TensorType, to_numpy_dtype
+from byoc.samples._input_roles import InputRole, Role, find_roles
+from byoc.samples._input_sizes import OpenSizes, find_open_sizes
+
+# The size limit of one input. Samples are drawn in float64 first.
+_MOST_BYTES = 2**30
+_BYTES = 256
+_IMAGE_RANK = 4
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is still to be chosen where roles leave it open.
+
+    `number` counts through the numbers that an input is compared with, and both values of a condition;
+    `integer` is the value of integers that nothing is known of, None for 0 and 1 by chance.
+    """
+
+    number: int = 0
+    integer: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class InputMaker:
+    """Makes the inputs of a model, of any sizes of its open dimensions."""
+
+    sizes: OpenSizes
+
+    @cached_property
+    def roles(self) -> Mapping[str, InputRole]:
+        """The role of each input that is a tensor."""
+        return find_roles(self.sizes.traced)
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether inputs select what the model does: conditions, numbers it compares with."""
+        types = self.sizes.traced.types
+        return any(
+            role.role is Role.choices or (role.role is Role.flags and _is_single(types[name], "bool"))
+            for name, role in self.roles.items()
+        )
+
+    def make(
+        self, seed: int, free: Mapping[str, int], choice: Choice = Choice()
+    ) -> dict[str, NDArray[np.generic]]:
+        """Return an array for each input, at sizes of the free names.
+
+        Raises InputError for an input that is not a tensor, is too large, or has strings or complex
+        numbers.
+        """
+        sizes = self.sizes.complete(free)
+        generator = np.random.default_rng(seed)
+        return {
+            name: self._make_input(name, kind, sizes, generator, choice)
+            for name, kind in self.sizes.traced.types.items()
+        }
+
+    def _make_input(
+        self,
+        name: str,
+        kind: TensorType | None,
+        sizes: Mapping[str, int],
+        generator: np.random.Generator,
+        choice: Choice,
+    ) -> NDArray[np.generic]:
+        if kind is None or kind.shape is None or kind.dtype in ("string", "complex64", "complex128"):
+            raise InputError(f"no sample input can be made for '{name}' ({kind or 'not a tensor'})")
+        shape = tuple(self._evaluate(dim, sizes) for dim in kind.shape)
+        size = TensorType(kind.dtype, shape).bytes or 0
+        if size > _MOST_BYTES:
+            raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")
+        role = self.roles[name]
+        value = self._make_value(name, role, shape, sizes, generator, choice)
+        if role.role is Role.flags and _is_single(kind, "bool"):
+            value = np.full(shape, self._choose_condition(name, sizes, choice))
+        return np.asarray(value).astype(to_numpy_dtype(kind.dtype)).reshape(shape)
+
+    def _evaluate(self, dim: Any, sizes: Mapping[str, int]) -> int:
+        size = self.sizes.evaluate(dim, sizes)
+        return 1 if size is None or size < 0 else size
+
+    def _choose_condition(self, name: str, sizes: Mapping[str, int], choice: Choice) -> bool:
+        """Return the value of a single boolean: whether there is a past, or either in turn."""
+        if re.search(r"cache|past", name.lower()):
+            return self._evaluate(self.sizes.past, sizes) > 0
+        return choice.number % 2 == 0
+
+    def _make_value(  # noqa: PLR0911 - one for each role
+        self,
+        name: str,
+        role: InputRole,
+        shape: tuple[int, ...],
+        sizes: Mapping[str, int],
+        generator: np.random.Generator,
+        choice: Choice,
+    ) -> Any:
+        past = self._evaluate(self.sizes.past, sizes)
+        total = past + self._evaluate(self.sizes.sequence, sizes)
+        limits = [self._evaluate(limit, sizes) for limit in role.limits]
+        limit = max(min(limits, default=2), 1)
+        match role.role:
+            case Role.numbers:
+                return _draw_floats(generator, shape, role.domain)
+            case Role.pixels:
+                return generator.integers(0, _BYTES, shape).astype(np.uint8)
+            case Role.indices:
+                return generator.integers(0, limit, shape)
+            case Role.mask | Role.ones:
+                return np.ones(shape)
+            case Role.bias:
+                return np.zeros(shape)
+            case Role.positions:
+                return self._count_positions(shape, past, total, limits)
+            case Role.total | Role.last | Role.past:
+                number = {Role.total: total, Role.last: total - 1, Role.past: past}[role.role]
+                return np.full(shape, number)
+            case Role.lengths:
+                return np.full(shape, self._find_length(name, role, sizes))
+            case Role.image_size:
+                return np.broadcast_to(self._find_image_size(shape, sizes), shape)
+            case Role.choices:
+                return np.full(shape, role.choices[choice.number % len(role.choices)])
+            case Role.constant:
+                assert role.make_value is not None
+                return role.make_value(shape)
+        if choice.integer is not None:
+            return np.full(shape, choice.integer)
+        return generator.integers(0, 2, shape)
+
+    def _count_positions(
+        self, shape: tuple[int, ...], past: int, total: int, limits: list[int]
+    ) -> NDArray[np.int64]:
+        """Return positions that count along the last axis, from the past if the sequence is read."""
+        length = shape[-1] if shape else 1
+        start = past if length == total - past else 0
+        positions = start + np.arange(length)
+        if limits:
+            positions %= max(min(limits), 1)
+        return np.broadcast_to(positions if shape else positions[0], shape)
+
+    def _find_length(self, name: str, role: InputRole, sizes: Mapping[str, int]) -> int:
+        """Return the length of the longest sequence that a length may speak of."""
+        if role.extent is not None:
+            return self._evaluate(role.extent, sizes)
+        others = [kind for key, kind in self.sizes.traced.types.items() if key != name]
+        ranked = [kind.shape for kind in others if kind and kind.shape and len(kind.shape) > 1]
+        for shape in ranked:
+            for dim in reversed(shape[1:]):
+                if not isinstance(dim, int):
+                    return self._evaluate(dim, sizes)
+        return self._evaluate(ranked[0][1], sizes) if ranked else 1
+
+    def _find_image_size(self, shape: tuple[int, ...], sizes: Mapping[str, int]) -> NDArray[np.int64]:
+        """Return rows and columns of the first image; what stands beside them is 1."""
+        found = [1, 1]
+        for kind in self.sizes.traced.types.values():
+            if kind and kind.shape and len(kind.shape) == _IMAGE_RANK:
+                extents = [self._evaluate(dim, sizes) for dim in kind.shape]
+                found = extents[1:3] if extents[3] in (1, 3, 4) else extents[2:]
+                break
+        wanted = shape[-1] if shape else 1
+        return np.array([*found, 1, 1][:wanted] + [1] * max(0, wanted - 4))
+
+
+def _is_single(kind: TensorType | None, dtype: str) -> bool:
+    return kind is not None and kind.dtype == dtype and kind.elements == 1
+
+
+def _draw_floats(
+    generator: np.random.Generator, shape: tuple[int, ...], domain: tuple[float, float]
+) -> NDArray[np.float64]:
+    """Return standard normal numbers, brought into a domain by their magnitude."""
+    low, high = domain
+    values = generator.standard_normal(shape)
+    if np.isinf(low) and np.isinf(high):
+        return values
+    if np.isinf(high):
+        return low + np.abs(values)
+    return np.asarray(low + (high - low) * (0.5 + 0.5 * np.tanh(values)))
+
+
+def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.generic]]:
+    """Return a seeded array for each graph input without a default, at plausible sizes.
+
+    What is not known to be something else is standard normal, or for integers 0 or 1. Nothing is run: the
+    model may refuse them, which `model_samples` finds out. Raises InputError for an input that is not a
+    tensor, is too large, or has strings or complex numbers.
+    """
+    sizes = find_open_sizes(index)
+    return InputMaker(sizes).make(seed, sizes.suggested)

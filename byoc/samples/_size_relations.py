@@ -1,0 +1,214 @@
+"""Extents that must be equal, or multiples of a number, for a model's operators to fit together."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import gcd, lcm, prod
+
+from onnx import NodeProto
+
+from byoc.model import (
+    Dim,
+    GraphIndex,
+    get_constant_value,
+    get_input,
+)
+from byoc.samples._input_traces import TracedInputs, list_graphs
+
+Shape = tuple[Dim, ...]
+
+_BROADCASTING = frozenset(
+    "Add Sub Mul Div Pow Where And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual PRelu Mod".split()
+)
+# Normalizations: the axis whose extent is that of the scale (input 1).
+_SCALED_AXES = {
+    "LayerNormalization": -1,
+    "SimplifiedLayerNormalization": -1,
+    "RMSNormalization": -1,
+    "BatchNormalization": 1,
+    "InstanceNormalization": 1,
+    "GroupNormalization": 1,
+}
+
+
+@dataclass(eq=False)
+class SizeRelations:
+    """What is known of the open dimensions of a model's inputs.
+
+    `meanings` has for some names what they are equal to: a number, a name or an expression. `multiples`
+    has for some names a number that divides them.
+    """
+
+    meanings: dict[str, Dim] = field(default_factory=dict)
+    multiples: dict[str, int] = field(default_factory=dict)
+
+    def resolve(self, dim: Dim, sizes: dict[str, int]) -> int | None:
+        """Return the number that an extent is at sizes of the free names, None if it is not known."""
+        names = dict(sizes)
+        pending = [dim]
+        for _ in range(len(self.meanings) + 1):
+            missing = [n for each in pending for n in list_dim_names(each) if n not in names]
+            if not missing:
+                break
+            pending = [self.meanings[name] for name in missing if name in self.meanings]
+            for name in missing:
+                size = evaluate_dim(self.meanings.get(name), names)
+                if size is not None:
+                    names[name] = size
+            pending += [dim]
+        return evaluate_dim(dim, names)
+
+    def equate(self, one: Dim, other: Dim) -> None:
+        """Take note that two extents are equal, where that says what a name is."""
+        one, other = self._reduce(one), self._reduce(other)
+        if one is None or other is None or one == other:
+            return
+        if not _is_name(one):
+            one, other = other, one
+        if _is_name(one) and isinstance(one, str) and one not in self._list_all_names(other):
+            self.meanings[one] = other
+
+    def _reduce(self, dim: Dim) -> Dim:
+        while isinstance(dim, str) and dim in self.meanings:
+            dim = self.meanings[dim]
+        return dim
+
+    def _list_all_names(self, dim: Dim) -> set[str]:
+        found: set[str] = set()
+        pending = [dim]
+        while pending:
+            for name in list_dim_names(pending.pop()) - found:
+                found.add(name)
+                pending.append(self.meanings.get(name))
+        return found
+
+
+def _is_name(dim: Dim) -> bool:
+    return isinstance(dim, str) and list_dim_names(dim) <= {dim}
+
+
+def find_relations(traced: TracedInputs) -> SizeRelations:
+    """Find what the operators of a model ask of the open dimensions of its inputs."""
+    found = SizeRelations()
+    open_names = {
+        name
+        for kind in traced.types.values()
+        for dim in (kind.shape if kind and kind.shape else ())
+        for name in list_dim_names(dim)
+    }
+    if not open_names:
+        return found
+    graphs = list(list_graphs(traced))
+    for rule in (_list_equal, _list_broadcast):
+        for graph in graphs:
+            for node in graph.nodes:
+                for one, other in rule(graph, node):
+                    if (list_dim_names(one) | list_dim_names(other)) & open_names:
+                        found.equate(one, other)
+    for graph in graphs:
+        for node in graph.nodes:
+            if node.op_type == "Reshape":
+                _note_reshape(graph, node, found, open_names)
+    return found
+
+
+def _list_equal(graph: GraphIndex, node: NodeProto) -> Iterator[tuple[Dim, Dim]]:
+    """Yield extents that must be equal."""
+    shapes = [graph.get_shape(name) if name else None for name in node.input]
+    first = shapes[0] if shapes else None
+    second = shapes[1] if len(shapes) > 1 else None
+    if node.op_type == "Concat" or node.op_type == "Einsum":
+        yield from _list_joined(graph, node, shapes)
+        return
+    if not first or not second:
+        return
+    match node.op_type:
+        case "MatMul" | "MatMulInteger" | "FusedMatMul":
+            yield first[-1], second[-2 if len(second) > 1 else -1]
+        case "Gemm" if len(first) == len(second) == 2:
+            attributes = graph.get_attributes(node)
+            yield first[0 if attributes.get("transA") else 1], second[1 if attributes.get("transB") else 0]
+        case "Conv" | "ConvInteger" | "FusedConv" if len(first) > 1 and isinstance(second[1], int):
+            yield first[1], second[1] * int(graph.get_attributes(node).get("group", 1))
+        case "ConvTranspose" if len(first) > 1:
+            yield first[1], second[0]
+        case "LSTM" | "GRU" | "RNN" if len(first) == len(second) == 3:
+            yield from _list_recurrent(graph, node, shapes)
+        case name if name in _SCALED_AXES and len(first) > 1:
+            yield first[_SCALED_AXES[name]], second[-1]
+
+
+def _list_recurrent(
+    graph: GraphIndex, node: NodeProto, shapes: list[Shape | None]
+) -> Iterator[tuple[Dim, Dim]]:
+    """Yield equal extents of X [sequence, batch, input], W, R and the initial states."""
+    x, weights, recurrent = shapes[0], shapes[1], shapes[2] if len(shapes) > 2 else None
+    assert x is not None
+    assert weights is not None
+    yield x[2], weights[2]
+    swapped = bool(graph.get_attributes(node).get("layout"))
+    for state in shapes[5:7]:
+        if state and len(state) == 3:
+            yield state[0 if swapped else 1], x[0 if swapped else 1]
+            yield state[1 if swapped else 0], weights[0]
+            if recurrent:
+                yield state[2], recurrent[2]
+
+
+def _list_joined(
+    graph: GraphIndex, node: NodeProto, shapes: list[Shape | None]
+) -> Iterator[tuple[Dim, Dim]]:
+    """Yield equal extents of the inputs of a Concat or an Einsum."""
+    attributes = graph.get_attributes(node)
+    if node.op_type == "Concat":
+        ranked = [shape for shape in shapes if shape]
+        axis = int(attributes.get("axis", 0))
+        for other in ranked[1:]:
+            if len(other) == len(ranked[0]):
+                but = axis % len(other)
+                yield from ((a, b) for i, (a, b) in enumerate(zip(ranked[0], other, strict=True)) if i != but)
+        return
+    letters: dict[str, Dim] = {}
+    terms = str(attributes.get("equation", "")).replace(" ", "").partition("->")[0].split(",")
+    for term, shape in zip(terms, shapes, strict=False):
+        if shape and len(shape) == len(term):
+            for letter, dim in zip(term, shape, strict=True):
+                yield letters.setdefault(letter, dim), dim
+
+
+def _list_broadcast(graph: GraphIndex, node: NodeProto) -> Iterator[tuple[Dim, Dim]]:
+    """Yield extents that meet by broadcasting: one is 1, or both are equal."""
+    if node.op_type not in _BROADCASTING:
+        return
+    shapes = [shape for name in node.input if (shape := graph.get_shape(name)) is not None]
+    for i, one in enumerate(shapes):
+        for other in shapes[i + 1 :]:
+            yield from (
+                (a, b) for a, b in zip(reversed(one), reversed(other), strict=False) if 1 not in (a, b)
+            )
+
+
+def _note_reshape(
+    graph: GraphIndex, node: NodeProto, found: SizeRelations, open_names: Iterable[str]
+) -> None:
+    """Take note of what a Reshape to a constant shape asks of the number of elements."""
+    shape = graph.get_shape(get_input(node, 0))
+    target = get_constant_value(graph, get_input(node, 1))
+    if shape is None or target is None or any(dim is None for dim in shape):
+        return
+    wanted = [int(size) for size in target.ravel()]
+    kept = [shape[axis] for axis, size in enumerate(wanted) if size == 0 and axis < len(shape)]
+    left = list(shape)
+    for dim in kept:
+        left.remove(dim)
+    fixed = prod(dim for dim in left if isinstance(dim, int))
+    names = [dim for dim in left if isinstance(dim, str)]
+    count = prod(size for size in wanted if size > 0)
+    free = [name for name in names if name in open_names and name not in found.meanings]
+    if not fixed or not free:
+        return
+    if -1 not in wanted and len(names) == 1 and count % fixed == 0:
+        found.equate(names[0], count // fixed)
+        return
+    need = count // gcd(count, fixed)
+    if need > 1:
+        found.multiples[free[-1]] = lcm(found.multiples.get(free[-1], 1), need)
