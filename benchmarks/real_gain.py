@@ -54,8 +54,8 @@ from byoc.profiling import (
 )
 from byoc.profiling._sampling import measure_runs
 from byoc.rules import load_rules
-from byoc.runtime import model_samples
 from byoc.runtime._stage_program import HOST
+from byoc.samples import model_samples
 from byoc.zoo import load_model
 
 RULES = "openvino-cpu"

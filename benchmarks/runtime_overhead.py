@@ -24,7 +24,8 @@ from common import machine
 import byoc
 from byoc.model import Model
 from byoc.onnxrt import open_session, run_session
-from byoc.runtime import Trace, model_samples
+from byoc.runtime import Trace
+from byoc.samples import model_samples
 from byoc.zoo import load_model
 
 _MODELS = ("resnet50", "squeezenet", "shufflenet", "densenet121")

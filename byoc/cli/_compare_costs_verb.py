@@ -31,7 +31,8 @@ from byoc.profiling import (
     time_regions,
 )
 from byoc.reporting import format_quantity
-from byoc.runtime import load_bundle, model_samples
+from byoc.runtime import load_bundle
+from byoc.samples import model_samples
 from byoc.zoo import load_model
 
 _ZOO = "zoo:"

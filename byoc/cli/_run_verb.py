@@ -19,18 +19,10 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.errors import InputError
-from byoc.model import GraphIndex, get_stated_types
+from byoc.model import prepare_model
 from byoc.reporting import format_count, format_quantity
-from byoc.runtime import (
-    Session,
-    Trace,
-    load_bundle,
-    read_npy,
-    read_npz,
-    restore_dtype,
-    sample_inputs,
-    write_npz,
-)
+from byoc.runtime import Session, Trace, load_bundle, read_npy, read_npz, restore_dtype, write_npz
+from byoc.samples import model_samples
 from byoc.support import check_output, write_text
 
 _RANDOM = "random"
@@ -124,8 +116,8 @@ def _prepare_session(
     given |= {name: read_npy(Path(file)) for name, file in files.items()}
     session = load_bundle(bundle)
     if inputs == _RANDOM:
-        proto = bundle.model()
-        given = {**sample_inputs(GraphIndex(proto, get_stated_types(proto))), **given}
+        model = prepare_model(bundle.model(), bundle.manifest.model, bundle.folder)
+        given = {**model_samples(model), **given}
     return session, {
         name: restore_dtype(value, session.types.get(name)) for name, value in given.items()
     }

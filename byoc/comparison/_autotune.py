@@ -18,7 +18,8 @@ from byoc.options import Options
 from byoc.pipeline import Result, partition
 from byoc.planning import Plan
 from byoc.profiling import Clock, Patience, Samples, measure_in_turn
-from byoc.runtime import load_bundle, model_samples
+from byoc.runtime import load_bundle
+from byoc.samples import model_samples
 from byoc.support import declare, declare_field, keywords_of, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
 

@@ -29,7 +29,7 @@ from byoc.patterns import Unit, group_units
 from byoc.profiling._measured_costs import MeasurementRecords
 from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
 from byoc.rules import Target, annotate_graph
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 from byoc.support import report_step
 from byoc.verification import compile_and_load
 

@@ -13,7 +13,7 @@ from byoc.model import Model, copy_without
 from byoc.onnxrt import measure_node_seconds, open_session, run_session
 from byoc.profiling._measured_costs import MeasurementRecords
 from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
-from byoc.runtime import model_samples
+from byoc.samples import model_samples
 
 _NODE_PREFIX = "byoc.node."
 _RESOLUTION = 1e-6  # of the profiler, in seconds

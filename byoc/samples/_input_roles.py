@@ -1,4 +1,4 @@
-"""What the inputs of a model are: token ids, masks, positions, lengths, images, selectors, plain numbers.
+"""What the inputs of a model are: token ids, masks, positions, lengths, images, selectors, numbers.
 
 The role of an input follows from who reads its numbers (`_input_traces`), and where that says nothing
 from its name.
@@ -54,10 +54,29 @@ class InputRole:
 
 def find_roles(traced: TracedInputs) -> dict[str, InputRole]:
     """Find the role of each input of a model that is a tensor."""
-    return {name: _find_role(name, kind, traced.uses[name]) for name, kind in traced.types.items() if kind}
+    return {
+        name: _find_role(name, kind, traced.uses[name]) for name, kind in traced.types.items() if kind
+    }
 
 
 def _find_role(name: str, kind: TensorType, uses: tuple[Use, ...]) -> InputRole:
+    limits = tuple(limit for use in uses if use.key in _LIMITS for limit in _LIMITS[use.key](use))
+    found = _find_role_by_use(uses) or _find_role_by_name(name, kind, uses, limits)
+    if found is not None:
+        return found
+    if "float" in kind.dtype:
+        return InputRole(Role.numbers, domain=_find_domain(uses))
+    choices = _find_choices(uses)
+    if choices:
+        return InputRole(Role.choices, choices=choices)
+    if limits:
+        return InputRole(Role.indices, limits)
+    is_bytes = kind.dtype in ("uint8", "int8") and len(kind.shape or ()) > 1
+    return InputRole(Role.pixels if is_bytes else Role.flags)
+
+
+def _find_role_by_use(uses: tuple[Use, ...]) -> InputRole | None:
+    """Return the role of an input for a reader that takes nothing else."""
     for use in uses:
         make = _VALUES.get(use.key)
         if make is not None:
@@ -65,48 +84,45 @@ def _find_role(name: str, kind: TensorType, uses: tuple[Use, ...]) -> InputRole:
         role = _ROLES_BY_USE.get(use.key)
         if role is not None:
             return InputRole(role, extent=_find_sequence_extent(use))
-    limits = tuple(limit for use in uses if use.key in _LIMITS for limit in _LIMITS[use.key](use))
-    named = _find_named_role(name, kind, uses)
-    if named is not None and (named is not Role.mask or not limits):
-        return InputRole(named, limits)
-    choices = _find_choices(uses)
-    if choices and "float" not in kind.dtype:
-        return InputRole(Role.choices, choices=choices)
-    if limits:
-        return InputRole(Role.indices, limits)
-    if kind.dtype == "bool":
-        return InputRole(Role.flags)
-    if "int" in kind.dtype:
-        is_bytes = kind.dtype in ("uint8", "int8") and len(kind.shape or ()) > 1
-        return InputRole(Role.pixels if is_bytes else Role.flags)
-    return InputRole(Role.numbers, domain=_find_domain(uses))
+    return None
 
 
-_ATTENTION = re.compile(r"mask")
 _BY_NAME: tuple[tuple[Role, str, str], ...] = (
     (Role.positions, "int", r"position_?id|pos_?ids?$|cache_?pos|(^|_)positions?$"),
     (Role.total, "int", r"total_?(seq|len)"),
     (Role.last, "int", r"seq_?lens_?k$"),
     (Role.past, "int", r"past_?(seq|len|k)"),
     (Role.lengths, "int", r"len(gth)?s?$|_lens?(_|$)|seq_?lens"),
-    (Role.image_size, "", r"^(im|image|img|orig|original|target|input)_?(img|image|target)?_?(shape|sizes?)s?$"),
+    (
+        Role.image_size,
+        "",
+        r"^(im|image|img|orig|original|target|input)_?(img|image|target)?_?(shape|sizes?)s?$",
+    ),
     (Role.ones, "float", r"^(scale_?factors?|im_?scale)$"),
 )
 
 
-def _find_named_role(name: str, kind: TensorType, uses: tuple[Use, ...]) -> Role | None:
+def _find_role_by_name(
+    name: str, kind: TensorType, uses: tuple[Use, ...], limits: tuple[Dim, ...]
+) -> InputRole | None:
     lower = name.lower()
-    if "mask" in lower:
-        is_float = "float" in kind.dtype
-        return Role.bias if is_float and any(use.key in _ADDED for use in uses) else Role.mask
+    if "mask" in lower and not limits:
+        is_added = "float" in kind.dtype and any(use.key in _ADDED for use in uses)
+        return InputRole(Role.bias if is_added else Role.mask)
     for role, dtype, pattern in _BY_NAME:
         if dtype in kind.dtype and re.search(pattern, lower):
-            return role
+            return InputRole(role, limits)
     return None
 
 
 # Places where a mask of floats is added to scores.
-_ADDED = {("Add", 0), ("Add", 1), ("Attention", 3), ("MultiHeadAttention", 5), ("GroupQueryAttention", 10)}
+_ADDED = {
+    ("Add", 0),
+    ("Add", 1),
+    ("Attention", 3),
+    ("MultiHeadAttention", 5),
+    ("GroupQueryAttention", 10),
+}
 
 _ROLES_BY_USE = {
     ("GroupQueryAttention", 5): Role.last,
@@ -182,14 +198,14 @@ _COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
 def _find_choices(uses: tuple[Use, ...]) -> tuple[float, ...]:
-    """Return the numbers that an input is compared with, in order."""
+    """Return the numbers that an input is compared with, in order, and one beyond them."""
     found: dict[float, None] = {}
     for use in uses:
         if use.node.op_type in _COMPARISONS:
             value = get_constant_value(use.graph, get_input(use.node, 1 - use.position))
             if value is not None and value.size == 1 and value.dtype.kind in "if":
                 found[float(value.ravel()[0])] = None
-    return tuple(found)
+    return (*found, max(found) + 1) if found else ()
 
 
 _TINY = 1e-3
@@ -211,7 +227,9 @@ _DOMAINS = {
 
 def _find_domain(uses: tuple[Use, ...]) -> tuple[float, float]:
     domains = [_DOMAINS[use.key] for use in uses if use.key in _DOMAINS and not _takes_any(use)]
-    return max((low for low, _ in domains), default=-np.inf), min((high for _, high in domains), default=np.inf)
+    return max((low for low, _ in domains), default=-np.inf), min(
+        (high for _, high in domains), default=np.inf
+    )
 
 
 def _takes_any(use: Use) -> bool:
@@ -251,7 +269,7 @@ def _bind_rank(make: Callable[[Shape, int], Any], use: Use) -> Callable[[Shape],
     return lambda shape: make(shape, rank)
 
 
-# The values of inputs that only few values are right for, from their shape and the rank of the first input.
+# Values for operators that take few, from the shape of the input and the rank of the operator's first.
 _VALUES: Mapping[tuple[str, int], Callable[[Shape, int], Any]] = {
     ("Reshape", 1): _make_reshape,
     ("Expand", 1): _fill(1),

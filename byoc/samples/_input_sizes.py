@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from byoc.model import Dim, GraphIndex, TensorType
+from byoc.model import Dim, GraphIndex, TensorType, add_dims, list_dim_names
 from byoc.samples._input_traces import TracedInputs, trace_inputs
 from byoc.samples._size_relations import SizeRelations, find_relations
 
@@ -23,17 +23,17 @@ _SIZES = {
     "frames": (100, 64),
     "count": (8, 5),
 }
-_IMAGE_CHANNELS = (1, 3, 4)
+IMAGE_CHANNELS = (1, 3, 4)
 # What a dimension's name says, the first that fits.
 _NAMES = (
     ("past", r"past|cache|history|prefix"),
-    ("batch", r"batch|^n$|^b$|^bsz?$|num_?(images|samples)"),
+    ("batch", r"batch|^bsz?$|num_?(images|samples)"),
     ("image", r"height|width|^h$|^w$|^ysize$|^xsize$|image_?size|^rows$|^cols$"),
     ("channels", r"channel|^c$"),
     ("bands", r"^n_?mels?$|mel_?bands|^bins$"),
     ("audio", r"sample|audio|wave|pcm|signal"),
     ("frames", r"frame|time"),
-    ("sequence", r"seq|len|token|word|text|prompt|context|steps?|^s$|^l$|^t$|total"),
+    ("sequence", r"seq|len|token|word|text|prompt|context|steps?|total"),
     ("count", r"box|roi|anchor|class|label|query|point|num|count"),
 )
 _CACHE_NAME = re.compile(r"past|cache(?!_?pos)|(^|[._])(key|value)s?([._]|$)")
@@ -57,7 +57,9 @@ class OpenSizes:
     def names(self) -> tuple[str, ...]:
         """The names of all open dimensions, in order; one without a name is called `input[axis]`."""
         shapes = [kind.shape for kind in self.traced.types.values() if kind and kind.shape]
-        return tuple(dict.fromkeys(n for shape in shapes for dim in shape for n in sorted(list_dim_names(dim))))
+        return tuple(
+            dict.fromkeys(n for shape in shapes for dim in shape for n in sorted(list_dim_names(dim)))
+        )
 
     def complete(self, free: Mapping[str, int]) -> dict[str, int]:
         """Return a size for each name, given those of the free ones."""
@@ -92,10 +94,6 @@ class OpenSizes:
         """The extent of the sequence that is read now, 1 where there is none."""
         return _find_sequence(self.traced)
 
-    def evaluate(self, dim: Dim, sizes: Mapping[str, int]) -> int | None:
-        """Return the number that an extent is at complete sizes."""
-        return evaluate_dim(dim, sizes)
-
 
 def suggest_sizes(index: GraphIndex) -> dict[str, int]:
     """Return a plausible size for each open dimension of a model's inputs, by its name.
@@ -116,7 +114,9 @@ def find_open_sizes(index: GraphIndex) -> OpenSizes:
     free = [name for name in sizes.names if name not in relations.meanings]
     # What a related name stands for may be a name that stands alone in no input.
     for name in list(relations.meanings):
-        free += [inner for inner in sorted(list_dim_names(relations.meanings[name])) if inner not in free]
+        free += [
+            inner for inner in sorted(list_dim_names(relations.meanings[name])) if inner not in free
+        ]
     free = [name for name in free if name not in relations.meanings]
     return OpenSizes(traced, relations, _find_kinds(traced, free, sizes))
 
@@ -161,7 +161,9 @@ def _find_kinds(traced: TracedInputs, free: list[str], sizes: OpenSizes) -> dict
 
 def _list_places(traced: TracedInputs) -> Iterator[tuple[str, TensorType, int, str]]:
     for name, kind in traced.types.items():
-        for axis, dim in enumerate(kind.shape or () if kind else ()):
+        if kind is None:
+            continue
+        for axis, dim in enumerate(kind.shape or ()):
             if isinstance(dim, str):
                 yield name, kind, axis, dim
 
@@ -175,23 +177,18 @@ def _classify(dim: str, name: str, kind: TensorType, axis: int) -> str:
     if axis == 0:
         return "batch"
     rank = len(kind.shape or ())
-    is_integer = "int" in kind.dtype and kind.dtype != "uint8"
-    if is_integer and rank <= 2:
-        return "sequence"
-    if rank == 2 and _AUDIO_NAME.search(name.lower()):
-        return "audio"
-    if rank == 3:
-        return "sequence"
     if rank >= 4:
         return _classify_image_axis(name, kind, axis)
-    return "count"
+    if rank == 2 and _AUDIO_NAME.search(name.lower()):
+        return "audio"
+    return "sequence" if rank == 3 or "int" in kind.dtype else "count"
 
 
 def _classify_image_axis(name: str, kind: TensorType, axis: int) -> str:
     assert kind.shape is not None
     if _CACHE_NAME.search(name.lower()):
         return "past" if axis == len(kind.shape) - 2 else "count"
-    last = kind.shape[-1] in _IMAGE_CHANNELS and kind.shape[1] not in _IMAGE_CHANNELS
+    last = kind.shape[-1] in IMAGE_CHANNELS and kind.shape[1] not in IMAGE_CHANNELS
     if axis == (len(kind.shape) - 1 if last else 1):
         return "channels"
     return _adapt("image", kind)
@@ -203,5 +200,5 @@ def _adapt(what: str, kind: TensorType) -> str:
     if what != "image" or len(shape) < 4:
         return what
     channels = {shape[1], shape[-1]}
-    is_image = not channels.isdisjoint(_IMAGE_CHANNELS) or not isinstance(shape[1], int)
+    is_image = not channels.isdisjoint(IMAGE_CHANNELS) or not isinstance(shape[1], int)
     return "image" if is_image and len(shape) == 4 else "map"

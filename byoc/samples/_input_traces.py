@@ -1,6 +1,6 @@
 """Who reads the numbers of a model's inputs: operators at the end of reshapes, casts and slices."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -17,15 +17,15 @@ from byoc.model import (
     get_stated_types,
     infer_types,
     is_large,
-    read_type,
 )
 
 # Operators whose first output holds numbers of the first input, or of all inputs.
 _MOVING_OPERATORS = frozenset(
-    """
-    Cast CastLike Identity Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Gather GatherElements
-    GatherND Split Pad DepthToSpace SpaceToDepth Compress ReverseSequence Trilu
-    """.split()
+    [
+        *("Cast", "CastLike", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
+        *("Expand", "Tile", "Slice", "Gather", "GatherElements", "GatherND", "Split", "Pad"),
+        *("DepthToSpace", "SpaceToDepth", "Compress", "ReverseSequence", "Trilu"),
+    ]
 )
 _JOINING_OPERATORS = frozenset({"Concat"})
 # Names that exporters give to dimensions without a name, all of them the same.
@@ -104,7 +104,9 @@ def _make_plain_index(index: GraphIndex, types: Mapping[str, TensorType | None])
             )
     for value in proto.graph.input:
         kind = types.get(value.name)
-        for dim, name in zip(value.type.tensor_type.shape.dim, (kind and kind.shape) or (), strict=False):
+        for dim, name in zip(
+            value.type.tensor_type.shape.dim, (kind and kind.shape) or (), strict=False
+        ):
             if isinstance(name, str):
                 dim.dim_param = name
     try:
@@ -136,14 +138,3 @@ def _list_moved(node: NodeProto) -> Collection[str]:
     if node.op_type in _JOINING_OPERATORS:
         return node.input
     return node.input[:1] if node.op_type in _MOVING_OPERATORS else ()
-
-
-def list_graphs(traced: TracedInputs) -> Iterator[GraphIndex]:
-    """Yield the main graph and all bodies."""
-    yield from traced.index.walk()
-
-
-def read_extents(kind: onnx.TypeProto) -> tuple[Dim, ...] | None:
-    """Return the shape in a type, None if the rank is not known or it is no tensor."""
-    read = read_type(kind)
-    return read.shape if read else None

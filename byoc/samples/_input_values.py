@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.model import GraphIndex, TensorType, to_numpy_dtype
+from byoc.model import Dim, GraphIndex, TensorType, evaluate_dim, to_numpy_dtype
 from byoc.samples._input_roles import InputRole, Role, find_roles
-from byoc.samples._input_sizes import OpenSizes, find_open_sizes
+from byoc.samples._input_sizes import IMAGE_CHANNELS, OpenSizes, find_open_sizes
 
 # The size limit of one input. Samples are drawn in float64 first.
 _MOST_BYTES = 2**30
@@ -33,6 +33,20 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
+class _Draw:
+    """A sample that is being made: the sizes of its open dimensions, and where numbers come from."""
+
+    sizes: Mapping[str, int]
+    generator: np.random.Generator
+    choice: Choice
+
+    def evaluate(self, dim: Dim) -> int:
+        """Return an extent as a number, 1 if it is not known."""
+        size = evaluate_dim(dim, self.sizes)
+        return 1 if size is None or size < 0 else size
+
+
+@dataclass(frozen=True, eq=False)
 class InputMaker:
     """Makes the inputs of a model, of any sizes of its open dimensions."""
 
@@ -48,8 +62,9 @@ class InputMaker:
         """Whether inputs select what the model does: conditions, numbers it compares with."""
         types = self.sizes.traced.types
         return any(
-            role.role is Role.choices or (role.role is Role.flags and _is_single(types[name], "bool"))
-            for name, role in self.roles.items()
+            self.roles[name].role is Role.choices or _is_condition(kind, self.roles[name])
+            for name, kind in types.items()
+            if kind
         )
 
     def make(
@@ -60,122 +75,102 @@ class InputMaker:
         Raises InputError for an input that is not a tensor, is too large, or has strings or complex
         numbers.
         """
-        sizes = self.sizes.complete(free)
-        generator = np.random.default_rng(seed)
-        return {
-            name: self._make_input(name, kind, sizes, generator, choice)
-            for name, kind in self.sizes.traced.types.items()
-        }
+        draw = _Draw(self.sizes.complete(free), np.random.default_rng(seed), choice)
+        types = self.sizes.traced.types
+        return {name: self._make_input(name, kind, draw) for name, kind in types.items()}
 
-    def _make_input(
-        self,
-        name: str,
-        kind: TensorType | None,
-        sizes: Mapping[str, int],
-        generator: np.random.Generator,
-        choice: Choice,
-    ) -> NDArray[np.generic]:
+    def _make_input(self, name: str, kind: TensorType | None, draw: _Draw) -> NDArray[np.generic]:
         if kind is None or kind.shape is None or kind.dtype in ("string", "complex64", "complex128"):
             raise InputError(f"no sample input can be made for '{name}' ({kind or 'not a tensor'})")
-        shape = tuple(self._evaluate(dim, sizes) for dim in kind.shape)
+        shape = tuple(map(draw.evaluate, kind.shape))
         size = TensorType(kind.dtype, shape).bytes or 0
         if size > _MOST_BYTES:
             raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")
-        role = self.roles[name]
-        value = self._make_value(name, role, shape, sizes, generator, choice)
-        if role.role is Role.flags and _is_single(kind, "bool"):
-            value = np.full(shape, self._choose_condition(name, sizes, choice))
-        return np.asarray(value).astype(to_numpy_dtype(kind.dtype)).reshape(shape)
+        if _is_condition(kind, self.roles[name]):
+            value = np.full(shape, self._choose_condition(name, draw))
+        else:
+            value = np.asarray(self._make_value(name, self.roles[name], shape, draw))
+        return value.astype(to_numpy_dtype(kind.dtype)).reshape(shape)
 
-    def _evaluate(self, dim: Any, sizes: Mapping[str, int]) -> int:
-        size = self.sizes.evaluate(dim, sizes)
-        return 1 if size is None or size < 0 else size
-
-    def _choose_condition(self, name: str, sizes: Mapping[str, int], choice: Choice) -> bool:
+    def _choose_condition(self, name: str, draw: _Draw) -> bool:
         """Return the value of a single boolean: whether there is a past, or either in turn."""
         if re.search(r"cache|past", name.lower()):
-            return self._evaluate(self.sizes.past, sizes) > 0
-        return choice.number % 2 == 0
+            return draw.evaluate(self.sizes.past) > 0
+        return draw.choice.number % 2 == 0
 
     def _make_value(  # noqa: PLR0911 - one for each role
-        self,
-        name: str,
-        role: InputRole,
-        shape: tuple[int, ...],
-        sizes: Mapping[str, int],
-        generator: np.random.Generator,
-        choice: Choice,
+        self, name: str, role: InputRole, shape: tuple[int, ...], draw: _Draw
     ) -> Any:
-        past = self._evaluate(self.sizes.past, sizes)
-        total = past + self._evaluate(self.sizes.sequence, sizes)
-        limits = [self._evaluate(limit, sizes) for limit in role.limits]
-        limit = max(min(limits, default=2), 1)
+        past = draw.evaluate(self.sizes.past)
+        total = past + draw.evaluate(self.sizes.sequence)
+        limits = list(map(draw.evaluate, role.limits))
         match role.role:
             case Role.numbers:
-                return _draw_floats(generator, shape, role.domain)
+                return _draw_floats(draw.generator, shape, role.domain)
             case Role.pixels:
-                return generator.integers(0, _BYTES, shape).astype(np.uint8)
+                return draw.generator.integers(0, _BYTES, shape).astype(np.uint8)
             case Role.indices:
-                return generator.integers(0, limit, shape)
+                return draw.generator.integers(0, max(min(limits), 1), shape)
             case Role.mask | Role.ones:
                 return np.ones(shape)
             case Role.bias:
                 return np.zeros(shape)
             case Role.positions:
-                return self._count_positions(shape, past, total, limits)
+                return _count_positions(shape, past, total, limits)
             case Role.total | Role.last | Role.past:
                 number = {Role.total: total, Role.last: total - 1, Role.past: past}[role.role]
                 return np.full(shape, number)
             case Role.lengths:
-                return np.full(shape, self._find_length(name, role, sizes))
+                return np.full(shape, self._find_length(name, role, draw))
             case Role.image_size:
-                return np.broadcast_to(self._find_image_size(shape, sizes), shape)
+                return np.broadcast_to(self._find_image_size(shape, draw), shape)
             case Role.choices:
-                return np.full(shape, role.choices[choice.number % len(role.choices)])
+                return np.full(shape, role.choices[draw.choice.number % len(role.choices)])
             case Role.constant:
                 assert role.make_value is not None
                 return role.make_value(shape)
-        if choice.integer is not None:
-            return np.full(shape, choice.integer)
-        return generator.integers(0, 2, shape)
+        if draw.choice.integer is not None:
+            return np.full(shape, draw.choice.integer)
+        return draw.generator.integers(0, 2, shape)
 
-    def _count_positions(
-        self, shape: tuple[int, ...], past: int, total: int, limits: list[int]
-    ) -> NDArray[np.int64]:
-        """Return positions that count along the last axis, from the past if the sequence is read."""
-        length = shape[-1] if shape else 1
-        start = past if length == total - past else 0
-        positions = start + np.arange(length)
-        if limits:
-            positions %= max(min(limits), 1)
-        return np.broadcast_to(positions if shape else positions[0], shape)
-
-    def _find_length(self, name: str, role: InputRole, sizes: Mapping[str, int]) -> int:
+    def _find_length(self, name: str, role: InputRole, draw: _Draw) -> int:
         """Return the length of the longest sequence that a length may speak of."""
         if role.extent is not None:
-            return self._evaluate(role.extent, sizes)
+            return draw.evaluate(role.extent)
         others = [kind for key, kind in self.sizes.traced.types.items() if key != name]
         ranked = [kind.shape for kind in others if kind and kind.shape and len(kind.shape) > 1]
         for shape in ranked:
             for dim in reversed(shape[1:]):
                 if not isinstance(dim, int):
-                    return self._evaluate(dim, sizes)
-        return self._evaluate(ranked[0][1], sizes) if ranked else 1
+                    return draw.evaluate(dim)
+        return draw.evaluate(ranked[0][1]) if ranked else 1
 
-    def _find_image_size(self, shape: tuple[int, ...], sizes: Mapping[str, int]) -> NDArray[np.int64]:
+    def _find_image_size(self, shape: tuple[int, ...], draw: _Draw) -> NDArray[np.int64]:
         """Return rows and columns of the first image; what stands beside them is 1."""
         found = [1, 1]
         for kind in self.sizes.traced.types.values():
             if kind and kind.shape and len(kind.shape) == _IMAGE_RANK:
-                extents = [self._evaluate(dim, sizes) for dim in kind.shape]
-                found = extents[1:3] if extents[3] in (1, 3, 4) else extents[2:]
+                extents = list(map(draw.evaluate, kind.shape))
+                found = extents[1:3] if extents[3] in IMAGE_CHANNELS else extents[2:]
                 break
         wanted = shape[-1] if shape else 1
-        return np.array([*found, 1, 1][:wanted] + [1] * max(0, wanted - 4))
+        return np.array((found + [1] * wanted)[:wanted])
 
 
-def _is_single(kind: TensorType | None, dtype: str) -> bool:
-    return kind is not None and kind.dtype == dtype and kind.elements == 1
+def _is_condition(kind: TensorType, role: InputRole) -> bool:
+    return role.role is Role.flags and kind.dtype == "bool" and kind.elements == 1
+
+
+def _count_positions(
+    shape: tuple[int, ...], past: int, total: int, limits: list[int]
+) -> NDArray[np.int64]:
+    """Return positions that count along the last axis, from the past if the sequence is read."""
+    length = shape[-1] if shape else 1
+    start = past if length == total - past else 0
+    positions = start + np.arange(length)
+    if limits:
+        positions %= max(min(limits), 1)
+    return np.broadcast_to(positions if shape else positions[0], shape)
 
 
 def _draw_floats(
@@ -194,9 +189,9 @@ def _draw_floats(
 def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.generic]]:
     """Return a seeded array for each graph input without a default, at plausible sizes.
 
-    What is not known to be something else is standard normal, or for integers 0 or 1. Nothing is run: the
-    model may refuse them, which `model_samples` finds out. Raises InputError for an input that is not a
-    tensor, is too large, or has strings or complex numbers.
+    What is not known to be something else is standard normal, or for integers 0 or 1. Nothing is run:
+    the model may refuse them, which `model_samples` finds out. Raises InputError for an input that is
+    not a tensor, is too large, or has strings or complex numbers.
     """
     sizes = find_open_sizes(index)
     return InputMaker(sizes).make(seed, sizes.suggested)

@@ -9,15 +9,20 @@ from onnx import NodeProto
 from byoc.model import (
     Dim,
     GraphIndex,
+    evaluate_dim,
     get_constant_value,
     get_input,
+    list_dim_names,
 )
-from byoc.samples._input_traces import TracedInputs, list_graphs
+from byoc.samples._input_traces import TracedInputs
 
 Shape = tuple[Dim, ...]
 
 _BROADCASTING = frozenset(
-    "Add Sub Mul Div Pow Where And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual PRelu Mod".split()
+    [
+        *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Where", "And", "Or", "Xor", "PRelu"),
+        *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+    ]
 )
 # Normalizations: the axis whose extent is that of the scale (input 1).
 _SCALED_AXES = {
@@ -97,7 +102,7 @@ def find_relations(traced: TracedInputs) -> SizeRelations:
     }
     if not open_names:
         return found
-    graphs = list(list_graphs(traced))
+    graphs = list(traced.index.walk())
     for rule in (_list_equal, _list_broadcast):
         for graph in graphs:
             for node in graph.nodes:
@@ -116,7 +121,7 @@ def _list_equal(graph: GraphIndex, node: NodeProto) -> Iterator[tuple[Dim, Dim]]
     shapes = [graph.get_shape(name) if name else None for name in node.input]
     first = shapes[0] if shapes else None
     second = shapes[1] if len(shapes) > 1 else None
-    if node.op_type == "Concat" or node.op_type == "Einsum":
+    if node.op_type in ("Concat", "Einsum"):
         yield from _list_joined(graph, node, shapes)
         return
     if not first or not second:
@@ -126,7 +131,10 @@ def _list_equal(graph: GraphIndex, node: NodeProto) -> Iterator[tuple[Dim, Dim]]
             yield first[-1], second[-2 if len(second) > 1 else -1]
         case "Gemm" if len(first) == len(second) == 2:
             attributes = graph.get_attributes(node)
-            yield first[0 if attributes.get("transA") else 1], second[1 if attributes.get("transB") else 0]
+            yield (
+                first[0 if attributes.get("transA") else 1],
+                second[1 if attributes.get("transB") else 0],
+            )
         case "Conv" | "ConvInteger" | "FusedConv" if len(first) > 1 and isinstance(second[1], int):
             yield first[1], second[1] * int(graph.get_attributes(node).get("group", 1))
         case "ConvTranspose" if len(first) > 1:
@@ -165,7 +173,9 @@ def _list_joined(
         for other in ranked[1:]:
             if len(other) == len(ranked[0]):
                 but = axis % len(other)
-                yield from ((a, b) for i, (a, b) in enumerate(zip(ranked[0], other, strict=True)) if i != but)
+                yield from (
+                    (a, b) for i, (a, b) in enumerate(zip(ranked[0], other, strict=True)) if i != but
+                )
         return
     letters: dict[str, Dim] = {}
     terms = str(attributes.get("equation", "")).replace(" ", "").partition("->")[0].split(",")

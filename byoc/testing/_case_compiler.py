@@ -18,7 +18,7 @@ from byoc.planning import Plan, PlanSettings
 from byoc.quantization import NATIVE, Precision, has_float_mode
 from byoc.reporting import make_report
 from byoc.rules import Target, annotate_graph, load_rules
-from byoc.runtime import model_samples
+from byoc.samples import model_samples
 from byoc.testing._cases import Case, parse_one_node
 from byoc.testing._operator_cases import list_onnx_operators, operator_cases
 from byoc.testing._region_forms import SHAPES, NodeWords, draw_form, list_node_choices

@@ -11,7 +11,8 @@ from byoc.bundle import Bundle
 from byoc.errors import InputError, shorten_text
 from byoc.model import Model
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.runtime import Session, describe_mismatch, load_bundle, load_executors, model_samples
+from byoc.runtime import Session, describe_mismatch, load_bundle, load_executors
+from byoc.samples import model_samples
 from byoc.verification._region_verification import (
     NotVerifiableError,
     RecordedRuns,

@@ -22,7 +22,8 @@ from byoc.model import (
     walk_graphs,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.runtime import data_inputs, load_bundle, load_executors, model_samples
+from byoc.runtime import data_inputs, load_bundle, load_executors
+from byoc.samples import model_samples
 from byoc.verification._tensor_comparison import OutputError, RegionError, compare_tensors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 

@@ -23,7 +23,7 @@ from byoc.planning import Plan, PlannedRegion, read_weight_layout
 from byoc.quantization import ChosenPrecision, Precision, calibrate, choose_precision
 from byoc.quantization._sensitivity import measure_accuracy, measure_sensitivities, run_samples
 from byoc.rules import Target, load_rules
-from byoc.runtime import model_samples
+from byoc.samples import model_samples
 
 RULES = str(VANILLA)
 ALL = """

@@ -24,7 +24,7 @@ from byoc.patterns import Mark, Match
 from byoc.patterns._grouper import find_composites
 from byoc.pipeline import Result, partition
 from byoc.rules import Target, load_rules, read_library
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 from byoc.zoo import load_model
 

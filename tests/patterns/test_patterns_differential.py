@@ -22,7 +22,7 @@ from byoc.placement import Strategy
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
 SHAPE = [1, 4, 3, 3]

@@ -19,7 +19,7 @@ from byoc.patterns import Mark, group_units, parse_pattern
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
 HEAD = """g (float[1,4,2,2] x, float[1,4,2,2] z) => (float[1,4,2,2] out)

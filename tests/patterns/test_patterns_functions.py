@@ -14,7 +14,7 @@ from byoc.patterns._operator_schemas import function_label
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
 

@@ -20,7 +20,7 @@ from byoc.patterns._candidates import find_candidates
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
 _INPUTS = {"Neg": 1, "Abs": 1, "Add": 2, "Mul": 2, "Sub": 2, "Split": 1}

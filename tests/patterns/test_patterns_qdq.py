@@ -20,7 +20,7 @@ from byoc.patterns import Mark, Pattern, Unit, group_units, join_units, parse_pa
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
 HEAD = """g (float[1,2,4,4] x) => (float[1,2,4,4] out)

@@ -18,7 +18,7 @@ from byoc.placement._form_regions import is_contraction_acyclic
 from byoc.planning import Plan
 from byoc.reporting import make_report
 from byoc.rules import OpRule, Target, load_rules
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 from byoc.verification import NotVerified, compare_tensors, run_plain, verify_bundle
 
 _OPS = (

@@ -9,7 +9,7 @@ import pytest
 from support import VANILLA
 
 import byoc
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 from byoc.verification import compare_tensors, run_plain
 from byoc.zoo._classic_models import ClassicModels
 

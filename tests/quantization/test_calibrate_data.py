@@ -15,7 +15,7 @@ from byoc.model import Model
 from byoc.quantization import Preprocessing, calibrate
 from byoc.quantization._calibration_samples import make_random_samples, wrap_samples
 from byoc.quantization._sample_folder import read_folder
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 
 TWO = prepared("g (float[2] a, int64[N] b) => (float[2] y) { c = Cast <to = 1> (b) y = Add(a, c) }")
 ONE = prepared("g (float[N, 2] x) => (float[N, 2] y) { y = Neg(x) }")

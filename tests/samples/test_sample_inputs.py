@@ -6,7 +6,7 @@ from support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex, get_stated_types
-from byoc.runtime import sample_inputs
+from byoc.samples import sample_inputs
 
 ALL = """g (float[2, 3] f, double[4] d, float16[N, 2] h, int64[50] i, uint8[50] u, bool[50] b, float s)
     => (float[2, 3] y) { y = Relu(f) }"""

@@ -1,0 +1,219 @@
+"""Samples that a model runs with: sizes and values are tried on plain onnxruntime.
+
+Plausible sizes come first, then smaller and larger ones, at last each open dimension by itself. Where
+onnxruntime is not installed the plausible sizes are taken as they are.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from byoc.errors import InputError
+from byoc.model import Model
+from byoc.onnxrt import has_runtime, open_session, run_session, without_optimizations
+from byoc.samples._input_sizes import find_open_sizes
+from byoc.samples._input_values import Choice, InputMaker
+
+_MOST_TRIALS = 48
+# Runs that are tried for better results than empty outputs or NaN, which a model may always give.
+_MOST_POOR = 3
+# Sizes that a dimension may have when none of the plausible ones fits.
+_OTHER_SIZES = (1, 2, 4, 8, 32, 64, 128, 256, 512, 3, 5, 7)
+_SCALES = (0.5, 2.0, 0.25, 4.0, 0.125)
+# Other samples of a model: other sizes, the other value of a condition.
+_MOST_SAMPLES = 3
+
+
+class NoSampleError(InputError):
+    """No sample was found that plain onnxruntime runs the model with."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSample:
+    """Inputs of a model, and the sizes of its open dimensions that they have."""
+
+    inputs: Mapping[str, Any]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """What is chosen for a sample: sizes of the free dimensions, and what roles leave open."""
+
+    free: Mapping[str, int]
+    choice: Choice
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """How samples of a model are made, and the choices that it runs with, the plausible one first."""
+
+    maker: InputMaker
+    trials: tuple[_Trial, ...]
+    problem: str = ""
+
+
+_found: WeakKeyDictionary[Model, _Found] = WeakKeyDictionary()
+
+
+def model_samples(model: Model, seed: int = 0) -> Mapping[str, Any]:
+    """Return sample inputs for a model: its own where it brings some, otherwise seeded ones.
+
+    These have sizes that plain onnxruntime runs the model with. Raises InputError as `sample_inputs`
+    does, and NoSampleError when no sample runs.
+    """
+    if model.make_samples is not None:
+        return model.make_samples(seed)
+    found = _search(model)
+    if found.problem:
+        raise NoSampleError(found.problem)
+    trial = found.trials[0]
+    return found.maker.make(seed, trial.free, trial.choice)
+
+
+def list_samples(model: Model, seed: int = 0) -> tuple[ModelSample, ...]:
+    """Return samples of several sizes and choices, the one of `model_samples` first.
+
+    A model without open dimensions, or with samples of its own, has one; a decoder has one without a
+    past. Raises as `model_samples` does.
+    """
+    first = model_samples(model, seed)
+    if model.make_samples is not None:
+        return (ModelSample(first, {}),)
+    found = _search(model)
+    sizes = found.maker.sizes
+    others = [found.maker.make(seed, trial.free, trial.choice) for trial in found.trials[1:]]
+    return tuple(
+        ModelSample(inputs, sizes.complete(trial.free))
+        for trial, inputs in zip(found.trials, (first, *others), strict=True)
+    )
+
+
+def _search(model: Model) -> _Found:
+    if model not in _found:
+        _found[model] = _search_anew(model)
+    return _found[model]
+
+
+def _search_anew(model: Model) -> _Found:
+    maker = InputMaker(find_open_sizes(model.index))
+    plausible = _Trial(maker.sizes.suggested, Choice())
+    maker.make(0, plausible.free)  # what cannot be made at all is said first
+    if not has_runtime() or not _needs_trials(maker):
+        return _Found(maker, (plausible,))
+    runner = _Runner(model, maker)
+    best, problem = None, ""
+    for count, trial in enumerate(islice(_list_trials(maker), _MOST_TRIALS)):
+        grade = runner.grade(trial)
+        if grade is None:
+            problem = problem or runner.problem
+            continue
+        if best is None or grade > best[0]:
+            best = grade, trial, count
+        if grade == _GOOD or count - best[2] >= _MOST_POOR:
+            break
+    if best is None:
+        return _Found(maker, (), problem)
+    return _Found(maker, (best[1], *_find_others(maker, best[1], runner)))
+
+
+def _needs_trials(maker: InputMaker) -> bool:
+    """Return whether plausible inputs could be wrong: not for floats of known sizes."""
+    types = maker.sizes.traced.types.values()
+    return bool(maker.sizes.names) or any(kind and "float" not in kind.dtype for kind in types)
+
+
+_GOOD, _POOR = 2, 1
+
+
+class _Runner:
+    """Runs a model on trials; `problem` is why the last one failed."""
+
+    def __init__(self, model: Model, maker: InputMaker) -> None:
+        self._maker = maker
+        self.problem = ""
+        self._session: Any = None
+        try:
+            with without_optimizations():
+                self._session = open_session(model.proto, model.folder)
+        except InputError as error:
+            self.problem = str(error)
+
+    def grade(self, trial: _Trial) -> int | None:
+        """Run a trial: `_POOR` for outputs that are empty or not numbers, None if it does not run."""
+        if self._session is None:
+            return None
+        try:
+            outputs = run_session(self._session, self._maker.make(0, trial.free, trial.choice))
+        except InputError as error:
+            self.problem = str(error)
+            return None
+        arrays = [value for value in outputs.values() if isinstance(value, np.ndarray)]
+        return _GOOD if all(map(_is_informative, arrays)) else _POOR
+
+
+def _is_informative(array: np.ndarray[Any, Any]) -> bool:
+    return bool(array.size) and (array.dtype.kind != "f" or not bool(np.isnan(array).any()))
+
+
+def _list_trials(maker: InputMaker) -> Iterator[_Trial]:
+    """Yield trials, the most plausible first."""
+    for choice in (Choice(), Choice(1), Choice(0, 1), Choice(0, 0)):
+        yield _Trial(maker.sizes.suggested, choice)
+    for free in _list_sizes(maker):
+        yield _Trial(free, Choice())
+
+
+def _list_sizes(maker: InputMaker) -> Iterator[Mapping[str, int]]:
+    suggested, others = maker.sizes.suggested, maker.sizes.others
+    yield others
+    for scale in _SCALES:
+        yield {
+            name: size if maker.sizes.kinds[name] in ("batch", "channels") else max(1, int(size * scale))
+            for name, size in suggested.items()
+        }
+    yield dict.fromkeys(suggested, 1)
+    known = _list_known_extents(maker)
+    for size in known:
+        yield dict.fromkeys(suggested, size)
+    for size in (*known, *_OTHER_SIZES):
+        for name in suggested:
+            if suggested[name] != size:
+                yield {**suggested, name: size}
+
+
+def _list_known_extents(maker: InputMaker) -> list[int]:
+    """Return the extents that inputs of the model have, which others may have to be equal to."""
+    shapes = [kind.shape for kind in maker.sizes.traced.types.values() if kind and kind.shape]
+    return list(
+        dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, int) and dim > 1)
+    )
+
+
+def _find_others(maker: InputMaker, first: _Trial, runner: _Runner) -> Iterator[_Trial]:
+    """Yield trials that differ from the first and that the model runs with."""
+    others = maker.sizes.others
+    found = 0
+    changes: list[_Trial] = []
+    without_past = {n: others[n] for n, kind in maker.sizes.kinds.items() if kind in ("past", "step")}
+    if "past" in maker.sizes.kinds.values():
+        changes.append(_Trial({**first.free, **without_past}, first.choice))
+    wanted = [{n: s for n, s in others.items() if n not in without_past}]
+    wanted += [{name: size} for name, size in wanted[0].items()] + [{n: others[n]} for n in without_past]
+    if maker.has_choices:
+        changes.append(_Trial(first.free, Choice(first.choice.number + 1, first.choice.integer)))
+    for trial in changes:
+        if found < _MOST_SAMPLES - 1 and runner.grade(trial) is not None:
+            found += 1
+            yield trial
+    for change in wanted:
+        free = {**first.free, **change}
+        if found >= _MOST_SAMPLES - 1 or free == dict(first.free):
+            continue
+        if runner.grade(_Trial(free, first.choice)) is not None:
+            yield _Trial(free, first.choice)
+            return
