@@ -53,7 +53,8 @@ class PlanOptions:
         metadata=declare(
             "a rule file's path, or the name of a built-in one; several for several accelerators.",
             Flag(
-                "A rule file, or one of byoc rules; once for each of several accelerators.", Syntax.LIST
+                "A rule file, or the name of an installed one (byoc rules); one for each accelerator.",
+                Syntax.LIST,
             ),
             _record_files,
         )
@@ -95,7 +96,7 @@ class PlanOptions:
         None,
         "how often Loops and Scans run, by node name, where the model does not say.",
         Flag(
-            "How often a node's bodies run, by its name or output.",
+            "How often the body of a Loop or Scan runs, by the name or an output of that node.",
             Syntax.SIZES,
             metavar="NAME=NUMBER",
         ),
@@ -148,7 +149,7 @@ class Options(PlanOptions):
     placement: str | Path | None = declare_field(
         None,
         "a file that says where some nodes are to be, as `save_placement` writes it.",
-        Flag("A file that says where some nodes are to be.", Syntax.PATH),
+        Flag("A file that fixes the device of some nodes; --save-placement writes one.", Syntax.PATH),
         lambda path: None if path is None else name_source(path),
     )
     precision: Precision = declare_field(
@@ -165,7 +166,7 @@ class Options(PlanOptions):
         False,
         "a region that its codegen does not compile, load or run is an error; without this its "
         "nodes go elsewhere, the model is cut anew, and the report tells of it.",
-        Flag("A region that is not compiled or run is an error, and stays so.", Syntax.SWITCH),
+        Flag("Stop with an error where a region cannot be compiled or run.", Syntax.SWITCH),
         _record_value,
     )
     isolate: bool = declare_field(
@@ -189,7 +190,10 @@ class Options(PlanOptions):
         "compare each region alone with plain onnxruntime; those that are off by more than this go "
         "elsewhere, as if they were refused. True takes verification's thresholds; a number is the "
         "largest error of floats as a share of the range.",
-        Flag("Regions that are off, each alone, go back to the host.", Syntax.SWITCH),
+        Flag(
+            "Run each region alone, too; one whose error is too large goes back to the host.",
+            Syntax.SWITCH,
+        ),
         lambda gate: _record_thresholds(read_gate(gate)),
     )
     emit: Literal["epcontext"] | None = declare_field(

@@ -2,7 +2,7 @@
 
     python examples/library.py FOLDER
 
-writes the model and its bundle to the folder, runs the bundle, and compares it with the original.
+makes the folder, writes a model and its bundle to it, runs the bundle, and compares it with the model.
 """
 
 import sys
@@ -28,7 +28,10 @@ net (float[1, 16, 64, 64] image) => (float[1, 32, 1, 1] scores) {
 
 def main() -> None:
     """Make a model, partition it, look at the report, run the bundle, verify it."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/library.py FOLDER")
     folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
 
     model = parse_model(NETWORK)

@@ -59,10 +59,12 @@ def inspect(
     typer.echo()
     print_report(manifest.report, make_console())
     sections = {
-        "What was made of the regions": [_make_row(manifest, region) for region in manifest.regions],
-        "What their codegens noted": _make_note_rows(manifest),
-        "What crosses their borders": _make_boundary_rows(manifest),
-        "Outputs, as they were verified": _make_output_rows(manifest.report.verification),
+        "Regions and their artifacts": [_make_row(manifest, region) for region in manifest.regions],
+        "Notes of the codegens": _make_note_rows(manifest),
+        "Boundary tensors": _make_boundary_rows(manifest),
+        "Errors of the outputs when the bundle was written": _make_output_rows(
+            manifest.report.verification
+        ),
         "Files": _make_file_rows(manifest),
     }
     for title, rows in sections.items():
@@ -128,13 +130,13 @@ def _make_boundary_rows(manifest: Manifest) -> list[dict[str, str]]:
     return [
         {
             "region": region.name,
-            "way": way,
+            "direction": direction,
             "tensor": f"{contract.tensor}: {contract.logical}",
             "crosses as": str(contract) if contract.converts else "",
             "converts": ", ".join(f"{what} {who}" for what, who in contract.converts.items()),
         }
         for region in manifest.regions
-        for way, entries in (("in", region.inputs), ("out", region.outputs))
+        for direction, entries in (("in", region.inputs), ("out", region.outputs))
         for contract in map(entry_to_contract, entries)
     ]
 

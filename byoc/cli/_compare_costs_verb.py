@@ -55,8 +55,10 @@ def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
         str | None, typer.Option(help="Cut the models by a rule file, and compare the placements.")
     ] = None,
     strategy: Annotated[str, typer.Option(help="How to place, with --rules.")] = "min-cut",
-    seconds: Annotated[float, typer.Option(min=0.0, help="Measure each no longer than this.")] = 5.0,
-    repeats: Annotated[int, typer.Option(min=1, help="Measure each no more often than this.")] = 100,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Measure each for at most so many seconds.")
+    ] = 5.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Run each at most so often.")] = 100,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Compare predicted seconds with measured ones."""

@@ -22,7 +22,9 @@ from byoc.zoo import load_model
 
 def explain(  # noqa: PLR0913, PLR0917 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    rules: Annotated[str, typer.Option(help="A rule file, or one of byoc rules.")],
+    rules: Annotated[
+        str, typer.Option(help="A rule file, or the name of an installed one (see byoc rules).")
+    ],
     node: Annotated[
         str | None, typer.Option(help="Only this node, by its name or output, with all that was tried.")
     ] = None,

@@ -24,7 +24,7 @@ from byoc.errors import InputError, MissingRuntimeError, suggest_nearest
 _VERBS = {
     "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
     "explain": ("_explain_verb:explain", "Say why nodes are refused, and what would change that."),
-    "run": ("_run_verb:run", "Run a bundle, and show what its segments took."),
+    "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
     "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
     "inspect": (
         "_bundle_verbs:inspect",

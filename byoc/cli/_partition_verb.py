@@ -34,22 +34,23 @@ def partition(  # noqa: PLR0913 - the options of the verb
     threshold: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="DTYPE=ERROR", help="What --gate lets pass, as a share of the range: float32=0.001."
+            metavar="DTYPE=ERROR",
+            help="The largest error that --gate accepts, as a share of the range: float32=0.001.",
         ),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option("--save-placement", help="Write where each node is to this file."),
+        typer.Option("--save-placement", help="Write the device of each node to this file."),
     ] = None,
     measure: Annotated[
         bool,
         typer.Option(
             "--measure",
-            help="Cut it as host-only and all-supported do, too, run all here, and keep the fastest.",
+            help="Place by host-only and all-supported, too, run all here, and keep the fastest.",
         ),
     ] = False,
     reasons: Annotated[
-        bool, typer.Option("--reasons", help="Print every reason for staying on the host.")
+        bool, typer.Option("--reasons", help="Print every reason why nodes stay on the host.")
     ] = False,
     form: FormatOption = OutputFormat.text,
 ) -> None:
@@ -58,9 +59,13 @@ def partition(  # noqa: PLR0913 - the options of the verb
         check_output(save)
         save = save.absolute()  # a codegen's code may change the working directory
     if threshold and not options.gate:
-        raise typer.BadParameter("it says what --gate lets pass", param_hint="--threshold")
+        raise typer.BadParameter(
+            "it is the largest error that --gate accepts: give --gate, too", param_hint="--threshold"
+        )
     if measure and options.output is None:
-        raise typer.BadParameter("it runs the bundles that it writes (-o)", param_hint="--measure")
+        raise typer.BadParameter(
+            "it runs the bundles that it writes: give -o, too", param_hint="--measure"
+        )
     if threshold:
         options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
     cut: Callable[..., Result] = fastest if measure else run

@@ -50,18 +50,19 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
         Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")
     ] = None,
     repeat: Annotated[
-        int, typer.Option(min=1, help="Run so often; more than once, after a run that does not count.")
+        int,
+        typer.Option(min=1, help="Run so often; with more than 1, after a first run that is not timed."),
     ] = 1,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Write when what ran, in Chrome's trace format; of the last run."),
+        typer.Option(help="Write the timeline of the last run here, in Chrome's trace format."),
     ] = None,
     form: FormatOption = OutputFormat.text,
 ) -> None:
-    """Run a bundle, and show what its segments took."""
+    """Run a bundle, and show how long each part of it took."""
     files = read_pairs(single or [], "--input")
     if inputs is None and not files:
-        raise _MissingOptionError("--inputs is missing: a file, or random")
+        raise _MissingOptionError("--inputs is missing: give a file of inputs (FILE.npz), or random")
     for path in (output, trace):
         if path is not None:
             check_output(path)

@@ -43,24 +43,31 @@ class VerifyOptions:
     """The flags of `byoc verify`."""
 
     against: str | None = flag_field(
-        Flag("The original: a file or zoo:NAME. Found by itself for zoo models.")
+        Flag("The original model: a file or zoo:NAME; a bundle of a zoo model needs none.")
     )
     inputs: Path | None = flag_field(
         Flag("The inputs by name, instead of seeded ones.", Syntax.PATH, metavar="FILE.npz")
     )
-    seed: int = flag_field(Flag("Of the inputs.", Syntax.INTEGER, minimum=0), 0)
+    seed: int = flag_field(Flag("The seed of the inputs.", Syntax.INTEGER, minimum=0), 0)
     threshold: Mapping[str, str] = flag_field(
         Flag(
-            "The largest error, of the range; quantized=NUMBER in units of the last place.",
+            "The largest error, as a share of the range; quantized=NUMBER: in units of the last place.",
             Syntax.PAIRS,
             metavar="DTYPE=NUMBER",
         )
     )
     snr: float | None = flag_field(
-        Flag("Ask this signal-to-noise ratio (dB) of floats instead.", Syntax.NUMBER)
+        Flag(
+            "The least signal-to-noise ratio (dB) of float outputs, instead of a largest error.",
+            Syntax.NUMBER,
+        )
     )
     bisect: bool = flag_field(
-        Flag("Narrow each region that is off to the operation at fault.", Syntax.SWITCH), False
+        Flag(
+            "In each region that is not within its threshold, find the operation at fault.",
+            Syntax.SWITCH,
+        ),
+        False,
     )
     output: Path | None = flag_field(
         Flag("Where --bisect writes; NAME.faults unless given.", Syntax.PATH, ("--output", "-o"))
@@ -114,14 +121,15 @@ def _print_verification(verification: Verification, bundle: str) -> None:
             typer.echo(f"{left.name}: equal to {verification.original}")
             continue
         typer.echo(
-            f"{left.name}: {left.signal_to_noise:.1f} dB of {verification.original} left, "
-            f"{format_share(left.same_class)} of the largest elements where they were"
+            f"{left.name}: {left.signal_to_noise:.1f} dB signal-to-noise against "
+            f"{verification.original}; the largest element is the same in "
+            f"{format_share(left.same_class)} of the rows"
         )
     if verification.not_compared:
         typer.echo(f"Regions are not compared: {verification.not_compared}")
         return
     if verification.boundary:
-        typer.echo("Tensors that cross, against the same regions on plain onnxruntime:")
+        typer.echo("Boundary tensors, against the same regions on plain onnxruntime:")
         print_rows(make_error_rows("tensor", verification.boundary), OutputFormat.text)
     reached = [region for region in verification.regions if region.outputs]
     if reached:

@@ -40,32 +40,39 @@ class ProfileOptions:
     rules: str | None = declare_field(
         None,
         "a rule file whose units a codegen is measured on; every operator without it.",
-        Flag("Measure the units of a rule file, composites too; else every operator."),
+        Flag("Measure the units of this rule file, composites too; unless given, every operator."),
     )
     fit: bool = declare_field(
         False,
         "write lines fitted to the measurements instead of a table of them.",
-        Flag("Write lines fitted to the measurements.", Syntax.SWITCH),
+        Flag("Write lines fitted to the measurements, instead of a table of them.", Syntax.SWITCH),
     )
     otherwise: str | None = declare_field(
         None,
         "the cost model that is asked for what was not measured.",
-        Flag("The model to be asked for what was not measured.", names=("--else",)),
+        Flag("The cost model to ask for what was not measured.", names=("--else",)),
     )
     codegen_options: Mapping[str, str] | None = declare_field(
         None,
         "options of the codegen by name.",
-        Flag("Passed to the codegen.", Syntax.PAIRS, ("--codegen-option",), "NAME=VALUE"),
+        Flag(
+            "An option of the codegen, see byoc codegens CODEGEN.",
+            Syntax.PAIRS,
+            ("--codegen-option",),
+            "NAME=VALUE",
+        ),
     )
     seconds: float = declare_field(
         5.0,
         "the most seconds to measure each model, or each unit of a codegen.",
-        Flag("Measure each model, or each unit, no longer than this.", Syntax.NUMBER, minimum=0.0),
+        Flag(
+            "Measure each model, or each unit, for at most so many seconds.", Syntax.NUMBER, minimum=0.0
+        ),
     )
     repeats: int = declare_field(
         100,
         "the most runs of each.",
-        Flag("Measure no more often than this.", Syntax.INTEGER, minimum=1),
+        Flag("Run each at most so often.", Syntax.INTEGER, minimum=1),
     )
 
     @property

@@ -20,7 +20,10 @@ class CalibrationOptions:
         metadata=declare(
             "a folder of samples (arrays or images), the word `random`, or samples: arrays by the names "
             "of the inputs.",
-            Flag("A folder of .npy, .npz or image files, or made-up samples.", metavar="FOLDER|random"),
+            Flag(
+                "A folder of .npy, .npz or image files; or random, for random samples.",
+                metavar="FOLDER|random",
+            ),
         )
     )
     output: str | Path | None = declare_field(
@@ -39,12 +42,15 @@ class CalibrationOptions:
     percentile: float | None = declare_field(
         None,
         "per cent of the values inside the range, for the method `percentile`; 99.99 by default.",
-        Flag("For the method percentile: 99.99 unless given.", Syntax.NUMBER),
+        Flag(
+            "For the method percentile: the per cent of values inside the range; 99.99 unless given.",
+            Syntax.NUMBER,
+        ),
     )
     bits: int | None = declare_field(
         None,
         "bits to quantize to, for the method `mse`; 8 by default.",
-        Flag("For the method mse: what is quantized to; 8 unless given.", Syntax.INTEGER),
+        Flag("For the method mse: the bits to quantize to; 8 unless given.", Syntax.INTEGER),
     )
     symmetric: bool = declare_field(
         False, "each range is symmetric around zero.", Flag("Ranges from -x to x.", Syntax.SWITCH)
@@ -52,7 +58,11 @@ class CalibrationOptions:
     samples: int | None = declare_field(
         None,
         "the greatest number of samples to use; for random data 32 by default.",
-        Flag("Use no more samples; of random data, 32 unless given.", Syntax.INTEGER, minimum=1),
+        Flag(
+            "Use at most so many samples; all of a folder, or 32 random ones, unless given.",
+            Syntax.INTEGER,
+            minimum=1,
+        ),
     )
     tensors: Sequence[str] | None = declare_field(
         None,

@@ -38,7 +38,7 @@ class Preprocessing:
         (0.0,),
         "of the scaled pixels.",
         Flag(
-            "Taken from pixels after --image-scale.",
+            "Subtracted from the pixels after they are divided by --image-scale.",
             names=("--image-mean",),
             metavar="X,X,X",
             default="0",
@@ -49,7 +49,7 @@ class Preprocessing:
         (1.0,),
         "of the scaled pixels.",
         Flag(
-            "Divides what is left.",
+            "Divides the pixels after --image-mean is subtracted.",
             names=("--image-std",),
             metavar="X,X,X",
             default="1",
@@ -59,7 +59,7 @@ class Preprocessing:
     scale: float = declare_field(
         255.0,
         "what pixels are divided by.",
-        Flag("Divides pixels, which are 0 to 255.", Syntax.NUMBER, ("--image-scale",)),
+        Flag("Divides the pixels, which are 0 to 255.", Syntax.NUMBER, ("--image-scale",)),
     )
     color: Literal["rgb", "bgr"] = declare_field(
         "rgb",

@@ -40,19 +40,21 @@ class Precision:
         None,
         "the type that accelerators compute in.",
         Flag(
-            "Compute in this on accelerators; by default in what suits the model.",
+            "Compute in this type on accelerators; unless given, in the types of the model.",
             choices=(*INTEGERS, *FLOATS),
         ),
     )
     calibration: Path | Ranges | None = declare_field(
         None,
         "the ranges of tensors, or a file of them.",
-        Flag("The ranges to conclude scales from: see byoc calibrate.", Syntax.PATH),
+        Flag(
+            "The file of tensor ranges, by byoc calibrate, that scales are computed from.", Syntax.PATH
+        ),
     )
     data: str | Path | None = declare_field(
         None,
         "a folder of samples, or `random`.",
-        Flag("Samples to measure ranges on, without that file.", metavar="FOLDER|random"),
+        Flag("Samples to measure ranges on, instead of --calibration.", metavar="FOLDER|random"),
     )
     method: str = DEFAULT_METHOD
     images: Preprocessing | None = None
@@ -60,7 +62,7 @@ class Precision:
         None,
         "the accuracy that is to be kept.",
         Flag(
-            "Leave the most sensitive units in floating point, until so much is kept on --data.",
+            "Leave the most sensitive units in floating point, until outputs on --data are so accurate.",
             names=("--accuracy-budget",),
             metavar="30dB|top1=0.99",
             read=read_budget,

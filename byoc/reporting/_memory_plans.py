@@ -70,7 +70,10 @@ class MemoryPlanOptions:
     convention: str = declare_field(
         "C",
         "what counts in the plan reported in full: `A`, `B`, `C` or `D`, see docs/memory.md.",
-        Flag(f"What counts in the plan told in full: {', '.join(CONVENTIONS)}.", read=_check_convention),
+        Flag(
+            f"What counts as memory in the plan that is shown step by step: {', '.join(CONVENTIONS)}.",
+            read=_check_convention,
+        ),
     )
     method: str = declare_field(
         "exact",

@@ -179,7 +179,7 @@ def _format_accuracy(verification: VerificationReport) -> str:
     if worst is None:
         exact = all(output.exact for output in accuracy.outputs)
         return f"; equal to {accuracy.original}" if exact else ""
-    return f"; {worst:.1f} dB of {accuracy.original} left"
+    return f"; {worst:.1f} dB signal-to-noise against {accuracy.original}"
 
 
 def _budget_lines(report: Report) -> Iterator[str]:

@@ -92,18 +92,21 @@ def test_calibrate_partition_verify(here: Path, byoc: Cli) -> None:
     ran = byoc("partition", *INT8, "--calibration", "c.yaml", "-o", "q.byoc")
     assert ran.code == 0
     told = re.search(
-        r"; verified, largest error 0 of the output's range; ([0-9.]+) dB of m\.onnx left\n", ran.out
+        r"; verified, largest error 0 of the output's range; "
+        r"([0-9.]+) dB signal-to-noise against m\.onnx\n",
+        ran.out,
     )
     assert told is not None
     assert 20 < float(told[1]) < 60
     assert "Linear" not in ran.out  # conversions of byoc's own are nobody's nodes on the host
     assert "warning" not in ran.out
     own = byoc("verify", "q.byoc")
-    assert (own.code, " left" in own.out) == (0, False)  # a file is not looked for
+    assert (own.code, " dB signal-to-noise" in own.out) == (0, False)  # a file is not looked for
     against = byoc("verify", "q.byoc", "--against", "m.onnx")
     assert against.code == 0
     assert (
-        f"\ny: {told[1]} dB of m.onnx left, 100 % of the largest elements where they were" in against.out
+        f"\ny: {told[1]} dB signal-to-noise against m.onnx; "
+        "the largest element is the same in 100 % of the rows" in against.out
     )
 
 
@@ -113,7 +116,9 @@ def test_a_zoo_model_says_what_is_left(here: Path, byoc: Cli) -> None:
     assert byoc("partition", "zoo:squeezenet", *arguments, "-o", "s.byoc").code == 0
     ran = byoc("verify", "s.byoc")
     assert ran.code == 0
-    assert re.search(r"\nsoftmaxout_1: [23][0-9]\.[0-9] dB of zoo:squeezenet left, ", ran.out)
+    assert re.search(
+        r"\nsoftmaxout_1: [23][0-9]\.[0-9] dB signal-to-noise against zoo:squeezenet; ", ran.out
+    )
     document = json.loads(byoc("verify", "s.byoc", "--format", "json").out)
     assert document["accuracy"]["original"] == "zoo:squeezenet"
     assert 20 < document["accuracy"]["outputs"][0]["signal_to_noise"] < 40
@@ -169,7 +174,7 @@ def test_a_budget_says_when_nothing_is_quantized_where_it_counts(here: Path, byo
     against = byoc("verify", "h.byoc", "--against", "m.onnx")
     assert against.out.endswith("\ny: equal to m.onnx\n")
     some = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", "1dB", "-o", "s.byoc")
-    assert " dB of m.onnx left on the verification's sample\n" in some.out
+    assert " dB signal-to-noise against m.onnx on the verification's sample\n" in some.out
     assert "nothing" not in some.out
 
 

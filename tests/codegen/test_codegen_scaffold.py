@@ -140,9 +140,9 @@ def test_a_write_that_fails_leaves_nothing(
         ),
         *((name, "the name of a codegen is made of") for name in ("../x", "", "a" * 33, "a.b")),
         *((name, "the name is reserved") for name in ("json", "class", "host", "byoc", "tests")),
-        ("reference", "reference: onnx-byoc 0.1.0 brings a codegen of this name"),
+        ("reference", "reference: onnx-byoc 0.1.0 brings a codegen of this name; choose another"),
         ("dla", "dla: onnx-byoc 0.1.0 brings a codegen of this name"),
-        ("ethos-u55", "ethos-u55: onnx-byoc 0.1.0 brings a rule file of this name"),
+        ("ethos-u55", "ethos-u55: onnx-byoc 0.1.0 brings a rule file of this name; choose another"),
         ("numpy", "numpy: a Python package 'numpy' is installed already"),
     ],
 )

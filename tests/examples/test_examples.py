@@ -63,7 +63,8 @@ def test_the_library_is_used_from_model_to_verified_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
-    run_script("library.py", tmp_path)
+    folder = tmp_path / "not" / "yet"
+    run_script("library.py", folder)
     *printed, verified = capsys.readouterr().out.splitlines()
     assert printed == [
         "regions: ['dla_0']",
@@ -72,4 +73,10 @@ def test_the_library_is_used_from_model_to_verified_outputs(
         "scores: (1, 32, 1, 1), largest is number 4",
     ]
     assert verified.startswith("verified: True, largest error ")
-    assert (tmp_path / "net.byoc" / "manifest.json").is_file()
+    assert (folder / "net.byoc" / "manifest.json").is_file()
+
+
+def test_the_library_example_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    with pytest.raises(SystemExit, match=r"^usage: python examples/library\.py FOLDER$"):
+        run_script("library.py")

@@ -92,7 +92,7 @@ def test_the_command_tells_what_was_measured(
     assert lines[1].startswith("  launch-aware: measured 2 ms (quartiles 1 ms apart, 3 runs)")
     without = byoc("partition", tmp_path / "m.onnx", "--rules", VANILLA, "--measure")
     assert without.code == 2
-    assert "it runs the bundles that it writes (-o)" in without.err
+    assert "it runs the bundles that it writes: give -o, too" in without.err
 
 
 def _content(folder: Path) -> dict[str, bytes]:

@@ -187,7 +187,10 @@ def test_names_are_not_markup() -> None:
 
 @pytest.mark.parametrize(
     ("ratios", "told"),
-    [([(40.25, False), (31.5, False)], "; 31.5 dB of m left"), ([(40.0, False), (None, True)], "40.0")],
+    [
+        ([(40.25, False), (31.5, False)], "; 31.5 dB signal-to-noise against m"),
+        ([(40.0, False), (None, True)], "40.0"),
+    ],
 )
 def test_what_lower_precision_left_is_that_of_the_worst_output(
     ratios: list[tuple[float | None, bool]], told: str

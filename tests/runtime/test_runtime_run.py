@@ -166,7 +166,7 @@ def test_an_array_is_no_archive_and_an_archive_no_array(byoc: Byoc, two: Path, g
 def test_usage_is_checked(byoc: Byoc, two: Path) -> None:
     ran = byoc("run", two)
     assert ran.code == 2
-    assert "Error: --inputs is missing: a file, or random\n" in ran.err
+    assert "Error: --inputs is missing: give a file of inputs (FILE.npz), or random\n" in ran.err
     assert byoc("run", two, "--input", "image").code == 2
     assert byoc("run", two, "--inputs", "random", "--repeat", "0").code == 2
 

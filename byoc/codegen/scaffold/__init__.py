@@ -86,10 +86,12 @@ def _check_words(name: str) -> dict[str, str]:
     codegens = list_installed(CODEGENS)
     if name in codegens:
         there = get_distribution(codegens[name])
-        raise InputError(f"{name}: {there} brings a codegen of this name")
+        raise InputError(f"{name}: {there} brings a codegen of this name; choose another")
     for group, what in ((ANNOTATIONS, "rule file"), (COST_MODELS, "cost model")):
         for file in find_files(group)[0].get(name, {}).values():
-            raise InputError(f"{name}: {get_distribution(file.point)} brings a {what} of this name")
+            raise InputError(
+                f"{name}: {get_distribution(file.point)} brings a {what} of this name; choose another"
+            )
     if find_spec(module) is not None:
         raise InputError(f"{name}: a Python package '{module}' is installed already")
     return words

@@ -45,11 +45,13 @@ class ScheduledPlacement(Placement):
 
 @dataclass(frozen=True)
 class Makespan:
-    """Minimise the makespan in the model of `byoc.placement.solvers._list_scheduling`.
-    Starting points: the placements of other strategies for the sum of all costs, with their regions,
-    with the connected components of those regions, and with each unit a region of its own; and a list
-    schedule that gives each unit, by upward rank, the device on which it ends first (HEFT: Topcuoglu,
-    Hariri and Wu, IEEE Transactions on Parallel and Distributed Systems 13, 2002). The best of these are
+    """Minimise the time at which host and accelerators, working side by side, are done.
+
+    The schedules are those of `byoc.placement.solvers.ListScheduler`. Starting points: the placements of
+    other strategies for the sum of all costs, with their regions, with the connected components of those
+    regions, and with each unit a region of its own; and a list schedule that gives each unit, by upward
+    rank, the device on which it ends first (HEFT: Topcuoglu, Hariri and Wu, IEEE Transactions on
+    Parallel and Distributed Systems 13, 2002). The best of these are
     improved by local search: units, their neighbourhoods and whole regions change device, join regions,
     and leave them; and again after a few units were moved at random, the same ones in every run. So the
     answer is never worse than that of host-only, all-supported or min-cut by the same measure. The bound
