@@ -81,7 +81,7 @@ def _note(name: str, made: Made, nodes: int) -> None:
     }
     content = {"structures": dict(sorted(index.items()))}
     text = yaml.safe_dump(content, default_flow_style=None, sort_keys=False, width=105)
-    path.write_text("# Written by tools/export_structures; `inputs`: see feeds.py.\n" + text)
+    path.write_text("# Written by tools/export_structures; `inputs`: see _sample_inputs.py.\n" + text)
 
 
 if __name__ == "__main__":
