@@ -20,7 +20,10 @@ ONES: Feed = {"like": "value", "value": 1, "type": "int64"}
 
 @dataclass(frozen=True)
 class Made:
-    """A module with sample arguments, and what later samples of each input are like (byoc/zoo/_sample_inputs.py)."""
+    """A module with sample arguments, and what later samples of each input are like.
+
+    The kinds of samples are those of `byoc/zoo/_sample_inputs.py`.
+    """
 
     module: nn.Module
     arguments: dict[str, torch.Tensor]
