@@ -152,6 +152,14 @@ class Options(PlanOptions):
         Flag("A file that fixes the device of some nodes; --save-placement writes one.", Syntax.PATH),
         lambda path: None if path is None else name_source(path),
     )
+    annotations: str | None = declare_field(
+        None,
+        "the metadata key of nodes in the model whose value names the device that they are wanted on: "
+        "`host` or a target.",
+        Flag("Place nodes on the device that their metadata of this key names.", metavar="KEY"),
+        _record_value,
+        record_none=False,
+    )
     precision: Precision = declare_field(
         NATIVE,
         "what regions compute in, and what scales are concluded from.",

@@ -19,9 +19,9 @@ from byoc.planning._memory_fit import (
     describe_excess,
     fit_memory,
 )
+from byoc.planning._pinned_nodes import PinnedNodes
 from byoc.planning._plan_data import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import PlanSettings
-from byoc.planning._saved_placement import PinnedNodes
 
 
 def plan_graphs(
@@ -36,7 +36,8 @@ def plan_graphs(
     A node that then goes to an accelerator takes its bodies along as they were. Limits hold for all
     graphs together: where the sum is too much, no regions form in bodies.
 
-    `units` has those of each graph, by the id of its index; `pins` are what a given placement wants.
+    `units` has those of each graph, by the id of its index; `pins` are the
+    nodes whose device is given.
     Raises InputError as `place_graph`.
     """
     excess = ""

@@ -21,9 +21,9 @@ from byoc.model import GraphIndex
 from byoc.placement import Problem
 from byoc.planning._graph_units import GraphUnits
 from byoc.planning._memory_fit import Constraints
+from byoc.planning._pinned_nodes import PinnedNodes
 from byoc.planning._plan_data import GraphPlan
 from byoc.planning._plan_settings import PlanSettings
-from byoc.planning._saved_placement import PinnedNodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class GraphToPlace:
 class PlacementProblems:
     """The placement problems of a graph, one for each set of constraints.
 
-    `pins` are what a given placement wants of the graph's nodes.
+    `pins` are the nodes whose device is given.
     """
 
     graph: GraphToPlace

@@ -17,16 +17,13 @@ from pydantic import Field
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, name_nodes, walk_graph_paths
-from byoc.patterns import JointUnit
-from byoc.placement import Problem
+from byoc.planning._pinned_nodes import HOST, PinnedNode, PinnedNodes, describe_nodes
 from byoc.support import StrictModel, read_yaml
 
-HOST = "host"
 _HEAD = """\
 # Where each node runs. Edit it and give it to `byoc partition --placement`: what is listed goes where it
 # is said to be, what is not listed is placed anew. `signatures` find renamed nodes; they may go.
 """
-_MOST_TOLD = 5
 # How far a signature sees: past a repeated block of most networks, and quick at 100,000 nodes.
 _STEPS = 16
 
@@ -38,44 +35,6 @@ class SavedPlacementFile(StrictModel):
     model: str = ""
     nodes: Annotated[dict[str, str], Field(min_length=1)]
     signatures: dict[str, str] = Field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class PinnedNodes:
-    """The nodes that a given placement decides: their names in the file and devices, by node number.
-
-    `wanted` has them for each graph by the id of its index; `notes` says what did not fit.
-    """
-
-    source: str
-    wanted: Mapping[int, Mapping[int, tuple[str, int]]]
-    notes: list[str]
-
-    def find_devices(
-        self, index: GraphIndex, units: Sequence[JointUnit], problem: Problem
-    ) -> dict[int, int]:
-        """Return the device of each unit of a graph that has to be somewhere, by number.
-
-        What cannot be as it was wanted is noted.
-        """
-        wanted = self.wanted.get(id(index), {})
-        pins: dict[int, int] = {}
-        torn: list[str] = []
-        refused: list[str] = []
-        for row, unit in enumerate(units):
-            found = [wanted[node] for node in unit.nodes if node in wanted]
-            labels = {label for _, label in found}
-            if len(labels) > 1:
-                torn += (name for name, _ in found)
-                continue
-            for label in labels:
-                if label and not problem.allowed[row, label]:
-                    refused += (name for name, _ in found)
-                else:
-                    pins[row] = label
-        _add_note(self.notes, self.source, "on several devices, and now run as one", torn)
-        _add_note(self.notes, self.source, "not taken by the device", refused)
-        return pins
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +63,17 @@ class SavedPlacement:
         found = {name: names[name] for name in self.file.nodes if name in names}
         renamed, several = self._find_renamed(names, [inner for _, inner in graphs])
         found |= renamed
-        wanted: dict[int, dict[int, tuple[str, int]]] = {}
+        wanted: dict[int, dict[int, PinnedNode]] = {}
         for name, (graph, number) in found.items():
-            wanted.setdefault(id(graph), {})[number] = name, labels[self.file.nodes[name]]
-        notes: list[str] = []
+            pinned = PinnedNode(name, labels[self.file.nodes[name]], self.source)
+            wanted.setdefault(id(graph), {})[number] = pinned
         gone = [name for name in self.file.nodes if name not in found and name not in several]
-        _add_note(notes, self.source, "not in the model by name, and several nodes are like it", several)
-        _add_note(notes, self.source, "not in the model", gone)
-        return PinnedNodes(self.source, wanted, notes)
+        problems = {
+            "not in the model by name, and several nodes are like it": several,
+            "not in the model": gone,
+        }
+        notes = [describe_nodes(self.source, what, names) for what, names in problems.items() if names]
+        return PinnedNodes(wanted, notes)
 
     def _find_renamed(
         self, names: Mapping[str, tuple[GraphIndex, int]], graphs: Sequence[GraphIndex]
@@ -243,10 +205,3 @@ def _describe_node(index: GraphIndex, number: int) -> tuple[object, ...]:
 
 def _hash(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-
-
-def _add_note(notes: list[str], source: str, what: str, names: Sequence[str]) -> None:
-    if names:
-        told = ", ".join(f"'{name}'" for name in names[:_MOST_TOLD])
-        more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
-        notes.append(f"{source}: {what}: {told}{more}; placed anew")

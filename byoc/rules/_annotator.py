@@ -8,7 +8,7 @@ of the nearest rule: the fewest objections; ties by severity, then by file order
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from onnx import NodeProto
 
@@ -31,7 +31,7 @@ from byoc.rules._operator_schemas import OperatorSignature, make_signature
 from byoc.rules._quantization_scheme import SchemeChecker, converts_at_boundary
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import OpRule
-from byoc.rules._tensor_constraints import check_tensor
+from byoc.rules._tensor_constraints import check_known_shape, check_tensor
 from byoc.support import CHECKS, load_function
 
 __all__ = ["Annotator", "Attempt", "Objection", "annotate_graph"]
@@ -205,6 +205,9 @@ class Annotator:
             dtypes = self._get_allowed_dtypes(rule, use, view)
             key = f"{place}.tensors.{use.formal}"
             yield from check_tensor(key, use, wanted, dtypes, view, rule.rule.quantized)
+            if not use.is_output:
+                known = view.get_type(use)
+                yield from check_known_shape(self._shapes[0], use.formal, known, self._shapes[1])
             if rule.rule.quantized:
                 yield from self._scheme.check_tensor(use, wanted, view)
         if rule.rule.quantized:
@@ -231,6 +234,11 @@ class Annotator:
                 return found
         held = view.signature is None or view.signature.is_computed(use.type_str, rule.dtypes[1])
         return rule.dtypes if held else (rule.location, ())
+
+    @cached_property
+    def _shapes(self) -> tuple[str, Literal["any", "ranked", "static"]]:
+        """What must be known of the shapes of inputs, with its location."""
+        return self.target.locate("shapes"), self.target.rules.shapes
 
     @cached_property
     def _scheme(self) -> SchemeChecker:

@@ -159,6 +159,7 @@ def lint_rule_file(
     problems.extend(_lint_layout(content.get("layout")))
     problems.extend(_lint_quantization(content.get("quantization")))
     problems.extend(_lint_host(content.get("host")))
+    problems.extend(_lint_annotations(content.get("annotations")))
     for i, rule in ops:
         problems.extend(lint_dtypes(f"ops[{i}].dtype", rule.dtype or ()))
         for name, wanted in rule.tensors.items():
@@ -253,8 +254,17 @@ def _lint_nodes(place: str, nodes: Nodes) -> Iterator[str]:
         if op == ANY_OPERATOR:
             yield f"{place}.ops[{i}]: name the operators, '{ANY_OPERATOR}' is not one"
         yield from (f"{place}.ops[{i}]: {problem}" for problem in _lint_operator(op))
-    for i, pattern in enumerate(nodes.names):
+    yield from _lint_patterns(f"{place}.names", nodes.names)
+
+
+def _lint_annotations(value: object) -> Iterator[str]:
+    for key, patterns in value.items() if isinstance(value, dict) else ():
+        yield from _lint_patterns(f"annotations.{key}", _read_names(patterns))
+
+
+def _lint_patterns(place: str, patterns: Sequence[str]) -> Iterator[str]:
+    for i, pattern in enumerate(patterns):
         try:
             compile_regex(pattern)
         except ValueError as error:
-            yield f"{place}.names[{i}]: {error}"
+            yield f"{place}[{i}]: {error}"

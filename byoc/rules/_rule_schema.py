@@ -297,12 +297,22 @@ class RuleFile(StrictModel):
         description="Of composites that overlap: the largest is formed, or the placement chooses.",
     )
     dtype: Dtypes = Field(description="The data types that the accelerator computes in, or any.")
+    shapes: Literal["any", "ranked", "static"] = Field(
+        default="any",
+        description="What must be known of the shape of all that a node reads: nothing (any), the rank "
+        "(ranked), or every extent (static).",
+    )
     layout: Layout = Field(default=Layout(), description="How the accelerator wants its data.")
     quantization: Quantization = Field(
         default=Quantization(), description="The quantization scheme of the accelerator."
     )
     limits: Limits = Field(default=Limits(), description="What the accelerator has no more of.")
     host: Host = Field(default=Host(), description="Nodes that stay on the host whatever the rules say.")
+    annotations: dict[str, Names] = Field(
+        default_factory=dict,
+        description="Nodes wanted on the accelerator: by a key of their metadata, regular expressions "
+        "(RE2), found anywhere in its value.",
+    )
     ops: Annotated[tuple[OpRule, ...], Field(min_length=1)] = Field(
         description="The rules for operators; of several for one, the first that accepts holds."
     )

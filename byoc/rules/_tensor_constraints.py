@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from typing import Literal
 
 from byoc.model import Dim, TensorType, get_constant_value, list_plain_elements
 from byoc.rules._node_view import FLOAT32, RuleView, TensorUse
@@ -73,6 +74,17 @@ def _check_dims(
             yield from _check_extent(where, what, extents[number], dim, view)
         else:
             yield Objection(where, f"{name} has no dimension {number}: its rank is {len(extents)}")
+
+
+def check_known_shape(
+    place: str, name: str, known: TensorType | None, wanted: Literal["any", "ranked", "static"]
+) -> Iterator[Objection]:
+    """Yield the objection to a tensor of whose shape less is known than the file asks for."""
+    shape = known.shape if known is not None else None
+    if wanted != "any" and shape is None:
+        yield make_unknown(place, f"the rank of {name}")
+    elif wanted == "static":
+        yield from _check_static(place, name, shape, wanted=True)
 
 
 def _check_extent(

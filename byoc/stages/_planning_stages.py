@@ -17,10 +17,12 @@ from byoc.planning import (
     PlanSettings,
     annotate_graphs,
     convert_boundaries,
+    find_unmatched_annotations,
     group_graphs,
     name_regions,
     outline_regions,
     plan_graphs,
+    read_annotations,
 )
 from byoc.quantization import (
     FLOATS,
@@ -50,7 +52,7 @@ class Resolve:
         output = None if options.output is None else Path(options.output)
         if output is not None:
             check_destination(output)
-        settings = load_settings(options, options.strategy, options.placement)
+        settings = load_settings(options, options.strategy, options.placement, options.annotations)
         compilers = _load_compilers(options, settings)
         if options.emit is not None:
             _check_emit(options, compilers)
@@ -199,12 +201,17 @@ class Place:
         """Fill in `root`."""
         settings = state.settings
         names = [target.name for target in settings.targets]
-        pins = settings.placement.resolve(state.index, names) if settings.placement else None
+        pins = read_annotations(state.index, settings.targets, settings.annotations)
+        if settings.placement is not None:
+            pins = settings.placement.resolve(state.index, names).override(pins)
         root = name_regions(plan_graphs(state.index, settings, state.units, pins))
         notes = [
-            note for target in settings.targets for note in find_unmatched_names(state.index, target)
+            note
+            for target in settings.targets
+            for find_unmatched in (find_unmatched_names, find_unmatched_annotations)
+            for note in find_unmatched(state.index, target)
         ]
-        notes += pins.notes if pins is not None else []
+        notes += pins.notes
         return replace(state, root=replace(root, notes=(*root.notes, *notes)))
 
 

@@ -75,9 +75,14 @@ class OpenVINOExecutor:
 
 
 def _to_tensor(value: AnyArray, kind: Any) -> Any:
-    """Return an array as a tensor, a view if possible; dtypes that numpy lacks are copied as bits."""
+    """Return an array as a tensor, a view if possible; dtypes that numpy lacks are copied as bits.
+
+    OpenVINO knows one of C's types for each width: `long`, but not `long long`, which onnxruntime's
+    int64 tensors have. numpy's own name for the width leads to the one that it knows.
+    """
     array = np.asarray(value, order="C")
     if array.dtype.isbuiltin == 1:
+        array = array.view(np.dtype(array.dtype.name))
         return openvino_package().Tensor(array, shared_memory=array.flags.writeable and array.size > 0)
     return openvino_package().Tensor(array.view(f"u{array.dtype.itemsize}"), list(array.shape), kind)
 

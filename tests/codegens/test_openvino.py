@@ -69,6 +69,16 @@ def test_arrays_that_are_not_contiguous_or_not_writable(tmp_path: Path) -> None:
     same(run({"x": fixed}), {"y": np.maximum(fixed, 0)})
 
 
+@pytest.mark.parametrize("code", ["q", "Q", "l", "L"])
+def test_both_of_cs_types_of_64_bits_are_read(code: str, tmp_path: Path) -> None:
+    kind = "int64" if code.islower() else "uint64"
+    _, _, run = compiled(
+        parse(f"g ({kind}[3] x) => ({kind}[3] y) {{ y = Add(x, x) }}"), tmp_path, "openvino"
+    )
+
+    same(run({"x": np.array([1, 2, 3], code)}), {"y": np.array([2, 4, 6], kind)})
+
+
 def test_outputs_of_one_run_outlive_the_next(tmp_path: Path) -> None:
     _, _, run = compiled(parse(RELU), tmp_path, "openvino")
 

@@ -199,9 +199,9 @@ def test_no_evaluation_takes_long(source: str) -> None:
     expression = compile_expression(source)
     times = []
     for _ in range(3):
-        begin = time.perf_counter()
+        begin = time.process_time()
         assert expression.decide(LARGE)[0] is not True
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
     assert min(times) < 0.25  # 0.05 s on an idle core
 
 

@@ -78,7 +78,9 @@ cost_model: dla
 regions: phase
 overlaps: placement
 dtype: [float32]
+shapes: ranked
 layout: {activations: NHWC, weights: OHWI}
+annotations: {layer_ann: [encoder, '^head']}
 quantization:
   activations: {dtype: [int8], symmetric: false, per_channel: false}
   weights: {dtype: int8, symmetric: true, per_channel: true}

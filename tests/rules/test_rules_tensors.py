@@ -215,3 +215,37 @@ def test_sizes() -> None:
     assert not annotate_graph(
         prepared(text).index, rules("[{op: Relu, tensors: {X: {bytes: {max: 1023}}}}]")
     )[0].verdict
+
+
+RANKS = """
+g (float[2,3] x, float[N,3] u, bool c) => (float[2,3] a, float[N,3] b, float z) {
+  a = Relu(x)
+  b = Relu(u)
+  d = If <then_branch = t () => (float e) { e = ReduceSum <keepdims = 0> (x) },
+          else_branch = f () => (float[2,3] h) { h = Neg(x) }> (c)
+  k = Relu(d)
+  z = ReduceSum <keepdims = 0> (k)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shapes", "refused"),
+    [
+        ("any", {}),
+        ("ranked", {"k": "Relu: the rank of X is not known"}),
+        (
+            "static",
+            {"b": "Relu: dimension 0 of X is not fixed", "k": "Relu: the rank of X is not known"},
+        ),
+    ],
+)
+def test_a_file_asks_what_must_be_known_of_shapes(shapes: str, refused: dict[str, str]) -> None:
+    index = prepared(RANKS).index
+    marks = annotate_graph(index, target("ops: [{op: Relu}]", shapes=shapes))
+    relus = {
+        node.output[0]: mark
+        for node, mark in zip(index.nodes, marks, strict=True)
+        if node.op_type == "Relu"
+    }
+    assert {name: str(mark.verdict) for name, mark in relus.items() if not mark.verdict} == refused
