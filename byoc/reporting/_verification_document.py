@@ -119,7 +119,7 @@ def _format_decibels(value: float | None) -> str:
 def _format_tolerance(error: OutputError) -> str:
     match error.measure:
         case "units":
-            return f"{error.tolerance:g} units"
+            return f"{error.tolerance:g} unit" + "s" * (error.tolerance != 1)
         case "dB":
             return f"{error.tolerance:g} dB"
         case _:

@@ -108,6 +108,9 @@ def test_calibrate_partition_verify(here: Path, byoc: Cli) -> None:
         f"\ny: {told[1]} dB signal-to-noise against m.onnx; "
         "the largest element is the same in 100 % of the rows" in against.out
     )
+    crossing = [line.split() for line in against.out.splitlines() if " int8 " in line]
+    assert crossing
+    assert {tuple(line[-3:-1]) for line in crossing} == {("1", "unit")}  # of the last place
 
 
 def test_a_zoo_model_says_what_is_left(here: Path, byoc: Cli) -> None:

@@ -17,6 +17,7 @@ from support import Ran, parse
 
 from byoc.bundle import open_bundle
 from byoc.codegen import (
+    ABILITIES,
     Artifact,
     Bytes,
     Region,
@@ -357,3 +358,8 @@ def test_profiling_reads_the_options_of_command_line_and_rule_file(
     assert ran.err.startswith("byoc: codegen tuned has no option 'tile' (did you mean tiles?)")
     file = rules(tmp_path, codegen_options={"tiles": "x"})
     assert f"{file}: codegen_options.tiles: codegen tuned takes" in byoc(*asked, "--rules", file).err
+
+
+def test_the_help_explains_every_ability(byoc: Callable[..., Ran]) -> None:
+    shown = byoc("codegens", "--help").out
+    assert [ability for ability in ABILITIES if f'"{ability}"' not in shown] == []
