@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto
+from onnx import AttributeProto, NodeProto
 
 from byoc.costs._work import VIEWS, Work, count_work, find_entering_and_leaving, is_view
 from byoc.costs._work_sizes import Sizes
@@ -226,18 +226,16 @@ def _attributes(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
     usual = {
         name: value
         for name, attribute in (schema.attributes.items() if schema else ())
-        if (value := _default_value(attribute.default_value)) is not None
+        if (value := _default_value(attribute.default)) is not None
     }
     found = _plain_attributes(index.get_attributes(node))
     return {name: value for name, value in found if usual.get(name) != value}
 
 
-def _default_value(attribute: Any) -> Any:
-    return (
-        get_stated_attributes(NodeProto(attribute=[attribute])).get(attribute.name)
-        if attribute.name
-        else None
-    )
+def _default_value(default: AttributeProto | None) -> Any:
+    if default is None:
+        return None
+    return get_stated_attributes(NodeProto(attribute=[default])).get(default.name)
 
 
 def _plain_attributes(attributes: Attributes) -> Iterator[tuple[str, Any]]:

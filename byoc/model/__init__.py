@@ -38,14 +38,9 @@ from byoc.model._layouts import (
 )
 from byoc.model._model_loading import Model, make_skeleton, prepare_model, read_model_file
 from byoc.model._node_attributes import (
-    DTYPES_BY_SCHEMA_TYPE,
-    get_allowed_dtypes,
     get_operator_name,
-    get_schema,
     get_stated_attributes,
     infer_body_input_types,
-    list_onnx_domains,
-    map_schemas,
 )
 from byoc.model._node_facts import (
     QUANTIZED_FACTS,

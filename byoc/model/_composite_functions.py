@@ -154,8 +154,7 @@ def _copy_attributes(index: GraphIndex, line: CompositeLine) -> list[AttributePr
         return result
     for name, value in index.get_attributes(node).items():
         if name not in written:
-            kind = str(schema.attributes[name].type).rpartition(".")[2]  # AttrType.INTS
-            number = getattr(AttributeProto, kind)
+            number = getattr(AttributeProto, schema.attributes[name].kind)
             result.append(helper.make_attribute(name, value, attr_type=number))
     return sorted(result, key=lambda attribute: attribute.name)
 

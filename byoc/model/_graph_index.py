@@ -15,12 +15,12 @@ from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProt
 
 from byoc.model._node_attributes import (
     get_effective_attributes,
-    get_schema,
     get_stated_attributes,
     infer_body_input_types,
 )
 from byoc.model._tensor_data import Dim, TensorType, is_large, rate_knowledge, read_type
 from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads, walk_bodies
+from byoc.schemas import OperatorSchema, get_schema
 
 T = TypeVar("T")
 
@@ -285,8 +285,8 @@ class GraphIndex:
         """Return the operator-set version of a node's operator."""
         return self.opsets.get("" if is_onnx(node) else node.domain, 1)
 
-    def get_schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
-        """Return ONNX's schema of a node's operator, None if it has none."""
+    def get_schema(self, node: NodeProto) -> OperatorSchema | None:
+        """Return the schema of a node's operator, None if neither ONNX nor onnxruntime has one."""
         return get_schema(node.op_type, node.domain, self.get_opset(node))
 
     def get_attributes(self, node: NodeProto) -> dict[str, Any]:

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
-from byoc.model._node_attributes import get_allowed_dtypes, get_schema
 from byoc.model._tensor_data import DTYPE_NUMBERS, Dim, TensorType, count_bits
+from byoc.schemas import get_schema
 
 IMAGE = "NCHW"
 """The axes of an image in ONNX's own order: batch, channels, height, width."""
@@ -251,9 +251,7 @@ def can_convert_layout(layout: TensorLayout, kind: TensorType | None, opset: int
     if layout.blocks and opset < _PAD_INPUTS_OPSET:
         return False
     schemas = [get_schema(step.op, "", opset) for step in steps]
-    return all(
-        schema is not None and kind.dtype in get_allowed_dtypes(schema, "T") for schema in schemas
-    )
+    return all(schema is not None and kind.dtype in schema.get_allowed_dtypes("T") for schema in schemas)
 
 
 def make_layout_nodes(

@@ -19,6 +19,7 @@ from onnx import ModelProto, TensorProto
 from byoc.errors import InputError
 from byoc.model._graph_index import MIN_IR_OF_DEFAULTS, GraphIndex, get_stated_types
 from byoc.model._qdq import normalize_qdq
+from byoc.model._runtime_operators import hide_runtime_operators
 from byoc.model._shape_inference import InferenceResult, clear_negative_dims, fix_dims, infer_types
 from byoc.model._tensor_data import check_tensor, is_large, read_raw_bytes
 from byoc.model._walk import (
@@ -125,7 +126,7 @@ def prepare_model(
         if dims:
             proto = fix_dims(proto, dims)
         light = make_skeleton(proto, folder)
-        _check_model(light)
+        notes = (*notes, *_check_model(light))
         inferred = infer_types(light, get_stated_types(proto))
     except InputError as error:
         text = "\\n".join(str(error).splitlines())  # names may contain line breaks
@@ -173,15 +174,18 @@ def make_skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
     return result
 
 
-def _check_model(skeleton: ModelProto) -> None:
+def _check_model(skeleton: ModelProto) -> tuple[str, ...]:
+    """Check a model by ONNX's checker; return notes on the operators that only onnxruntime has."""
     for node in (node for graph in walk_graphs(skeleton.graph) for node in graph.node):
         if any(attribute.ref_attr_name for attribute in node.attribute):
             raise InputError(
                 f"{describe_node(node)} refers to an attribute of a function, and is in none"
             )
+    hidden, notes = hide_runtime_operators(skeleton)
     try:
-        onnx.checker.check_model(skeleton)
+        onnx.checker.check_model(hidden)
     except (onnx.checker.ValidationError, EncodeError) as error:
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
     except ValueError as error:  # protobuf 6 can encode messages that ONNX cannot decode
         raise DecodeError(str(error)) from None
+    return notes

@@ -1,21 +1,15 @@
-"""Attributes of nodes with their defaults, and the schemas of operators that have bodies."""
+"""Attributes of nodes with their defaults, and the types of the inputs of bodies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
-from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
-from byoc.model._tensor_data import DTYPE_NUMBERS, TensorType, clear_shape
-from byoc.model._walk import is_onnx
-
-# Schemas spell two dtypes as C does.
-_C_NAMES = {"float32": "float", "float64": "double"}
-DTYPES_BY_SCHEMA_TYPE = {f"tensor({_C_NAMES.get(name, name)})": name for name in DTYPE_NUMBERS}
-"""The types of tensors as schemas spell them to the names of their dtypes."""
+from byoc.model._tensor_data import TensorType, clear_shape
+from byoc.schemas import OperatorSchema, make_operator_name
 
 # The defaults of these depend on the rank, so schemas give them only in words.
 _DEFAULT_ONES = ("strides", "dilations")
@@ -23,55 +17,9 @@ _DEFAULT_ONES = ("strides", "dilations")
 _WEIGHT_NAMES = ("W", "w")
 
 
-@cache
-def get_schema(op_type: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return ONNX's schema of an operator at a version of its operator set, None if there is none."""
-    try:
-        return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
-    except onnx.defs.SchemaError:
-        return None
-
-
-@cache
-def list_onnx_domains() -> frozenset[str]:
-    """Return the domains whose operators ONNX defines; its main domain is the empty text."""
-    return frozenset(schema.domain for schema in onnx.defs.get_all_schemas_with_history())
-
-
-@cache
-def map_schemas() -> Mapping[str, Sequence[onnx.defs.OpSchema]]:
-    """Return the schemas of all versions of ONNX's operators, by name as `get_operator_name` has it."""
-    found: dict[str, list[onnx.defs.OpSchema]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        name = schema.name if not schema.domain else f"{schema.domain}.{schema.name}"
-        found.setdefault(name, []).append(schema)
-    return found
-
-
 def get_operator_name(node: NodeProto) -> str:
     """Return a node's operator as rule files and patterns spell it: `Conv`, `com.microsoft.Gelu`."""
-    return node.op_type if is_onnx(node) else f"{node.domain}.{node.op_type}"
-
-
-def get_allowed_dtypes(schema: onnx.defs.OpSchema, type_str: str) -> frozenset[str]:
-    """Return the dtypes that a type variable of a schema may stand for, none for a fixed type.
-
-    In Reshape the type of `shape` is fixed, `tensor(int64)`. In Gather that of `indices` is a variable
-    for int32 or int64, that of `data` one for any type.
-    """
-    return _map_type_variables(schema).get(type_str, frozenset())
-
-
-@cache
-def _map_type_variables(schema: onnx.defs.OpSchema) -> dict[str, frozenset[str]]:
-    return {
-        constraint.type_param_str: frozenset(
-            DTYPES_BY_SCHEMA_TYPE[kind]
-            for kind in constraint.allowed_type_strs
-            if kind in DTYPES_BY_SCHEMA_TYPE
-        )
-        for constraint in schema.type_constraints
-    }
+    return make_operator_name(node.op_type, node.domain)
 
 
 def get_stated_attributes(node: NodeProto) -> dict[str, Any]:
@@ -80,7 +28,7 @@ def get_stated_attributes(node: NodeProto) -> dict[str, Any]:
 
 
 def get_effective_attributes(
-    node: NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]
+    node: NodeProto, schema: OperatorSchema, types: Mapping[str, TensorType]
 ) -> dict[str, Any]:
     """Return the attributes of a node with all defaults.
 
@@ -88,9 +36,9 @@ def get_effective_attributes(
     ONNX's documentation: the extents of the weight, ones, and zeros.
     """
     values = {
-        name: _to_plain_value(onnx.helper.get_attribute_value(attribute.default_value))
+        name: _to_plain_value(onnx.helper.get_attribute_value(attribute.default))
         for name, attribute in schema.attributes.items()
-        if attribute.default_value.name
+        if attribute.default is not None
     }
     values |= get_stated_attributes(node)
     missing = [name for name in schema.attributes if name not in values]
@@ -111,7 +59,7 @@ def get_effective_attributes(
 
 def _get_kernel_shape(
     node: NodeProto,
-    schema: onnx.defs.OpSchema,
+    schema: OperatorSchema,
     values: Mapping[str, Any],
     types: Mapping[str, TensorType],
 ) -> tuple[int, ...] | None:

@@ -274,14 +274,13 @@ def _state_defaults(index: GraphIndex, node: NodeProto) -> NodeProto:
     Shape inference of a function inside a function does not know the defaults otherwise (onnx 1.23).
     """
     schema = index.get_schema(node)
-    defined = ("has_function", "has_context_dependent_function")  # missing in ONNX's type stubs
-    if schema is None or not any(getattr(schema, name) for name in defined):
+    if schema is None or not schema.is_function:
         return node
     given = {attribute.name for attribute in node.attribute}
     result = deepcopy(node)
     for name, attribute in schema.attributes.items():
-        if name not in given and attribute.default_value.type:
-            result.attribute.append(attribute.default_value)
+        if name not in given and attribute.default is not None:
+            result.attribute.append(attribute.default)
     return result
 
 

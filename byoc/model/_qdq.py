@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
-from byoc.model._walk import copy_without, is_onnx, walk_bodies, walk_graphs
+from byoc.model._walk import copy_without, is_onnx, walk_graphs, walk_nodes
 
 _CONTRIB = "com.microsoft"
 _AXIS_OPSET = 13
@@ -47,7 +47,7 @@ def normalize_qdq(proto: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     nodes = [node for graph in graphs for node in graph.node]
     least = _normalize_nodes(nodes, result.opset_import, stored)
     for function in result.functions:
-        inner = list(_walk_nodes(function.node))
+        inner = list(walk_nodes(function.node))
         least = max(least, _normalize_nodes(inner, function.opset_import, {}))
     if not any(node.domain == _CONTRIB for node in _walk_all_nodes(result)):
         kept = [entry for entry in result.opset_import if entry.domain != _CONTRIB]
@@ -68,17 +68,9 @@ def _is_contrib_qdq(node: NodeProto) -> bool:
 
 def _walk_all_nodes(proto: ModelProto) -> Iterator[NodeProto]:
     """Yield the nodes of all graphs, bodies and functions."""
-    yield from _walk_nodes(proto.graph.node)
+    yield from walk_nodes(proto.graph.node)
     for function in proto.functions:
-        yield from _walk_nodes(function.node)
-
-
-def _walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        yield node
-        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
+        yield from walk_nodes(function.node)
 
 
 def _normalize_nodes(

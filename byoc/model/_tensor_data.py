@@ -18,22 +18,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, TypeProto
 
 from byoc.errors import InputError
+from byoc.schemas import DTYPE_NUMBERS, DTYPES
 
 Dim = int | str | None
 """A known extent, the name of a symbolic one, or None."""
-
-# ONNX spells two types as C does; users write the number of bits.
-_DTYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
-
-DTYPES: dict[int, str] = {
-    number: _DTYPE_NAMES.get(name, name.lower())
-    for name, number in TensorProto.DataType.items()
-    if name != "UNDEFINED"
-}
-"""Element type number (`onnx.TensorProto.DataType`) to the name that users write: `float32`."""
-
-DTYPE_NUMBERS: dict[str, int] = {name: number for number, name in DTYPES.items()}
-"""The inverse of `DTYPES`."""
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 """The dtypes of real numbers that operators compute in."""

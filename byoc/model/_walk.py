@@ -35,6 +35,15 @@ def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
             pending.extend(walk_bodies(node))
 
 
+def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield nodes, and those in their bodies, however deep."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
+
+
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield all stored tensors: initializers and tensor attributes, in bodies and functions, too."""
     called = (body for f in model.functions for node in f.node for body in walk_bodies(node))

@@ -23,6 +23,7 @@ from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper
 
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import DTYPE_NUMBERS, DTYPES, MAX_IR, copy_without, count_bits
+from byoc.schemas import INSTALL_HINT
 
 _FOREIGN_PREFIXES = ("bfloat16", "float8", "float4", "float6", "int4", "uint4", "int2", "uint2")
 _FOREIGN_DTYPES = frozenset(name for name in DTYPE_NUMBERS if name.startswith(_FOREIGN_PREFIXES))
@@ -63,7 +64,6 @@ def _from_ort_value(value: Any) -> Any:
     return numpy_helper.to_array(TensorProto(data_type=number, dims=value.shape(), raw_data=raw))
 
 
-INSTALL_HINT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
 _MOST_THREADS = 512  # of all sessions that are open together: a container may have no more

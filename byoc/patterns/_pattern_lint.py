@@ -5,9 +5,10 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 
 from byoc.errors import suggest_nearest
-from byoc.model import RANDOM_OPERATORS, map_schemas
+from byoc.model import RANDOM_OPERATORS
 from byoc.patterns import _operator_schemas as known
 from byoc.patterns._pattern_syntax import ANY_OPERATOR, PatternLine
+from byoc.schemas import describe_unknown_operator
 
 
 def find_flow_problems(nodes: Sequence[PatternLine], returned: Sequence[str] | None) -> Iterator[str]:
@@ -136,11 +137,8 @@ def _operator_name_problems(node: PatternLine) -> Iterator[str]:
     for position, op in enumerate(node.ops):
         if op in node.ops[:position]:
             yield f"'{op}' is there twice"
-        elif (
-            op not in map_schemas() and op != ANY_OPERATOR and "." not in op
-        ):  # other domains are taken on trust
-            standard = [name for name in map_schemas() if "." not in name]
-            yield f"ONNX has no operator '{op}'{suggest_nearest(op, standard)}"
+        elif op != ANY_OPERATOR and (problem := describe_unknown_operator(op)):
+            yield problem
         elif op in known.OPERATORS_WITH_BODIES:
             yield f"{op} has bodies, and no pattern matches a node that has some"
         elif op == "Constant":

@@ -18,7 +18,7 @@ from byoc.model import (
 )
 from byoc.patterns import ANY_OPERATOR, Mark, Unit, group_units
 from byoc.quantization._ranges import DTYPES
-from byoc.rules import OpRule, QuantizedRule, QuantizedTensors, Target, make_signature
+from byoc.rules import OpRule, QuantizedRule, QuantizedTensors, Target
 
 _DEFAULT_DTYPE = "int8"
 
@@ -87,8 +87,7 @@ def find_formal_name(index: GraphIndex, node: NodeProto, position: int, *, out: 
     schema = index.get_schema(node)
     if schema is None:
         return ""
-    signature = make_signature(schema)
-    found = signature.outputs if out else signature.inputs
+    found = schema.outputs if out else schema.inputs
     return found[min(position, len(found) - 1)].name if found else ""
 
 

@@ -5,7 +5,6 @@ from byoc.rules._composite_library import LibraryComposite, format_clash, read_l
 from byoc.rules._host_nodes import find_unmatched_names
 from byoc.rules._json_schema import make_json_schema
 from byoc.rules._objections import Attempt, Objection
-from byoc.rules._operator_schemas import FormalParameter, make_signature
 from byoc.rules._rule_loading import Target, find_missing_plugins, load_rules, require_dtype
 from byoc.rules._rule_schema import OpRule, QuantizedRule, QuantizedTensors
 from byoc.rules._schema_values import ANY_DTYPE

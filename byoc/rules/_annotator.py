@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from onnx import NodeProto
-
 from byoc.errors import YES, refuse
 from byoc.expressions import compile_expression
-from byoc.model import GraphIndex, get_operator_name, is_onnx, list_node_captures, list_onnx_domains
+from byoc.model import GraphIndex, get_operator_name, is_onnx, list_node_captures
 from byoc.patterns import ANY_OPERATOR, Mark
 from byoc.rules._host_nodes import check_batch, find_host_nodes
 from byoc.rules._node_view import RuleView, TensorUse
@@ -27,11 +25,11 @@ from byoc.rules._objections import (
     rate_attempt,
     sort_objections,
 )
-from byoc.rules._operator_schemas import OperatorSignature, make_signature
 from byoc.rules._quantization_scheme import SchemeChecker, converts_at_boundary
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import OpRule
 from byoc.rules._tensor_constraints import check_known_shape, check_tensor
+from byoc.schemas import list_onnx_domains
 from byoc.support import CHECKS, load_function
 
 __all__ = ["Annotator", "Attempt", "Objection", "annotate_graph"]
@@ -166,7 +164,8 @@ class Annotator:
         if not self._find_rules(op):
             text = f"{op} is not among the operators of {self.target.name}"
             return Objection("ops", text, ObjectionKind.OPERATOR)
-        if self._get_signature(node) is None and (is_onnx(node) or node.domain in list_onnx_domains()):
+        standard = is_onnx(node) or node.domain in list_onnx_domains()
+        if standard and self.index.get_schema(node) is None:
             text = f"{op} has no operator schema in ONNX to check it against"
             return Objection("", text, ObjectionKind.OPERATOR)
         if not any(map(self.index.is_used, node.output)):
@@ -182,12 +181,8 @@ class Annotator:
         node = self.index.nodes[number]
         compute = self.target.compute_dtype
         return RuleView(
-            self.index, number, node, get_operator_name(node), self._get_signature(node), compute
+            self.index, number, node, get_operator_name(node), self.index.get_schema(node), compute
         )
-
-    def _get_signature(self, node: NodeProto) -> OperatorSignature | None:
-        schema = self.index.get_schema(node)
-        return None if schema is None else make_signature(schema)
 
     def _find_objections(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
         """Yield the objections of a rule to a node in no particular order, possibly repeated."""
@@ -232,7 +227,7 @@ class Annotator:
             found = self._scheme.find_dtypes(use, view)
             if found is not None:
                 return found
-        held = view.signature is None or view.signature.is_computed(use.type_str, rule.dtypes[1])
+        held = view.schema is None or view.schema.is_computed(use.type_str, rule.dtypes[1])
         return rule.dtypes if held else (rule.location, ())
 
     @cached_property

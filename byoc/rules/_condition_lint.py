@@ -25,8 +25,8 @@ from byoc.expressions import (
 from byoc.model import QUANTIZED_FACTS, TENSOR_FACTS
 from byoc.patterns import ANY_OPERATOR, Pattern
 from byoc.rules._node_view import NODE_FACTS
-from byoc.rules._operator_schemas import OnnxOperator, find_operator
 from byoc.rules._rule_schema import Condition
+from byoc.schemas import OperatorVersions, find_operator
 
 _LINE_FACTS = (*TENSOR_FACTS, "op", "domain", "opset", "attr")
 _ATTRIBUTE_SAMPLES: Mapping[str, Any] = {
@@ -40,7 +40,7 @@ _TENSOR_SAMPLE: Mapping[str, Any] = {
 
 
 def lint_condition(
-    condition: Condition, ops: Sequence[str], known: Sequence[OnnxOperator]
+    condition: Condition, ops: Sequence[str], known: Sequence[OperatorVersions]
 ) -> Iterator[str]:
     """Yield a sentence for each mistake in a condition of a rule for some operators."""
     try:
@@ -55,7 +55,7 @@ def lint_condition(
     yield from problems
 
 
-def _lint_for_operator(expression: Expression, name: str, op: OnnxOperator | None) -> Iterator[str]:
+def _lint_for_operator(expression: Expression, name: str, op: OperatorVersions | None) -> Iterator[str]:
     formals = op.formals if op else ()
     facts = {*NODE_FACTS, *formals}
     unknown = sorted(expression.names - facts)
@@ -71,7 +71,7 @@ def _lint_for_operator(expression: Expression, name: str, op: OnnxOperator | Non
         )
 
 
-def _lint_members(expression: Expression, op: OnnxOperator) -> Iterator[str]:
+def _lint_members(expression: Expression, op: OperatorVersions) -> Iterator[str]:
     """Yield a sentence for each unknown attribute, and each unknown fact of a tensor."""
     for name, member in _list_members(expression):
         if name == "attr" and member not in op.attributes:
@@ -130,7 +130,7 @@ def _lint_quantized_facts(expression: Expression, names: Collection[str]) -> Ite
             yield f"nothing called '{member}' is known of {name}.quantized; known: {there}"
 
 
-def _make_node_sample(op: OnnxOperator) -> dict[str, Any]:
+def _make_node_sample(op: OperatorVersions) -> dict[str, Any]:
     """Return sample facts of a node; attributes of several kinds are left out."""
     facts: dict[str, Any] = {"op": op.name, "domain": "", "opset": 1, "name": "a"}
     facts["attr"] = {

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from byoc.model import DTYPE_NUMBERS, map_schemas
 from byoc.patterns import ANY_OPERATOR
 from byoc.rules._composite_library import read_library
 from byoc.rules._rule_schema import RuleFile
 from byoc.rules._schema_values import ANY_DTYPE
+from byoc.schemas import DTYPE_NUMBERS, list_onnx_operators
 
 SCHEMA_FILE = "rules.schema.json"
 """The name of the shipped file with the schema, next to the rule files."""
@@ -36,7 +36,7 @@ def make_json_schema() -> dict[str, Any]:
     dims["additionalProperties"] = False
     parts["operators"] = {
         "anyOf": [
-            {"enum": [ANY_OPERATOR, *sorted(map_schemas())]},
+            {"enum": [ANY_OPERATOR, *sorted(list_onnx_operators())]},
             {"type": "string", "pattern": _FOREIGN_OPERATOR},
         ]
     }

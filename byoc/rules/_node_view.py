@@ -12,12 +12,11 @@ from byoc.model import (
     TensorType,
     collect_tensor_facts,
     filter_plain,
-    get_allowed_dtypes,
     get_input_quantization,
     get_output_quantization,
     is_onnx,
 )
-from byoc.rules._operator_schemas import FormalParameter, OperatorSignature
+from byoc.schemas import FormalParameter, OperatorSchema
 
 FLOAT32 = "float32"
 
@@ -34,7 +33,7 @@ class TensorUse:
 
 @dataclass(frozen=True, eq=False)
 class RuleView:
-    """A node of a graph; `signature` is None for an operator that ONNX does not define.
+    """A node of a graph; `schema` is None for an operator that has none.
 
     With `compute_dtype`, float32 tensors are treated as that type, unless the operator supports only
     float32.
@@ -44,7 +43,7 @@ class RuleView:
     number: int
     node: NodeProto
     op: str
-    signature: OperatorSignature | None
+    schema: OperatorSchema | None
     compute_dtype: str | None = None
 
     def get_type(self, use: TensorUse) -> TensorType | None:
@@ -55,9 +54,9 @@ class RuleView:
         return replace(known, dtype=self.compute_dtype or known.dtype)
 
     def _supports_dtype(self, use: TensorUse, dtype: str | None) -> bool:
-        if dtype is None or self.signature is None:
+        if dtype is None or self.schema is None:
             return dtype is not None
-        return dtype in get_allowed_dtypes(self.signature.schema, use.type_str)
+        return dtype in self.schema.get_allowed_dtypes(use.type_str)
 
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
@@ -67,7 +66,7 @@ class RuleView:
     @cached_property
     def uses(self) -> tuple[TensorUse, ...]:
         """The tensors of the node, inputs first; without a schema their formal names are positions."""
-        found = self.signature
+        found = self.schema
         inputs = self._make_uses(self.node.input, found.inputs if found else (), output=False)
         outputs = self._make_uses(self.node.output, found.outputs if found else (), output=True)
         return (*inputs, *outputs)
@@ -143,7 +142,7 @@ class NodeFacts(Mapping[str, Any]):
 
     @property
     def _formals(self) -> Mapping[str, FormalParameter]:
-        found = self._view.signature
+        found = self._view.schema
         return found.formals if found else {}
 
     def _make_fact(self, key: str) -> Any:

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from byoc.errors import suggest_nearest
-from byoc.model import DTYPE_NUMBERS, list_onnx_domains
+from byoc.model import DTYPE_NUMBERS
 from byoc.patterns import ANY_OPERATOR
 from byoc.rules._condition_lint import lint_condition
-from byoc.rules._operator_schemas import OnnxOperator, find_operator
 from byoc.rules._rule_schema import OpRule, TensorRule
 from byoc.rules._schema_values import EACH_DIM, AttributeRule, ElementRule
 from byoc.rules._tensor_constraints import parse_reference
+from byoc.schemas import OperatorVersions, describe_unknown_operator, find_operator, has_runtime_schemas
 from byoc.support import CHECKS, format_short, list_installed
 
 _NUMBER_KINDS = {"INT", "FLOAT"}
@@ -20,9 +20,9 @@ def lint_operator_rule(place: str, rule: OpRule) -> Iterator[str]:
     """Yield a sentence for each mistake in a rule, according to the schemas of its operators."""
     known = [found for found in map(find_operator, rule.op) if found is not None]
     for foreign in rule.op:
-        domain = foreign.rpartition(".")[0]
-        if rule.tensors and foreign != ANY_OPERATOR and domain not in list_onnx_domains():
-            yield f"{place}.tensors: '{foreign}' has no schema in ONNX, so its tensors have no names"
+        if rule.tensors and _lacks_names(foreign):
+            hint = "" if has_runtime_schemas() else ", nor is onnxruntime installed"
+            yield f"{place}.tensors: '{foreign}' has no schema{hint}, so its tensors have no names"
     for name, allowed in rule.attributes.items():
         for op in known:
             yield from _lint_attribute(f"{place}.attributes.{name}", op, name, allowed)
@@ -36,6 +36,11 @@ def lint_operator_rule(place: str, rule: OpRule) -> Iterator[str]:
     yield from lint_check_name(f"{place}.check", rule.check)
 
 
+def _lacks_names(op: str) -> bool:
+    """Return whether an operator may exist, but the names of its tensors are not known."""
+    return op != ANY_OPERATOR and find_operator(op) is None and not describe_unknown_operator(op)
+
+
 def lint_check_name(place: str, name: str | None) -> Iterator[str]:
     """Yield a sentence if a check function is not installed."""
     if name is None:
@@ -46,7 +51,7 @@ def lint_check_name(place: str, name: str | None) -> Iterator[str]:
         yield f"{place}: no such check '{name}'{suggest_nearest(name, there)}; installed: {listed}"
 
 
-def _lint_attribute(place: str, op: OnnxOperator, name: str, rule: AttributeRule) -> Iterator[str]:
+def _lint_attribute(place: str, op: OperatorVersions, name: str, rule: AttributeRule) -> Iterator[str]:
     kinds = op.attributes.get(name)
     if kinds is None:
         there = f"; it has {', '.join(op.attributes) or 'none'}"
@@ -101,7 +106,7 @@ def _lint_tensor_rule(place: str, rule: TensorRule, quantized: bool) -> Iterator
 
 
 def _lint_tensor(
-    place: str, op: OnnxOperator, name: str, rule: TensorRule, quantized: bool
+    place: str, op: OperatorVersions, name: str, rule: TensorRule, quantized: bool
 ) -> Iterator[str]:
     if name not in op.formals:
         there = f"{suggest_nearest(name, op.formals)}; it has {', '.join(op.formals)}"

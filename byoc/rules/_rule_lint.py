@@ -7,12 +7,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from byoc.errors import suggest_nearest
 from byoc.expressions import compile_regex
-from byoc.model import DTYPES, IMAGE, WEIGHT, list_onnx_domains, map_schemas, parse_layout
+from byoc.model import DTYPES, IMAGE, WEIGHT, parse_layout
 from byoc.patterns import ANY_OPERATOR
 from byoc.rules._composite_lint import lint_composites
 from byoc.rules._inheritance import lint_drop
 from byoc.rules._operator_lint import lint_operator_rule
-from byoc.rules._operator_schemas import find_operator
 from byoc.rules._rule_schema import (
     CompositeRule,
     Drop,
@@ -25,6 +24,7 @@ from byoc.rules._rule_schema import (
     TensorRule,
 )
 from byoc.rules._schema_values import ANY_DTYPE, Names
+from byoc.schemas import describe_unknown_operator
 from byoc.support import format_short, validate_content
 
 _SET_KEYS = {"rank", "one_of", "length", "broadcast"}
@@ -209,9 +209,9 @@ def lint_dtypes(place: str, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _lint_operator(op: str) -> Iterator[str]:
-    """Yield a sentence for an unknown operator of ONNX's own domains; others are accepted."""
-    if op != ANY_OPERATOR and find_operator(op) is None and op.rpartition(".")[0] in list_onnx_domains():
-        yield f"ONNX has no operator '{format_short(op)}'{suggest_nearest(op, map_schemas())}"
+    """Yield a sentence for an unknown operator of ONNX's and onnxruntime's domains."""
+    if op != ANY_OPERATOR and (problem := describe_unknown_operator(op)):
+        yield problem
 
 
 def _lint_layout(value: object) -> Iterator[str]:

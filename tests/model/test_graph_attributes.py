@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support import prepared
 
-from byoc.model import Model, get_schema, get_stated_attributes
+from byoc.model import Model, get_stated_attributes
 
 
 def attributes(model: Model, number: int = 0) -> dict[str, Any]:
@@ -116,12 +116,3 @@ def test_lists_of_floats_and_texts() -> None:
     assert get_stated_attributes(node[0]) == {"value_floats": [0.1, 1e30]}
     assert get_stated_attributes(node[2]) == {"value_strings": ["a", "ü"]}
     assert get_stated_attributes(model.index.nodes[0]) == {}
-
-
-def test_no_schema() -> None:
-    assert get_schema("Gelu", "com.acme", 1) is None
-    assert get_schema("Gelu", "", 19) is None
-    assert get_schema("Gelu", "", 20) is not None
-    conv = get_schema("Conv", "ai.onnx", 17)
-    assert conv is not None
-    assert conv.since_version == 11

@@ -6,7 +6,7 @@ finite number, not infinity: attention masks hold the lowest float32 and would p
 NaN and subnormal numbers are kept.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
-from onnx.defs import OpSchema
 
 from byoc.model import (
     DTYPE_NUMBERS,
     DTYPES,
-    get_allowed_dtypes,
-    get_schema,
     infer_body_input_types,
     is_onnx,
     read_raw_bytes,
@@ -30,6 +27,7 @@ from byoc.model import (
     set_attribute,
     walk_bodies,
 )
+from byoc.schemas import OperatorSchema, get_schema
 
 FLOAT16, BFLOAT16 = "float16", "bfloat16"
 
@@ -93,29 +91,30 @@ class OperatorSchemas:
 
     opsets: Mapping[str, int]
 
-    def find(self, node: NodeProto) -> OpSchema | None:
-        """Return the schema of a node's operator, or None if ONNX has none."""
+    def find(self, node: NodeProto) -> OperatorSchema | None:
+        """Return the schema of a node's operator, or None if there is none."""
         domain = "" if is_onnx(node) else node.domain
         return get_schema(node.op_type, domain, self.opsets.get(domain, 1))
 
     def input_types(self, node: NodeProto) -> list[str]:
         """Return the type or type variable of each input, empty without a schema."""
         schema = self.find(node)
-        return _formal_types(schema.inputs if schema else (), len(node.input))
+        formals = schema.list_input_formals(len(node.input)) if schema else []
+        return [formal.type_str for formal in formals] or [""] * len(node.input)
 
     def output_types(self, node: NodeProto) -> list[str]:
         """Return the type or type variable of each output, empty without a schema."""
         schema = self.find(node)
-        return _formal_types(schema.outputs if schema else (), len(node.output))
+        formals = schema.list_output_formals(len(node.output)) if schema else []
+        return [formal.type_str for formal in formals] or [""] * len(node.output)
 
     def allows(self, node: NodeProto, type_str: str, dtype: str) -> bool:
         """Return whether tensors of a type variable may have a data type.
 
-        For an operator that ONNX does not define all may: the rule file says that the accelerator has
-        it.
+        For an operator without a schema all may: the rule file says that the accelerator has it.
         """
         schema = self.find(node)
-        return schema is None or dtype in get_allowed_dtypes(schema, type_str)
+        return schema is None or dtype in schema.get_allowed_dtypes(type_str)
 
     def has_only_tensors(self, node: NodeProto) -> bool:
         """Return whether all parameters of a node are tensors, none a sequence or a map."""
@@ -124,12 +123,12 @@ class OperatorSchemas:
             return True
         parameters = (schema.inputs, len(node.input)), (schema.outputs, len(node.output))
         formals = (formal for formals_of_side, count in parameters for formal in formals_of_side[:count])
-        return all(any(kind.startswith("tensor(") for kind in formal.types) for formal in formals)
+        return all(formal.dtypes for formal in formals)
 
     def infer_outputs(self, node: NodeProto, known: Dtypes) -> dict[str, str]:
         """Return the data types of a node's outputs by ONNX's inference; empty if that fails."""
         schema = self.find(node)
-        if schema is None:
+        if schema is None or schema.onnx_schema is None:
             return {}
         kinds = {
             name: helper.make_tensor_type_proto(DTYPE_NUMBERS[dtype], None)
@@ -137,7 +136,9 @@ class OperatorSchemas:
         }
         imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
         try:
-            found = onnx.shape_inference.infer_node_outputs(schema, node, kinds, opset_imports=imports)
+            found = onnx.shape_inference.infer_node_outputs(
+                schema.onnx_schema, node, kinds, opset_imports=imports
+            )
         except (KeyError, RuntimeError, onnx.shape_inference.InferenceError):
             return {}
         return _tensor_dtypes(found)
@@ -180,11 +181,6 @@ def is_fixed(type_str: str) -> bool:
     return type_str in _FIXED
 
 
-def _formal_types(formals: Sequence[OpSchema.FormalParameter], count: int) -> list[str]:
-    last = len(formals) - 1  # which may be variadic
-    return [formals[min(i, last)].type_str if formals else "" for i in range(count)]
-
-
 def _inference_inputs(node: NodeProto, known: Dtypes) -> Dtypes:
     """Return the types that a node's inference needs: all known ones for a node with bodies."""
     if next(walk_bodies(node), None) is not None:
@@ -192,18 +188,18 @@ def _inference_inputs(node: NodeProto, known: Dtypes) -> Dtypes:
     return {name: known[name] for name in node.input if name in known}
 
 
-def _changed_copies(node: NodeProto, schema: OpSchema, dtype: str) -> Iterator[NodeProto]:
+def _changed_copies(node: NodeProto, schema: OperatorSchema, dtype: str) -> Iterator[NodeProto]:
     """Yield copies of a node with one attribute changed that may determine a float32 output."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
     for name, formal in schema.attributes.items():
         attribute = attributes.get(name)
-        if formal.type == OpSchema.AttrType.TENSOR:
+        if formal.kind == "TENSOR":
             zero = TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4))
             old = attribute.t if attribute is not None else zero
             if old.data_type != TensorProto.FLOAT:
                 continue
             new = helper.make_attribute(name, round_tensor(old, old.name, dtype)[0])
-        elif (schema.name, name) == ("Cast", "to"):
+        elif (schema.op_type, name) == ("Cast", "to"):
             new = helper.make_attribute(name, DTYPE_NUMBERS[dtype])
         else:
             continue

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import FunctionProto, NodeProto
-from onnx.defs import OpSchema
 
 from byoc.model import GraphIndex, get_constant_value, get_stated_attributes, is_onnx, list_node_captures
 
@@ -52,7 +51,7 @@ def written_outputs(index: GraphIndex, node: NodeProto) -> list[str]:
     optional = {
         name
         for name, formal in zip(node.output, schema.outputs if schema else (), strict=False)
-        if formal.option == OpSchema.FormalParameterOption.Optional
+        if formal.optional
     }
     return [name for name in node.output if name and (name not in optional or index.is_used(name))]
 

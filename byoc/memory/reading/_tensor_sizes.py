@@ -168,11 +168,13 @@ def _infer_types(
 ) -> dict[str, TensorType]:
     """Infer the types of a node's outputs by ONNX from the types and values of its inputs."""
     schema = index.get_schema(node)
-    if schema is None or any(name and name not in types for name in node.input):
+    if schema is None or schema.onnx_schema is None:
+        return {}
+    if any(name and name not in types for name in node.input):
         return {}
     try:
         found = onnx.shape_inference.infer_node_outputs(
-            schema,
+            schema.onnx_schema,
             node,
             {name: write_type(types[name]) for name in node.input if name},
             {name: numpy_helper.from_array(value, name) for name, value in given.items()},

@@ -1,0 +1,21 @@
+"""Schemas of operators: what ONNX, and onnxruntime where it is installed, say of each."""
+
+from byoc.schemas._operator_schema import (
+    DTYPE_NUMBERS,
+    DTYPES,
+    AttributeSchema,
+    FormalParameter,
+    OperatorSchema,
+    OperatorVersions,
+)
+from byoc.schemas._schema_registry import (
+    INSTALL_HINT,
+    describe_unknown_operator,
+    find_operator,
+    find_schemas,
+    get_schema,
+    has_runtime_schemas,
+    list_onnx_domains,
+    list_onnx_operators,
+    make_operator_name,
+)
