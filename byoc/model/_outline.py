@@ -269,12 +269,13 @@ def _make_opset_imports(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[O
 
 
 def _state_defaults(index: GraphIndex, node: NodeProto) -> NodeProto:
-    """Return a node with the defaults of its attributes stated, if ONNX defines it as a function.
+    """Return a node with the defaults of its attributes stated, if something needs that.
 
-    Shape inference of a function inside a function does not know the defaults otherwise (onnx 1.23).
+    Shape inference of a function inside a function does not know the defaults otherwise (onnx 1.23), and
+    onnxruntime 1.32 crashes on a SimplifiedLayerNormalization in a function without `stash_type`.
     """
     schema = index.get_schema(node)
-    if schema is None or not schema.is_function:
+    if schema is None or not (schema.is_function or schema.onnx_schema is None):
         return node
     given = {attribute.name for attribute in node.attribute}
     result = deepcopy(node)

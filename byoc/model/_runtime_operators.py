@@ -63,7 +63,8 @@ def _walk_runtime_nodes(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def _describe_operators(found: Counter[str]) -> str:
-    names = [f"{name} ({count})" for name, count in found.most_common(_MOST_NAMES)]
+    ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    names = [f"{name} ({count})" for name, count in ranked[:_MOST_NAMES]]
     more = [f"{len(found) - _MOST_NAMES} more"] if len(found) > _MOST_NAMES else []
     what = "an operator" if len(found) == 1 else "operators"
     return f"not ONNX's, but {what} of onnxruntime: {', '.join([*names, *more])}"
