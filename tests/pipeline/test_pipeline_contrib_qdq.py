@@ -69,7 +69,7 @@ def test_16_bits_need_a_newer_operator_set(opset: int, left: int, tmp_path: Path
     model = prepare_model(given, "net")
 
     assert sum(node.domain == "com.microsoft" for node in model.index.nodes) == left
-    assert ["operator set 21" in note for note in model.notes] == [True] * bool(left)
+    assert sum("operator set 21" in note for note in model.notes) == bool(left)
     assert byoc.partition(given, "dla", output=tmp_path / "b").verification.passed
 
 
