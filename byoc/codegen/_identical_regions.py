@@ -56,7 +56,7 @@ def region_fingerprint(region: Region) -> str:
 
 def region_structure(region: Region) -> str:
     """Return a SHA-256 in hex that is equal for regions identical but for their constants' bytes."""
-    renaming = _Renaming()
+    renaming = CanonicalNames()
     model = ModelProto(ir_version=region.model.ir_version)
     model.opset_import.extend(sorted(region.model.opset_import, key=lambda entry: entry.domain))
     model.functions.extend(sorted(region.model.functions, key=lambda f: (f.domain, f.name)))
@@ -118,7 +118,7 @@ def _sort_by_name(values: object) -> None:
 
 
 @dataclass
-class _Renaming:
+class CanonicalNames:
     """Canonical names, numbered by first appearance."""
 
     names: dict[str, str] = field(default_factory=lambda: {"": ""})

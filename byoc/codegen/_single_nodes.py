@@ -7,6 +7,7 @@ from typing import TypeVar
 from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
+from byoc.codegen._identical_regions import CanonicalNames
 from byoc.errors import ByocError, Verdict
 from byoc.model import extract_nodes, get_node_name, prepare_model
 
@@ -71,16 +72,5 @@ def _similarity_key(single: SingleNode) -> bytes:
     """Return a key that is equal for nodes that differ only in the names of their tensors."""
     twin = ModelProto()
     twin.CopyFrom(single.model)
-    names: dict[str, str] = {"": ""}
-    for node in twin.graph.node:
-        node.name = ""
-        node.doc_string = ""
-        del node.metadata_props[:]
-        node.input[:] = [names.setdefault(name, f"v{len(names)}") for name in node.input]
-        node.output[:] = [names.setdefault(name, f"v{len(names)}") for name in node.output]
-    graph = twin.graph
-    graph.name = ""
-    for values in (graph.input, graph.output, graph.initializer):
-        for value in values:
-            value.name = names.setdefault(value.name, f"v{len(names)}")
+    CanonicalNames().rename_graph(twin.graph)
     return twin.SerializeToString(deterministic=True)

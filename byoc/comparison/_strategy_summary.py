@@ -31,7 +31,8 @@ def _find_case(row: StrategyRow) -> Case:
 def _summarize(strategy: str, rows: Sequence[StrategyRow], best: dict[Case, float]) -> dict[str, Any]:
     own = [row for row in rows if row["strategy"] == strategy]
     solved = [row for row in own if row["objective"] is not None]
-    ratios = [_divide(row["objective"], best[_find_case(row)]) for row in solved]
+    pairs = [(row["objective"], best[_find_case(row)]) for row in solved]
+    ratios = [value / least if least else 1.0 for value, least in pairs]
     gaps = [row["gap"] for row in solved if row["gap"] is not None]
     return {
         "strategy": strategy,
@@ -43,7 +44,3 @@ def _summarize(strategy: str, rows: Sequence[StrategyRow], best: dict[Case, floa
         "largest_gap": max(gaps, default=None),
         "seconds": fsum(row["seconds"] for row in solved),
     }
-
-
-def _divide(value: float, best: float) -> float:
-    return value / best if best else 1.0

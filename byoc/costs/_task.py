@@ -50,7 +50,8 @@ class Task:
     def types(self) -> str:
         """The types as a cost table writes them: `float32[1, 8], - -> float32[1, 8]`."""
         return " -> ".join(
-            ", ".join(map(_format_type, side)) for side in (self.inputs, self.outputs)
+            ", ".join("-" if kind is None else str(kind) for kind in side)
+            for side in (self.inputs, self.outputs)
         ).strip()
 
     @property
@@ -82,10 +83,6 @@ def _simplify_numbers(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_simplify_numbers(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _format_type(kind: TensorType | None) -> str:
-    return "-" if kind is None else str(kind)
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,9 +59,7 @@ def find_unit_tensors(index: GraphIndex, works: Tasks, units: Sequence[NodeGroup
     outputs, readers, size = index.outputs, index.consumers, works.sizes.by_name
     for name, row in _produced_tensors(index, units):
         read = readers.get(name, ())
-        users = {
-            unit_of[node] for node in (read if not shape_readers else _exclude(shape_readers, read))
-        }
+        users = {unit_of[node] for node in read if node not in shape_readers}
         users.discard(row)
         if users or name in outputs:
             names.append(name)
@@ -90,10 +88,6 @@ def _produced_tensors(index: GraphIndex, units: Sequence[NodeGroup]) -> Iterator
             for name in nodes[node].output:
                 if name:
                     yield name, row
-
-
-def _exclude(shape_readers: set[int], nodes: Sequence[int]) -> list[int]:
-    return [node for node in nodes if node not in shape_readers]
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ class RegionNeighbour:
 def find_neighbours(plan: GraphPlan, region: PlannedRegion) -> Iterator[RegionNeighbour]:
     """Yield the tensors at a region's boundary with the units on the other side, inputs first."""
     index = plan.index
-    rows = _rows_of_nodes(plan)
+    rows = {node: row for row, unit in enumerate(plan.units) for node in unit.nodes}
     inside = set(region.nodes)
     for tensor in region.interface.inputs:
         maker = index.producers.get(tensor)
@@ -50,7 +50,3 @@ def _describe_neighbour(
     return RegionNeighbour(
         tensor, enters, plan.units[row].name, plan.index.nodes[node].op_type, device, reason
     )
-
-
-def _rows_of_nodes(plan: GraphPlan) -> dict[int, int]:
-    return {node: row for row, unit in enumerate(plan.units) for node in unit.nodes}

@@ -6,9 +6,7 @@ told, and left to the strategy.
 """
 
 import hashlib
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +16,7 @@ from pydantic import Field
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, name_nodes, walk_graph_paths
 from byoc.planning._pinned_nodes import HOST, PinnedNode, PinnedNodes, describe_nodes
-from byoc.support import StrictModel, read_yaml
+from byoc.support import StrictModel, dump_yaml, read_yaml
 
 _HEAD = """\
 # Where each node runs. Edit it and give it to `byoc partition --placement`: what is listed goes where it
@@ -96,7 +94,8 @@ class SavedPlacement:
         }
         found: dict[str, tuple[GraphIndex, int]] = {}
         several: set[str] = set()
-        for part in (_whole_signature, _near_signature):
+        parts: tuple[Callable[[str], str], ...] = (str, lambda sign: sign.rpartition("-")[0])
+        for part in parts:
             wanted: dict[str, list[str]] = {}
             for name, sign in lost.items():
                 if sign and name not in found:
@@ -128,22 +127,7 @@ def format_placement(model: str, graphs: Iterable[tuple[GraphIndex, str, Mapping
             if node in devices:
                 nodes[name] = devices[node]
                 signatures[name] = signs[node]
-    lines = [f"format: 1\nmodel: {_quote(model)}\n"]
-    for key, entries in (("nodes", nodes), ("signatures", signatures)):
-        lines.append(f"{key}:\n")
-        lines += [f"  {_quote(name)}: {_quote(value)}\n" for name, value in entries.items()]
-    return _HEAD + "".join(lines)
-
-
-# What YAML takes for text without quotes, whichever version of it reads the file.
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
-_NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-
-
-def _quote(text: str) -> str:
-    """Return a text as YAML, in quotes unless it is plain."""
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT
-    return text if plain else json.dumps(text)
+    return _HEAD + dump_yaml({"format": 1, "model": model, "nodes": nodes, "signatures": signatures})
 
 
 def sign_nodes(index: GraphIndex) -> dict[int, str]:
@@ -174,14 +158,6 @@ def sign_nodes(index: GraphIndex) -> dict[int, str]:
             for number in nodes
         }
     return {number: f"{index.nodes[number].op_type}-{near[number]}-{far[number]}" for number in nodes}
-
-
-def _whole_signature(sign: str) -> str:
-    return sign
-
-
-def _near_signature(sign: str) -> str:
-    return sign.rpartition("-")[0]
 
 
 def _describe_node(index: GraphIndex, number: int) -> tuple[object, ...]:

@@ -8,11 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from byoc.costs import CostFile, CostTable, HostLink, MeasuredMachine, Measurement, Task
 from byoc.profiling._sampling import Samples
-from byoc.support import write_text
+from byoc.support import dump_yaml, write_text
 
 _PACKAGES = {"byoc": "onnx-byoc", "onnx": "onnx", "onnxruntime": "onnxruntime", "numpy": "numpy"}
 
@@ -127,21 +125,14 @@ def format_costs(costs: CostFile) -> str:
     content = _round_floats(costs.model_dump(mode="python", by_alias=True, exclude_defaults=True))
     kind = content.pop("kind")
     rows = {name: content.pop(name) for name in _ROWS if name in content}
-    lines = [_dump({"kind": kind, **content}, flow=None)]
+    lines = [dump_yaml({"kind": kind, **content}, flow=None)]
     for name, found in rows.items():
         lines.append(f"{name}:\n")
         if isinstance(found, dict):
-            lines += [f"  {_dump({key: value}, flow=True)[1:-2]}\n" for key, value in found.items()]
+            lines += [f"  {dump_yaml({key: value}, flow=True)[1:-2]}\n" for key, value in found.items()]
         else:
-            lines += [f"- {_dump(entry, flow=True)}" for entry in found]
+            lines += [f"- {dump_yaml(entry, flow=True)}" for entry in found]
     return "".join(lines)
-
-
-def _dump(content: Any, flow: bool | None) -> str:
-    text: str = yaml.safe_dump(
-        content, default_flow_style=flow, sort_keys=False, width=10**6, allow_unicode=True
-    )
-    return text
 
 
 def _round_floats(value: Any) -> Any:

@@ -5,19 +5,17 @@ point explicitly, which are then used exactly. Scales and zero points are those 
 `real = scale * (quantized - zero_point)`.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, Field, model_validator
 
 from byoc.errors import suggest_nearest
 from byoc.model import GraphIndex
-from byoc.support import StrictModel, make_file_error, read_yaml, write_text
+from byoc.support import StrictModel, dump_yaml, make_file_error, read_yaml, write_text
 
 DTYPES = {
     f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -238,7 +236,7 @@ def format_ranges(ranges: Ranges) -> str:
     if ranges.notes:
         head["notes"] = list(ranges.notes)
     tensors = {name: _entry_document(entry) for name, entry in ranges.tensors.items()}
-    return _HEAD + _dump_yaml(head, flow=False) + _dump_yaml({"tensors": tensors}, flow=None)
+    return _HEAD + dump_yaml(head) + dump_yaml({"tensors": tensors}, flow=None)
 
 
 def _entry_document(entry: Range | GivenQuantization) -> dict[str, Any]:
@@ -252,30 +250,3 @@ def _entry_document(entry: Range | GivenQuantization) -> dict[str, Any]:
         "dtype": entry.dtype,
         "axis": entry.axis,
     }
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes texts that byoc's reader takes for a number, and writes no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-_Dumper.add_implicit_resolver(  # as byoc.yamlfile reads
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Return a text as YAML, in double quotes if it has line breaks, which no other style preserves."""
-    style = '"' if text.splitlines() != [text] else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-def _dump_yaml(content: object, flow: bool | None) -> str:
-    """Return YAML in lines (`flow` False), or with the innermost collections in braces (None)."""
-    style: dict[str, Any] = {"default_flow_style": flow, "sort_keys": False, "allow_unicode": True}
-    return str(yaml.dump(content, Dumper=_Dumper, width=2**30, **style))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from byoc.bundle import (
     Compute,
-    FloatUnitReport,
     HostReason,
     NodeCounts,
     PrecisionReport,
@@ -275,18 +274,7 @@ def _report_precision(plan: Plan) -> PrecisionReport | None:
     lowered = plan.lowered
     if lowered is None:
         return None
-    return PrecisionReport(
-        dtype=lowered.dtype,
-        source=lowered.source,
-        method=lowered.method,
-        samples=lowered.samples,
-        random=lowered.random,
-        units=lowered.units,
-        on_accelerators=sum(unit.kind == "qdq" for r in plan.regions for unit in r.units),
-        budget=lowered.budget or None,
-        reached=lowered.reached,
-        all_quantized=lowered.all_quantized,
-        measured=lowered.measured,
-        measured_on=lowered.measured_on,
-        in_float=tuple(map(FloatUnitReport.model_validate, lowered.in_float)),
-    )
+    quantized = sum(unit.kind == "qdq" for region in plan.regions for unit in region.units)
+    stated = {name: getattr(lowered, name, None) for name in PrecisionReport.model_fields}
+    own = {"on_accelerators": quantized, "budget": lowered.budget or None}
+    return PrecisionReport.model_validate(stated | own)

@@ -6,10 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
-from numpy.typing import NDArray
-from onnx import NodeProto, TypeProto
+from onnx import NodeProto, TypeProto, numpy_helper
 
 from byoc.model import (
     GraphIndex,
@@ -123,7 +120,9 @@ class ProgramBuilder:
         read |= {name for i in controls for name in index.nodes[i].input}
         stored = {name: index.stored_tensors[name] for name in read & index.stored_tensors.keys()}
         stored |= {t.name: t for t in index.graph.initializer if t.name in read}
-        constants = {name: _read_constant(tensor, self.folder) for name, tensor in stored.items()}
+        constants = {
+            name: numpy_helper.to_array(tensor, str(self.folder)) for name, tensor in stored.items()
+        }
         outputs = tuple(value.name for value in index.graph.output)  # one may occur twice
         types = {name: known[name] for name in outputs if name in known}
         return StageProgram(stages, constants, outputs, types)
@@ -187,7 +186,3 @@ def _call_stage(region: Stage, index: GraphIndex, call: NodeProto) -> Stage:
 def _bind_constants(own: StageValues, program: StageProgram) -> Callable[[StageValues], list[Any]]:
     """Return a function that runs a body; its constants shadow values of the same name around it."""
     return lambda values: program({**values, **own})
-
-
-def _read_constant(tensor: onnx.TensorProto, folder: Path) -> NDArray[np.generic]:
-    return onnx.numpy_helper.to_array(tensor, str(folder))

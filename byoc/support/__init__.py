@@ -33,6 +33,7 @@ from byoc.support._plugins import (
 from byoc.support._progress import report_step, show_progress
 from byoc.support._yamlfile import (
     StrictModel,
+    dump_yaml,
     format_short,
     make_file_error,
     read_mapping,

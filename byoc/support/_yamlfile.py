@@ -74,9 +74,9 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
 # PyYAML follows YAML 1.1, in which 1e-5 is text; in YAML 1.2 it is a number.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+_FLOAT_TAG, _FLOAT_START = "tag:yaml.org,2002:float", list("-+.0123456789")
+_FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+_Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, _FLOAT_START)
 
 
 def read_yaml(path: Path, kind: type[ModelT]) -> ModelT:
@@ -233,3 +233,29 @@ def _pick_union_member(kind: Any) -> Any:
         models = [p for p in parts if isinstance(p, type) and issubclass(p, BaseModel)]
         return models[0] if models else parts[0]
     return kind
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that a reader may take for a number or a truth value, and writes no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, _FLOAT_START)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^[yYnN]$"), list("yYnN"))
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Return a text as YAML, in double quotes if it has line breaks, which no other style preserves."""
+    style = '"' if text.splitlines() != [text] else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def dump_yaml(content: object, flow: bool | None = False) -> str:
+    """Return YAML in lines (`flow` False), or with the innermost collections in braces (None)."""
+    style: dict[str, Any] = {"default_flow_style": flow, "sort_keys": False, "allow_unicode": True}
+    return str(yaml.dump(content, Dumper=_Dumper, width=2**30, **style))

@@ -70,7 +70,10 @@ def build_blocks(network: RowNetwork) -> RowBlocks:
     """Return the blocks with the fewest rows that keep planning affordable."""
     most = _ROWS
     while True:
-        heights = {name: _block_height(tensor.rows, most) for name, tensor in network.tensors.items()}
+        heights = {
+            name: 1 << (-(-tensor.rows // most) - 1).bit_length()
+            for name, tensor in network.tensors.items()
+        }
         if most == 1 or _is_small(network, heights):
             break
         most //= 2
@@ -79,10 +82,6 @@ def build_blocks(network: RowNetwork) -> RowBlocks:
     tensors = {name: _coarsen_tensor(tensor, heights[name]) for name, tensor in network.tensors.items()}
     layers = tuple(_coarsen_layer(network, layer, heights) for layer in network.layers)
     return RowBlocks(network, RowNetwork(tensors, layers, network.inputs, network.outputs), heights)
-
-
-def _block_height(rows: int, most: int) -> int:
-    return 1 << (-(-rows // most) - 1).bit_length()
 
 
 def _is_small(network: RowNetwork, heights: Mapping[str, int]) -> bool:

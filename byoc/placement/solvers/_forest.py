@@ -133,7 +133,8 @@ class _ForestPass:
             message, self._best[tensor] = self._message(tensor)
             self._sum[above] = [a + b for a, b in zip(self._sum[above], message, strict=True)]
         for root in self._roots:
-            self._labels[root] = _argmin(self._sum[root])
+            costs = self._sum[root]
+            self._labels[root] = costs.index(min(costs))
         for tensor in order:
             self._descend(tensor)
         return self._labels
@@ -212,7 +213,3 @@ class _ForestPass:
         for unit in self._below(tensor):
             row = self._sum[unit]
             self._labels[unit] = home if unit == producer else min(there, key=row.__getitem__)
-
-
-def _argmin(costs: Sequence[float]) -> int:
-    return min(range(len(costs)), key=costs.__getitem__)

@@ -5,7 +5,8 @@ The layout of images is NHWC, one image after the other; other tensors are rows 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import ClassVar
 
 from ..machine import FunctionKind
@@ -23,10 +24,12 @@ class MachineLayer:
     y: LayerTensor
     clamp: Clamp = field(default=Clamp(), kw_only=True)
 
-    @property
+    @cached_property
     def reads(self) -> tuple[LayerTensor, ...]:
-        """The activations that the layer reads."""
-        raise NotImplementedError
+        """The activations that the layer reads, in the order of the fields: all tensors but `y`."""
+        values = [getattr(self, each.name) for each in fields(self) if each.name != "y"]
+        each_alone = (each for v in values for each in (v if isinstance(v, tuple) else (v,)))
+        return tuple(each for each in each_alone if isinstance(each, LayerTensor))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +52,6 @@ class ConvLayer(MachineLayer):
     groups: int = 1
     residual: LayerTensor | None = None
 
-    @property
-    def reads(self) -> tuple[LayerTensor, ...]:
-        """The input, and the residual if there is one."""
-        return (self.x,) if self.residual is None else (self.x, self.residual)
-
 
 @dataclass(frozen=True, eq=False)
 class PoolLayer(MachineLayer):
@@ -66,11 +64,6 @@ class PoolLayer(MachineLayer):
     window: SlidingWindow
     counts_pads: bool = False
 
-    @property
-    def reads(self) -> tuple[LayerTensor, ...]:
-        """The input."""
-        return (self.x,)
-
 
 @dataclass(frozen=True, eq=False)
 class EltwiseLayer(MachineLayer):
@@ -81,11 +74,6 @@ class EltwiseLayer(MachineLayer):
     a: LayerTensor
     b: LayerTensor
     multiplies: bool
-
-    @property
-    def reads(self) -> tuple[LayerTensor, ...]:
-        """Both operands."""
-        return (self.a, self.b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +90,6 @@ class ActivationLayer(MachineLayer):
     function: FunctionKind | None = None
     parameters: tuple[float, float] = (0.0, 0.0)
 
-    @property
-    def reads(self) -> tuple[LayerTensor, ...]:
-        """The input."""
-        return (self.x,)
-
 
 @dataclass(frozen=True, eq=False)
 class ConcatLayer(MachineLayer):
@@ -116,11 +99,6 @@ class ConcatLayer(MachineLayer):
 
     parts: tuple[LayerTensor, ...]
     axis: int
-
-    @property
-    def reads(self) -> tuple[LayerTensor, ...]:
-        """The parts."""
-        return self.parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +115,6 @@ class MoveLayer(MachineLayer):
     image: tuple[int, int, int, int]
     to_image: bool
 
-    @property
-    def reads(self) -> tuple[LayerTensor, ...]:
-        """The source."""
-        return (self.x,)
-
 
 @dataclass(frozen=True, eq=False)
 class RestackLayer(MachineLayer):
@@ -150,11 +123,6 @@ class RestackLayer(MachineLayer):
     operation = "RESTACK"
 
     x: LayerTensor
-
-    @property
-    def reads(self) -> tuple[LayerTensor, ...]:
-        """The source."""
-        return (self.x,)
 
 
 @dataclass(frozen=True)

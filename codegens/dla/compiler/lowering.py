@@ -206,7 +206,8 @@ class NetworkBuilder:
         if name not in self.tensors:
             raise CompileError(f"the output '{name}' is a floating-point value inside a quantized group")
         x = self.tensors[name]
-        shape = self._shape(name)
+        stored = self.shapes.get(name)
+        shape = self.reading.constant_array(name).shape if stored is None else stored
         if needs_reordering(contract, shape):
             y = x.like(self.unused_name(f"{name}/given"), onnx_order_extents(shape))
             x = self.add_layer(MoveLayer(y.name, (), y, x, memory_extents(shape), to_image=False))
@@ -222,9 +223,6 @@ class NetworkBuilder:
         self.constants[unused] = array
         x = LayerTensor(unused, array.shape, str(array.dtype))
         self.add_layer(ActivationLayer(name, (), x.like(name), x))
-
-    def _shape(self, name: str) -> Shape:
-        return self.shapes[name] if name in self.shapes else self.reading.constant_array(name).shape
 
 
 def single_value(values: Array, unit: LayerGroup) -> Any:
