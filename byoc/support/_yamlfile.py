@@ -236,14 +236,13 @@ def _pick_union_member(kind: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts that a reader may take for a number or a truth value, and writes no aliases."""
+    """Quotes texts that byoc's reader takes for a number, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 _Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, _FLOAT_START)
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^[yYnN]$"), list("yYnN"))
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
