@@ -21,7 +21,6 @@ from byoc.bundle._reading import Bundle, inspect, is_bundle, open_bundle
 from byoc.bundle._report import (
     AccuracyReport,
     Compute,
-    FloatUnitReport,
     HostReason,
     NodeCounts,
     OutputAccuracy,

@@ -7,7 +7,7 @@ Enum or a Literal, each optionally None; `field(default=..., metadata={"help": "
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
 from math import isnan
@@ -194,12 +194,8 @@ def _choice_parser(values: Mapping[str, Any]) -> tuple[Callable[[str], Any], str
             raise ValueError(f"{kind}{suggest_nearest(text, values)}")
         return values[text]
 
-    kind = _one_of(list(values))
+    kind = ("one of " if len(values) > 1 else "") + ", ".join(values)
     return read, kind
-
-
-def _one_of(names: Sequence[str]) -> str:
-    return f"one of {', '.join(names)}" if len(names) > 1 else str(names[0])
 
 
 def _parse_float(text: str) -> float:

@@ -15,13 +15,12 @@ that `config.yaml` names, and from packages with an entry point of the group `by
 from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, load, sample_inputs
 from byoc.zoo._classic_models import load_structure
 from byoc.zoo._model_loading import ZOO, Source, load_model, name_source
-from byoc.zoo._provider import OnDisk, Provider, ZooEntry
+from byoc.zoo._provider import Provider, ZooEntry
 from byoc.zoo._trained_models import FetchResult
 
 __all__ = [
     "ZOO",
     "FetchResult",
-    "OnDisk",
     "Provider",
     "Source",
     "ZooEntry",

@@ -1,12 +1,14 @@
 """Pictures of memory plans as data: boxes of bytes over steps, and lines."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, TypeVar
 
 from byoc.memory.arena import ArenaPlan, find_live_ranges
 
 Kind = Literal["input", "output", "between", "scratch"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ def find_shown_ranges(plan: ArenaPlan) -> list[tuple[int, int]]:
     ]
 
 
+def choose_kind(one: T, inputs: Container[T], outputs: Container[T]) -> Kind:
+    """Return the kind of the box of a buffer or tensor; what is both is an output."""
+    return "output" if one in outputs else "input" if one in inputs else "between"
+
+
 def draw_plan(plan: ArenaPlan, title: str) -> MemoryPicture:
     """Return the picture of a plan."""
     problem = plan.problem
@@ -75,11 +82,7 @@ def draw_plan(plan: ArenaPlan, title: str) -> MemoryPicture:
     for buffer, (first, last) in enumerate(find_shown_ranges(plan)):
         if not problem.sizes[buffer]:
             continue
-        kind: Kind = "between"
-        if buffer in problem.outputs:
-            kind = "output"
-        elif buffer in problem.inputs:
-            kind = "input"
+        kind = choose_kind(buffer, problem.inputs, problem.outputs)
         under = plan.overwrites[buffer]
         said = "" if under is None else f", over {problem.names[under]}"
         boxes.append(

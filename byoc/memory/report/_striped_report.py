@@ -4,7 +4,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from byoc.memory.reading import RowwiseModel, read_row_model
-from byoc.memory.report._memory_picture import Kind, MemoryPicture, PictureBox, PictureLine, PictureSpan
+from byoc.memory.report._memory_picture import (
+    MemoryPicture,
+    PictureBox,
+    PictureLine,
+    PictureSpan,
+    choose_kind,
+)
 from byoc.memory.stripes import RowWindow, StripedPlan, stripe
 from byoc.model import GraphIndex
 
@@ -76,11 +82,7 @@ def draw_striped(made: StripedModel, title: str) -> MemoryPicture:
 def _window_box(
     made: StripedModel, name: str, place: RowWindow, when: tuple[int, int], rows: int
 ) -> PictureBox:
-    kind: Kind = "between"
-    if name in made.model.outputs:
-        kind = "output"
-    elif name in made.model.inputs:
-        kind = "input"
+    kind = choose_kind(name, made.model.inputs, made.model.outputs)
     detail = f"{kind}, {place.window} of {rows} rows at a time"
     return PictureBox(name, *when, place.offset, place.window * place.row_bytes, kind, detail)
 

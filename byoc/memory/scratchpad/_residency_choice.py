@@ -181,14 +181,12 @@ def grow_choice(
 def _possible_residencies(keep: BufferResidency) -> Iterator[BufferResidency]:
     """Yield the possible periods of residency: from one access to a later one, or a single access."""
     count = len(keep.resident)
-    pairs = combinations(range(count), 2) if count <= _MOST_ACCESSES else _neighbours(count)
+    pairs = [(0, count - 1), *((n, n + 1) for n in range(count - 1))]
+    if count <= _MOST_ACCESSES:
+        pairs = list(combinations(range(count), 2))
     for first, last in [*pairs, *((n, n) for n in range(count))]:
         resident = tuple(first <= n <= last for n in range(count))
         yield BufferResidency(resident, tuple(first <= n < last for n in range(count - 1)))
-
-
-def _neighbours(count: int) -> Sequence[tuple[int, int]]:
-    return [(0, count - 1), *((n, n + 1) for n in range(count - 1))]
 
 
 def _join_residencies(one: BufferResidency, other: BufferResidency) -> BufferResidency:

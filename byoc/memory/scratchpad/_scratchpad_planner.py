@@ -119,15 +119,8 @@ def _pick_best(
 
 def _bytes_without_limit(schedule: AccessSchedule) -> int:
     """Return the bytes that move if everything fits."""
-    everything = sum(schedule.sizes) + max(
-        (_most_staging(schedule, n) for n in range(len(schedule.turns))), default=0
-    )
-    return minimize_traffic(schedule, everything, 1.0).bound
-
-
-def _most_staging(schedule: AccessSchedule, turn: int) -> int:
-    """Return the staging of a turn at most."""
-    return schedule.turns[turn].staging + sum(a.staging for a in schedule.turns[turn].accesses)
+    staging = (turn.staging + sum(a.staging for a in turn.accesses) for turn in schedule.turns)
+    return minimize_traffic(schedule, sum(schedule.sizes) + max(staging, default=0), 1.0).bound
 
 
 def _explain_too_small(schedule: AccessSchedule, size: int) -> str:

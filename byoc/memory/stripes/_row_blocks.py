@@ -79,7 +79,10 @@ def build_blocks(network: RowNetwork) -> RowBlocks:
         most //= 2
     if all(height == 1 for height in heights.values()):
         return RowBlocks(network, network, heights)
-    tensors = {name: _coarsen_tensor(tensor, heights[name]) for name, tensor in network.tensors.items()}
+    tensors = {
+        name: RowTensor(name, -(-tensor.rows // heights[name]), tensor.row_bytes * heights[name])
+        for name, tensor in network.tensors.items()
+    }
     layers = tuple(_coarsen_layer(network, layer, heights) for layer in network.layers)
     return RowBlocks(network, RowNetwork(tensors, layers, network.inputs, network.outputs), heights)
 
@@ -103,10 +106,6 @@ def _is_small(network: RowNetwork, heights: Mapping[str, int]) -> bool:
 def _step_tensor(layer: RowLayer) -> str:
     """Return the tensor whose rows count the steps of the layer."""
     return layer.reads[0][0] if layer.mode == "reduction" else layer.writes[0]
-
-
-def _coarsen_tensor(tensor: RowTensor, height: int) -> RowTensor:
-    return RowTensor(tensor.name, -(-tensor.rows // height), tensor.row_bytes * height)
 
 
 def _coarsen_layer(network: RowNetwork, layer: RowLayer, heights: Mapping[str, int]) -> RowLayer:

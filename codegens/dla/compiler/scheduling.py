@@ -213,17 +213,13 @@ def _rows_read(layer: MachineLayer) -> RowReads | None:
         return _window_rows(layer)
     if isinstance(layer, ActivationLayer) or (isinstance(layer, ConcatLayer) and layer.axis in (2, 3)):
         return tuple(dict.fromkeys((x.storage_name, stripes.SAME_ROW) for x in layer.reads))
-    if isinstance(layer, EltwiseLayer) and (layer.y.images == 1 or _is_flat(layer)):
+    has_all_rows = all(x.rows == layer.y.rows for x in layer.reads)
+    if isinstance(layer, EltwiseLayer) and (layer.y.images == 1 or has_all_rows):
         return tuple(
             (x.storage_name, stripes.SAME_ROW if x.rows == layer.y.rows else stripes.ALL_ROWS)
             for x in layer.reads
         )
     return None
-
-
-def _is_flat(layer: EltwiseLayer) -> bool:
-    """Whether every operand has all rows of the result."""
-    return all(x.rows == layer.y.rows for x in layer.reads)
 
 
 def _window_rows(layer: ConvLayer | PoolLayer) -> RowReads | None:
