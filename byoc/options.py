@@ -33,10 +33,12 @@ def _record_files(files: str | Path | Sequence[str | Path]) -> list[str]:
     return [name_source(name) for name in list_files(files)]
 
 
-def _record_choice(choice: str | Mapping[str, str] | None) -> str | dict[str, str] | None:
+def _record_choice(
+    choice: str | Path | Mapping[str, str] | Mapping[str, str | Path] | None,
+) -> str | dict[str, str] | None:
     """Return a choice of files or plug-ins, for all targets or for each, by their names alone."""
-    if choice is None or isinstance(choice, str):
-        return choice and name_source(choice)
+    if choice is None or isinstance(choice, str | Path):
+        return None if choice is None else name_source(choice)
     return {target: name_source(name) for target, name in choice.items()}
 
 
@@ -66,7 +68,7 @@ class PlanOptions:
         Flag("latency, energy, or weights of both: latency=1,energy=0.5."),
         _record_value,
     )
-    cost_model: str | Mapping[str, str] | None = declare_field(
+    cost_model: str | Path | Mapping[str, str | Path] | None = declare_field(
         None,
         "the accelerator's cost model, a path or a name, or one for each of several accelerators "
         "by name; the rule file's unless given.",
@@ -77,7 +79,7 @@ class PlanOptions:
         ),
         _record_choice,
     )
-    host_cost_model: str = declare_field(
+    host_cost_model: str | Path = declare_field(
         "host", "the host's cost model.", Flag("The host's costs."), name_source
     )
     unknown_costs: str = declare_field(

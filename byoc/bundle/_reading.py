@@ -142,7 +142,10 @@ class Bundle:
 
 def is_bundle(path: Path) -> bool:
     """Return whether a path may be a bundle rather than a model: a folder or a zip."""
-    return path.is_dir() or (path.is_file() and zipfile.is_zipfile(path))
+    try:
+        return path.is_dir() or (path.is_file() and zipfile.is_zipfile(path))
+    except (OSError, ValueError):  # no file can have this name
+        return False
 
 
 def inspect(bundle: str | Path) -> dict[str, Any]:

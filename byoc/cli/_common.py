@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from byoc.errors import InputError
 from byoc.support import report_step, show_progress
 
 _PIPE_WIDTH = 10_000
@@ -105,6 +107,13 @@ def _size(name: str, value: str, option: str) -> int:
     if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS:
         raise typer.BadParameter(f"'{name}={value}': a whole number is expected", param_hint=option)
     return int(value)
+
+
+def check_outside(path: Path, other: Path, reason: str) -> None:
+    """Raise InputError, with a reason, when an output is another file or folder, or lies in it."""
+    place, whole = path.resolve(), other.resolve()
+    if whole in (place, *place.parents):
+        raise InputError(f"{path}: cannot be written: {reason}, {other}")
 
 
 def print_json(document: Any) -> None:

@@ -115,6 +115,7 @@ def _describe(
 
 def main() -> None:
     """Run the command line and exit with the code that says whose fault it was."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):  # a name or a unit that the terminal cannot show is no error
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -124,6 +125,23 @@ def main() -> None:
     app = _make_app(_LazyGroup)
     app.callback()(_describe)
     _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
+
+
+def _open_closed_streams() -> None:
+    """Open standard input and error as empty where the caller closed them.
+
+    Otherwise a file that is opened later gets their number, and reads or receives what is for them.
+    """
+    for number, mode in ((0, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, mode)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def _exit_by_fault(run: Callable[[], object]) -> None:

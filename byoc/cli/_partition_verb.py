@@ -10,6 +10,7 @@ import typer
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
+    check_outside,
     make_console,
     print_json,
     read_pairs,
@@ -57,6 +58,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
     """Cut a model between the host and accelerators."""
     if save is not None:
         check_output(save)
+        if options.output is not None:
+            check_outside(save, Path(options.output), "it would change the bundle that is written")
         save = save.absolute()  # a codegen's code may change the working directory
     if threshold and not options.gate:
         raise typer.BadParameter(

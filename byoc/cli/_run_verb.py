@@ -12,13 +12,13 @@ from byoc.bundle import open_bundle
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
+    check_outside,
     print_json,
     print_rows,
     read_pairs,
     reserve_stdout,
     show_status,
 )
-from byoc.errors import InputError
 from byoc.model import prepare_model
 from byoc.reporting import format_count, format_quantity
 from byoc.runtime import Session, Trace, load_bundle, read_npy, read_npz, restore_dtype, write_npz
@@ -66,7 +66,9 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     for path in (output, trace):
         if path is not None:
             check_output(path)
-            _check_outside(path, bundle)
+            check_outside(path, bundle, "it would change the bundle that is run")
+    if output is not None and trace is not None:
+        check_outside(trace, output, "it would replace the file of the outputs")
     # A codegen's code may change the working directory.
     places = [None if path is None else path.absolute() for path in (output, trace)]
     with show_status() as show, reserve_stdout():
@@ -97,13 +99,6 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     for path in (output, trace):
         if path is not None:
             typer.echo(f"Written to {path}")
-
-
-def _check_outside(path: Path, bundle: Path) -> None:
-    """Raise InputError when an output would change the bundle that is run."""
-    place, whole = path.resolve(), bundle.resolve()
-    if whole in (place, *place.parents):
-        raise InputError(f"{path}: cannot be written: it would change the bundle that is run, {bundle}")
 
 
 def _prepare_session(

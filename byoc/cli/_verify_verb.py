@@ -81,6 +81,8 @@ def verify(
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Check that a bundle computes what its model did."""
+    if options.output is not None and not options.bisect:
+        raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
     thresholds = read_thresholds(options.threshold, options.snr)
     if is_fault(bundle):
         _repeat_fault(bundle, form)

@@ -11,7 +11,7 @@ from pathlib import Path
 from byoc.comparison._study import StrategyRow, Study, check_study, make_error_rows, make_rows
 from byoc.errors import describe_error
 from byoc.options import list_files
-from byoc.support import declare_field, keywords_of, report_step, take_keywords
+from byoc.support import check_minimum, declare_field, keywords_of, report_step, take_keywords
 
 FAST_STRATEGIES = (
     *("host-only", "all-supported", "faster-ops", "faster-ops-transfer", "tree-dp", "min-cut"),
@@ -30,22 +30,24 @@ class ComparisonOptions(Study):
 
 
 @take_keywords(ComparisonOptions)
-def compare(models: Sequence[str | Path], options: ComparisonOptions) -> list[StrategyRow]:
+def compare(models: str | Path | Sequence[str | Path], options: ComparisonOptions) -> list[StrategyRow]:
     """Place models by several strategies, over several bandwidths of the link.
 
-    `models` are paths, or `zoo:NAME`. The rows are in the order of models, links and strategies; the
-    keys, and the units of their values, are those of `byoc.comparison.ROW_KEYS`. A model or strategy
-    that fails has rows with the reason as `error`, and the others go on.
+    `models` are paths, or `zoo:NAME`, one or several. The rows are in the order of models, links and
+    strategies; the keys, and the units of their values, are those of `byoc.comparison.ROW_KEYS`. A model
+    or strategy that fails has rows with the reason as `error`, and the others go on.
 
-    Raises InputError when the rules, costs or strategies cannot be loaded.
+    Raises InputError when the rules, costs or strategies cannot be loaded, and for a bandwidth or a
+    number of processes that is none.
     """
+    check_minimum("jobs", options.jobs, 1)
     study = Study(**keywords_of(options, Study))
     if not study.strategies:
         several = len(list_files(study.rules)) > 1
         names = tuple(name for name in FAST_STRATEGIES if not several or name != _ONE_ACCELERATOR)
         study = replace(study, strategies=names)
     check_study(study)
-    return run_study(list(dict.fromkeys(map(str, models))), study, options.jobs)
+    return run_study(list(dict.fromkeys(map(str, list_files(models)))), study, options.jobs)
 
 
 def run_study(

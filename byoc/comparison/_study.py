@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 from byoc.costs import (
@@ -198,6 +198,9 @@ class Stopwatch:
 
 def check_study(study: Study) -> None:
     """Raise InputError for a study that cannot be carried out for any model."""
+    for link in study.links:
+        if link is not None and not (isfinite(link) and link > 0):
+            raise InputError(f"links: {link:g} is not a number of GB/s above 0")
     for strategy in study.strategies:
         settings = study.load_settings(strategy)
     if not settings.objective.energy:

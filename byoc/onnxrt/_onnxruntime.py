@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper
 
@@ -122,11 +123,23 @@ def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
     when onnxruntime refuses the model.
     """
     ort = _import_onnxruntime()
+    if isinstance(model, Path) and not _is_utf8(model):
+        folder = model.parent
+        model = onnx.load(model, load_external_data=False)
     options = _session_options(ort, folder)
     if not _optimized.get():
         options.intra_op_num_threads = 1
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return _create_session(ort, model, options)
+
+
+def _is_utf8(path: Path) -> bool:
+    """Return whether a path is UTF-8 text, as onnxruntime wants the path of a model."""
+    try:
+        os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def measure_node_seconds(
@@ -167,8 +180,9 @@ def _session_options(ort: Any, folder: Path | None) -> Any:
     # Each session has its own threads; spinning threads of idle sessions slow down the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if folder is not None:
+        # As bytes: a folder's name need not be UTF-8 text.
         options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(folder)
+            "session.model_external_initializers_file_folder_path", os.fsencode(folder)
         )
     return options
 

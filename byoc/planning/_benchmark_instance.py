@@ -105,9 +105,16 @@ class PlacementInstance:
 def read_instance(path: Path) -> PlacementInstance:
     """Read an instance from a file.
 
-    Raises InputError with a line for each mistake, and OSError if the file cannot be read.
+    Raises InputError with a line for each mistake, and for a file that cannot be read.
     """
-    return parse_instance(path.read_bytes(), path)
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {why}") from None
+    return parse_instance(text, path)
 
 
 def parse_instance(text: bytes, path: Path) -> PlacementInstance:

@@ -38,8 +38,8 @@ def place(instance: str | Path, strategy: str = "launch-aware") -> Document:
         a proven bound in seconds (None without one), the gap as a share of the objective, the number
         of regions, and for each device its nodes, regions, seconds and bytes.
 
-    Raises InputError for a file that is no instance, an unknown strategy, and one that fails or gives a
-    placement that is not valid; OSError if the file cannot be read.
+    Raises InputError for a file that is no instance or cannot be read, an unknown strategy, and one that
+    fails or gives a placement that is not valid.
     """
     given = read_instance(Path(instance))
     return solve_instance(given, load_plugin(STRATEGIES, strategy), str(instance))

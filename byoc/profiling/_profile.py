@@ -37,7 +37,7 @@ class ProfileOptions:
     device: str = declare_field(
         HOST, "`host`, or the name of a codegen.", Flag("What to measure.", metavar="host|CODEGEN")
     )
-    rules: str | None = declare_field(
+    rules: str | Path | None = declare_field(
         None,
         "a rule file whose units a codegen is measured on; every operator without it.",
         Flag("Measure the units of this rule file, composites too; unless given, every operator."),
@@ -91,14 +91,16 @@ class Profile:
 
 
 @take_keywords(ProfileOptions)
-def profile(models: Sequence[Source | Model], options: ProfileOptions) -> Profile:
+def profile(models: Source | Model | Sequence[Source | Model], options: ProfileOptions) -> Profile:
     """Measure operators on this machine, and write a cost model that placements can use.
 
-    `models` give the operators and the sizes of their tensors; times are in seconds.
+    `models`, one or several, give the operators and the sizes of their tensors; times are in seconds.
 
     Raises InputError when a model, the codegen, the rules or an option is at fault, when nothing could
     be measured, and for an output that cannot be written; MissingRuntimeError without onnxruntime.
     """
+    if isinstance(models, Source | Model):
+        models = [models]
     path = Path(options.output)
     check_output(path)
     if options.otherwise is not None:

@@ -17,7 +17,7 @@ from byoc.quantization._image_inputs import NO_PREPROCESSING, Preprocessing
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
-from byoc.support import Flag, Note, Syntax, declare_field, report_step
+from byoc.support import Flag, Note, Syntax, check_types, declare_field, report_step
 
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
@@ -44,7 +44,7 @@ class Precision:
             choices=(*INTEGERS, *FLOATS),
         ),
     )
-    calibration: Path | Ranges | None = declare_field(
+    calibration: str | Path | Ranges | None = declare_field(
         None,
         "the ranges of tensors, or a file of them.",
         Flag(
@@ -70,7 +70,8 @@ class Precision:
     )
 
     def __post_init__(self) -> None:
-        """Raise InputError for a type that nothing computes in."""
+        """Raise InputError for a value of another type than declared, or a type nothing computes in."""
+        check_types(Precision, vars(self))
         if self.quantize is not None and self.quantize not in (*INTEGERS, *FLOATS):
             known = ", ".join((*INTEGERS, *FLOATS))
             raise InputError(f"quantize: {self.quantize} is not among {known}")
@@ -79,10 +80,10 @@ class Precision:
     def record(self) -> dict[str, str | None]:
         """The precision as the manifest records it, files by their names alone."""
         given = self.calibration
-        file = given.name if isinstance(given, Path) else "ranges in memory" if given else None
+        file = None if given is None or isinstance(given, Ranges) else Path(given).name
         return {
             "quantize": self.quantize,
-            "calibration": file,
+            "calibration": "ranges in memory" if isinstance(given, Ranges) else file,
             "data": None if self.data is None else Path(self.data).name,
             "method": self.method if self.data is not None and given is None else None,
             "accuracy_budget": None if self.budget is None else str(self.budget),
@@ -213,8 +214,9 @@ def _find_ranges(model: Model, wanted: Precision) -> Ranges:
     if isinstance(wanted.calibration, Ranges):
         return wanted.calibration
     if wanted.calibration is not None:
-        found = read_ranges(wanted.calibration)
-        found.check_names(model.index, wanted.calibration)
+        file = Path(wanted.calibration)
+        found = read_ranges(file)
+        found.check_names(model.index, file)
         return found
     report_step("calibrate")
     assert wanted.data is not None

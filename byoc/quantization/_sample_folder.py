@@ -55,8 +55,8 @@ def read_folder(
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except NotADirectoryError:
         raise InputError(f"{folder}: is a file, and samples come from a folder, or 'random'") from None
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: no folder can have this name
+        raise InputError(f"{folder}: cannot be read: {getattr(error, 'strerror', error)}") from None
     # Only as many files are looked into as are wanted: a stack may hold many.
     items = list(islice(_find_items(folder, found, model, images or Preprocessing()), most))
     if not items:

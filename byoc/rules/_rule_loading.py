@@ -92,12 +92,13 @@ class Target:
         return self.locations.get(merged_place, merged_place)
 
 
-def load_rules(name: str) -> Target:
+def load_rules(name: str | Path) -> Target:
     """Load a rule file: `name` is its path, or the name of an installed one, such as `dla`.
 
     Raises InputError with a line for each mistake in the file.
     """
-    return replace(_read_rules(find_file(ANNOTATIONS, name), ()).target, source=name)
+    source = str(name)
+    return replace(_read_rules(find_file(ANNOTATIONS, source), ()).target, source=source)
 
 
 def require_dtype(target: Target, dtype: str) -> None:

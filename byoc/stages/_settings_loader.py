@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from byoc.costs import Policy, load_device_costs, load_host_costs, parse_objective
 from byoc.errors import InputError, suggest_nearest
@@ -9,6 +10,8 @@ from byoc.options import DEFAULT_STRATEGY, PlanOptions, list_files
 from byoc.planning import PlanSettings, read_placement
 from byoc.rules import Target, load_rules
 from byoc.support import STRATEGIES, load_plugin
+
+ChoiceT = TypeVar("ChoiceT", bound=str | Path)
 
 
 def load_settings(
@@ -22,8 +25,8 @@ def load_settings(
     costs = choose_by_target(targets, options.cost_model, "cost model", lambda each: each.cost_model)
     return PlanSettings(
         targets=targets,
-        costs=tuple(load_device_costs(costs[target.name]) for target in targets),
-        host=load_host_costs(options.host_cost_model),
+        costs=tuple(load_device_costs(str(costs[target.name])) for target in targets),
+        host=load_host_costs(str(options.host_cost_model)),
         strategy=load_plugin(STRATEGIES, strategy),
         objective=parse_objective(options.objective),
         unknown_costs=_read_policy(options.unknown_costs),
@@ -38,7 +41,7 @@ def load_targets(files: Sequence[str | Path]) -> tuple[Target, ...]:
 
     Raises InputError as `load_rules` does, when there is none, and when two have one name.
     """
-    targets = tuple(load_rules(str(name)) for name in files)
+    targets = tuple(load_rules(name) for name in files)
     if not targets:
         raise InputError("no rule file was given")
     for position, target in enumerate(targets):
@@ -52,15 +55,15 @@ def load_targets(files: Sequence[str | Path]) -> tuple[Target, ...]:
 
 def choose_by_target(
     targets: Sequence[Target],
-    given: str | Mapping[str, str] | None,
+    given: ChoiceT | Mapping[str, ChoiceT] | None,
     what: str,
-    default: Callable[[Target], str],
-) -> dict[str, str]:
+    default: Callable[[Target], ChoiceT],
+) -> dict[str, ChoiceT]:
     """Return a choice for each target: the one given for it, the one given for all, or its own.
 
     `what` names the choice in messages. Raises InputError for a target that is not there.
     """
-    if isinstance(given, str):
+    if given is not None and not isinstance(given, Mapping):
         return {target.name: given for target in targets}
     names = [target.name for target in targets]
     for name in given or {}:

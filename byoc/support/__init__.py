@@ -11,6 +11,7 @@ from byoc.support._declaration import (
     take_keywords,
 )
 from byoc.support._note import Note
+from byoc.support._option_check import check_minimum, check_types
 from byoc.support._output import check_output, write_atomically, write_text
 from byoc.support._plugins import (
     ANNOTATIONS,

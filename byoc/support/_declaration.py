@@ -7,6 +7,8 @@ from enum import Enum, auto
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from byoc.support._option_check import check_minimum, check_types
+
 P = ParamSpec("P")
 S = TypeVar("S")
 Chosen = TypeVar("Chosen")
@@ -114,6 +116,7 @@ def take_keywords(
     """Have a function of something and options take the fields of the options as keyword arguments.
 
     The signature and a list of the arguments for the docstring come from the fields' declarations.
+    The function raises InputError for a value of another type than declared, or below the least one.
     """
 
     def decorate(function: Callable[[S, Chosen], R]) -> Callable[Concatenate[S, P], R]:
@@ -129,6 +132,7 @@ def take_keywords(
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}") from None
             source = given.pop(own.name)
+            _check_values(options, given)
             return function(source, cast("Callable[..., Chosen]", options)(**given))
 
         take.__dict__["__signature__"] = signature
@@ -136,6 +140,14 @@ def take_keywords(
         return cast("Callable[Concatenate[S, P], R]", take)
 
     return decorate
+
+
+def _check_values(options: Any, values: Mapping[str, Any]) -> None:
+    check_types(options, values)
+    for each in fields(options):
+        declaration = declaration_of(each)
+        if each.name in values and declaration is not None and declaration.flag is not None:
+            check_minimum(each.name, values[each.name], declaration.flag.minimum)
 
 
 def _describe_arguments(options: Any) -> str:

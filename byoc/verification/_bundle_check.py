@@ -10,6 +10,7 @@ from byoc.bundle import Bundle, open_bundle
 from byoc.errors import InputError
 from byoc.model import prepare_model
 from byoc.runtime import read_npz, restore_dtype
+from byoc.support import check_minimum
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_verification import VerificationModels, make_inputs, verify_bundle
 from byoc.verification._fault_files import write_fault
@@ -30,6 +31,10 @@ class BundleCheck:
     given: Inputs | None = None
     seed: int = 0
     thresholds: Thresholds = DEFAULT_THRESHOLDS
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a seed below 0."""
+        check_minimum("seed", self.seed, 0)
 
     @cached_property
     def models(self) -> VerificationModels:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Literal
 
 from byoc.errors import InputError, suggest_nearest
@@ -91,8 +92,11 @@ DEFAULT_THRESHOLDS = Thresholds()
 def read_thresholds(given: Mapping[str, str], signal_to_noise: float | None = None) -> Thresholds:
     """Parse thresholds by dtype, or `quantized` in units, over the defaults.
 
-    Raise InputError for an unknown name, or a value that is not a number of at least 0.
+    Raise InputError for an unknown name, a value that is not a number of at least 0, and a ratio that
+    is no number.
     """
+    if signal_to_noise is not None and isnan(signal_to_noise):
+        raise InputError("signal-to-noise ratio nan: not a number of dB")
     names = (*TOLERANCE, QUANTIZED_THRESHOLD)
     values = {}
     for name, text in given.items():

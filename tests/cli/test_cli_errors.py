@@ -1,6 +1,7 @@
 """Whose fault it was: the exit code and one sentence; never a traceback for what a user can cause."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -310,3 +311,57 @@ def test_without_onnxruntime_verify_says_how_to_get_it(
     before = files(here)
     for against in ([], ["--against", "m.onnx"]):
         assert _sentence(byoc("verify", "out", *against), here, before) == HINT
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+def test_streams_that_are_closed(closed: str) -> None:
+    script = "from byoc.cli import main; main()"
+    command = f'"{sys.executable}" -c "{script}" partition "$0" --rules "{VANILLA}" {closed}'
+    ran = {
+        model: subprocess.run(
+            ["/bin/sh", "-c", command, model], stdout=subprocess.PIPE, check=False, timeout=300
+        )
+        for model in ("m.onnx", "n.onnx")
+    }
+    assert ran["m.onnx"].returncode == 0
+    assert ran["m.onnx"].stdout.startswith(b"m.onnx: ")
+    assert (ran["n.onnx"].returncode, ran["n.onnx"].stdout) == (1, b"")
+
+
+@pytest.mark.parametrize("save", ["out", "out/p.yaml"])
+def test_a_placement_is_not_saved_into_the_bundle(save: str, here: Path, byoc: Cli) -> None:
+    assert byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out").code == 0
+    sentence = (
+        f"{save}: cannot be written: it would change the bundle that is written, out"
+        if save != "out"
+        else "out: cannot be written: it is a folder"
+    )
+    assert _refused(here, byoc, "m.onnx", "--rules", VANILLA, "--save-placement", save) == sentence
+
+
+def test_a_placement_and_a_bundle_of_one_name(here: Path, byoc: Cli) -> None:
+    assert _refused(here, byoc, "m.onnx", "--rules", VANILLA, "--save-placement", "out") == (
+        "out: cannot be written: it would change the bundle that is written, out"
+    )
+
+
+def test_outputs_and_trace_of_one_name(here: Path, byoc: Cli) -> None:
+    assert byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out").code == 0
+    before = files(here)
+    ran = byoc("run", "out", "--inputs", "random", "-o", "y.npz", "--trace", "y.npz")
+    assert _sentence(ran, here, before) == (
+        "y.npz: cannot be written: it would replace the file of the outputs, y.npz"
+    )
+
+
+def test_thresholds_and_outputs_of_a_verification(here: Path, byoc: Cli) -> None:
+    assert byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out").code == 0
+    before = files(here)
+    assert _sentence(byoc("verify", "out", "--snr", "nan"), here, before) == (
+        "signal-to-noise ratio nan: not a number of dB"
+    )
+    ran = byoc("verify", "out", "-o", "faults")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--output: it says where --bisect writes" in ran.err
+    assert files(here) == before

@@ -249,8 +249,10 @@ def test_files(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not JSON: it is not UTF-8 text"):
         read_instance(path)
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(InputError, match=r"none\.json: no such file"):
         read_instance(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read_instance(tmp_path)
 
 
 def symmetric(problem: Problem) -> Problem:

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from cutting import CHAIN, cut, files, ramp
 from support import Ran, parse
 from test_runtime_trace import check
 
+import byoc as library
 from byoc.errors import InputError
 from byoc.model import TensorType
 from byoc.runtime import read_npy, read_npz, restore_dtype, write_npz
@@ -285,3 +287,15 @@ def test_shapes_that_numpy_trips_over(shape: str, tmp_path: Path) -> None:
         read_npy(tmp_path / "a.npy")
     with pytest.raises(InputError, match=r"a\.npz: x: its header is wrong: "):
         read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux only")
+def test_a_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"o\xff")
+    cut(parse(CHAIN), folder, codegen="reference")
+    cut(parse(CHAIN), tmp_path / "o", codegen="reference")
+    inputs = {"x": ramp(1, 4)}
+    there, here = library.load(folder)(inputs), library.load(tmp_path / "o")(inputs)
+    assert there.keys() == here.keys()
+    for name, value in here.items():
+        np.testing.assert_array_equal(there[name], value)

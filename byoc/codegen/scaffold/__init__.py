@@ -33,14 +33,17 @@ def new_codegen(name: str, folder: str | Path | None = None) -> list[Path]:
     """
     words = _check_words(name)
     folder = Path(folder or name)
-    if folder.exists() or folder.is_symlink():
-        raise InputError(f"{folder}: exists already, and is left as it is (--into DIR names another)")
-    if not folder.parent.is_dir():
-        raise InputError(f"{folder}: cannot be written: there is no folder '{folder.parent}'")
     try:
+        if folder.exists() or folder.is_symlink():
+            raise InputError(
+                f"{folder}: exists already, and is left as it is (--into DIR names another)"
+            )
+        if not folder.parent.is_dir():
+            raise InputError(f"{folder}: cannot be written: there is no folder '{folder.parent}'")
         return _write_package(words, folder)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: no folder can have this name
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{folder}: cannot be written: {why}") from error
 
 
 def render_package(name: str) -> dict[str, str]:
