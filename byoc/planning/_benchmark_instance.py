@@ -47,13 +47,13 @@ _Number = Annotated[int, Field(strict=True, ge=-(2**62), le=2**62)]
 _Amount = Annotated[float, Field(strict=True, ge=0, le=1e200)]
 
 
-class _Entry(StrictModel):
+class _InstanceObject(StrictModel):
     """An object of the file. Keys that the format does not name are ignored, as its programs do."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
 
 
-class InstanceNode(_Entry):
+class InstanceNode(_InstanceObject):
     """A node of the file, times in the file's unit."""
 
     id: _Number
@@ -71,7 +71,7 @@ class InstanceNode(_Entry):
         return self
 
 
-class InstanceEdge(_Entry):
+class InstanceEdge(_InstanceObject):
     """An edge of the file."""
 
     source_id: _Number
@@ -79,7 +79,7 @@ class InstanceEdge(_Entry):
     cost: _Amount
 
 
-class InstanceFile(_Entry):
+class InstanceFile(_InstanceObject):
     """The content of the file."""
 
     max_size_per_fpga: Annotated[_Amount, Field(alias="maxSizePerFPGA")]
