@@ -10,19 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto
 
-from byoc.costs._work import VIEWS, Work, count_work, find_entering_and_leaving, is_view
+from byoc.costs._work import Work, count_work, find_entering_and_leaving, is_view
+from byoc.costs._work_node import VALUE_INPUTS, CountedNode
 from byoc.costs._work_sizes import Sizes
 from byoc.model import (
     GraphIndex,
     TensorType,
     get_constant_value,
     get_input,
+    get_operator_name,
     get_stated_attributes,
     is_onnx,
 )
 from byoc.patterns import NodeGroup
 
 Attributes = Mapping[str, Any]
+
+# Their tasks differ by more than types and attributes.
+_MARKED = frozenset({"Dropout", *(name.rpartition(".")[2] for name in VALUE_INPUTS)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +175,7 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
             tuple([size[name].number if name else -1 for name in node.input]),
             len(reads[i]),
             tuple([size[name].number if name in used else -1 for name in node.output]),
-            _distinguishing_marks(index, i, node) if i in bodies or op in VIEWS else 0,
+            _distinguishing_marks(index, i, node) if i in bodies or op in _MARKED else 0,
             tuple([attribute.SerializeToString() for attribute in node.attribute])
             if i not in bodies
             else i,
@@ -193,7 +198,8 @@ def _distinguishing_marks(index: GraphIndex, number: int, node: NodeProto) -> An
     if node.op_type == "Dropout" and get_input(node, 2):
         training = get_constant_value(index, node.input[2])
         return None if training is None else bool(training.any())
-    return 0
+    counted = CountedNode(index, node, Sizes({}))
+    return tuple(map(counted.get_value, VALUE_INPUTS.get(get_operator_name(node), ())))
 
 
 def _task(index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, number: int) -> Task:

@@ -20,7 +20,8 @@ from byoc.costs._price_query import (
     transfer_prices,
 )
 from byoc.costs._task import Task, Tasks
-from byoc.costs._work import SHAPES, Work
+from byoc.costs._work import Work
+from byoc.costs._work_bytes import SHAPES
 from byoc.costs._work_sizes import Sizes
 from byoc.model import GraphIndex, is_onnx
 from byoc.patterns import NodeGroup

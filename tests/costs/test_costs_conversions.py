@@ -67,8 +67,8 @@ g (float[1,2,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0}> {
 """
 # Seconds: bytes over the link; a Transpose of 8 floats; and of 8 bytes.
 OVER, TURNED, TURNED_INT8 = 2 + 32 / 40, 1 + 64 / 100, 1 + 16 / 100
-# QuantizeLinear: 4 operations an element, 32 bytes and 5 of the scale come in, 8 go out; back it is 2.
-TO_INT8, TO_FLOAT = 1 + max(32 / 10, 45 / 100), 1 + max(16 / 10, 45 / 100)
+# QuantizeLinear: 5 operations an element, 32 bytes and 5 of the scale come in, 8 go out; back it is 2.
+TO_INT8, TO_FLOAT = 1 + max(40 / 10, 45 / 100), 1 + max(16 / 10, 45 / 100)
 
 
 def graph(text: str, *, ours: bool = False) -> GraphIndex:
@@ -152,7 +152,7 @@ def test_a_total_by_hand() -> None:
     result = posed(graph(NET), NHWC, refused=("Tanh",))
     cost = evaluate(result.problem, np.array([1, 1, 0, 0]), np.array([0, 0, -1, -1]))
     assert cost.transfer == pytest.approx(2 * (OVER + TURNED))
-    tanh = 1 + max(40 / 10, 64 / 100)
+    tanh = 1 + max(8 / 10, 64 / 100)
     assert cost.total == pytest.approx(2 * (0.5 + 8 / 100) + tanh + 7 + 2 * (OVER + TURNED))
     assert count_transferred_bytes(result.problem, np.array([1, 1, 0, 0]), result.sizes) == 64
 
@@ -184,8 +184,8 @@ def test_quantizing_costs_nothing_on_the_host_and_where_a_tensor_crosses_what_it
     int8 = 2 + 8 / 40
     assert found["q"] == found["pq"] == pytest.approx((int8 + TO_INT8, int8 + TO_FLOAT))
     assert result.operations.tolist() == [0, 8, 0]
-    # On the device the group costs what it did: 2 x 8 + 8 + 4 x 8 operations.
-    assert result.problem.seconds[1, 1] == 0.5 + max(56 / 100, (8 + 8 + 10) / 1000)
+    # On the device the group costs what it did: 2 x 8 + 8 + 5 x 8 operations.
+    assert result.problem.seconds[1, 1] == 0.5 + max(64 / 100, (8 + 8 + 10) / 1000)
 
 
 def consumers_of(result: GraphProblem) -> dict[str, int]:
@@ -200,7 +200,7 @@ def test_an_int8_image_is_transposed_as_int8() -> None:
 
 def test_a_device_that_quantizes_gets_floats_and_takes_its_time_for_it() -> None:
     found = transfers(posed(graph(QDQ, ours=True), BoundaryFormat(None, "device")))["pq"]
-    there, back = 0.5 + max(32 / 100, 45 / 1000), 0.5 + max(16 / 100, 45 / 1000)
+    there, back = 0.5 + max(40 / 100, 45 / 1000), 0.5 + max(16 / 100, 45 / 1000)
     assert found == pytest.approx((OVER + there, OVER + back))
 
 
@@ -217,14 +217,14 @@ def test_a_graph_alone_does_not_pay_for_what_byoc_put_in() -> None:
 
 
 def test_conversions_change_a_placement() -> None:
-    """An Elu between two operators of the host: worth its way to the device, but not two Transposes."""
+    """A Softsign between two host operators is worth its way to the device, but not two Transposes."""
     index = graph(
         """
         g (float[1,2,2,2] x) => (float[1,2,2,2] y) {
           a = MaxPool <kernel_shape = [1, 1]> (x)
-          b = Elu (a)
+          b = Softsign (a)
           y = MaxPool <kernel_shape = [1, 1]> (b)
-        }""".replace("Gelu", "Elu")
+        }"""
     )
     # On the device 0.5 + 0.24 + 7 and two transfers of 2.8: 13.34 seconds; two Transposes make it 16.62.
     found = {}

@@ -48,13 +48,13 @@ def consumers(result: GraphProblem) -> dict[str, list[int]]:
 
 
 def test_three_nodes_by_hand() -> None:
-    """10 floats are 40 bytes; Tanh is refused and counts 5 operations for each of 10 elements."""
+    """10 floats are 40 bytes; Tanh is refused and counts one operation for each of 10 elements."""
     result = posed(THREE, refused=(2,))
     problem = result.problem
     assert problem.seconds.tolist() == [
         [1 + max(10 / 10, 120 / 100), 0.5 + max(10 / 100, 120 / 1000)],
         [1 + max(10 / 10, 80 / 100), 0.5 + max(10 / 100, 80 / 1000)],
-        [1 + max(50 / 10, 80 / 100), inf],
+        [1 + max(10 / 10, 80 / 100), inf],
     ]
     assert consumers(result) == {"x": [0], "z": [0], "a": [1], "r": [2], "y": []}
     assert problem.producer.tolist() == [-1, -1, 0, 1, 2]
@@ -62,7 +62,7 @@ def test_three_nodes_by_hand() -> None:
     assert problem.to_device.tolist() == problem.to_host.tolist() == [[2 + 40 / 40]] * 5
     assert problem.launch.tolist() == [7.0]
     assert problem.connected.tolist() == [True]
-    assert result.operations.tolist() == [10, 10, 50]
+    assert result.operations.tolist() == [10, 10, 10]
     assert result.operations.dtype == np.float64
     assert result.estimated == 0
 
@@ -75,7 +75,7 @@ def test_a_composite_runs_as_one_on_the_device_and_node_by_node_on_the_host() ->
         (1 + max(1.0, 1.2)) + (1 + max(1.0, 0.8)),
         0.5 + max(20 / 100, 120 / 1000),
     ]
-    assert result.operations.tolist() == [20, 50]
+    assert result.operations.tolist() == [20, 10]
 
 
 def test_connected_or_not() -> None:

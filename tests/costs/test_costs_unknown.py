@@ -221,7 +221,7 @@ def test_why_a_cost_is_not_known_is_a_short_sentence() -> None:
 
 def test_a_graph_all_on_one_device() -> None:
     index, _ = units_of()
-    assert price_nodes(index, GIVES) == (Price(1 + 20 + 0 + 1, 2 + 40 + 0 + 2), 4 + 20 + 0 + 4)
+    assert price_nodes(index, GIVES) == (Price(1 + 20 + 0 + 1, 2 + 40 + 0 + 2), 4 + 4 + 0 + 4)
     assert price_nodes(index, DEVICE)[0].seconds == 1 + 77 + 0 + 1
     assert price_nodes(index, DEVICE, Policy.host)[0] == Price(inf, inf)
     with pytest.raises(InputError, match="1 of 4 units have no known cost on acc: Tanh 'b'"):
@@ -237,5 +237,5 @@ def test_bodies_count_by_how_often_they_run() -> None:
                   else_branch = e () => (float[4] v) { v = Relu (a) }> (c)
         }""").index
     assert price_graph(index, HOST)[0] == Price(10 + 20 / 2 + 10 / 2, 20 + 40 / 2 + 20 / 2)
-    assert price_graph(index, HOST)[1] == 4 + 20 / 2 + 4 / 2
+    assert price_graph(index, HOST)[1] == 4 + 4 / 2 + 4 / 2
     assert price_graph(index, DEVICE, unknown=Policy.host)[0] == Price(inf, inf)

@@ -1,0 +1,290 @@
+"""Formulas for the operations of attention, in its many operators.
+
+All of them count the pairs of a query and a key that see each other. For each pair and head: a product
+and a sum for each component of the key and of the value, the scale, a softmax, one operation each for a
+mask and for a bias, three for `softcap`. A causal query sees no later key, a window no earlier one than
+its size says; what a mask hides is data, so it counts.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from byoc.costs._work_formulas import DEQUANTIZE, QUANTIZE, SOFTMAX
+from byoc.costs._work_node import CountedNode, get_axis
+
+_RANK_WITH_HEADS = 4
+_PACKED_RANK = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The sizes of an attention: `size` and `value_size` are those of a head's keys and values.
+
+    `keys` are all that there are, those of the past included; `new_keys` those that this call brings.
+    `before` are the keys before the first query.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    new_keys: int
+    size: int
+    value_size: int
+    before: int
+    causal: bool = False
+    left: int = -1
+    right: int = -1
+
+    @property
+    def pairs(self) -> int:
+        """The pairs of a query and a key that see each other, of one head and sequence."""
+        right = 0 if self.causal else self.right
+        if right < 0 and self.left < 0:
+            return self.queries * self.keys
+        return _count_seen(self.queries, self.keys, self.before, self.left, right)
+
+    def count(self, for_each: int = SOFTMAX + 1) -> int:
+        """Return the operations: `for_each` of each pair, and the products with keys and values."""
+        pair = 2 * self.size + 2 * self.value_size + for_each
+        return self.batch * self.heads * self.pairs * pair
+
+
+def _count_seen(queries: int, keys: int, before: int, left: int, right: int) -> int:
+    """Return the sum of the lengths of the windows of all queries; a negative side is open."""
+    up_to = keys * queries if right < 0 else _sum_clipped(queries, before + right + 1, keys)
+    return up_to - (0 if left < 0 else _sum_clipped(queries, before - left, keys))
+
+
+def _sum_clipped(count: int, start: int, most: int) -> int:
+    """Return the sum of min(max(start + i, 0), most) for i from 0 to count - 1."""
+    low = min(max(-start, 0), count)  # these are 0
+    high = min(max(most - start, low), count)  # from here on they are `most`
+    rising = high - low
+    return rising * (start + low) + rising * (rising - 1) // 2 + (count - high) * most
+
+
+def count_attention(node: CountedNode) -> int:
+    """Count ONNX's Attention, and its preview FlexAttention without the graphs that modify scores."""
+    shape = read_attention(node)
+    more = 1 + SOFTMAX + node.has_input(3) + 3 * (node.get_float("softcap", 0.0) != 0)
+    return shape.count(more)
+
+
+def read_attention(node: CountedNode) -> AttentionShape:
+    """Return the sizes of ONNX's Attention: Q, K, V of rank 3 or 4, a past as inputs 4 and 5."""
+    query, key, value = map(node.get_shape, range(3))
+    split = len(query) != _RANK_WITH_HEADS
+    heads = node.get_number("q_num_heads", 1) if split else get_axis(query, 1)
+    kv_heads = node.get_number("kv_num_heads", heads) if split else get_axis(key, 1)
+    new, past = get_axis(key, -2), node.get_extent(4, -2, 0)
+    outer_cache = new - get_axis(query, -2) if node.has_input(6) else 0
+    return AttentionShape(
+        batch=get_axis(query, 0),
+        heads=heads,
+        kv_heads=kv_heads,
+        queries=get_axis(query, -2),
+        keys=new + past,
+        new_keys=new,
+        size=get_axis(query, -1) // max(heads if split else 1, 1),
+        value_size=get_axis(value, -1) // max(kv_heads if split else 1, 1),
+        before=past or outer_cache,
+        causal=bool(node.get_number("is_causal", 0)),
+        left=node.get_number("left_window_size", -1),
+        right=node.get_number("right_window_size", -1),
+    )
+
+
+def count_projected_attention(node: CountedNode) -> int:
+    """Count com.microsoft's Attention and its relatives: projection of the input, then attention.
+
+    The relatives are QAttention, PackedAttention, QOrderedAttention, DecoderMaskedSelfAttention and
+    LongformerAttention, whose queries see `window` keys on each side.
+    """
+    op, given = node.proto.op_type, node.get_shape(0)
+    packed = op == "PackedAttention"
+    tokens = prod(given[:-1])
+    batch, queries = node.get_shape(3)[:2] if packed and len(node.get_shape(3)) > 1 else _batch(given)
+    if op == "QOrderedAttention":
+        widths = [node.get_extent(i, -1) for i in (5, 6, 7)]
+    else:
+        width = node.get_extent(1, -1)
+        stated = node.get_numbers("qkv_hidden_sizes")
+        widths = list(stated) if len(stated) == 3 else [width // 3] * 3
+    heads = max(node.get_number("num_heads", 1), 1)
+    past = {"Attention": 4, "QAttention": 8, "QOrderedAttention": 18}.get(op, 4)
+    window = node.get_number("window", -1) if op == "LongformerAttention" else -1
+    keys = queries if window >= 0 else _count_keys(node, queries, past, 1)
+    shape = AttentionShape(
+        batch=batch,
+        heads=heads,
+        kv_heads=heads,
+        queries=queries,
+        keys=keys,
+        new_keys=queries,
+        size=widths[0] // heads,
+        value_size=widths[2] // heads,
+        before=keys - queries,
+        causal=bool(node.get_number("unidirectional", 0)),
+        left=window,
+        right=window,
+    )
+    projection = tokens * sum(widths) * (2 * get_axis(given, -1) + 1)
+    quantized = tokens * sum(widths) * DEQUANTIZE if op == "QAttention" else 0
+    if op == "QOrderedAttention":
+        quantized = tokens * sum(widths) * (DEQUANTIZE + QUANTIZE)
+    bias = {"Attention": 5, "PackedAttention": 5, "DecoderMaskedSelfAttention": 5}.get(op, 99)
+    mask = {"QAttention": 5, "QOrderedAttention": 17, "PackedAttention": 99}.get(op, 3)
+    each = 1 + SOFTMAX + node.has_input(bias) + node.has_input(mask)
+    return projection + quantized + shape.count(each) + _count_rotation(node, tokens, sum(widths[:2]))
+
+
+def _batch(shape: tuple[int, ...]) -> tuple[int, int]:
+    return get_axis(shape, 0), get_axis(shape, 1)
+
+
+def _count_keys(node: CountedNode, new: int, past: int, present: int) -> int:
+    """Return the number of keys: those of the past and the new ones, or a shared buffer's extent."""
+    before = node.get_extent(past, -2, 0)
+    shared = before and before == get_axis(node.get_output_shape(present), -2, 0)
+    return before if shared else before + new
+
+
+def count_multi_head_attention(node: CountedNode) -> int:
+    """Count MultiHeadAttention and its relatives for decoders and packed batches."""
+    shape = read_multi_head_attention(node)
+    op = node.proto.op_type
+    masked = op == "DecoderMaskedMultiHeadAttention"
+    bias, mask, added = (10, 3, 4) if masked else (3, 99, 6) if op[0] == "P" else (3, 4, 5)
+    width = shape.heads * (shape.queries * shape.size + shape.new_keys * (shape.size + shape.value_size))
+    biases = shape.batch * width if node.has_input(bias) else 0
+    return shape.count(1 + SOFTMAX + node.has_input(mask) + node.has_input(added)) + biases
+
+
+def read_multi_head_attention(node: CountedNode) -> AttentionShape:
+    """Return the sizes of MultiHeadAttention, whose inputs may be packed, and may have heads or not."""
+    query, key, value = map(node.get_shape, range(3))
+    heads = max(node.get_number("num_heads", 1), 1)
+    packed = node.proto.op_type == "PackedMultiHeadAttention"
+    batch, queries = _batch(node.get_shape(4)) if packed else _batch(query)
+    size = get_axis(query, -1) if len(query) >= _RANK_WITH_HEADS else get_axis(query, -1) // heads
+    value_size, new = size, queries
+    if not node.has_input(1) and len(query) < _RANK_WITH_HEADS:  # packed (batch, queries, 3 * hidden)
+        size = value_size = size // 3
+    elif len(key) == _RANK_WITH_HEADS:  # (batch, heads, keys, size), the keys of cross attention
+        new, value_size = get_axis(key, 2), get_axis(value, -1)
+    elif len(key) == _PACKED_RANK:  # (batch, keys, heads, 2, size)
+        new = get_axis(key, 1)
+    elif node.has_input(1):
+        new, value_size = queries if packed else get_axis(key, 1), get_axis(value, -1) // heads
+    masked = node.proto.op_type == "DecoderMaskedMultiHeadAttention"
+    keys = new if packed else _count_keys(node, new, 5 if masked else 6, 1)
+    return AttentionShape(
+        batch=batch,
+        heads=heads,
+        kv_heads=heads,
+        queries=queries,
+        keys=keys,
+        new_keys=new,
+        size=size,
+        value_size=value_size,
+        before=keys - new,
+        causal=bool(node.get_number("unidirectional", 0)),
+    )
+
+
+def count_grouped_query_attention(node: CountedNode) -> int:
+    """Count GroupQueryAttention and SparseAttention: causal, rotated and normalized where asked for."""
+    shape = read_grouped_query_attention(node)
+    sparse = node.proto.op_type == "SparseAttention"
+    more = 1 + SOFTMAX + 3 * (node.get_float("softcap", 0.0) != 0)
+    if not sparse:
+        more += node.has_input(10)
+    tokens = shape.batch * shape.queries
+    turned = tokens * shape.size * (shape.heads + shape.kv_heads)
+    norms = 4 * turned if not sparse and node.has_input(14) else 0
+    return shape.count(more) + norms + _count_rotation(node, tokens, turned // max(tokens, 1))
+
+
+def read_grouped_query_attention(node: CountedNode) -> AttentionShape:
+    """Return the sizes of GroupQueryAttention.
+
+    The keys are `total_sequence_length` where that is constant, else those of the past and the new ones;
+    a past with the extent of the present is one buffer, which is taken as full.
+    """
+    query, value = node.get_shape(0), node.get_shape(2)
+    heads = max(node.get_number("num_heads", 1), 1)
+    kv_heads = max(node.get_number("kv_num_heads", heads), 1)
+    packed = not node.has_input(1)
+    size = get_axis(query, -1) // (heads + 2 * kv_heads if packed else heads)
+    batch, queries = _batch(query)
+    new = queries if packed else node.get_extent(1, -2)
+    sparse = node.proto.op_type == "SparseAttention"
+    total = node.get_value(7 if sparse else 6)
+    keys = total if total is not None and total > 0 else _count_keys(node, new, 3, 1)
+    keys = max(keys, new)
+    window = node.get_number("local_window_size", -1)
+    return AttentionShape(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        queries=queries,
+        keys=keys,
+        new_keys=new,
+        size=size,
+        value_size=size if packed else get_axis(value, -1) // kv_heads,
+        before=keys - queries,
+        causal=bool(node.get_number("causal", 1)),
+        left=window - 1 if window > 0 else -1,
+    )
+
+
+def _count_rotation(node: CountedNode, tokens: int, width: int) -> int:
+    """Return the operations that `do_rotary` adds: 3 for each component that is turned."""
+    return 3 * tokens * width if node.get_number("do_rotary", 0) else 0
+
+
+def count_rotary_embedding(node: CountedNode) -> int:
+    """Count 3 operations (two products and their sum) for each component that is turned."""
+    shape = node.get_shape(0)
+    heads = node.get_number("num_heads", 0)
+    size = get_axis(shape, -1) if len(shape) == _RANK_WITH_HEADS or not heads else shape[-1] // heads
+    turned = node.get_number("rotary_embedding_dim", 0) or size
+    scaled = node.count_output() * min(turned, size) // max(size, 1)
+    return 3 * scaled
+
+
+def count_linear_attention(node: CountedNode) -> int:
+    """Count the recurrence of LinearAttention by its update rule, for each token and head.
+
+    The state has a row for each component of the key. All rules add the outer product of key and value,
+    and multiply the state by the query; `gated` multiplies it by a decay, `delta` by the key before.
+    """
+    heads = max(node.get_number("q_num_heads", 1), 1)
+    kv_heads = max(node.get_number("kv_num_heads", heads), 1)
+    rule = node.get_text("update_rule", "gated_delta")
+    tokens = prod(node.get_shape(0)[:2])
+    size, value_size = node.get_extent(0, -1) // heads, node.get_extent(2, -1) // kv_heads
+    update = (2 + ("gated" in rule) + 2 * ("delta" in rule)) * size * value_size
+    update += 2 * value_size * ("delta" in rule)  # the difference, times the rate
+    return tokens * (kv_heads * update + heads * value_size * (2 * size + 1))
+
+
+def count_decoder_attention(node: CountedNode) -> int:
+    """Count DecoderAttention: the projections of query and key, then attention over all keys."""
+    queries, batch = _batch(node.get_shape(0))
+    hidden, keys = node.get_extent(0, -1), node.get_extent(1, 0)
+    heads = max(node.get_number("num_heads", 1), 1)
+    size = hidden // heads
+    shape = AttentionShape(batch, heads, heads, queries, keys, keys, size, size, keys - queries)
+    projected = batch * (queries + 2 * keys) * hidden * (2 * hidden + 1)
+    return projected + shape.count(1 + SOFTMAX + node.has_input(5))
+
+
+def count_relative_position_bias(node: CountedNode) -> int:
+    """Count GatedRelativePositionBias: the gates of each query, and their product with each position."""
+    heads, tokens = node.get_number("num_heads", 1), prod(node.get_shape(0)[:-1])
+    hidden, width = node.get_extent(0, -1), node.get_extent(3, -1)
+    gates = tokens * (hidden + heads * (width * (2 * hidden // max(heads, 1) + 1) + width + 2 * 4 + 4))
+    return gates + node.count_output()

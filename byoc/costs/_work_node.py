@@ -1,0 +1,127 @@
+"""A node as the counting of work sees it: its attributes, and the sizes of its tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from byoc.costs._work_sizes import Sizes
+from byoc.model import GraphIndex, get_constant_value
+
+_MOST_NUMBER = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class CountedNode:
+    """A node whose work is counted.
+
+    Inputs and outputs are numbered from 0. Unknown extents count as `Sizes` says. Nothing here fails for
+    an attribute of a wrong type or a shape of a wrong rank, since contrib operators are not checked by
+    anybody before: such an attribute counts as its default, such an extent as 1.
+    """
+
+    index: GraphIndex
+    proto: NodeProto
+    sizes: Sizes
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes in effect."""
+        return self.index.get_attributes(self.proto)
+
+    @property
+    def opset(self) -> int:
+        """The version of the operator set of the node."""
+        return self.index.get_opset(self.proto)
+
+    def has_input(self, number: int) -> bool:
+        """Return whether an input is given."""
+        return number < len(self.proto.input) and bool(self.proto.input[number])
+
+    def has_output(self, number: int) -> bool:
+        """Return whether an output is made and used."""
+        outputs = self.proto.output
+        return number < len(outputs) and bool(outputs[number]) and self.index.is_used(outputs[number])
+
+    def get_shape(self, number: int) -> tuple[int, ...]:
+        """Return the shape of an input, empty for one that is left out or of unknown rank."""
+        return self.sizes.shape(self.proto.input[number]) if self.has_input(number) else ()
+
+    def get_output_shape(self, number: int = 0) -> tuple[int, ...]:
+        """Return the shape of an output, empty for one that is left out or of unknown rank."""
+        outputs = self.proto.output
+        return self.sizes.shape(outputs[number]) if number < len(outputs) and outputs[number] else ()
+
+    def get_extent(self, number: int, axis: int, default: int = 1) -> int:
+        """Return an extent of an input, `default` where it has no such axis."""
+        return get_axis(self.get_shape(number), axis, default)
+
+    def count_input(self, number: int = 0) -> int:
+        """Return the elements of an input, 0 if it is left out."""
+        return prod(self.get_shape(number)) if self.has_input(number) else 0
+
+    def count_output(self, number: int = 0) -> int:
+        """Return the elements of an output, 0 if the node has no such output."""
+        return prod(self.get_output_shape(number)) if number < len(self.proto.output) else 0
+
+    def get_number(self, name: str, default: int) -> int:
+        """Return an integer attribute."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, int) and abs(value) < _MOST_NUMBER else default
+
+    def get_float(self, name: str, default: float) -> float:
+        """Return a float attribute."""
+        value = self.attributes.get(name, default)
+        return float(value) if isinstance(value, (int, float)) else default
+
+    def get_text(self, name: str, default: str) -> str:
+        """Return a text attribute."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, str) else default
+
+    def get_numbers(self, name: str) -> Sequence[int]:
+        """Return an attribute that is a list of integers, empty if it is not stated."""
+        value = self.attributes.get(name, ())
+        fine = isinstance(value, list) and all(isinstance(item, int) for item in value)
+        return value if fine else ()
+
+    def count_attribute(self, *names: str) -> int:
+        """Return the number of elements of the first of some list or tensor attributes that is given."""
+        for name in names:
+            value = self.attributes.get(name)
+            if isinstance(value, list):
+                return len(value)
+            if value is not None and hasattr(value, "dims"):
+                return prod(value.dims)
+        return 0
+
+    def get_value(self, number: int) -> int | None:
+        """Return the value of a constant input of one integer, None if it is not known.
+
+        The operators whose work depends on such inputs are listed in `VALUE_INPUTS`.
+        """
+        if not self.has_input(number):
+            return None
+        value = get_constant_value(self.index, self.proto.input[number])
+        if value is None or value.size != 1 or not np.issubdtype(value.dtype, np.integer):
+            return None
+        return int(value.reshape(()))
+
+
+VALUE_INPUTS: dict[str, tuple[int, ...]] = {
+    "DFT": (1, 2),
+    "NonMaxSuppression": (2,),
+    "STFT": (1, 3),
+    "com.microsoft.GroupQueryAttention": (6,),
+    "com.microsoft.SparseAttention": (7,),
+}
+"""The operators whose work depends on the values of inputs, and the numbers of these inputs."""
+
+
+def get_axis(shape: Sequence[int], axis: int, default: int = 1) -> int:
+    """Return the extent of an axis, `default` where a shape has none."""
+    return shape[axis] if -len(shape) <= axis < len(shape) else default
