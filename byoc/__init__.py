@@ -35,7 +35,6 @@ if _TYPE_CHECKING:
     from byoc.profiling import profile as profile
     from byoc.quantization import Budget as Budget
     from byoc.quantization import Precision as Precision
-    from byoc.quantization import Preprocessing as Preprocessing
     from byoc.quantization import Ranges as Ranges
     from byoc.quantization import calibrate as calibrate
     from byoc.reporting import Explanation as Explanation
@@ -48,6 +47,7 @@ if _TYPE_CHECKING:
     from byoc.runtime import Session as Session
     from byoc.runtime import Trace as Trace
     from byoc.runtime import load as load
+    from byoc.samples import Preprocessing as Preprocessing
     from byoc.verification import Fault as Fault
     from byoc.verification import Thresholds as Thresholds
     from byoc.verification import Verification as Verification
@@ -67,10 +67,11 @@ _NAMES = {
     "pipeline": ("Result", "partition", "save_placement"),
     "planning": ("Plan", "place"),
     "profiling": ("Profile", "profile"),
-    "quantization": ("Budget", "Precision", "Preprocessing", "Ranges", "calibrate"),
+    "quantization": ("Budget", "Precision", "Ranges", "calibrate"),
     "reporting": ("Explanation", "RuleCheck", "check_rules", "explain", "plan_memory"),
     "rules": ("Target", "load_rules"),
     "runtime": ("Session", "Trace", "load"),
+    "samples": ("Preprocessing",),
     "verification": ("Fault", "Thresholds", "Verification", "bisect", "verify", "verify_against"),
     "zoo": ("load_model",),
 }

@@ -14,6 +14,7 @@ from byoc.codegen import Isolation
 from byoc.costs import Policy
 from byoc.errors import InputError
 from byoc.quantization import NATIVE, Precision
+from byoc.samples import Inputs
 from byoc.support import DIMS_FLAG, Flag, Syntax, declaration_of, declare, declare_field
 from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
 from byoc.zoo import Source, name_source
@@ -40,6 +41,13 @@ def _record_choice(
     if choice is None or isinstance(choice, str | Path):
         return None if choice is None else name_source(choice)
     return {target: name_source(name) for target, name in choice.items()}
+
+
+def _record_inputs(inputs: str | Path | Inputs | Sequence[Inputs] | None) -> str:
+    """Return the name of the file or folder of samples."""
+    if isinstance(inputs, (str, Path)):
+        return name_source(inputs)
+    return "samples in memory"
 
 
 def list_files(files: str | Path | Sequence[str | Path]) -> list[str | Path]:
@@ -167,9 +175,17 @@ class Options(PlanOptions):
         "what regions compute in, and what scales are concluded from.",
         record=lambda precision: precision.record,
     )
+    inputs: str | Path | Inputs | Sequence[Inputs] | None = declare_field(
+        None,
+        "what the bundle is verified on instead of made samples: an `.npz` file, a folder as "
+        "`calibrate` reads it, or one or several mappings of arrays by the names of the inputs.",
+        Flag("Verify on these samples, by the names of the inputs.", metavar="FILE|FOLDER"),
+        _record_inputs,
+        record_none=False,
+    )
     verify: bool = declare_field(
         True,
-        "run the bundle and the original on seeded inputs and compare, if onnxruntime is there.",
+        "run the bundle and the original on samples and compare, if onnxruntime is there.",
         Flag("Run the result and the original, and compare.", Syntax.ON_OFF),
     )
     strict: bool = declare_field(

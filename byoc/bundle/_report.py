@@ -188,7 +188,8 @@ class AccuracyReport(ReportModel):
 class VerificationReport(ReportModel):
     """The comparison of a bundle's outputs with those of `against`.
 
-    `largest_relative_error` is None if one is not finite, `accuracy` if no precision was lowered.
+    `largest_relative_error` is None if one is not finite, `accuracy` if no precision was lowered. The
+    errors are the worst on some `samples`.
     """
 
     against: str
@@ -196,6 +197,7 @@ class VerificationReport(ReportModel):
     largest_relative_error: float | None
     outputs: tuple[TensorErrorReport, ...]
     accuracy: AccuracyReport | None
+    samples: int = 1
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,8 @@ class TrialCandidate:
 class Report(ReportModel):
     """The report of a plan. `measured` are the placements that were timed, if any, and the fastest kept.
 
-    Either `verification` or the reason `not_verified` is None.
+    Either `verification` or the reason `not_verified` is None; `verification_missing` says that one was
+    to be made.
     """
 
     model: str
@@ -235,6 +238,7 @@ class Report(ReportModel):
     notes: tuple[NoteText, ...]
     verification: VerificationReport | None
     not_verified: str | None
+    verification_missing: bool = False
     bundle: str | None
     measured: tuple[TrialCandidate, ...] = ()
 

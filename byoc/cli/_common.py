@@ -18,6 +18,9 @@ from rich.table import Table
 from byoc.errors import InputError
 from byoc.support import report_step, show_progress
 
+NOT_VERIFIED = 4
+"""The exit code for a bundle that was written, was to be verified, and could not be."""
+
 _PIPE_WIDTH = 10_000
 _MOST_DIGITS = 20
 

@@ -1,8 +1,9 @@
 """`byoc`: a thin layer over the functions of `byoc`, one module a verb, imported when it is used.
 
 Exit codes say whose fault it was: 0 none, 1 the input's (model, rules, options, bundle), 2 usage, 3
-byoc's own. Results go to standard output, everything else to standard error. With BYOC_DEBUG=1 in the
-environment every error comes with its traceback.
+byoc's own, and 4 that a bundle was written that could not be verified. Results go to standard output,
+everything else to standard error. With BYOC_DEBUG=1 in the environment every error comes with its
+traceback.
 """
 
 import os

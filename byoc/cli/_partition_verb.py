@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from byoc.cli._common import (
+    NOT_VERIFIED,
     FormatOption,
     OutputFormat,
     check_outside,
@@ -55,7 +56,10 @@ def partition(  # noqa: PLR0913 - the options of the verb
     ] = False,
     form: FormatOption = OutputFormat.text,
 ) -> None:
-    """Cut a model between the host and accelerators."""
+    """Cut a model between the host and accelerators.
+
+    Leaves with 4 when the bundle was written, and could not be verified.
+    """
     if save is not None:
         check_output(save)
         if options.output is not None:
@@ -80,3 +84,5 @@ def partition(  # noqa: PLR0913 - the options of the verb
         print_json(result.report.to_json())
     else:
         print_report(result.report, make_console(), every_reason=reasons)
+    if result.report.verification_missing:
+        raise typer.Exit(NOT_VERIFIED)

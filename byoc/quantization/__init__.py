@@ -4,7 +4,6 @@ from byoc.quantization._accuracy_budget import Budget, read_budget, search_float
 from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
 from byoc.quantization._calibrate import calibrate
 from byoc.quantization._calibration_options import CalibrationOptions
-from byoc.quantization._image_inputs import Preprocessing
 from byoc.quantization._precision import (
     FLOATS,
     NATIVE,

@@ -10,8 +10,6 @@ from onnx import ModelProto
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._accuracy_budget import Budget
-from byoc.quantization._calibrate import find_samples
-from byoc.quantization._image_inputs import NO_PREPROCESSING
 from byoc.quantization._precision import ChosenPrecision, Precision
 from byoc.quantization._sensitivity import (
     KeptAccuracy,
@@ -20,6 +18,7 @@ from byoc.quantization._sensitivity import (
     measure_sensitivities,
     run_samples,
 )
+from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import report_step
 
 # Accuracy is held to this many samples, and units are ranked by this many: one run of the model each.

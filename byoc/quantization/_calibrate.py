@@ -5,7 +5,7 @@ need histograms take a second pass over groups of tensors that fit into memory t
 group. The statistics take a few kB per tensor, whatever the number of samples.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,6 @@ from byoc.errors import InputError
 from byoc.model import Model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.quantization._calibration_options import CalibrationOptions
-from byoc.quantization._calibration_samples import (
-    RANDOM,
-    Inputs,
-    Sample,
-    SampleSource,
-    hash_values,
-    make_random_samples,
-    wrap_samples,
-)
 from byoc.quantization._calibration_state import CalibrationState, hash_model, load_state, save_state
 from byoc.quantization._calibrators import (
     BINS,
@@ -37,7 +28,6 @@ from byoc.quantization._calibrators import (
     find_calibrator,
     find_edges,
 )
-from byoc.quantization._image_inputs import Preprocessing
 from byoc.quantization._observed_model import (
     EXTREMES,
     add_extremes,
@@ -46,7 +36,7 @@ from byoc.quantization._observed_model import (
     find_activations,
 )
 from byoc.quantization._ranges import GivenQuantization, Range, Ranges, write_ranges
-from byoc.quantization._sample_folder import read_folder
+from byoc.samples import Sample, SampleSource, find_samples, hash_values
 from byoc.support import check_output, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
 
@@ -105,19 +95,6 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
     if output is not None:
         write_ranges(output, found)
     return found
-
-
-def find_samples(
-    data: str | Path | Iterable[Inputs], model: Model, images: Preprocessing, most: int | None
-) -> SampleSource:
-    """Return the samples that `calibrate` uses for the same arguments."""
-    if data == RANDOM:
-        images.refuse_for("random data")
-        return make_random_samples(model, most)
-    if isinstance(data, (str, Path)):
-        return read_folder(Path(data), model, images, most)
-    images.refuse_for("samples in memory")
-    return wrap_samples(data, model, most)
 
 
 @dataclass(frozen=True, eq=False)

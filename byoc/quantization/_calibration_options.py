@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from byoc.quantization._calibration_samples import Inputs
 from byoc.quantization._calibrators import CALIBRATORS
-from byoc.quantization._image_inputs import NO_PREPROCESSING, Preprocessing
+from byoc.samples import NO_PREPROCESSING, Inputs, Preprocessing
 from byoc.support import DIMS_FLAG, Flag, Syntax, declare, declare_field
 
 DEFAULT_METHOD = "minmax"

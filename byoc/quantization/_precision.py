@@ -13,10 +13,10 @@ from byoc.model import Model
 from byoc.quantization._accuracy_budget import Budget, read_budget
 from byoc.quantization._calibrate import calibrate
 from byoc.quantization._calibration_options import DEFAULT_METHOD
-from byoc.quantization._image_inputs import NO_PREPROCESSING, Preprocessing
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
+from byoc.samples import NO_PREPROCESSING, Preprocessing
 from byoc.support import Flag, Note, Syntax, check_types, declare_field, report_step
 
 FLOATS = ("float16", "bfloat16")

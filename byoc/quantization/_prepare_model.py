@@ -12,6 +12,7 @@ linear, too: weights and bias are scaled, and the bias is shifted.
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from byoc.model import (
     set_ir_version,
 )
 from byoc.quantization._arithmetic import find_channels, read_constant
+from byoc.samples import model_samples
 
 PER_CHANNEL = 13
 """From here on QuantizeLinear and DequantizeLinear have an axis."""
@@ -72,7 +74,9 @@ def upgrade_opset(model: Model, least: int) -> Model:
     for entry in proto.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = least
-    return replace(prepare_model(proto, model.source, model.folder), make_samples=model.make_samples)
+    return replace(
+        prepare_model(proto, model.source, model.folder), make_samples=partial(model_samples, model)
+    )
 
 
 def _restore_metadata(proto: ModelProto, source: ModelProto) -> None:
@@ -120,7 +124,9 @@ def fold_batch_norm(model: Model) -> Model:
     proto.graph.initializer.extend(stored)
     outputs = {name for node in nodes for name in node.output}
     proto.graph.value_info.extend(v for v in model.proto.graph.value_info if v.name in outputs)
-    return replace(prepare_model(proto, model.source, model.folder), make_samples=model.make_samples)
+    return replace(
+        prepare_model(proto, model.source, model.folder), make_samples=partial(model_samples, model)
+    )
 
 
 def _find_linear(index: GraphIndex, number: int) -> int | None:

@@ -104,6 +104,7 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
         ),
         verification=make_verification_report(outcome) if isinstance(outcome, Verification) else None,
         not_verified=outcome.reason if isinstance(outcome, NotVerified) else None,
+        verification_missing=isinstance(outcome, NotVerified) and outcome.missing,
         bundle=None if bundle is None else str(bundle),
     )
 

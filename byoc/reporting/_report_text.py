@@ -84,6 +84,8 @@ def print_report(report: Report, console: Console, every_reason: bool = False) -
         for line in lines:
             console.print(escape(line), soft_wrap=True, highlight=False)
 
+    if report.verification_missing:
+        print_lines([f"Not verified: {report.not_verified}"])
     print_lines((summarize_report(report), *_measurement_lines(report.measured)))
     if report.regions:
         console.print(_region_table(report))
@@ -165,8 +167,9 @@ def _format_verification(report: Report) -> str:
         left = _format_accuracy(verification)
         if " dB " in left and report.precision is not None and report.precision.budget:
             left += " on the verification's sample"  # the budget was held on others
-        return f"verified, largest error {size} of the output's range{left}"
-    return f"not verified: {report.not_verified}"
+        on = f" on {verification.samples} samples" if verification.samples > 1 else ""
+        return f"verified{on}, largest error {size} of the output's range{left}"
+    return "not verified" if report.verification_missing else f"not verified: {report.not_verified}"
 
 
 def _format_accuracy(verification: VerificationReport) -> str:

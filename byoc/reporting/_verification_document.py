@@ -57,6 +57,7 @@ def make_verification_report(verification: Verification) -> VerificationReport:
         largest_relative_error=verification.largest_relative_error,
         outputs=_report_errors(verification.outputs),
         accuracy=accuracy if verification.original else None,
+        samples=verification.samples,
     )
 
 

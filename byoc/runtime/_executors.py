@@ -19,7 +19,7 @@ from byoc.errors import (
     get_error_text,
     must_propagate,
 )
-from byoc.runtime._arrays import describe_mismatch
+from byoc.samples import describe_mismatch
 
 _NO_REASON = "it does not say why"
 

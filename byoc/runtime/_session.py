@@ -15,7 +15,6 @@ from byoc.codegen import Executor, Region, find_codegen
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, describe_node, get_stated_types, write_type
 from byoc.onnxrt import sharing_threads
-from byoc.runtime._arrays import describe_mismatch
 from byoc.runtime._executors import (
     find_executable,
     load_executor,
@@ -25,6 +24,7 @@ from byoc.runtime._executors import (
 from byoc.runtime._program_builder import ProgramBuilder, data_inputs
 from byoc.runtime._stage_program import HOST, MOST_AT_ONCE, Stage, StageProgram, StageValues
 from byoc.runtime._trace import Trace, record_into
+from byoc.samples import describe_mismatch
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,6 +108,8 @@ def _search_anew(model: Model) -> _Found:
     runner = _Runner(model, maker)
     best, problem = None, ""
     for count, trial in enumerate(islice(_list_trials(maker), _MOST_TRIALS)):
+        if runner.loading_problem:
+            break
         grade = runner.grade(trial)
         if grade is None:
             problem = problem or runner.problem
@@ -117,7 +119,9 @@ def _search_anew(model: Model) -> _Found:
         if grade == _GOOD or count - best[2] >= _MOST_POOR:
             break
     if best is None:
-        return _Found(maker, (), problem)
+        return _Found(
+            maker, (), runner.loading_problem or f"no inputs were found that it runs on: {problem}"
+        )
     return _Found(maker, (best[1], *_find_others(maker, best[1], runner)))
 
 
@@ -131,17 +135,17 @@ _GOOD, _POOR = 2, 1
 
 
 class _Runner:
-    """Runs a model on trials; `problem` is why the last one failed."""
+    """Runs a model on trials; `problem` is why the last one failed, or none can be run."""
 
     def __init__(self, model: Model, maker: InputMaker) -> None:
         self._maker = maker
-        self.problem = ""
+        self.problem = self.loading_problem = ""
         self._session: Any = None
         try:
             with without_optimizations():
                 self._session = open_session(model.proto, model.folder)
         except InputError as error:
-            self.problem = str(error)
+            self.loading_problem = str(error)
 
     def grade(self, trial: _Trial) -> int | None:
         """Run a trial: `_POOR` for outputs that are empty or not numbers, None if it does not run."""

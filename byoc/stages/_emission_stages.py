@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from byoc.bundle import (
     MODEL_FILE,
@@ -18,6 +19,7 @@ from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.planning import Plan, estimate_gains
 from byoc.reporting import make_report
 from byoc.runtime import RegionFailedError
+from byoc.samples import model_samples
 from byoc.stages._state import State
 from byoc.support import report_step
 from byoc.verification import (
@@ -28,8 +30,8 @@ from byoc.verification import (
     Verification,
     VerificationModels,
     require_passed,
-    verify_bundle,
     verify_regions,
+    verify_samples,
 )
 
 
@@ -93,19 +95,17 @@ def _verify(state: State) -> Verification | NotVerified:
     if not state.options.verify:
         return NotVerified("verification was turned off")
     if not has_runtime():
-        return NotVerified(INSTALL_HINT)
+        return NotVerified(INSTALL_HINT, missing=True)
     problem = _find_not_executable(state.plan, state.compilers)
     if problem:
-        return NotVerified(problem)
+        return NotVerified(problem, missing=True)
     report_step("verify")
     try:
         against = _choose_reference(state.plan)
-        verification = verify_bundle(
-            state.bundle, against.model, original=against.original, computed=against.computed
-        )
+        verification = verify_samples(state.bundle, against, state.samples, state.original)
         require_passed(verification)
     except NotVerifiableError as error:
-        return NotVerified(str(error))
+        return NotVerified(str(error), missing=True)
     except InputError as error:
         message = f"{error} (nothing was written; --no-verify writes it all the same)"
         raise _as_refusal(error, state.bundle, message) from error
@@ -129,7 +129,8 @@ def _choose_reference(plan: Plan) -> VerificationModels:
     if plan.lowered is None:
         return VerificationModels(plan.model)
     whole = f"{plan.model.source} in lower precision"
-    own = replace(plan.model, proto=plan.proto, source=whole)
+    samples = partial(model_samples, plan.lowered.original)
+    own = replace(plan.model, proto=plan.proto, source=whole, make_samples=samples)
     return VerificationModels(own, plan.lowered.original, plan.lowered.dtype or "")
 
 
@@ -145,7 +146,8 @@ def _verify_each_region(state: State, largest_errors: Thresholds) -> None:
     if plan.lowered is not None:
         largest_errors = largest_errors.for_computation_in(plan.lowered.dtype or "")
     try:
-        errors = verify_regions(bundle, plan.model, None, largest_errors)
+        given = state.samples[0].inputs if state.samples else None
+        errors = verify_regions(bundle, plan.model, given, largest_errors)
     except NotVerifiableError as error:
         raise InputError(f"the gate cannot compare regions: {error}") from error
     except InputError as error:

@@ -33,6 +33,7 @@ from byoc.quantization import (
     quantize_for_targets,
 )
 from byoc.rules import find_unmatched_names
+from byoc.samples import MOST_SAMPLES, read_samples
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import State
 from byoc.support import report_step
@@ -87,12 +88,14 @@ def _check_emit(options: Options, compilers: Mapping[str, RegionCompiler]) -> No
 
 @dataclass(frozen=True)
 class Load:
-    """Read and check the model. Raises InputError as `load_model` does."""
+    """Read and check the model and the samples. Raises InputError as their readers do."""
 
     def run(self, state: State) -> State:
-        """Fill in `original`."""
+        """Fill in `original` and `samples`."""
         report_step("load model")
-        return replace(state, original=load_model(state.source, state.options.dims))
+        original, given = load_model(state.source, state.options.dims), state.options.inputs
+        samples = () if given is None else read_samples(given, original, MOST_SAMPLES)
+        return replace(state, original=original, samples=samples)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from byoc.options import Options
 from byoc.patterns import Mark
 from byoc.planning import GraphPlan, GraphUnits, LoweredPrecision, Plan, PlanSettings
 from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
+from byoc.samples import Sample
 from byoc.verification import NotVerified, Verification
 from byoc.zoo import Source
 
@@ -38,6 +39,8 @@ class State:
 
     # Load
     original: Model = _LATER
+    samples: Sequence[Sample] = ()
+    """What the user wants the bundle verified on; none where samples are made."""
 
     # Quantize
     precision: ChosenPrecision = _LATER

@@ -18,7 +18,7 @@ from byoc.planning import Plan, PlanSettings
 from byoc.quantization import NATIVE, Precision, has_float_mode
 from byoc.reporting import make_report
 from byoc.rules import Target, annotate_graph, load_rules
-from byoc.samples import model_samples
+from byoc.samples import NoSampleError, model_samples
 from byoc.testing._cases import Case, parse_one_node
 from byoc.testing._operator_cases import list_onnx_operators, operator_cases
 from byoc.testing._region_forms import SHAPES, NodeWords, draw_form, list_node_choices
@@ -152,7 +152,10 @@ class CaseCompiler:
         if not plan.regions:
             reasons = dict.fromkeys(str(verdict) for _, verdict in plan.host_units)
             raise NotTakenError("; ".join(reasons) or "there is nothing in it to place")
-        return PlannedCase(model.source, plan, model_samples(model) if inputs is None else inputs)
+        try:
+            return PlannedCase(model.source, plan, model_samples(model) if inputs is None else inputs)
+        except NoSampleError as error:
+            raise NotTakenError(str(error)) from None
 
     def compile(self, planned: PlannedCase) -> CompiledCase:
         """Compile a case into a bundle.

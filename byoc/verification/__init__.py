@@ -19,6 +19,7 @@ from byoc.verification._region_verification import (
     record_reference_runs,
     verify_regions,
 )
+from byoc.verification._sample_verification import verify_samples
 from byoc.verification._tensor_comparison import (
     OutputError,
     RegionError,

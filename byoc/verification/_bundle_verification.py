@@ -38,9 +38,10 @@ class VerificationModels:
 
 @dataclass(frozen=True)
 class NotVerified:
-    """The reason why there was no verification."""
+    """The reason why there was no verification; `missing` says that one was to be made."""
 
     reason: str
+    missing: bool = False
 
 
 def verify_bundle(  # noqa: PLR0913, PLR0917 - each has a default

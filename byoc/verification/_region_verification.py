@@ -23,7 +23,7 @@ from byoc.model import (
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.runtime import data_inputs, load_bundle, load_executors
-from byoc.samples import model_samples
+from byoc.samples import NoSampleError, model_samples
 from byoc.verification._tensor_comparison import OutputError, RegionError, compare_tensors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 
@@ -123,10 +123,16 @@ def verify_regions(
 
 
 def bundle_samples(bundle: Bundle, model: Model | None = None) -> Values:
-    """Return seeded inputs of a model, by default of the bundle's partitioned model."""
+    """Return seeded inputs of a model, by default of the bundle's partitioned model.
+
+    Raise NotVerifiableError if it runs on none.
+    """
     if model is None:
         model = prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
-    return model_samples(model)
+    try:
+        return model_samples(model)
+    except NoSampleError as error:
+        raise NotVerifiableError(f"{model.source}: {error}") from error
 
 
 def record_reference_runs(bundle: Bundle, inputs: Values) -> dict[str, RecordedRuns]:

@@ -111,6 +111,7 @@ class Verification:
     `accuracy` compares with the model `original` if precision was lowered. `boundary` has every boundary
     tensor, compared with the same bundle whose regions run on plain onnxruntime, and `regions` each
     region alone; both are empty unless asked for, or if `not_compared` says why they are missing.
+    `samples` is the number of samples that outputs were compared on.
     """
 
     against: str
@@ -120,6 +121,7 @@ class Verification:
     boundary: tuple[OutputError, ...] = ()
     regions: tuple[RegionError, ...] = ()
     not_compared: str = ""
+    samples: int = 1
 
     @property
     def passed(self) -> bool:

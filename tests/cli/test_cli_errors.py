@@ -1,5 +1,6 @@
 """Whose fault it was: the exit code and one sentence; never a traceback for what a user can cause."""
 
+import json
 import re
 import subprocess
 import sys
@@ -291,10 +292,24 @@ def no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_runtime")
 def test_without_onnxruntime_partition_works_and_says_so(here: Path, byoc: Cli) -> None:
     ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out.splitlines()[0].endswith(f"; not verified: {HINT}")
+    assert (ran.code, ran.err) == (4, "")
+    first, second = ran.out.splitlines()[:2]
+    assert first == f"Not verified: {HINT}"
+    assert second.endswith("; not verified")
     assert (here / "out/manifest.json").is_file()
     assert byoc("inspect", "out").code == 0
+    report = json.loads(
+        byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out", "--format", "json").out
+    )
+    assert (report["verification_missing"], report["not_verified"]) == (True, HINT)
+
+
+@pytest.mark.usefixtures("here", "no_runtime")
+@pytest.mark.parametrize("asked", [["-o", "out", "--no-verify"], []])
+def test_what_nobody_asked_to_verify_is_no_reason_for_an_exit_code(asked: list[str], byoc: Cli) -> None:
+    ran = byoc("partition", "m.onnx", "--rules", VANILLA, *asked)
+    assert ran.code == 0
+    assert "; not verified: " in ran.out.splitlines()[0]
 
 
 @pytest.mark.usefixtures("no_runtime")

@@ -123,6 +123,7 @@ def test_partition_as_json_is_one_document(byoc: Cli) -> None:
         "notes",
         "verification",
         "not_verified",
+        "verification_missing",
         "bundle",
     ]
     assert report["nodes"] == {"total": 10, "offloaded": 5, "host": 5, "constant": 5}
@@ -138,7 +139,7 @@ def test_verify_as_json(byoc: Cli) -> None:
     report = _strict(byoc("verify", "out", "--format", "json").out)
     assert list(report) == [
         *("against", "passed", "largest_relative_error", "outputs"),
-        *("accuracy", "boundary", "regions", "not_compared"),
+        *("accuracy", "samples", "boundary", "regions", "not_compared"),
     ]
     assert report["passed"] is True
     assert [output["name"] for output in report["outputs"]] == ["score", "side"]

@@ -12,8 +12,9 @@ from PIL import Image
 from support import Ran
 
 from byoc.model import Model, prepare_model
-from byoc.quantization import Preprocessing, calibrate
+from byoc.quantization import calibrate
 from byoc.quantization._ranges import read_ranges
+from byoc.samples import Preprocessing
 
 Byoc = Callable[..., Ran]
 

@@ -29,6 +29,7 @@ KEYS = [
     "notes",
     "verification",
     "not_verified",
+    "verification_missing",
     "bundle",
 ]
 

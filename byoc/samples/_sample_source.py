@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import DTYPE_NUMBERS, GraphIndex, Model, TensorType
-from byoc.samples import model_samples
+from byoc.samples._sample_search import model_samples
 
 Inputs = Mapping[str, NDArray[Any]]
 """A sample: a value for each input of a model, by its name."""

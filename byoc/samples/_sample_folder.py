@@ -1,37 +1,59 @@
-"""A folder of samples: NumPy arrays, archives of them, or images.
+"""Samples from files: NumPy arrays, archives of them, images, or ONNX's test data, most in a folder.
 
 - `*.npz`: each file is a sample, its keys the names of the inputs.
 - `*.npy`, for a model of one input: each file is a sample. With one dimension more than the input has,
   it is a stack of samples, each without that first dimension.
 - a folder for each input, named after it, with `*.npy` files of the same names in each.
+- ONNX's test data: folders `test_data_set_*` with `input_0.pb`, `input_1.pb` and so on, or these files.
 - images (`*.png`, `*.jpg`, `*.jpeg`, `*.bmp`), for a model of one input.
 
 Samples are ordered by file name. Other files, and folders not named after an input, are ignored.
 """
 
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from byoc.errors import InputError, shorten_text
 from byoc.model import Model, TensorType
-from byoc.quantization._calibration_samples import (
+from byoc.samples._arrays import read_npz, restore_dtype
+from byoc.samples._image_inputs import SUFFIXES, Preprocessing, find_image_shape, read_image
+from byoc.samples._sample_source import (
+    RANDOM,
     Inputs,
     Sample,
     SampleSource,
     check_inputs,
     hash_values,
+    make_random_samples,
+    wrap_samples,
 )
-from byoc.quantization._image_inputs import SUFFIXES, Preprocessing, find_image_shape, read_image
 
-_ARCHIVES, _SINGLE, _COLUMNS, _IMAGES = ".npz files", ".npy files", "folders of inputs", "images"
+MOST_SAMPLES = 16
+"""The most samples that a bundle is verified on."""
+
+_TEST_SET, _TENSOR = "test_data_set_", re.compile(r"input_(\d+)\.pb")
+
+
+class _FileKind(StrEnum):
+    """What a folder of samples holds."""
+
+    ARCHIVES = ".npz files"
+    SINGLE = ".npy files"
+    COLUMNS = "folders of inputs"
+    IMAGES = "images"
+    TEST_SETS = "ONNX test data"
+    TENSORS = "tensors of ONNX"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +105,7 @@ def _find_items(
     folder: Path, found: Sequence[Path], model: Model, images: Preprocessing
 ) -> Iterator[_SampleFiles]:
     inputs = model.index.inputs
-    kinds: dict[str, list[Path]] = {}
+    kinds: dict[_FileKind, list[Path]] = {}
     for path in found:
         kind = _sample_kind(path, inputs)
         if kind:
@@ -91,30 +113,77 @@ def _find_items(
     if len(kinds) > 1:
         raise InputError(f"{folder}: holds {' and '.join(kinds)}: it must be one of these")
     for kind, paths in kinds.items():
-        if kind != _IMAGES:
+        if kind != _FileKind.IMAGES:
             images.refuse_for(f"{folder} (holds {kind})")
-        if kind == _ARCHIVES:
-            yield from (_SampleFiles(str(path), [path], partial(_read_archive, path)) for path in paths)
-        elif kind == _COLUMNS:
-            yield from _column_items(paths, model)
-        elif len(inputs) != 1:
-            raise InputError(
-                f"{folder}: holds {kind}, and the model has {len(inputs)} inputs ({', '.join(inputs)}):"
-                " expected .npz files, or a folder of .npy files for each input"
-            )
-        elif kind == _IMAGES:
-            yield from _image_items(folder, paths, inputs[0], model.index.types.get(inputs[0]), images)
-        else:
-            for path in paths:
-                yield from _array_items({inputs[0]: path}, model)
+        match kind:
+            case _FileKind.TEST_SETS:
+                yield from (_tensor_item(path, path.iterdir(), inputs) for path in paths)
+            case _FileKind.TENSORS:
+                yield _tensor_item(folder, paths, inputs)
+            case _FileKind.ARCHIVES:
+                yield from (_archive_item(path, model) for path in paths)
+            case _FileKind.COLUMNS:
+                yield from _column_items(paths, model)
+            case _:
+                yield from _single_items(folder, kind, paths, model, images)
 
 
-def _sample_kind(path: Path, inputs: Sequence[str]) -> str:
-    """Return the kind of samples that an entry of the folder holds, empty if none."""
+def _single_items(
+    folder: Path, kind: _FileKind, paths: Sequence[Path], model: Model, images: Preprocessing
+) -> Iterator[_SampleFiles]:
+    """Yield samples of files that hold one input each, for a model of one input."""
+    inputs = model.index.inputs
+    if len(inputs) != 1:
+        raise InputError(
+            f"{folder}: holds {kind}, and the model has {len(inputs)} inputs ({', '.join(inputs)}):"
+            " expected .npz files, or a folder of .npy files for each input"
+        )
+    if kind == _FileKind.IMAGES:
+        yield from _image_items(folder, paths, inputs[0], model.index.types.get(inputs[0]), images)
+        return
+    for path in paths:
+        yield from _array_items({inputs[0]: path}, model)
+
+
+def _archive_item(path: Path, model: Model) -> _SampleFiles:
+    return _SampleFiles(str(path), [path], partial(_read_archive, path, model))
+
+
+def _sample_kind(path: Path, inputs: Sequence[str]) -> _FileKind | None:
+    """Return the kind of samples that an entry of the folder holds, None if none."""
     if path.is_dir():
-        return _COLUMNS if path.name in inputs else ""
+        if path.name.startswith(_TEST_SET):
+            return _FileKind.TEST_SETS
+        return _FileKind.COLUMNS if path.name in inputs else None
+    if _TENSOR.fullmatch(path.name):
+        return _FileKind.TENSORS
     suffix = path.suffix.lower()
-    return _IMAGES if suffix in SUFFIXES else {".npy": _SINGLE, ".npz": _ARCHIVES}.get(suffix, "")
+    return (
+        _FileKind.IMAGES
+        if suffix in SUFFIXES
+        else {".npy": _FileKind.SINGLE, ".npz": _FileKind.ARCHIVES}.get(suffix)
+    )
+
+
+def _tensor_item(folder: Path, files: Iterable[Path], inputs: Sequence[str]) -> _SampleFiles:
+    """Return the sample in files `input_N.pb`, where N counts the inputs of the model."""
+    found = {int(match[1]): path for path in files if (match := _TENSOR.fullmatch(path.name))}
+    for number, path in found.items():
+        if number >= len(inputs):
+            raise InputError(f"{path}: the model has only {len(inputs)} inputs")
+    named = {inputs[number]: path for number, path in sorted(found.items())}
+
+    def read() -> Inputs:
+        return {name: _read_tensor(path) for name, path in named.items()}
+
+    return _SampleFiles(str(folder), list(named.values()), read)
+
+
+def _read_tensor(path: Path) -> NDArray[Any]:
+    try:
+        return numpy_helper.to_array(onnx.load_tensor(path))
+    except Exception as error:  # protobuf's and ONNX's errors share no base
+        raise InputError(f"{path}: not a tensor of ONNX: {shorten_text(str(error), 200)}") from None
 
 
 def _image_items(
@@ -182,14 +251,62 @@ def _map_file(path: Path) -> NDArray[Any]:
         raise _unreadable_error(path, error) from None
 
 
-def _read_archive(path: Path) -> Inputs:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, SyntaxError, AttributeError, zipfile.BadZipFile) as error:
-        raise _unreadable_error(path, error) from None
+def _read_archive(path: Path, model: Model) -> Inputs:
+    types = model.index.types
+    return {name: restore_dtype(array, types.get(name)) for name, array in read_npz(path).items()}
 
 
 def _unreadable_error(path: Path, error: Exception) -> InputError:
     reason = (error.strerror if isinstance(error, OSError) else None) or shorten_text(str(error), 200)
     return InputError(f"{path}: cannot be read as {path.suffix.lower()}: {reason}")
+
+
+def find_samples(
+    data: str | Path | Iterable[Inputs], model: Model, images: Preprocessing, most: int | None
+) -> SampleSource:
+    """Return the samples that `calibrate` uses for the same arguments."""
+    if data == RANDOM:
+        images.refuse_for("random data")
+        return make_random_samples(model, most)
+    if isinstance(data, (str, Path)):
+        return read_folder(Path(data), model, images, most)
+    images.refuse_for("samples in memory")
+    return wrap_samples(data, model, most)
+
+
+def read_samples(
+    data: str | Path | Inputs | Iterable[Inputs], model: Model, most: int | None = None
+) -> tuple[Sample, ...]:
+    """Return the samples of a file (.npz; .npy for a model of one input), of a folder, or in memory.
+
+    Raises InputError that names the file and the input where a sample cannot be read or does not fit.
+    """
+    if isinstance(data, Mapping):
+        data = [data]
+    if not isinstance(data, (str, Path)):
+        return tuple(wrap_samples(data, model, most).read_from(0))
+    path = Path(data)
+    if path.is_dir():
+        return tuple(read_folder(path, model, most=most).read_from(0))
+    found = []
+    for item in islice(_find_file_items(path, model), most):
+        inputs = item.read()
+        check_inputs(inputs, model.index, item.name)
+        found.append(Sample(item.name, inputs))
+    return tuple(found)
+
+
+def _find_file_items(path: Path, model: Model) -> Iterator[_SampleFiles]:
+    inputs = model.index.inputs
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    match path.suffix.lower():
+        case ".npy" if len(inputs) == 1:
+            yield from _array_items({inputs[0]: path}, model)
+        case ".npy":
+            raise InputError(
+                f"{path}: is one array, and the model has {len(inputs)} inputs ({', '.join(inputs)}): "
+                "expected an .npz file"
+            )
+        case _:
+            yield _archive_item(path, model)

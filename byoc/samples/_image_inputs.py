@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError, shorten_text
 from byoc.model import TensorType
-from byoc.quantization._calibration_samples import numpy_dtype
+from byoc.samples._sample_source import numpy_dtype
 from byoc.support import Flag, Syntax, declare_field
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
