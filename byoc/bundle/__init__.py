@@ -26,6 +26,7 @@ from byoc.bundle._report import (
     OutputAccuracy,
     PrecisionReport,
     PredictedCosts,
+    ReachReport,
     RefusalReport,
     RegionReport,
     Report,

@@ -166,6 +166,8 @@ class TensorErrorReport(ReportModel):
     signal_to_noise: Finite
     cosine: Finite
     differing: float | None
+    noise: Finite = None
+    noise_source: str = ""
     within: bool
 
 
@@ -185,10 +187,21 @@ class AccuracyReport(ReportModel):
     outputs: tuple[OutputAccuracy, ...]
 
 
+class ReachReport(ReportModel):
+    """The counts of regions by their samples; the fields are those of `Reach`."""
+
+    regions: int
+    not_reached: int
+    others: int
+    alone: int
+    never: int
+
+
 class VerificationReport(ReportModel):
     """The comparison of a bundle's outputs with those of `against`.
 
-    `largest_relative_error` is None if one is not finite, `accuracy` if no precision was lowered. The
+    `largest_relative_error` is None if one is not finite, `accuracy` if no precision was lowered,
+    `judge` if onnxruntime computed what is expected, and `reach` if regions were not compared. The
     errors are the worst on some `samples`.
     """
 
@@ -198,6 +211,9 @@ class VerificationReport(ReportModel):
     outputs: tuple[TensorErrorReport, ...]
     accuracy: AccuracyReport | None
     samples: int = 1
+    judge: str | None = None
+    reach: ReachReport | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

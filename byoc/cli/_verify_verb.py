@@ -74,6 +74,13 @@ class VerifyOptions:
     )
 
 
+_SAMPLES = {
+    "other": "is not reached by these inputs; it is compared on other ones",
+    "made": "is not reached by any inputs that were tried; it is compared on values made for it alone",
+    "none": "is not reached by any inputs that were tried, and not compared",
+}
+
+
 @take_options(VerifyOptions)
 def verify(
     bundle: Annotated[Path, typer.Argument(help="A bundle, or a folder that --bisect wrote.")],
@@ -116,7 +123,8 @@ def verify(
 
 
 def _print_verification(verification: Verification, bundle: str) -> None:
-    typer.echo(f"{bundle} against {verification.against}:")
+    by = f", run by {verification.judge}" if verification.judge else ""
+    typer.echo(f"{bundle} against {verification.against}{by}:")
     print_rows(make_error_rows("output", verification.outputs), OutputFormat.text)
     for left in verification.accuracy:
         if left.exact:
@@ -139,8 +147,10 @@ def _print_verification(verification: Verification, bundle: str) -> None:
         rows = [row for r in reached for row in make_error_rows("output", r.outputs, r.name)]
         print_rows(rows, OutputFormat.text)
     for region in verification.regions:
-        if region.problem or not region.runs:
-            typer.echo(f"{region.name} {region.problem or 'is not reached by these inputs'}")
+        if region.problem or region.sample in _SAMPLES:
+            typer.echo(f"{region.name} {region.problem or _SAMPLES[region.sample]}")
+        if region.judge:
+            typer.echo(f"{region.name} is compared with {region.judge}")
 
 
 def _print_faults(

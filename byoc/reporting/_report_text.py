@@ -10,6 +10,7 @@ from rich.table import Table
 from byoc.bundle import (
     HostReason,
     PredictedCosts,
+    ReachReport,
     RefusalReport,
     Report,
     ReportedTensor,
@@ -168,8 +169,32 @@ def _format_verification(report: Report) -> str:
         if " dB " in left and report.precision is not None and report.precision.budget:
             left += " on the verification's sample"  # the budget was held on others
         on = f" on {verification.samples} samples" if verification.samples > 1 else ""
-        return f"verified{on}, largest error {size} of the output's range{left}"
+        by = f" by {verification.judge}" if verification.judge else ""
+        return (
+            f"verified{on}{by}, largest error {size} of the output's range"
+            f"{_format_noise(verification)}{_format_reach(verification.reach)}{left}"
+        )
     return "not verified" if report.verification_missing else f"not verified: {report.not_verified}"
+
+
+def _format_noise(verification: VerificationReport) -> str:
+    """Format what explains the largest error where that is beyond the tolerance."""
+    known = [each for each in verification.outputs if each.noise and each.relative is not None]
+    worst = max(known, key=lambda each: each.relative or 0.0, default=None)
+    return f", which {worst.noise_source} explains" if worst is not None else ""
+
+
+def _format_reach(reach: ReachReport | None) -> str:
+    """Format the number of regions that the sample did not reach, and what they were compared on."""
+    if reach is None or not reach.not_reached:
+        return ""
+    ways = [
+        f"{reach.others} reached by other inputs" if reach.others else "",
+        f"{reach.alone} compared alone" if reach.alone else "",
+        f"{reach.never} never compared" if reach.never else "",
+    ]
+    missed = f"{reach.not_reached} of {format_count(reach.regions, 'region')}"
+    return f"; {missed} not reached by the sample ({', '.join(filter(None, ways))})"
 
 
 def _format_accuracy(verification: VerificationReport) -> str:

@@ -6,6 +6,7 @@ from math import inf
 from byoc.bundle import (
     AccuracyReport,
     OutputAccuracy,
+    ReachReport,
     ReportModel,
     TensorErrorReport,
     VerificationReport,
@@ -21,6 +22,8 @@ class RegionErrorReport(ReportModel):
     runs: int
     within: bool
     problem: str
+    sample: str
+    judge: str
     outputs: tuple[TensorErrorReport, ...]
 
 
@@ -58,6 +61,9 @@ def make_verification_report(verification: Verification) -> VerificationReport:
         outputs=_report_errors(verification.outputs),
         accuracy=accuracy if verification.original else None,
         samples=verification.samples,
+        judge=verification.judge or None,
+        reach=ReachReport.model_validate(verification.reach) if verification.regions else None,
+        notes=verification.notes,
     )
 
 
@@ -104,7 +110,7 @@ def make_error_rows(
             "noise": _format_decibels(error.signal_to_noise),
             "cosine": "" if error.cosine is None else f"{error.cosine:.6f}",
             "differ": "" if error.differing is None else format_share(error.differing),
-            "allowed": _format_tolerance(error),
+            "allowed": _format_allowed(error),
             "within": "yes" if error.within else f"NO{error.problem and f': it {error.problem}'}",
         }
         for error in errors
@@ -125,3 +131,11 @@ def _format_tolerance(error: OutputError) -> str:
             return f"{error.tolerance:g} dB"
         case _:
             return f"{error.tolerance:g}" if error.tolerance else "equal"
+
+
+def _format_allowed(error: OutputError) -> str:
+    """Format the tolerance of an error, and the noise where that allows more."""
+    if not error.is_noise_needed:
+        return _format_tolerance(error)
+    share = f"{error.noise:g}" if error.measure == "units" else f"{error.relative_noise:.2g}"
+    return f"{_format_tolerance(error)}; {share} by {error.noise_source}"

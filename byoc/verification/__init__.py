@@ -6,31 +6,31 @@ from byoc.verification._bundle_verification import (
     NotVerified,
     VerificationModels,
     make_inputs,
-    run_plain,
     verify_bundle,
 )
 from byoc.verification._fault_files import is_fault, rerun_fault, write_fault
 from byoc.verification._part_trials import compile_and_load
+from byoc.verification._plain_models import make_reference_executor, run_plain
+from byoc.verification._quantized_tensors import quantized_tensors_of
 from byoc.verification._region_verification import (
     NotVerifiableError,
     RecordedRuns,
-    make_reference_executor,
-    quantized_tensors_of,
     record_reference_runs,
     verify_regions,
 )
 from byoc.verification._sample_verification import verify_samples
-from byoc.verification._tensor_comparison import (
-    OutputError,
-    RegionError,
-    Verification,
-    compare_tensors,
-    require_passed,
-)
+from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._thresholds import (
     DEFAULT_THRESHOLDS,
     QUANTIZED_THRESHOLD,
     TOLERANCE,
     Thresholds,
     read_thresholds,
+)
+from byoc.verification._verification_result import (
+    OutputError,
+    Reach,
+    RegionError,
+    Verification,
+    require_passed,
 )

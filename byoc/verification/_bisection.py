@@ -5,7 +5,7 @@ is at fault. Then the number of operations is made as small as possible, down to
 Everything is compiled with the codegen and the options that the bundle was made with.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from byoc.bundle import Bundle, RegionCompiler
@@ -24,6 +24,7 @@ from byoc.verification._part_trials import (
     find_weight_layout,
     minimize_wrong,
 )
+from byoc.verification._reaching import run_alone
 from byoc.verification._region_cutter import RegionCutter, Values
 from byoc.verification._region_verification import (
     RecordedRuns,
@@ -31,8 +32,8 @@ from byoc.verification._region_verification import (
     compare_region,
     record_reference_runs,
 )
-from byoc.verification._tensor_comparison import OutputError
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._verification_result import OutputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +98,9 @@ def bisect_region(
     entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
     compiler = RegionCompiler(find_codegen(entry.codegen), entry.codegen_options)
     reached = record_reference_runs(bundle, bundle_samples(bundle) if inputs is None else inputs)[region]
+    runs = reached.values or list(run_alone(found))
     bench = TrialBench(
-        RegionCutter(found, _first_wrong_inputs(found, run, reached, thresholds)), compiler, thresholds
+        RegionCutter(found, _first_wrong_inputs(found, run, runs, thresholds)), compiler, thresholds
     )
     _require_reproducible(bench, entry.codegen)
     operations = bench.cutting.operations
@@ -152,10 +154,13 @@ def _open_region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], 
 
 
 def _first_wrong_inputs(
-    region: Region, run: Callable[[Values], Values], reached: RecordedRuns, thresholds: Thresholds
+    region: Region,
+    run: Callable[[Values], Values],
+    runs: Sequence[tuple[Values, Values]],
+    thresholds: Thresholds,
 ) -> Values:
-    """Return the first inputs that reached a region on which it is wrong."""
-    for values in reached.values:
+    """Return the first inputs of a region on which it is wrong."""
+    for values in runs:
         error = compare_region(region, run, RecordedRuns(1, [values]), thresholds)
         if error.problem:
             raise InputError(f"region {region.name} {error.problem}")
@@ -163,7 +168,7 @@ def _first_wrong_inputs(
             return values[0]
     raise InputError(
         f"region {region.name} is not off on these inputs"
-        if reached.values
+        if runs
         else f"region {region.name} is not reached by these inputs"
     )
 

@@ -12,10 +12,11 @@ from byoc.model import prepare_model
 from byoc.runtime import read_npz, restore_dtype
 from byoc.support import check_minimum
 from byoc.verification._bisection import Fault, bisect_region
-from byoc.verification._bundle_verification import VerificationModels, make_inputs, verify_bundle
+from byoc.verification._bundle_verification import VerificationModels, make_inputs, verify_on_samples
 from byoc.verification._fault_files import write_fault
-from byoc.verification._tensor_comparison import Verification
+from byoc.verification._sample_verification import verify_samples
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._verification_result import Verification
 from byoc.zoo import ZOO, load_model
 
 Inputs = Mapping[str, Any] | str | Path
@@ -55,15 +56,11 @@ class BundleCheck:
     def verify(self, regions: bool) -> Verification:
         """Compare the outputs, with `regions` also the boundary tensors and each region alone."""
         found = self.models
-        return verify_bundle(
-            self.bundle,
-            found.model,
-            self.inputs,
-            found.original,
-            found.computed,
-            self.thresholds,
-            regions,
-        )
+        if self.given is None and not self.seed:  # the samples of `byoc partition`
+            source = found.original or found.model
+            return verify_samples(self.bundle, found, (), source, self.thresholds, regions, regions)
+        samples = (("", self.inputs),)
+        return verify_on_samples(self.bundle, found, samples, self.thresholds, regions, regions)
 
     @property
     def region_thresholds(self) -> Thresholds:

@@ -20,8 +20,8 @@ from byoc.support import StrictModel, write_text
 from byoc.verification._bisection import Fault
 from byoc.verification._part_trials import run_trial, save_part
 from byoc.verification._region_cutter import RegionPart
-from byoc.verification._tensor_comparison import RegionError
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._verification_result import RegionError
 
 FAULT_FILE_NAME = "fault.json"
 FAULT_MODEL = "model.onnx"

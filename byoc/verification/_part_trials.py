@@ -19,10 +19,11 @@ from byoc.errors import InputError
 from byoc.model import TensorLayout, parse_layout
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import load_executor
+from byoc.verification._plain_models import make_reference_executor
 from byoc.verification._region_cutter import RegionCutter, RegionPart, Values
-from byoc.verification._region_verification import make_reference_executor, quantized_tensors_of
-from byoc.verification._tensor_comparison import OutputError, compare_tensors
+from byoc.verification._region_verification import compare_run
 from byoc.verification._thresholds import Thresholds
+from byoc.verification._verification_result import OutputError
 
 T = TypeVar("T")
 
@@ -169,7 +170,7 @@ def run_trial(
     with without_optimizations():
         run = compile_and_load(compiler, region)
     expected, actual = make_reference_executor(region)(part.inputs), run(part.inputs)
-    errors = tuple(compare_tensors(expected, actual, thresholds, quantized_tensors_of(region)))
+    errors = compare_run(region, part.inputs, expected, actual, thresholds)
     return PartTrial(part, expected, actual, errors)
 
 

@@ -13,15 +13,19 @@ TOLERANCE: Mapping[str, float] = {"float64": 1e-4, "float32": 1e-4, "float16": 1
 """The largest error as a share of the expected range; tensors of other dtypes must be equal."""
 
 QUANTIZED_NETWORK_TOLERANCE = 6e-2
-"""The least tolerance for the outputs of a quantized network, in which single steps add up.
+"""The largest error that noise explains, as a share of the range; rounding in floats apart.
 
-onnxruntime's own optimizations change the outputs of trained quantized networks by this much.
+Single steps add up in a network with quantized activations. onnxruntime's own optimizations change the
+outputs of trained ones by this much.
 """
 
+LEAST_SIGNAL_TO_NOISE = 20.0
+"""The least signal-to-noise ratio (dB) where activations are integers by the operators' definition."""
+
 _ROUNDINGS = 4
-_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 LEAST_RANGE: Mapping[str, float] = {
-    dtype: min(1.0, _ROUNDINGS * epsilon / TOLERANCE[dtype]) for dtype, epsilon in _EPSILON.items()
+    dtype: min(1.0, _ROUNDINGS * epsilon / TOLERANCE[dtype]) for dtype, epsilon in EPSILON.items()
 }
 """The least range as a share of the largest magnitude: float32 4.8e-3, float16 0.39, bfloat16 0.63.
 
@@ -39,7 +43,7 @@ class Thresholds:
 
     `relative` has the largest error of each floating-point dtype as a share of the expected range; with
     `signal_to_noise` (dB), that is required of floats instead. Quantized integers may differ by `units`
-    in their last place; other integers, booleans and strings must be equal. `asked` are the dtypes set
+    in their last place; other integers, booleans and strings must be equal. `asked` are the names set
     by the user, and `least_range` is set by `for_computation_in`.
     """
 
@@ -74,9 +78,9 @@ class Thresholds:
         least = max(LEAST_RANGE.get(dtype, 0.0), self.least_range)
         return replace(self._at_least(self.relative.get(dtype, 0.0)), least_range=least)
 
-    def for_quantized_network(self) -> "Thresholds":
-        """Return the thresholds for the outputs of a quantized network; those set by the user stay."""
-        return self._at_least(QUANTIZED_NETWORK_TOLERANCE)
+    def is_asked(self, dtype: str, measure: Measure) -> bool:
+        """Return whether the user set the limit on the errors of a dtype in a measure."""
+        return measure == "dB" or (QUANTIZED_THRESHOLD if measure == "units" else dtype) in self.asked
 
     def _at_least(self, least: float) -> "Thresholds":
         raised = {
@@ -106,8 +110,9 @@ def read_thresholds(given: Mapping[str, str], signal_to_noise: float | None = No
                 f"threshold {name}: no such dtype{suggest_nearest(name, names)}; there are {known}"
             )
         values[name] = _parse_threshold(name, text)
+    asked = frozenset(values)
     units = values.pop(QUANTIZED_THRESHOLD, DEFAULT_THRESHOLDS.units)
-    return Thresholds({**TOLERANCE, **values}, units, signal_to_noise, frozenset(values))
+    return Thresholds({**TOLERANCE, **values}, units, signal_to_noise, asked)
 
 
 def _parse_threshold(name: str, text: str) -> float:

@@ -139,7 +139,8 @@ def test_verify_as_json(byoc: Cli) -> None:
     report = _strict(byoc("verify", "out", "--format", "json").out)
     assert list(report) == [
         *("against", "passed", "largest_relative_error", "outputs"),
-        *("accuracy", "samples", "boundary", "regions", "not_compared"),
+        *("accuracy", "samples", "judge", "reach", "notes"),
+        *("boundary", "regions", "not_compared"),
     ]
     assert report["passed"] is True
     assert [output["name"] for output in report["outputs"]] == ["score", "side"]

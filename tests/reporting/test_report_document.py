@@ -12,7 +12,7 @@ from support import VANILLA, parse
 from byoc.pipeline import partition
 from byoc.reporting._verification_document import make_verification_report
 from byoc.verification import OutputError, Verification
-from byoc.verification._tensor_comparison import Accuracy
+from byoc.verification._verification_result import Accuracy
 
 KEYS = [
     "model",
@@ -224,7 +224,8 @@ def test_an_error_that_is_not_finite_is_null(
         list(o)
         == [
             *("name", "dtype", "absolute", "relative", "tolerance", "problem", "measure"),
-            *("signal_to_noise", "cosine", "differing", "within"),
+            *("signal_to_noise", "cosine", "differing", "noise"),
+            *("noise_source", "within"),
         ]
         for o in made["outputs"]
     )

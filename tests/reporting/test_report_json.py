@@ -24,7 +24,7 @@ from byoc.reporting import (
 from byoc.rules import load_rules
 from byoc.support import Note
 from byoc.verification import OutputError, RegionError, Verification
-from byoc.verification._tensor_comparison import Accuracy
+from byoc.verification._verification_result import Accuracy
 
 Golden = Callable[[str, str], None]
 

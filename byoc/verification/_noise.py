@@ -1,0 +1,177 @@
+"""Noise: how far two right results of a tensor may lie apart, measured where an error is not allowed.
+
+Four things make noise, each measured on the same inputs: the rounding of the tensor's last operators,
+onnxruntime's optimizations, the rounding of quantized activations to integers, and, where that cannot
+be measured, what a signal-to-noise ratio of 20 dB lets pass.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.inliner
+from google.protobuf.message import EncodeError
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from byoc.errors import InputError
+from byoc.model import copy_without
+from byoc.onnxrt import open_session, run_session
+from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
+from byoc.verification._rounding_noise import RoundingNoise, expose_tensors
+from byoc.verification._thresholds import (
+    LEAST_SIGNAL_TO_NOISE,
+    QUANTIZED_NETWORK_TOLERANCE,
+    Thresholds,
+)
+from byoc.verification._verification_result import OutputError
+
+Values = Mapping[str, Any]
+Array = NDArray[Any]
+
+_NOISE_SIDES = 2.0  # onnxruntime is off by its noise to one side, the bundle to the other
+_ROUNDING = "rounding in the last operators"
+_OPTIMIZATIONS = "onnxruntime's optimizations"
+_ACTIVATIONS = "rounding the activations to integers"
+_RATIO = f"a signal-to-noise ratio of {LEAST_SIGNAL_TO_NOISE:g} dB"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference of two tensors, and the mean of its squares."""
+
+    largest: float = 0.0
+    power: float = 0.0
+
+
+def measure_difference(one: Any, other: Any) -> Difference:
+    """Return the difference of two tensors of numbers; none at all where they cannot be compared.
+
+    Elements that are not finite on either side are left out.
+    """
+    if one is None or other is None or isinstance(one, list) or isinstance(other, list):
+        return Difference()
+    wanted, got = (np.asarray(value) for value in (one, other))
+    if wanted.shape != got.shape or wanted.dtype.kind == "O" or got.dtype.kind == "O":
+        return Difference()
+    error = wanted.astype(np.float64) - got.astype(np.float64)
+    error = error[np.isfinite(error)]
+    if not error.size:
+        return Difference()
+    return Difference(float(np.max(np.abs(error))), float(np.mean(error**2)))
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseGauge:
+    """Measures the noise of tensors of a model, for given inputs; nothing is computed before.
+
+    `folder` holds the external data of the model, and `expected` what plain onnxruntime computes
+    without optimizations. Where `exposed`, the tensors are not outputs of the model.
+    """
+
+    model: ModelProto
+    folder: Path | None
+    inputs: Values
+    expected: Values
+    exposed: tuple[str, ...] = ()
+
+    @cached_property
+    def quantized(self) -> bool:
+        """Whether activations of the model are quantized."""
+        return has_quantized_activations(self._flat)
+
+    def allow(
+        self, errors: Iterable[OutputError], actual: Values, thresholds: Thresholds
+    ) -> tuple[OutputError, ...]:
+        """Return the errors; those beyond their tolerance have the noise of their tensor as well.
+
+        Thresholds that the user set hold as they are.
+        """
+        return tuple(
+            replace(error, **self._measure(error, actual, thresholds))
+            if error.is_measurable
+            and not error.within
+            and error.name in self.expected
+            and not thresholds.is_asked(error.dtype, error.measure)
+            else error
+            for error in errors
+        )
+
+    def _measure(self, error: OutputError, actual: Values, thresholds: Thresholds) -> dict[str, Any]:
+        """Return the noise of a tensor, and what makes it."""
+        expected = np.asarray(self.expected[error.name])
+        most = QUANTIZED_NETWORK_TOLERANCE * self._find_range(error, expected, thresholds)
+        found = {_ROUNDING: self._rounding.measure(error.name) if error.measure != "units" else 0.0}
+        spread = measure_difference(expected, self._optimized.get(error.name))
+        if not self.quantized:
+            found[_OPTIMIZATIONS] = min(_NOISE_SIDES * spread.largest, most)
+        else:
+            twin = self._float_twin.get(error.name)
+            cost = measure_difference(expected, twin)
+            if twin is None:
+                power = float(np.mean(expected.astype(np.float64) ** 2)) if expected.size else 0.0
+                cost = Difference(most, power * 10 ** (-LEAST_SIGNAL_TO_NOISE / 10))
+            made = measure_difference(expected, actual.get(error.name))
+            for source, allowed in ((_OPTIMIZATIONS, spread), (_ACTIVATIONS, cost)):
+                name = _RATIO if source is _ACTIVATIONS and twin is None else source
+                found[name] = min(allowed.largest, most) if made.power <= allowed.power else 0.0
+        source = max(found, key=lambda name: found[name])
+        return {"noise": found[source], "noise_source": source if found[source] else ""}
+
+    def _find_range(self, error: OutputError, expected: Array, thresholds: Thresholds) -> float:
+        """Return the divisor of an absolute error: the range of the expected values."""
+        values = expected.astype(np.float64)
+        values = values[np.isfinite(values)]
+        span = float(np.ptp(values)) if values.size else 0.0
+        magnitude = float(np.max(np.abs(values), initial=0.0))
+        return thresholds.error_scale(error.dtype, span, magnitude)
+
+    @cached_property
+    def _flat(self) -> ModelProto:
+        """The model without functions, its tensors exposed."""
+        flat = inline_functions(self.model)
+        return expose_tensors(flat, self.exposed) if self.exposed else flat
+
+    @cached_property
+    def _rounding(self) -> RoundingNoise:
+        return RoundingNoise(self._flat, self.folder, self.inputs)
+
+    @cached_property
+    def _optimized(self) -> Values:
+        """The outputs with onnxruntime's optimizations, empty where it does not run so."""
+        try:
+            model = self._flat if self.exposed else self.model
+            return run_session(open_session(model, self.folder), self.inputs)
+        except (InputError, EncodeError, ValueError):
+            return {}
+
+    @cached_property
+    def _float_twin(self) -> Values:
+        """The outputs with activations in floating point, empty where that cannot be run."""
+        try:
+            return run_float_twin(self._flat, self.folder, self.inputs)
+        except (InputError, EncodeError, ValueError):
+            return {}
+
+
+def inline_functions(model: ModelProto) -> ModelProto:
+    """Return a model with the bodies of functions in place of their calls; weights are not read."""
+    if not model.functions:
+        return model
+    stored: Sequence[Any] = model.graph.initializer
+    light = copy_without(model, "initializer")
+    named = {value.name for value in model.graph.input}
+    added = [tensor.name for tensor in stored if tensor.name not in named]
+    for tensor in stored:  # the inliner must know their names
+        if tensor.name not in named:
+            light.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    flat = onnx.inliner.inline_local_functions(light)
+    result = copy_without(flat, "input")
+    result.graph.input.extend(value for value in flat.graph.input if value.name not in {*added})
+    result.graph.initializer.extend(stored)
+    return result

@@ -1,0 +1,184 @@
+"""Quantization noise: what rounding activations to integers moves an output by.
+
+The model is run a second time with its activations in floating point: a QuantizeLinear becomes its
+clamp alone, and a DequantizeLinear behind it does nothing. Two implementations of a quantized network
+that are both right round some values to neighbouring integers; that is a part of this noise.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+
+from byoc.model import (
+    VIEW_OPERATORS,
+    GraphIndex,
+    NameAllocator,
+    copy_without,
+    find_constant_value,
+    get_stated_attributes,
+    is_dequantize,
+    is_onnx,
+    is_quantize,
+    walk_graphs,
+)
+from byoc.onnxrt import open_session, run_session, without_optimizations
+
+Array = NDArray[Any]
+
+_INTEGER_OPERATORS = (
+    *("DynamicQuantize", "QLinear", "ConvInteger", "MatMulInteger"),
+    *("QAttention", "QGemm", "QEmbed", "QMoE"),
+)
+
+
+def has_quantized_activations(model: ModelProto) -> bool:
+    """Return whether a model without functions computes with activations that are integers.
+
+    A model whose weights alone are quantized (DequantizeLinear of constants, MatMulNBits) does not.
+    """
+    index = GraphIndex(model, {})
+    return any(_quantizes_data(graph, node) for graph in index.walk() for node in graph.nodes)
+
+
+def _quantizes_data(index: GraphIndex, node: NodeProto) -> bool:
+    if is_quantize(node):
+        return not index.is_constant(node.input[0])
+    return _stays_integer(node)
+
+
+@dataclass(frozen=True, eq=False)
+class FloatTwin:
+    """A model without functions, to be run with its activations in floating point.
+
+    `folder` holds its external data.
+    """
+
+    model: ModelProto
+    folder: Path | None
+
+    @cached_property
+    def proto(self) -> ModelProto | None:
+        """The model with activations in floating point; None where some stay integers."""
+        if any(_stays_integer(node) for graph in walk_graphs(self.model.graph) for node in graph.node):
+            return None
+        rounded = {
+            node.output[0]
+            for graph in self._index.walk()
+            for node in graph.nodes
+            if is_quantize(node) and not graph.is_constant(node.input[0])
+        }
+        if not rounded <= self._float_tensors:
+            return None
+        twin = copy_without(self.model, "value_info")
+        names = NameAllocator(twin.graph)
+        nodes: list[NodeProto] = []
+        for node in twin.graph.node:
+            if node.output[0] in self._float_tensors and is_quantize(node):
+                nodes += self._make_clamp(node, twin, names)
+            elif is_dequantize(node) and node.input[0] in self._float_tensors:
+                nodes += self._make_scaling(node, names)
+            else:
+                nodes.append(node)
+        outputs = [ValueInfoProto(name=value.name) for value in twin.graph.output]
+        result = copy_without(twin, "node", "output")
+        result.graph.node.extend(nodes)
+        result.graph.output.extend(outputs)
+        return result
+
+    @cached_property
+    def _index(self) -> GraphIndex:
+        return GraphIndex(self.model, {})
+
+    @cached_property
+    def _float_tensors(self) -> frozenset[str]:
+        """The integer tensors that are floating point in the twin, in units of their scale."""
+        index = self._index
+        found: set[str] = set()
+        for number, node in enumerate(index.nodes):
+            rounds = is_quantize(node) and self._get_unit(node) is not None
+            if (rounds and number not in index.constant_nodes) or found.intersection(_moved_by(node)):
+                found.update(node.output)
+        before = -1
+        while before != len(found):  # a reader that needs integers keeps them, and those before it
+            before = len(found)
+            for number, node in enumerate(index.nodes):
+                moved = _moved_by(node)
+                if is_dequantize(node) or (moved and found.issuperset([*moved, *node.output])):
+                    continue
+                found.difference_update(index.reads[number], node.output if moved else ())
+        return frozenset(found)
+
+    def _get_unit(self, node: NodeProto) -> tuple[Array, Array, int, int] | None:
+        """Return scale, zero point and the bounds of a QuantizeLinear with one scale, all constant."""
+        values = [find_constant_value(self._index, name, self.folder) for name in node.input[1:]]
+        if any(value is None or np.size(value) != 1 for value in values):
+            return None
+        scale = np.asarray(values[0])
+        zero = np.asarray(values[1]) if len(values) > 1 else np.zeros((), np.uint8)
+        if "int" not in str(zero.dtype) or get_stated_attributes(node).get("output_dtype"):
+            return None
+        bits = 8 * zero.dtype.itemsize if "4" not in str(zero.dtype) else 4
+        low = 0 if str(zero.dtype).startswith("u") else -(1 << (bits - 1))
+        return scale, zero, low, low + (1 << bits) - 1
+
+    def _make_clamp(
+        self, node: NodeProto, twin: ModelProto, names: NameAllocator
+    ) -> Iterator[NodeProto]:
+        """Yield nodes that clamp and do not round: x / scale + zero point, in the integers' range."""
+        unit = self._get_unit(node)
+        assert unit is not None  # `_float_tensors` has only these
+        scale, zero, low, high = unit
+        stored = {}
+        for word, value in (("scale", scale), ("zero", zero), ("low", low), ("high", high)):
+            stored[word] = names.new_tensor(f"{node.output[0]}_{word}")
+            array = np.asarray(value).astype(scale.dtype).reshape(())
+            twin.graph.initializer.append(numpy_helper.from_array(array, stored[word]))
+        steps = [(op, names.new_tensor(node.output[0])) for op in ("Div", "Add", "Max")]
+        read = node.input[0]
+        for (op, made), word in zip([*steps, ("Min", node.output[0])], stored, strict=True):
+            yield helper.make_node(op, [read, stored[word]], [made])
+            read = made
+
+    def _make_scaling(self, node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
+        """Yield the nodes of a DequantizeLinear whose input is floating point in the twin."""
+        read, scale = node.input[0], node.input[1]
+        if len(node.input) > 2 and node.input[2]:
+            zero, centred = (names.new_tensor(node.output[0]) for _ in range(2))
+            unit = find_constant_value(self._index, scale, self.folder)
+            dtype = np.dtype(np.float32) if unit is None else unit.dtype
+            to = helper.np_dtype_to_tensor_dtype(dtype)
+            yield helper.make_node("Cast", [node.input[2]], [zero], to=to)
+            yield helper.make_node("Sub", [read, zero], [centred])
+            read = centred
+        yield helper.make_node("Mul", [read, scale], [node.output[0]])
+
+
+def _moved_by(node: NodeProto) -> list[str]:
+    """Return the inputs whose numbers a view holds; none for another operator."""
+    if node.op_type not in VIEW_OPERATORS or not is_onnx(node):
+        return []
+    return list(node.input) if node.op_type == "Concat" else [node.input[0]]
+
+
+def _stays_integer(node: NodeProto) -> bool:
+    """Return whether an operator computes with integers by definition."""
+    return node.op_type.startswith(_INTEGER_OPERATORS)
+
+
+def run_float_twin(model: ModelProto, folder: Path | None, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a model without functions with its activations in floating point; return its outputs.
+
+    Quantized outputs are real numbers of units. Empty where some activations stay integers. Raises
+    InputError when onnxruntime does not run it.
+    """
+    twin = FloatTwin(model, folder).proto
+    if twin is None:
+        return {}
+    with without_optimizations():
+        return run_session(open_session(twin, folder), inputs)

@@ -1,0 +1,242 @@
+"""The rounding noise of a tensor: how far two right results of its last operators may lie apart.
+
+The last operators are evaluated in float64, as ONNX's reference implementation has them, on what
+onnxruntime computed before them. Noise is the sum of two distances from that result: of onnxruntime's
+own, and of one in which every tensor on the way is moved by a few units in its last place at random
+(Monte Carlo arithmetic: D. S. Parker, Monte Carlo Arithmetic, UCLA CSD-970002, 1997).
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from byoc.errors import InputError
+from byoc.model import GraphIndex, copy_without, find_constant_value, is_onnx
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.verification._thresholds import EPSILON
+
+Array = NDArray[Any]
+Values = Mapping[str, Any]
+
+_UNITS = 2.0  # in the last place, by which a tensor on the way is moved
+_DRAWS = 4
+_MOST_NODES = 16
+_MOST_ELEMENTS = 1 << 22  # of a tensor; the reference implementation is slow
+
+_MOVING = frozenset(
+    [
+        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Slice", "Split"),
+        *("Concat", "Expand", "Tile", "Gather", "GatherElements", "DepthToSpace", "SpaceToDepth"),
+        *("Where", "Pad"),
+    ]
+)
+_COMPUTING = frozenset(
+    [
+        *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Reciprocal", "Neg", "Abs", "Sum", "Mean"),
+        *("Min", "Max", "Clip", "Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Celu", "ThresholdedRelu"),
+        *("Exp", "Log", "Sin", "Cos", "Tan", "Sinh", "Cosh", "Tanh", "Erf", "Sigmoid", "HardSigmoid"),
+        *("HardSwish", "Softplus", "Softsign", "Mish", "Gelu", "Softmax", "LogSoftmax", "Atan"),
+        *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSum"),
+        *("ReduceLogSumExp", "ReduceSumSquare", "LayerNormalization", "InstanceNormalization"),
+        *("GlobalAveragePool", "GlobalMaxPool"),
+    ]
+)
+_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
+
+# Usual implementations compute these through numbers of magnitude 1, such as 1/2 + p(x)/q(x) or
+# exp(2x) - 1, so that a small result is no more exact than 1 is.
+_THROUGH_ONE = frozenset({"Sigmoid", "Tanh", "Erf", "Softplus", "HardSigmoid"})
+
+
+@dataclass(frozen=True, eq=False)
+class RoundingNoise:
+    """Measures the rounding noise of tensors of a model without functions, for given inputs.
+
+    `folder` holds the external data of the model.
+    """
+
+    model: ModelProto
+    folder: Path | None
+    inputs: Values
+    _generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def measure(self, name: str) -> float:
+        """Return the largest difference of two right results of a tensor, 0 where it is not known.
+
+        It is not known where the tensor has no last operators that the reference implementation
+        computes, onnxruntime cannot run the model, or a tensor is too large.
+        """
+        tail = find_tail(self._index, name)
+        if not tail:
+            return 0.0
+        try:
+            reads = {read for i in tail for read in self._index.nodes[i].input if read}
+            values = self._compute({*reads, name} | self._operands_of(reads))
+            if any(np.size(value) > _MOST_ELEMENTS for value in values.values()):
+                return 0.0
+            return self._measure_tail(tail, name, values)
+        except (InputError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError):
+            return 0.0  # the reference implementation lacks a case
+
+    @cached_property
+    def _index(self) -> GraphIndex:
+        return GraphIndex(self.model, {})
+
+    def _operands_of(self, names: set[str]) -> set[str]:
+        """Return the inputs of the contractions that make some of the tensors."""
+        makers = {i for name in names if (i := self._contraction_of(name)) is not None}
+        return {read for i in makers for read in self._index.nodes[i].input if read}
+
+    def _contraction_of(self, name: str) -> int | None:
+        number = self._index.producers.get(name)
+        if number is None or number in self._index.constant_nodes:
+            return None
+        node = self._index.nodes[number]
+        return number if is_onnx(node) and node.op_type in _CONTRACTIONS else None
+
+    def _compute(self, names: set[str]) -> dict[str, Array]:
+        """Return the values of tensors, as plain onnxruntime computes them without optimizations."""
+        found = {name: np.asarray(self.inputs[name]) for name in names if name in self.inputs}
+        for name in names & self._index.stored_tensors.keys() - found.keys():
+            value = find_constant_value(self._index, name, self.folder)
+            if value is not None:
+                found[name] = value
+        exposed = expose_tensors(self.model, sorted(names - found.keys()))
+        with without_optimizations():
+            session = open_session(exposed, self.folder)
+        made = run_session(session, self.inputs)
+        return found | {name: np.asarray(made[name]) for name in names - found.keys()}
+
+    def _measure_tail(self, tail: Sequence[int], name: str, values: Mapping[str, Array]) -> float:
+        steps = [(self._index.nodes[i], make_evaluator(self._index, i)) for i in tail]
+        made = {output for node, _ in steps for output in node.output}
+        free = {
+            read: self._unit_of(read, value)
+            for read, value in values.items()
+            if read not in made and EPSILON.get(str(value.dtype)) and self._is_computed(read)
+        }
+        epsilon = max(EPSILON.get(str(value.dtype), 0.0) for value in values.values())
+
+        def evaluate(noise: Callable[[Array], Array]) -> Array:
+            found = {
+                read: _widen(value) + noise(free[read]) if read in free else _widen(value)
+                for read, value in values.items()
+                if read not in made
+            }
+            for node, run in steps:
+                outputs = run({read: found[read] for read in node.input if read})
+                for output, result in outputs.items():
+                    found[output] = result + noise(_resolution(node, result, epsilon))
+            return found[name]
+
+        exact = evaluate(np.zeros_like)
+        finite = np.isfinite(exact)
+
+        def distance(other: Array) -> float:
+            return float(np.max(np.abs(other - exact)[finite], initial=0.0))
+
+        moved = [evaluate(self._draw) for _ in range(_DRAWS)]
+        noise = distance(values[name].astype(np.float64)) + max(map(distance, moved))
+        return noise if np.isfinite(noise) else 0.0
+
+    def _is_computed(self, name: str) -> bool:
+        """Return whether a tensor is neither an input, which both sides read exactly, nor constant."""
+        return name in self._index.producers and not self._index.is_constant(name)
+
+    def _unit_of(self, name: str, value: Array) -> Array:
+        """Return by how much each element is moved: units in the last place of what was added up."""
+        magnitude = np.abs(_widen(value))
+        number = self._contraction_of(name)
+        if number is not None:
+            magnitude = np.maximum(magnitude, self._sum_magnitudes(self._index.nodes[number]))
+        return _UNITS * EPSILON[str(value.dtype)] * magnitude
+
+    def _sum_magnitudes(self, node: NodeProto) -> Array:
+        """Return the sums of the magnitudes of the terms that a contraction adds up."""
+        reads = [name for name in node.input if name]
+        operands = {name: np.abs(value) for name, value in self._compute({*reads}).items()}
+        given = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+            )
+            for name, value in operands.items()
+        ]
+        graph = helper.make_graph([node], "sums", given, [ValueInfoProto(name=node.output[0])])
+        model = helper.make_model(
+            graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
+        )
+        with without_optimizations():
+            made = run_session(open_session(model), operands)
+        return np.asarray(made[node.output[0]], np.float64)
+
+    def _draw(self, units: Array) -> Array:
+        return np.where(self._generator.random(np.shape(units)) < 0.5, -units, units)
+
+
+def find_tail(index: GraphIndex, name: str) -> list[int]:
+    """Return the last operators that compute a tensor, in order; those before them are not in it.
+
+    It ends at contractions, at operators that the reference implementation does not compute in float64
+    as in float32, such as Cast, and at 16 operators.
+    """
+    found: set[int] = set()
+    pending = deque([name])
+    while pending and len(found) < _MOST_NODES:
+        number = index.producers.get(pending.popleft())
+        if number is None or number in index.constant_nodes:
+            continue
+        node = index.nodes[number]
+        if is_onnx(node) and node.op_type in _MOVING | _COMPUTING:
+            found.add(number)
+            pending.extend(index.reads[number])
+    return sorted(found)
+
+
+def make_evaluator(index: GraphIndex, number: int) -> Callable[[Values], dict[str, Array]]:
+    """Return a function that evaluates one node with ONNX's reference implementation."""
+    node = index.nodes[number]
+    graph = helper.make_graph(
+        [node],
+        "step",
+        [ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.input))],
+        [ValueInfoProto(name=name) for name in node.output if name],
+    )
+    opset = helper.make_opsetid("", index.opsets.get("", 1))
+    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=[opset]))
+    names = [name for name in node.output if name]
+
+    def run(values: Values) -> dict[str, Array]:
+        with np.errstate(all="ignore"):
+            return dict(zip(names, map(np.asarray, evaluator.run(None, dict(values))), strict=True))
+
+    return run
+
+
+def expose_tensors(model: ModelProto, names: Sequence[str]) -> ModelProto:
+    """Return a model without functions whose outputs are the given tensors of its main graph."""
+    exposed = copy_without(model, "output")
+    stated = {value.name: value for value in model.graph.output}
+    exposed.graph.output.extend(stated.get(name, ValueInfoProto(name=name)) for name in names)
+    return exposed
+
+
+def _widen(value: Array) -> Array:
+    return value.astype(np.float64) if str(value.dtype) in EPSILON else value
+
+
+def _resolution(node: NodeProto, result: Array, epsilon: float) -> Array:
+    """Return by how much the result of an operator is moved; not at all where it only moves numbers."""
+    if node.op_type in _MOVING or result.dtype != np.float64:
+        return np.zeros_like(result)
+    magnitude = np.abs(result)
+    if node.op_type in _THROUGH_ONE:
+        magnitude = np.maximum(magnitude, 1.0)
+    return _UNITS * epsilon * magnitude

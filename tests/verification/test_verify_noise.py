@@ -1,0 +1,284 @@
+"""Noise told from error: rounding of the last operators, quantized activations, and planted errors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import vendors
+from interpreting import RULES, bundle_of, interpreter, only, right
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from support import Ran, parse
+
+from byoc.errors import InputError
+from byoc.model import prepare_model
+from byoc.pipeline import partition
+from byoc.verification import (
+    DEFAULT_THRESHOLDS,
+    OutputError,
+    compare_tensors,
+    read_thresholds,
+    run_plain,
+    verify_against,
+)
+from byoc.verification._noise import NoiseGauge
+from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
+
+Array = NDArray[Any]
+X = {"x": np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)}
+
+# All results lie near exp(-14), where onnxruntime's Sigmoid is as exact as near 1/2.
+SATURATED = """
+g (float[1, 64] x) => (float[1, 64] y) <float[1] c = {-14}> { a = Add(x, c) y = Sigmoid(a) }"""
+QUANTIZED_RULES = """
+target: npu
+cost_model: dla
+dtype: [int8, float32]
+quantization:
+  activations: {dtype: int8, symmetric: false, per_channel: false}
+  weights: {dtype: int8, symmetric: true, per_channel: false}
+  scales: any
+ops:
+  - op: [MatMul, Relu]
+    quantized: true
+"""
+
+
+def judge(
+    model: ModelProto,
+    actual: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    inputs: Mapping[str, Any] = X,
+    quantized: Sequence[str] = (),
+) -> OutputError:
+    """Return the error of what `actual` makes of the expected outputs, its noise measured."""
+    expected = run_plain(model, prepare_model(model, "model"), inputs)
+    made = actual(expected)
+    gauge = NoiseGauge(model, None, inputs, expected)
+    errors = compare_tensors(expected, made, DEFAULT_THRESHOLDS, quantized)
+    (error,) = gauge.allow(errors, made, DEFAULT_THRESHOLDS)
+    return error
+
+
+def sigmoid(value: Array) -> Array:
+    return (1 / (1 + np.exp(-value.astype(np.float64)))).astype(np.float32)
+
+
+def test_a_saturated_sigmoid_has_the_resolution_of_one() -> None:
+    exact = sigmoid(X["x"] - np.float32(14))
+    error = judge(parse(SATURATED), lambda _: {"y": exact})
+    assert error.relative > 5e-3, "far beyond the tolerance"
+    assert error.within
+    assert error.noise is not None
+    assert 2e-7 < error.noise < 5e-7, "an epsilon of 1, or a few"
+    assert error.noise_source == "rounding in the last operators"
+    assert error.relative_noise == pytest.approx(error.noise / np.ptp(exact), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda y: y * np.float32(1.2), id="scale"),
+        pytest.param(lambda y: y * np.float32(0), id="zero"),
+        pytest.param(lambda y: y[:, ::-1].copy(), id="order"),
+    ],
+)
+def test_an_error_above_the_resolution_is_one_there_too(spoil: Callable[[Array], Array]) -> None:
+    error = judge(parse(SATURATED), lambda made: {"y": spoil(made["y"])})
+    assert error.noise is not None
+    assert not error.within
+    assert "rounding in the last operators explains 0.0" in error.error_phrase
+
+
+# A Softmax, a normalization, a Sigmoid with a usual range, and a difference of large numbers.
+ORDINARY = {
+    "softmax": "g (float[1, 64] x) => (float[1, 64] y) { a = Mul(x, x) y = Softmax(a) }",
+    "norm": """g (float[1, 64] x) => (float[1, 64] y) <float[1] k = {100}, float[1] s = {1}> {
+        a = Add(x, k) o = Sub(x, x) u = Add(o, s) v = Flatten <axis = 0> (u) w = Squeeze(v)
+        y = LayerNormalization(a, w) }""",
+    "sigmoid": "g (float[1, 64] x) => (float[1, 64] y) { a = Add(x, x) y = Sigmoid(a) }",
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_one_percent_is_an_error_of_every_ordinary_tail(name: str) -> None:
+    error = judge(parse(ORDINARY[name]), lambda made: {"y": made["y"] * np.float32(1.01)})
+    assert not error.within
+    assert error.noise is not None
+    assert error.noise < 0.01 * error.absolute
+
+
+def test_a_difference_of_large_numbers_has_their_resolution() -> None:
+    """a is near 1e4 with an epsilon of 1e-3, and y is what is left of it: about 0.1."""
+    text = """g (float[1, 64] x) => (float[1, 64] y) <float[1] k = {10000}, float[1] s = {0.1}> {
+        t = Mul(x, s) a = Add(t, k) y = Sub(a, k) }"""
+    exact = X["x"] * np.float32(0.1)
+    error = judge(parse(text), lambda _: {"y": exact})
+    assert error.relative > 1e-4
+    assert error.within
+    assert error.noise is not None
+    assert 1e-3 < error.noise < 1e-2
+    assert not judge(parse(text), lambda _: {"y": exact * np.float32(1.2)}).within
+
+
+def test_what_the_user_asks_holds_as_it_is() -> None:
+    model, exact = parse(SATURATED), sigmoid(X["x"] - np.float32(14))
+    expected = run_plain(model, prepare_model(model, "model"), X)
+    for thresholds in (read_thresholds({"float32": "1e-4"}), read_thresholds({}, 60)):
+        gauge = NoiseGauge(model, None, X, expected)
+        made = {"y": exact}
+        (error,) = gauge.allow(compare_tensors(expected, made, thresholds), made, thresholds)
+        assert not error.within
+        assert error.noise is None
+
+
+def test_a_right_bundle_is_written_and_nothing_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
+) -> None:
+    exact = sigmoid(X["x"] - np.float32(14))
+    vendors.install(monkeypatch, wrong=interpreter(only("y", lambda _: exact)))
+    bundle = bundle_of(parse(SATURATED), tmp_path)
+    found = verify_against(bundle.folder, inputs=X, regions=True)
+    assert found.outputs[0].relative > 5e-3
+    assert found.passed
+    np.savez(tmp_path / "x.npz", **X)
+    ran = byoc("verify", bundle.folder, "--inputs", tmp_path / "x.npz", "--bisect")
+    assert ran.code == 0
+    assert "There is no region to narrow: each is within its tolerance" in ran.out
+    assert "by rounding in the last operators" in ran.out
+    spoilt = interpreter(only("y", lambda value: value * np.float32(1.5)))
+    vendors.install(monkeypatch, wrong=spoilt)
+    assert not verify_against(bundle.folder, inputs=X, regions=True).passed
+
+
+def dense(weight: Array, quantized: bool) -> ModelProto:
+    """Two layers of 64 numbers with int8 weights, the activations int8 as well where `quantized`."""
+    stored = {
+        "w": weight,
+        "ws": np.array(0.01, np.float32),
+        "s": np.array(0.05, np.float32),
+        "t": np.array(0.03, np.float32),
+        "z": np.array(0, np.int8),
+    }
+    nodes = [helper.make_node("DequantizeLinear", ["w", "ws", "z"], ["wd"])]
+    read = "x"
+    for layer, made in enumerate(("a", "y")):
+        if quantized:
+            scale = "t" if layer else "s"
+            nodes += [
+                helper.make_node("QuantizeLinear", [read, scale, "z"], [f"q{layer}"]),
+                helper.make_node("DequantizeLinear", [f"q{layer}", scale, "z"], [f"d{layer}"]),
+            ]
+            read = f"d{layer}"
+        nodes.append(helper.make_node("MatMul", [read, "wd"], [made]))
+        read = made
+    shape = [1, 64]
+    graph = helper.make_graph(
+        nodes,
+        "dense",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(value, name) for name, value in stored.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+WEIGHT = np.random.default_rng(1).integers(-40, 40, (64, 64)).astype(np.int8)
+
+
+def spoil_weight(name: str) -> Array:
+    """Return the weights with a planted error."""
+    spoilt = WEIGHT.copy()
+    match name:
+        case "zeroed block":
+            spoilt[:16, :16] = 0
+        case "scale":
+            spoilt = np.round(WEIGHT * 1.05).astype(np.int8)
+        case "axis":
+            spoilt = WEIGHT.T.copy()
+    return spoilt
+
+
+@pytest.mark.parametrize("name", ["zeroed block", "scale", "axis"])
+@pytest.mark.parametrize("quantized", [True, False])
+def test_a_planted_error_is_one_with_quantized_weights_and_activations(
+    name: str, quantized: bool
+) -> None:
+    model, other = dense(WEIGHT, quantized), dense(spoil_weight(name), quantized)
+    error = judge(model, lambda _: run_plain(other, prepare_model(other, "other"), X))
+    assert error.tolerance == 1e-4
+    assert error.noise is not None
+    assert not error.within
+
+
+def test_steps_of_quantized_activations_are_noise() -> None:
+    """Values near a tie are rounded to the other integer: a part of the noise of all rounding."""
+    model = dense(WEIGHT, quantized=True)
+    moved = {"x": X["x"] + np.float32(2e-3)}
+    error = judge(model, lambda _: run_plain(model, prepare_model(model, "model"), moved))
+    assert error.relative > 1e-4
+    assert error.within
+    assert error.noise_source == "rounding the activations to integers"
+    alone = dense(WEIGHT, quantized=False)
+    assert not judge(alone, lambda _: run_plain(alone, prepare_model(alone, "alone"), moved)).within
+
+
+def test_the_float_twin_is_the_network_without_rounding() -> None:
+    twin = run_float_twin(dense(WEIGHT, quantized=True), None, X)["y"]
+    weight = WEIGHT.astype(np.float64) * 0.01
+    clamped = np.clip(X["x"].astype(np.float64), -128 * 0.05, 127 * 0.05)
+    hidden = np.clip(clamped @ weight, -128 * 0.03, 127 * 0.03)
+    np.testing.assert_allclose(twin, hidden @ weight, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)", True),
+        ("w = DequantizeLinear(z, s) y = Mul(x, w)", False),
+        ("a, b, c = DynamicQuantizeLinear(x) y = DequantizeLinear(a, b, c)", True),
+        ("q = QuantizeLinear(s, s, z) w = DequantizeLinear(q, s, z) y = Mul(x, w)", False),
+        ("y = Relu(x)", False),
+    ],
+)
+def test_quantized_weights_alone_are_no_quantized_activations(text: str, expected: bool) -> None:
+    head = "g (float[1, 4] x) => (float[1, 4] y) <float s = {0.1}, uint8 z = {3}>"
+    assert has_quantized_activations(parse(f"{head} {{ {text} }}")) is expected
+
+
+def test_partition_refuses_a_zeroed_block_of_quantized_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """partition and verify say the same of the same bundle."""
+    zeroed = dense(spoil_weight("zeroed block"), quantized=False)
+    made = run_plain(zeroed, prepare_model(zeroed, "zeroed"), X)["y"]
+
+    def spoil(node: NodeProto, model: ModelProto, values: list[Any]) -> Sequence[Any]:
+        return [made] if node.output[0] == "y" else values
+
+    rules = RULES.replace("Conv,", "Conv, MatMul,").replace("float32", "[float32, int8]")
+    model = dense(WEIGHT, quantized=False)
+    for spoiling, passes in ((right, True), (spoil, False)):
+        vendors.install(monkeypatch, wrong=interpreter(spoiling))
+        bundle = bundle_of(model, tmp_path, rules=rules)
+        assert len(bundle.manifest.regions) == 1
+        assert verify_against(bundle.folder, model_file(model, tmp_path), regions=True).passed is passes
+        try:
+            partition(
+                model,
+                tmp_path / "npu.yaml",
+                output=tmp_path / "c",
+                strategy="all-supported",
+                codegen="wrong",
+            )
+            written = True
+        except InputError:
+            written = False
+        assert written is passes
+
+
+def model_file(model: ModelProto, folder: Path) -> Path:
+    path = folder / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
