@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from byoc.errors import InputError, suggest_nearest
 from byoc.support import get_distribution
 from byoc.zoo._classic_models import ClassicModels
+from byoc.zoo._decoder_models import GeneratedDecoders
 from byoc.zoo._exported_structures import ExportedStructures
 from byoc.zoo._provider import OnDisk, Provider, ZooEntry
 from byoc.zoo._trained_models import FetchResult, TrainedModels
@@ -132,6 +133,7 @@ def _list_providers() -> Iterator[tuple[str, Callable[[], Provider]]]:
     yield "the light models", ClassicModels
     yield "the exported structures", ExportedStructures
     yield "the generated transformers", GeneratedTransformers
+    yield "the generated decoders", GeneratedDecoders
     yield "the trained models", TrainedModels
     for folder in read_folders():
         yield f"the folder {folder.folder}", partial(_return_provider, folder)

@@ -26,6 +26,8 @@ NOT_OF_BYOC = {
     "--regenerate",
     "--keep",
     "--clock",
+    "--compare",
+    "--backend",
     "--limit",
     "--first",
 }  # options of pytest and of scripts

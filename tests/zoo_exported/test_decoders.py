@@ -1,0 +1,106 @@
+"""Decoders as onnxruntime-genai writes them: valid, alive, and the same in all their variants."""
+
+import numpy as np
+import onnx
+import pytest
+from decoding import PROMPT, decode, empty_cache, plain
+
+import byoc
+from byoc.errors import InputError
+from byoc.zoo._decoder_models import GeneratedDecoders
+from byoc.zoo._decoders import DecoderSize, make_decoder, quantize_blocks
+
+NAMES = [entry.name for entry in GeneratedDecoders().entries()]
+
+
+def _greedy(model: onnx.ModelProto, tokens: int) -> list[int]:
+    run = plain(model)
+    return decode(run, run, empty_cache(model), tokens)[0]
+
+
+@pytest.mark.parametrize("entry", GeneratedDecoders().entries(), ids=lambda entry: entry.name)
+def test_it_has_the_nodes_and_the_interface_that_are_stated(entry: byoc.zoo.ZooEntry) -> None:
+    model = GeneratedDecoders().load(entry.name)
+    assert sum(node.op_type != "Constant" for node in model.graph.node) == entry.nodes
+    names = [node.name for node in model.graph.node]
+    assert len(set(names)) == len(names)
+    inputs = [value.name for value in model.graph.input]
+    assert inputs[:2] == ["input_ids", "attention_mask"]
+    assert ("position_ids" in inputs) == ("fp16" in entry.name)
+    assert [value.name for value in model.graph.output][:3] == [
+        "logits",
+        "present.0.key",
+        "present.0.value",
+    ]
+    stated = {value.name for value in model.graph.value_info}
+    made = {name for node in model.graph.node for name in node.output if name}
+    assert made - stated - {value.name for value in model.graph.output} == {
+        "/model/constants/INT64/[1]",
+        "/model/constants/INT64/1",
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_run_and_matter(name: str) -> None:
+    decoders = GeneratedDecoders()
+    model = decoders.load(name)
+    run = plain(model)
+    first, again, other = (run(decoders.sample_inputs(name, seed))["logits"] for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert np.isfinite(first).all()
+    assert 2 < first.astype(np.float64).std() < 8
+    assert abs(first - other).max() > 1
+
+
+@pytest.mark.parametrize("weights", ["int4", "fp16"])
+def test_static_models_choose_the_50_tokens_of_the_open_one(weights: str) -> None:
+    whole, prefill, step = (
+        GeneratedDecoders().load(f"decoder_{weights}{part}") for part in ("", "_prefill", "_decode")
+    )
+    run = plain(whole)
+    chosen, logits = decode(run, run, empty_cache(whole), 50)
+    static, others = decode(plain(prefill), plain(step), empty_cache(prefill), 50, buffer=256)
+    assert static == chosen
+    assert len(set(chosen)) > 10
+    assert max(abs(one - other).max() for one, other in zip(logits, others, strict=True)) < 0.02
+
+
+def test_what_was_read_before_matters() -> None:
+    model = make_decoder("float32")
+    run = plain(model)
+    one = decode(run, run, empty_cache(model), 2)[1][1]
+    other = decode(run, run, empty_cache(model), 2, prompt=(*PROMPT[:-2], 99, PROMPT[-1]))[1][1]
+    assert abs(one - other).max() > 0.1
+
+
+def test_fused_and_apart_compute_the_same_in_both_types() -> None:
+    tokens = _greedy(make_decoder("float32"), 50)
+    assert tokens == _greedy(make_decoder("float32", fused=False), 50)
+    assert tokens == _greedy(make_decoder("float16", fused=False), 50)
+
+
+def test_blocks_of_4_bits_are_near_the_kernel() -> None:
+    kernel = np.random.default_rng(0).standard_normal((64, 3), np.float32)
+    packed, scales = quantize_blocks(kernel)
+    assert (packed.shape, scales.shape) == ((3, 2, 16), (3, 2))
+    numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(3, 2, 32).astype(np.float32) - 8
+    restored = (numbers * scales[..., None]).reshape(3, 64).T
+    assert (abs(restored - kernel) <= scales.max() / 2 + 1e-6).all()
+    assert abs(restored - kernel).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (DecoderSize(heads=3), "no decoder has 3 heads, 2 for keys, in 128"),
+        (DecoderSize(wide=40), "int4 weights come in blocks of 32, not for 128 or 40"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(size: DecoderSize, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_decoder("int4", size=size)
+
+
+def test_an_unknown_name_lists_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean decoder_int4"):
+        GeneratedDecoders().load("decoder_int")
