@@ -126,9 +126,13 @@ def _relate_totals(sizes: OpenSizes) -> None:
     past, sequence = sizes.past, sizes.sequence
     if past == 0:
         return
+    total = add_dims(past, sequence)
     for name in sizes.names:
         if name not in (past, sequence) and _TOTAL_NAME.search(name.lower()):
-            sizes.relations.equate(name, add_dims(past, sequence))
+            sizes.relations.equate(name, total)
+    for name, kind in sizes.traced.types.items():
+        if kind and kind.shape and "mask" in name.lower() and kind.shape[-1] not in (past, sequence):
+            sizes.relations.equate(kind.shape[-1], total)
 
 
 def _find_sequence(traced: TracedInputs) -> Dim:
@@ -154,7 +158,8 @@ def _find_kinds(traced: TracedInputs, free: list[str], sizes: OpenSizes) -> dict
     if sizes.past != 0:
         for dim in list_dim_names(sizes.past) & set(found):
             found[dim] = "past"
-        for dim in list_dim_names(sizes.sequence) & set(found) - list_dim_names(sizes.past):
+        read = {dim for _, kind, axis, dim in _list_places(traced) if axis == 1 and "int" in kind.dtype}
+        for dim in (read | list_dim_names(sizes.sequence)) & set(found) - list_dim_names(sizes.past):
             found[dim] = "step"
     return found
 
@@ -195,10 +200,14 @@ def _classify_image_axis(name: str, kind: TensorType, axis: int) -> str:
 
 
 def _adapt(what: str, kind: TensorType) -> str:
-    """Return `map` instead of `image` where the channels are not those of an image."""
+    """Return what is counted instead of the sides of an image where there is no image."""
     shape = kind.shape or ()
-    if what != "image" or len(shape) < 4:
+    if what != "image":
         return what
+    if len(shape) < 3:
+        return "count"
+    if len(shape) == 3:
+        return "map"
     channels = {shape[1], shape[-1]}
     is_image = not channels.isdisjoint(IMAGE_CHANNELS) or not isinstance(shape[1], int)
     return "image" if is_image and len(shape) == 4 else "map"

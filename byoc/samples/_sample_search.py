@@ -19,10 +19,12 @@ from byoc.samples._input_sizes import find_open_sizes
 from byoc.samples._input_values import Choice, InputMaker
 
 _MOST_TRIALS = 48
+_MOST_WEIGHTS, _MOST_EXTENTS = 16, 8
 # Runs that are tried for better results than empty outputs or NaN, which a model may always give.
 _MOST_POOR = 3
 # Sizes that a dimension may have when none of the plausible ones fits.
 _OTHER_SIZES = (1, 2, 4, 8, 32, 64, 128, 256, 512, 3, 5, 7)
+_OFFSETS = (1, 2, 3)
 _SCALES = (0.5, 2.0, 0.25, 4.0, 0.125)
 # Other samples of a model: other sizes, the other value of a condition.
 _MOST_SAMPLES = 3
@@ -173,17 +175,18 @@ def _list_trials(maker: InputMaker) -> Iterator[_Trial]:
 
 
 def _list_sizes(maker: InputMaker) -> Iterator[Mapping[str, int]]:
-    suggested, others = maker.sizes.suggested, maker.sizes.others
-    yield others
-    for scale in _SCALES:
-        yield {
-            name: size if maker.sizes.kinds[name] in ("batch", "channels") else max(1, int(size * scale))
-            for name, size in suggested.items()
-        }
-    yield dict.fromkeys(suggested, 1)
+    suggested, kinds = maker.sizes.suggested, maker.sizes.kinds
     known = _list_known_extents(maker)
-    for size in known:
-        yield dict.fromkeys(suggested, size)
+    grown = [name for name in suggested if kinds[name] not in ("batch", "channels")]
+    plain = [name for name in grown if kinds[name] in ("count", "sequence")]
+    yield maker.sizes.others
+    for more in _OFFSETS:
+        yield {**suggested, **{name: suggested[name] + more for name in grown}}
+    for size in known if plain else ():
+        yield {**suggested, **dict.fromkeys(plain, size)}
+    for scale in _SCALES:
+        yield {**suggested, **{name: max(1, int(suggested[name] * scale)) for name in grown}}
+    yield dict.fromkeys(suggested, 1)
     for size in (*known, *_OTHER_SIZES):
         for name in suggested:
             if suggested[name] != size:
@@ -191,11 +194,13 @@ def _list_sizes(maker: InputMaker) -> Iterator[Mapping[str, int]]:
 
 
 def _list_known_extents(maker: InputMaker) -> list[int]:
-    """Return the extents that inputs of the model have, which others may have to be equal to."""
-    shapes = [kind.shape for kind in maker.sizes.traced.types.values() if kind and kind.shape]
-    return list(
-        dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, int) and dim > 1)
-    )
+    """Return extents of inputs and weights, which open ones may have to be equal to."""
+    traced = maker.sizes.traced
+    shapes = [kind.shape for kind in traced.types.values() if kind and kind.shape]
+    weights = islice(traced.index.proto.graph.initializer, _MOST_WEIGHTS)
+    shapes += [tuple(tensor.dims) for tensor in weights]
+    extents = (dim for shape in shapes for dim in shape if isinstance(dim, int) and dim > 1)
+    return list(dict.fromkeys(extents))[:_MOST_EXTENTS]
 
 
 def _find_others(maker: InputMaker, first: _Trial, runner: _Runner) -> Iterator[_Trial]:

@@ -9,10 +9,12 @@ from onnx import NodeProto
 from byoc.model import (
     Dim,
     GraphIndex,
+    add_dims,
     evaluate_dim,
     get_constant_value,
     get_input,
     list_dim_names,
+    subtract_dims,
 )
 from byoc.samples._input_traces import TracedInputs
 
@@ -69,8 +71,20 @@ class SizeRelations:
             return
         if not _is_name(one):
             one, other = other, one
-        if _is_name(one) and isinstance(one, str) and one not in self._list_all_names(other):
-            self.meanings[one] = other
+        if isinstance(one, str) and _is_name(one):
+            self._define(one, other)
+            return
+        difference = subtract_dims(one, other)
+        for name in sorted(list_dim_names(difference)):
+            for solved in (subtract_dims(name, difference), add_dims(name, difference)):
+                if solved is not None and name not in list_dim_names(solved):
+                    self._define(name, solved)
+                    return
+
+    def _define(self, name: str, meaning: Dim) -> None:
+        """Take note of what a name is, unless it would be defined by itself."""
+        if name not in self.meanings and name not in self._list_all_names(meaning):
+            self.meanings[name] = meaning
 
     def _reduce(self, dim: Dim) -> Dim:
         while isinstance(dim, str) and dim in self.meanings:
@@ -154,6 +168,9 @@ def _list_recurrent(
     assert weights is not None
     yield x[2], weights[2]
     swapped = bool(graph.get_attributes(node).get("layout"))
+    lengths = shapes[4] if len(shapes) > 4 else None
+    if lengths:
+        yield lengths[0], x[0 if swapped else 1]
     for state in shapes[5:7]:
         if state and len(state) == 3:
             yield state[0 if swapped else 1], x[0 if swapped else 1]
