@@ -71,12 +71,6 @@ from byoc.model._quantized_tensors import (
     may_be_float,
     unshare_dequantize,
 )
-from byoc.model._shape_inference import (
-    InferenceResult,
-    clear_output_shapes,
-    infer_types,
-    list_symbolic_dims,
-)
 from byoc.model._tensor_data import (
     DTYPE_NUMBERS,
     DTYPES,
@@ -115,14 +109,18 @@ from byoc.model._walk import (
     walk_tensors,
 )
 from byoc.model.inference import (
+    InferenceResult,
     KnownNode,
     Rule,
     add_dims,
     ceil_divide_dims,
+    clear_output_shapes,
     evaluate_dim,
     floor_divide_dims,
+    infer_types,
     is_dim_at_least,
     list_dim_names,
+    list_symbolic_dims,
     max_dims,
     min_dims,
     multiply_dims,

@@ -20,7 +20,6 @@ from byoc.errors import InputError
 from byoc.model._graph_index import MIN_IR_OF_DEFAULTS, GraphIndex, get_stated_types
 from byoc.model._qdq import normalize_qdq
 from byoc.model._runtime_operators import hide_runtime_operators
-from byoc.model._shape_inference import InferenceResult, clear_negative_dims, fix_dims, infer_types
 from byoc.model._tensor_data import check_tensor, is_large, read_raw_bytes
 from byoc.model._walk import (
     copy_without,
@@ -30,6 +29,7 @@ from byoc.model._walk import (
     walk_graphs,
     walk_tensors,
 )
+from byoc.model.inference import InferenceResult, clear_negative_dims, fix_dims, infer_types
 
 _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
 # The brackets of ONNX's text form, outside of texts and comments.

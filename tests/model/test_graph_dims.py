@@ -15,7 +15,7 @@ from byoc.model import (
     read_type,
     walk_graphs,
 )
-from byoc.model._shape_inference import clear_negative_dims, fix_dims
+from byoc.model.inference import clear_negative_dims, fix_dims
 
 TEXT = """
 g (float[batch, length] x, float[batch, K] k, bool c) => (float[batch, length] y)

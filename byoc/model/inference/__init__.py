@@ -14,3 +14,11 @@ from byoc.model.inference._extents import (
     subtract_dims,
 )
 from byoc.model.inference._known_node import KnownNode, Rule
+from byoc.model.inference._shape_inference import (
+    InferenceResult,
+    clear_negative_dims,
+    clear_output_shapes,
+    fix_dims,
+    infer_types,
+    list_symbolic_dims,
+)

@@ -100,11 +100,14 @@ def min_dims(*dims: Dim) -> Dim:
 
 
 def is_dim_at_least(dim: Dim, least: int) -> bool:
-    """Return whether an extent is at least a number whatever its names stand for."""
+    """Return whether an extent is proven to be at least a number whatever its names stand for."""
     difference = subtract_dims(dim, least)
     if difference is None or isinstance(difference, int):
         return difference is not None and difference >= 0
-    return is_not_negative(_read(difference))
+    try:
+        return is_not_negative(_read(difference))
+    except PolynomialError:
+        return False
 
 
 def evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:

@@ -171,8 +171,33 @@ def _beats(word: str, one: Polynomial, other: Polynomial) -> bool:
 
 
 def is_not_negative(polynomial: Polynomial) -> bool:
-    """Return whether a polynomial is at least 0 whatever its names stand for."""
-    return all(f > 0 and all(map(_is_atom_not_negative, m)) for m, f in polynomial)
+    """Return whether a polynomial is proven to be at least 0 whatever its names stand for."""
+    if all(f > 0 and all(map(_is_atom_not_negative, m)) for m, f in polynomial):
+        return True
+    for monomial, factor in polynomial:
+        atom = monomial[0] if len(monomial) == 1 else ""
+        if isinstance(atom, str):
+            continue
+        rest = add(polynomial, (((atom,), -factor),))
+        if atom[0] == ("max" if factor < 0 else "min"):
+            scaled = [multiply(each, make_constant(factor)) for each in atom[1]]
+            return all(is_not_negative(add(rest, each)) for each in scaled)
+        bound = _bound_division(atom, factor)
+        if bound is not None:
+            least, divisor = bound
+            return is_not_negative(add(multiply(rest, make_constant(divisor)), least))
+    return False
+
+
+def _bound_division(atom: Atom, factor: int) -> tuple[Polynomial, int] | None:
+    """Return `least` and `d` with `factor * (n // d) >= least / d`, None for any other atom."""
+    if isinstance(atom, str) or atom[0] != "//":
+        return None
+    divisor = get_constant(atom[1][1])
+    if divisor is None or divisor < 1:
+        return None
+    lost = factor * (divisor - 1) if factor > 0 else 0
+    return add(multiply(atom[1][0], make_constant(factor)), make_constant(-lost)), divisor
 
 
 def _is_atom_not_negative(atom: Atom) -> bool:

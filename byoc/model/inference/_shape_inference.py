@@ -16,8 +16,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, TypeProto,
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model._graph_index import get_stated_types
-from byoc.model._tensor_data import rate_knowledge, read_type
+from byoc.model._tensor_data import rate_knowledge, read_type, write_type
 from byoc.model._walk import copy_without, walk_bodies, walk_graphs
+from byoc.model.inference._settling import settle_types
+from byoc.model.inference._type_merging import contradicts, merge_types
 
 
 def list_symbolic_dims(proto: ModelProto) -> list[str]:
@@ -91,8 +93,6 @@ def _walk_dims(proto: TypeProto) -> Iterator[TensorShapeProto.Dimension]:
 
 TypesByName = dict[str, TypeProto]
 
-# The elements of all vectors whose values are propagated: about two seconds of work.
-_MAX_VECTOR_ELEMENTS = 1 << 20
 # Nested calls of functions can expand to more nodes than there is time to visit.
 _MAX_INLINED_NODES = 250_000
 
@@ -111,7 +111,7 @@ class InferenceResult:
 
 
 def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> InferenceResult:
-    """Infer the types of all tensors of a model.
+    """Infer the types of all tensors of a model, in bodies, too.
 
     `skeleton` is the model without large weights; `stated` are the types in the file.
     """
@@ -120,29 +120,42 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
     for graph in walk_graphs(bare.graph):
         del graph.value_info[:]
         clear_output_shapes(graph)
+        for node in graph.node:
+            _state_sides(node)
+            _clear_body_inputs(node)
     try:
         typed = _infer_model(bare)
-        inferred = get_stated_types(typed)
-        unknown = {
-            n for n, kind in stated.items() if rate_knowledge(kind) > rate_knowledge(inferred.get(n))
-        }
-        if unknown:  # operators unknown to ONNX: the types that the file states help their consumers
-            bare.graph.value_info.extend(v for v in skeleton.graph.value_info if v.name in unknown)
-            typed = _infer_model(bare)
-            inferred = get_stated_types(typed)
+        varying = settle_types(typed, skeleton)
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
         note = f"shapes are known only where stated: {' '.join(str(error).split())}"
         return InferenceResult(dict(stated), None, (note,))
     notes = []
-    types = dict(inferred)
+    types = get_stated_types(typed)
     for name, kind in stated.items():
-        if rate_knowledge(kind) >= rate_knowledge(inferred.get(name)):
-            if name in inferred and _shapes_contradict(kind, inferred[name]):
-                said, found = read_type(kind), read_type(inferred[name])
-                notes.append(f"the model says that '{name}' is {said}, but it is {found}")
-            else:
+        said, found = read_type(kind), read_type(types[name]) if name in types else None
+        if said is None or found is None:
+            if rate_knowledge(kind) > rate_knowledge(types.get(name)):
                 types[name] = kind
+        elif contradicts(said, found):
+            notes.append(f"the model says that '{name}' is {said}, but it is {found}")
+        elif said != found and name not in varying and (merged := merge_types(found, said)) is not None:
+            types[name] = write_type(merged)
     return InferenceResult(types, typed.graph, tuple(notes))
+
+
+def _state_sides(node: NodeProto) -> None:
+    """State in place that an STFT has one side if it does not say: ONNX's inference takes it for two."""
+    if node.op_type == "STFT" and all(attribute.name != "onesided" for attribute in node.attribute):
+        node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+
+
+def _clear_body_inputs(node: NodeProto) -> None:
+    """Clear in place the shapes that the body of a Loop states for what it carries: they may change."""
+    if node.op_type == "Loop":
+        for body in walk_bodies(node):
+            for value in body.input[2:]:
+                if value.type.HasField("tensor_type"):
+                    value.type.tensor_type.ClearField("shape")
 
 
 def clear_output_shapes(graph: GraphProto) -> None:
@@ -162,19 +175,13 @@ def clear_output_shapes(graph: GraphProto) -> None:
 
 
 def _infer_model(model: ModelProto) -> ModelProto:
-    """Return the model with inferred types; the values of small tensors are used where that is fast.
+    """Return the model with the types that ONNX infers.
 
-    ONNX propagates values through every vector of a known length, element by element. Raises ValueError
-    when the model has too many nodes after inlining.
+    Raises ValueError when the model has too many nodes after inlining.
     """
     if _count_inlined_nodes(model) > _MAX_INLINED_NODES:
         raise ValueError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
-    plain = onnx.shape_inference.infer_shapes(model)
-    graphs = walk_graphs(plain.graph)
-    values = (value for g in graphs for value in (*g.input, *g.output, *g.value_info))
-    if sum(_get_vector_length(value.type) for value in values) > _MAX_VECTOR_ELEMENTS:
-        return plain
-    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    return onnx.shape_inference.infer_shapes(model)
 
 
 def _count_inlined_nodes(model: ModelProto) -> int:
@@ -191,18 +198,3 @@ def _count_inlined_nodes(model: ModelProto) -> int:
         return sum(count_function(key) if key in functions else 1 for key in keys)
 
     return count_nodes(model.graph.node)
-
-
-def _get_vector_length(proto: TypeProto) -> int:
-    kind = read_type(proto)
-    return (kind.elements or 0) if kind and kind.shape and len(kind.shape) == 1 else 0
-
-
-def _shapes_contradict(one: TypeProto, other: TypeProto) -> bool:
-    mine, theirs = read_type(one), read_type(other)
-    if mine is None or theirs is None or mine.shape is None or theirs.shape is None:
-        return False
-    if len(mine.shape) != len(theirs.shape):
-        return True
-    pairs = zip(mine.shape, theirs.shape, strict=True)
-    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)

@@ -1,0 +1,254 @@
+"""Values of small tensors that are made of elements of others: by Gather, Slice, Concat, ..."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.model._tensor_data import Dim
+from byoc.model.inference._extents import multiply_dims
+from byoc.model.inference._known_node import KnownNode
+
+Array = NDArray[Any]
+Value = list[Array | None] | Array | None
+
+MAX_ELEMENTS = 1024
+"""The most elements of a tensor whose values are followed."""
+
+_MAX_RANK = 32  # numpy's own limit before its version 2
+
+
+def expand_unknown(node: KnownNode, position: int) -> Array | None:
+    """Return the value of an input, or unknown elements if it is small and its shape is known."""
+    value = node.get_value(position)
+    if value is not None:
+        return value
+    shape = node.get_shape(position)
+    if shape is None or any(not isinstance(dim, int) for dim in shape):
+        return None
+    extents = [dim for dim in shape if isinstance(dim, int)]
+    return np.full(extents, None, object) if prod(extents) <= MAX_ELEMENTS else None
+
+
+def list_elements(value: Array | None) -> list[Any] | None:
+    """Return the elements of a vector as a list, None for an unknown value."""
+    return None if value is None else value.ravel().tolist()
+
+
+def make_objects(elements: Sequence[Any]) -> Array:
+    """Return a vector of objects, whatever these are."""
+    result = np.empty(len(elements), object)
+    for i, element in enumerate(elements):
+        result[i] = element
+    return result
+
+
+def _find_shape(node: KnownNode) -> Array | None:
+    shape = node.get_shape(0)
+    if shape is None:
+        return None
+    part = shape[slice(node.attributes.get("start", 0), node.attributes.get("end"))]
+    return make_objects(part)
+
+
+def _find_size(node: KnownNode) -> Array | None:
+    shape = node.get_shape(0)
+    return None if shape is None else make_objects([multiply_dims(*shape)]).reshape(())
+
+
+def _gather(node: KnownNode) -> Array | None:
+    data, indices = expand_unknown(node, 0), node.get_value(1)
+    if data is None or indices is None or indices.dtype == object or not data.ndim:
+        return None
+    axis = node.attributes.get("axis", 0)
+    if not -data.ndim <= axis < data.ndim:
+        return None
+    axis %= data.ndim
+    shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+    if prod(shape) > MAX_ELEMENTS:
+        return None
+    try:
+        return np.take(data, indices.astype(np.int64).ravel(), axis).reshape(shape)
+    except (IndexError, ValueError):
+        return None
+
+
+def _slice(node: KnownNode) -> Array | None:
+    data = expand_unknown(node, 0)
+    if data is None:
+        return None
+    steps = read_slices(node, data.ndim)
+    if steps is None:
+        return None
+    part = [slice(None)] * data.ndim
+    for axis, (start, end, step) in steps.items():
+        if (
+            not isinstance(start, int)
+            or not isinstance(end, int)
+            or not isinstance(step, int)
+            or not step
+        ):
+            return None
+        extent = data.shape[axis]
+        # Numpy reads a negative end as from the back, as ONNX does; one before the first element clamps.
+        first, last, stride = slice(start, end, step).indices(extent)
+        part[axis] = slice(first, None if last < 0 else last, stride)
+    return data[tuple(part)]
+
+
+def read_slices(node: KnownNode, rank: int) -> dict[int, tuple[Dim, Dim, Dim]] | None:
+    """Return start, end and step of the axes that a Slice cuts; None if the axes are not known.
+
+    Each is None where it is not known. Until operator set 10 they were attributes.
+    """
+    if "starts" in node.attributes:
+        starts, ends = node.attributes["starts"], node.attributes["ends"]
+        axes, steps = node.attributes.get("axes"), None
+    else:
+        starts, ends = (list_elements(expand_unknown(node, i)) for i in (1, 2))
+        axes = list_elements(node.get_value(3)) if node.has_input(3) else None
+        steps = list_elements(expand_unknown(node, 4)) if node.has_input(4) else None
+        if node.has_input(3) and axes is None:
+            return None
+    count = next((len(each) for each in (starts, ends, axes, steps) if each is not None), None)
+    if count is None:
+        return None
+    axes = list(range(count)) if axes is None else axes
+    unknown = [None] * count
+    starts, ends = unknown if starts is None else starts, unknown if ends is None else ends
+    steps = (unknown if node.has_input(4) else [1] * count) if steps is None else steps
+    if len({len(each) for each in (starts, ends, axes, steps)}) > 1:
+        return None
+    if not all(isinstance(axis, int) and -rank <= axis < rank for axis in axes):
+        return None
+    return {axis % rank: part for axis, *part in zip(axes, starts, ends, steps, strict=True)}  # type: ignore[misc]
+
+
+def _concat(node: KnownNode) -> Array | None:
+    parts = [expand_unknown(node, i) for i in range(len(node.proto.input))]
+    if any(part is None or not part.ndim for part in parts):
+        return None
+    found = [part for part in parts if part is not None]
+    if sum(part.size for part in found) > MAX_ELEMENTS:
+        return None
+    if any(part.dtype == object for part in found):
+        found = [part.astype(object) for part in found]
+    try:
+        return np.concatenate(found, node.attributes.get("axis", 1 if node.opset < 4 else 0))
+    except ValueError:
+        return None
+
+
+def read_axes(node: KnownNode, position: int = 1) -> list[int] | None:
+    """Return the axes that an attribute or an input gives; None if they are not known or left out."""
+    axes = node.attributes.get("axes")
+    if axes is None:
+        axes = list_elements(node.get_value(position))
+    return axes if axes is None or all(isinstance(axis, int) for axis in axes) else None
+
+
+def _unsqueeze(node: KnownNode) -> Array | None:
+    data, axes = node.get_value(0), read_axes(node)
+    if data is None or axes is None:
+        return None
+    rank = data.ndim + len(axes)
+    places = {axis % rank for axis in axes}
+    if len(places) < len(axes) or rank > _MAX_RANK:
+        return None
+    extents = iter(data.shape)
+    return data.reshape([1 if axis in places else next(extents) for axis in range(rank)])
+
+
+def _squeeze(node: KnownNode) -> Array | None:
+    data = node.get_value(0)
+    given = node.has_input(1) or "axes" in node.attributes
+    axes = read_axes(node)
+    if data is None or (given and axes is None):
+        return None
+    places = [i for i, n in enumerate(data.shape) if n == 1] if axes is None else axes
+    try:
+        return np.squeeze(data, tuple(places))
+    except ValueError:
+        return None
+
+
+def _reshape(node: KnownNode) -> Array | None:
+    data = node.get_value(0)
+    target = node.attributes.get("shape", list_elements(node.get_value(1)))
+    if data is None or target is None or not all(isinstance(dim, int) for dim in target):
+        return None
+    if not node.attributes.get("allowzero", 0):
+        if any(dim == 0 and i >= data.ndim for i, dim in enumerate(target)):
+            return None
+        target = [data.shape[i] if dim == 0 else dim for i, dim in enumerate(target)]
+    try:
+        return data.reshape(target)
+    except ValueError:
+        return None
+
+
+def _transpose(node: KnownNode) -> Array | None:
+    data = node.get_value(0)
+    try:
+        return None if data is None else np.transpose(data, node.attributes.get("perm"))
+    except ValueError:
+        return None
+
+
+def _identity(node: KnownNode) -> Array | None:
+    return node.get_value(0)
+
+
+def _expand(node: KnownNode) -> Array | None:
+    data, target = node.get_value(0), list_elements(node.get_value(1))
+    if data is None or target is None or not all(isinstance(dim, int) for dim in target):
+        return None
+    try:
+        shape = np.broadcast_shapes(data.shape, tuple(target))
+        return np.broadcast_to(data, shape).copy() if prod(shape) <= MAX_ELEMENTS else None
+    except ValueError:
+        return None
+
+
+def _split(node: KnownNode) -> list[Array | None] | None:
+    data, count = node.get_value(0), len(node.proto.output)
+    axis = node.attributes.get("axis", 0)
+    if data is None or not -data.ndim <= axis < data.ndim:
+        return None
+    parts = node.attributes.get("split", list_elements(node.get_value(1)))
+    if parts is None:
+        if node.has_input(1):
+            return None
+        size = -(-data.shape[axis] // count)
+        parts = [size] * count
+    edges: list[int] = np.cumsum(parts)[:-1].tolist()
+    return [*np.split(data, edges, axis)]
+
+
+def _tile(node: KnownNode) -> Array | None:
+    data, repeats = node.get_value(0), list_elements(node.get_value(1))
+    if data is None or repeats is None or not all(isinstance(each, int) for each in repeats):
+        return None
+    if len(repeats) != data.ndim or data.size * prod(repeats) > MAX_ELEMENTS:
+        return None
+    return np.tile(data, repeats)
+
+
+MOVED_VALUES: Mapping[str, Callable[[KnownNode], Value]] = {
+    "Concat": _concat,
+    "Expand": _expand,
+    "Gather": _gather,
+    "Identity": _identity,
+    "Reshape": _reshape,
+    "Shape": _find_shape,
+    "Size": _find_size,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
+"""Operator of ONNX's main domain to what computes its outputs."""

@@ -1,0 +1,237 @@
+"""Rules that type operators that move elements: Reshape, Expand, Gather and their like."""
+
+from collections.abc import Sequence
+
+from byoc.model._tensor_data import DTYPES, Dim, TensorType
+from byoc.model.inference._cutting_shapes import read_dims
+from byoc.model.inference._elementwise_shapes import (
+    Shape,
+    Types,
+    broadcast_shapes,
+    keep_dtype,
+    make_type,
+)
+from byoc.model.inference._extents import (
+    ceil_divide_dims,
+    floor_divide_dims,
+    is_dim_at_least,
+    max_dims,
+    multiply_dims,
+    subtract_dims,
+)
+from byoc.model.inference._known_node import KnownNode, Rule
+from byoc.model.inference._moved_values import expand_unknown, list_elements, read_axes
+
+
+def _reshape(node: KnownNode) -> Types:
+    target = node.attributes.get("shape")
+    elements = target if target is not None else list_elements(expand_unknown(node, 1))
+    return [make_type(node.get_dtype(0), _reshape_shape(node, elements))]
+
+
+def _reshape_shape(node: KnownNode, target: Sequence[Dim] | None) -> Shape:
+    if target is None:
+        return None
+    shape, keep_zeros = node.get_shape(0), node.attributes.get("allowzero", 0)
+    dims: list[Dim] = []
+    for i, element in enumerate(target):
+        if element == 0 and not keep_zeros:
+            dims.append(shape[i] if shape is not None and i < len(shape) else None)
+        else:
+            dims.append(element if element is not None and is_dim_at_least(element, 0) else None)
+    # An element that is not known is a number, -1, or 0 for the extent there: one of them follows.
+    if shape is not None and dims.count(None) == 1:
+        whole, others = multiply_dims(*shape), multiply_dims(*(dim for dim in dims if dim is not None))
+        if others != 0:
+            dims[dims.index(None)] = floor_divide_dims(whole, others)
+    return tuple(dims)
+
+
+def _flatten(node: KnownNode) -> Types:
+    shape, axis = node.get_shape(0), node.attributes.get("axis", 1)
+    if shape is None:
+        return [make_type(node.get_dtype(0), [None, None])]
+    axis = axis + len(shape) if axis < 0 else axis
+    return [make_type(node.get_dtype(0), [multiply_dims(*shape[:axis]), multiply_dims(*shape[axis:])])]
+
+
+def _expand(node: KnownNode) -> Types:
+    target = read_dims(node, 1)
+    shape = broadcast_shapes(node.get_shape(0), None if target is None else tuple(target))
+    return [make_type(node.get_dtype(0), shape)]
+
+
+def _tile(node: KnownNode) -> Types:
+    shape, repeats = node.get_shape(0), read_dims(node, 1)
+    if shape is None or repeats is None or len(repeats) != len(shape):
+        return [make_type(node.get_dtype(0), None if shape is None else [None] * len(shape))]
+    return [make_type(node.get_dtype(0), map(multiply_dims, shape, repeats))]
+
+
+def _fill(node: KnownNode) -> Types:
+    value = node.attributes.get("value")
+    dtype = "float32" if value is None else DTYPES.get(value.data_type)
+    return [make_type(dtype, read_dims(node, 0))]
+
+
+def _range(node: KnownNode) -> Types:
+    ends = [list_elements(node.get_value(i)) for i in range(3)]
+    start, limit, delta = (end[0] if end is not None and len(end) == 1 else None for end in ends)
+    count: Dim = None
+    if node.get_dtype(0) in ("int16", "int32", "int64") and isinstance(delta, int) and delta > 0:
+        count = max_dims(ceil_divide_dims(subtract_dims(limit, start), delta), 0)
+    elif node.get_dtype(0) in ("int16", "int32", "int64") and isinstance(delta, int) and delta < 0:
+        count = max_dims(ceil_divide_dims(subtract_dims(start, limit), -delta), 0)
+    return [make_type(keep_dtype(node), [count])]
+
+
+def _transpose(node: KnownNode) -> Types:
+    shape = node.get_shape(0)
+    if shape is None:
+        return [node.get_type(0)]
+    order = node.attributes.get("perm", list(range(len(shape)))[::-1])
+    if sorted(order) != list(range(len(shape))):
+        return [None]
+    return [make_type(node.get_dtype(0), [shape[i] for i in order])]
+
+
+def _squeeze(node: KnownNode) -> Types:
+    shape, axes = node.get_shape(0), read_axes(node)
+    dtype = node.get_dtype(0)
+    if shape is None:
+        return [make_type(dtype, None)]
+    if axes is None:
+        stated = node.has_input(1)
+        count = node.get_shape(1) if stated else None
+        if stated and count is not None and len(count) == 1 and isinstance(count[0], int):
+            return [make_type(dtype, [None] * max(len(shape) - count[0], 0))]
+        sure = not stated and all(isinstance(dim, int) for dim in shape)
+        return [make_type(dtype, [dim for dim in shape if dim != 1] if sure else None)]
+    if not all(-len(shape) <= axis < len(shape) for axis in axes):
+        return [None]
+    gone = {axis % len(shape) for axis in axes}
+    return [make_type(dtype, [dim for i, dim in enumerate(shape) if i not in gone])]
+
+
+def _unsqueeze(node: KnownNode) -> Types:
+    shape, axes = node.get_shape(0), read_axes(node)
+    if shape is None:
+        return [make_type(node.get_dtype(0), None)]
+    if axes is None:
+        count = node.get_shape(1)
+        known = count is not None and len(count) == 1 and isinstance(count[0], int)
+        return [make_type(node.get_dtype(0), [None] * (len(shape) + count[0]) if known else None)]  # type: ignore[index, operator]
+    rank = len(shape) + len(axes)
+    if not all(-rank <= axis < rank for axis in axes):
+        return [None]
+    places = {axis % rank for axis in axes}
+    if len(places) < len(axes):
+        return [None]
+    rest = iter(shape)
+    return [make_type(node.get_dtype(0), [1 if i in places else next(rest) for i in range(rank)])]
+
+
+def _gather(node: KnownNode) -> Types:
+    shape, indices = node.get_shape(0), node.get_shape(1)
+    axis = node.attributes.get("axis", 0)
+    if shape is None or indices is None or not -len(shape) <= axis < len(shape):
+        return [make_type(node.get_dtype(0), None)]
+    axis %= len(shape)
+    return [make_type(node.get_dtype(0), [*shape[:axis], *indices, *shape[axis + 1 :]])]
+
+
+def _gather_elements(node: KnownNode) -> Types:
+    return [make_type(node.get_dtype(0), node.get_shape(1))]
+
+
+def _gather_points(node: KnownNode) -> Types:
+    shape, indices = node.get_shape(0), node.get_shape(1)
+    batch = node.attributes.get("batch_dims", 0)
+    if shape is None or indices is None or not indices or not isinstance(indices[-1], int):
+        return [make_type(node.get_dtype(0), None)]
+    return [make_type(node.get_dtype(0), [*indices[:-1], *shape[batch + indices[-1] :]])]
+
+
+def _take_largest(node: KnownNode) -> Types:
+    shape, axis = node.get_shape(0), node.attributes.get("axis", -1)
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return [make_type(node.get_dtype(0), None), TensorType("int64", None)]
+    k = node.attributes.get("k")
+    elements = [k] if k is not None else read_dims(node, 1)
+    dims = list(shape)
+    dims[axis] = elements[0] if elements is not None and len(elements) == 1 else None
+    return [make_type(node.get_dtype(0), dims), make_type("int64", dims)]
+
+
+def _find_nonzero(node: KnownNode) -> Types:
+    shape = node.get_shape(0)
+    # Of a scalar there is one row in onnxruntime, and none by ONNX.
+    return [make_type("int64", [len(shape) if shape else None, None])]
+
+
+def _encode(node: KnownNode) -> Types:
+    """Return the type of OneHot."""
+    shape, depth = node.get_shape(0), read_dims(node, 1)
+    axis = node.attributes.get("axis", -1)
+    if shape is None or not -len(shape) - 1 <= axis <= len(shape):
+        return [make_type(node.get_dtype(2), None)]
+    axis %= len(shape) + 1
+    count = depth[0] if depth is not None and len(depth) == 1 else None
+    return [make_type(node.get_dtype(2), [*shape[:axis], count, *shape[axis:]])]
+
+
+def _shape(node: KnownNode) -> Types:
+    shape = node.get_shape(0)
+    part = slice(node.attributes.get("start", 0), node.attributes.get("end"))
+    return [TensorType("int64", (None,) if shape is None else (len(shape[part]),))]
+
+
+def _size(node: KnownNode) -> Types:
+    return [TensorType("int64", ())]
+
+
+def _spread_depth(node: KnownNode) -> Types:
+    """Return the type of DepthToSpace."""
+    shape, size = node.get_shape(0), node.attributes.get("blocksize", 0)
+    if shape is None or len(shape) != 4 or size <= 0:
+        return [make_type(node.get_dtype(0), None)]
+    batch, channels, height, width = shape
+    dims = [batch, floor_divide_dims(channels, size * size)]
+    return [
+        make_type(node.get_dtype(0), [*dims, multiply_dims(height, size), multiply_dims(width, size)])
+    ]
+
+
+def _gather_space(node: KnownNode) -> Types:
+    """Return the type of SpaceToDepth."""
+    shape, size = node.get_shape(0), node.attributes.get("blocksize", 0)
+    if shape is None or len(shape) != 4 or size <= 0:
+        return [make_type(node.get_dtype(0), None)]
+    batch, channels, height, width = shape
+    dims = [batch, multiply_dims(channels, size * size)]
+    dims += [floor_divide_dims(height, size), floor_divide_dims(width, size)]
+    return [make_type(node.get_dtype(0), dims)]
+
+
+MOVEMENT_RULES: dict[str, Rule] = {
+    "ConstantOfShape": _fill,
+    "DepthToSpace": _spread_depth,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_points,
+    "NonZero": _find_nonzero,
+    "OneHot": _encode,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Size": _size,
+    "SpaceToDepth": _gather_space,
+    "Squeeze": _squeeze,
+    "Tile": _tile,
+    "TopK": _take_largest,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
+"""Operator of ONNX's main domain to its rule."""

@@ -1,0 +1,283 @@
+"""The tensors of a graph or a function's body while their types are settled: types, and small values."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from math import prod
+from typing import Any
+
+from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+
+from byoc.model._graph_index import get_graph_types
+from byoc.model._node_attributes import get_stated_attributes
+from byoc.model._tensor_data import DTYPES, TensorType, read_type, write_type
+from byoc.model._walk import is_onnx
+from byoc.model.inference._elementwise_shapes import Types
+from byoc.model.inference._known_node import KnownNode
+from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
+from byoc.model.inference._node_evaluation import evaluate_node, infer_by_onnx, is_evaluated
+from byoc.model.inference._type_merging import Settings, contradicts, merge_types
+from byoc.model.inference._value_rules import (
+    collapse_array,
+    compute_values,
+    is_followed,
+    is_of_types,
+)
+from byoc.schemas import OperatorSchema, get_schema
+
+# Of indices, sizes and conditions.
+_COUNTING_DTYPES = frozenset(
+    {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+)
+
+
+@dataclass(eq=False)
+class TensorScope:
+    """The tensors of some nodes, in which names are resolved as at run time.
+
+    `graph` is the typed graph of the nodes, None for a function's body. `types` are the settled types,
+    `values` the small values found so far, `stored` the stored tensors, `stated` what the file states,
+    and `others` the names of sequences, maps and optionals. `bodies` are the scopes of the nodes'
+    bodies, `changed` the tensors whose types the graph does not state yet, `varying` those whose rank
+    differs from run to run.
+    """
+
+    settings: Settings
+    nodes: Sequence[NodeProto]
+    opsets: Mapping[str, int]
+    types: dict[str, TensorType]
+    stored: Mapping[str, TensorProto] = field(default_factory=dict)
+    values: dict[str, Array | None] = field(default_factory=dict)
+    stated: Mapping[str, TensorType] = field(default_factory=dict)
+    graph: GraphProto | None = None
+    stated_graph: GraphProto | None = None
+    outer: "TensorScope | None" = None
+    others: frozenset[str] = frozenset()
+    bodies: dict[int, list["TensorScope"]] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    varying: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of_graph(
+        cls,
+        settings: Settings,
+        graph: GraphProto,
+        stated_graph: GraphProto,
+        opsets: Mapping[str, int],
+        outer: "TensorScope | None" = None,
+    ) -> "TensorScope":
+        """Return the scope of a graph that ONNX has typed; `stated_graph` is as in the file."""
+        return cls(
+            settings,
+            graph.node,
+            opsets,
+            _read_types(settings, graph),
+            stored={tensor.name: tensor for tensor in graph.initializer},
+            stated=_read_types(settings, stated_graph),
+            graph=graph,
+            stated_graph=stated_graph,
+            outer=outer,
+            others=frozenset(
+                name for name, kind in get_graph_types(graph).items() if not kind.HasField("tensor_type")
+            ),
+        )
+
+    def enter_body(self, number: int, attribute: str) -> "TensorScope | None":
+        """Return a new scope of a node's body, None if it has none of that name."""
+        body = find_body(self.nodes[number], attribute)
+        stated = self.stated_graph.node[number] if self.stated_graph is not None else self.nodes[number]
+        around = find_body(stated, attribute)
+        if body is None or around is None:
+            return None
+        return TensorScope.of_graph(self.settings, body, around, self.opsets, self)
+
+    def find_type(self, name: str) -> TensorType | None:
+        """Return the type of a tensor here or in a graph around, None if it is not known."""
+        scope: TensorScope | None = self
+        while scope is not None:
+            if name in scope.types:
+                return scope.types[name]
+            scope = scope.outer
+        return None
+
+    def is_settled(self, name: str) -> bool:
+        """Return whether a tensor made here has a type whose extents are all known."""
+        kind = self.types.get(name)
+        return name in self.others or (
+            kind is not None and kind.shape is not None and None not in kind.shape
+        )
+
+    def is_small(self, name: str) -> bool:
+        """Return whether a tensor may be a small one of integers or booleans, whose value matters."""
+        kind = self.find_type(name)
+        if kind is None or kind.shape is None:
+            return True
+        return kind.dtype in _COUNTING_DTYPES and (kind.elements or 0) <= MAX_ELEMENTS
+
+    def is_wanted(self, node: NodeProto) -> bool:
+        """Return whether a type of a node's outputs is open, or its value may matter."""
+        return any(not self.is_settled(name) or self.is_small(name) for name in node.output if name)
+
+    def list_small_inputs(self, node: NodeProto) -> list[int]:
+        """Return the positions of inputs whose values may matter to types."""
+        stored = self.stored
+        return [
+            i for i, name in enumerate(node.input) if name in stored or (name and self.is_small(name))
+        ]
+
+    def complete_types(self, node: NodeProto, types: Types) -> None:
+        """Complete the types of a node's outputs: by the given ones, else by what the file states."""
+        for i, name in enumerate(node.output):
+            if not name or name in self.others:
+                continue
+            before = self.types.get(name)
+            found = merge_types(self.settings.clean_type(types[i] if i < len(types) else None), before)
+            stated = self.stated.get(name) if name not in self.varying else None
+            if found is None or not contradicts(stated, found):
+                found = merge_types(found, stated)
+            if found is not None and found != before:
+                self.types[name] = found
+                self.changed.add(name)
+
+    def type_by_values(self, node: NodeProto, types: Types) -> Types:
+        """Return types with the shapes of values that are known."""
+        values = [self.find_value(name) if name else None for name in node.output]
+        pairs = zip(types, values, strict=False)
+        return [
+            TensorType(kind.dtype, value.shape) if kind is not None and value is not None else kind
+            for kind, value in pairs
+        ]
+
+    def write_types(self) -> None:
+        """Write what was found out into the typed graph and its bodies, in place."""
+        for scopes in self.bodies.values():
+            for scope in scopes:
+                scope.write_types()
+        if self.graph is None:
+            return
+        infos = {v.name: v for v in (*self.graph.value_info, *self.graph.output, *self.graph.input)}
+        for name in sorted(self.changed):
+            info = infos.get(name)
+            if info is None:
+                info = self.graph.value_info.add(name=name)
+            info.type.CopyFrom(write_type(self.types[name]))
+
+    @cached_property
+    def producers(self) -> Mapping[str, int]:
+        """Tensor to the number of the node that makes it."""
+        return {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
+
+    def get_opset(self, node: NodeProto) -> int:
+        """Return the operator-set version of a node's operator."""
+        return self.opsets.get("" if is_onnx(node) else node.domain, 1)
+
+    def find_value(self, name: str) -> Array | None:
+        """Return the value of a small tensor, None if it is not known; elements may be symbolic."""
+        if name in self.values:
+            return self.values[name]
+        if name not in self.producers:
+            self.values[name] = self._find_given_value(name)
+            return self.values[name]
+        needed: set[int] = set()
+        pending = [name]
+        while pending:
+            wanted = pending.pop()
+            number = self.producers.get(wanted)
+            if wanted in self.values or number in needed:
+                continue
+            if number is None:
+                self.values[wanted] = self._find_given_value(wanted)
+                continue
+            node = self.nodes[number]
+            if not self._is_followed(node):
+                self.values.update(dict.fromkeys(node.output))
+                continue
+            needed.add(number)
+            pending.extend(
+                () if is_onnx(node) and is_of_types(node.op_type) else filter(None, node.input)
+            )
+        for number in sorted(needed):
+            self._compute_values(self.nodes[number])
+        return self.values.get(name)
+
+    def _find_given_value(self, name: str) -> Array | None:
+        """Return the value of a tensor that no node here makes."""
+        stored = self.stored.get(name)
+        if stored is not None:
+            return _read_stored(stored)
+        if self.outer is None or name in self.types:  # an input of this graph
+            return None
+        return self.outer.find_value(name)
+
+    def _is_followed(self, node: NodeProto) -> bool:
+        if not is_onnx(node) or not (is_followed(node.op_type) or is_evaluated(node.op_type)):
+            return False
+        kinds = [self.types.get(name) for name in node.output if name]
+        sizes = [kind.elements for kind in kinds if kind is not None]
+        return not any(size is not None and size > MAX_ELEMENTS for size in sizes)
+
+    def _compute_values(self, node: NodeProto) -> None:
+        known = self.describe_node(node, range(len(node.input)))
+        if is_followed(node.op_type):
+            found: Sequence[Array | None] = compute_values(known)
+        else:
+            kinds = [self.types.get(name) for name in node.output if name]
+            found = evaluate_node(known, kinds, self.opsets, self.settings.ir_version)
+        for name, value in zip(node.output, found, strict=False):
+            kind = self.types.get(name)
+            dtype = kind.dtype if kind is not None else None
+            self.values[name] = None if value is None else collapse_array(value, dtype)
+        for name in node.output:
+            self.values.setdefault(name, None)
+
+    def describe_node(self, node: NodeProto, positions: Iterable[int]) -> KnownNode:
+        """Return a node with the types of its inputs, and the values of those at some positions."""
+        wanted = set(positions)
+        schema = get_schema(node.op_type, node.domain, self.get_opset(node))
+        attributes = get_stated_attributes(node) if node.attribute else {}
+        return KnownNode(
+            node,
+            self.get_opset(node),
+            {**_read_defaults(schema), **attributes} if schema is not None else attributes,
+            tuple(self.find_type(name) if name else None for name in node.input),
+            tuple(
+                self.find_value(name) if name and i in wanted else None
+                for i, name in enumerate(node.input)
+            ),
+        )
+
+    def infer_by_onnx(self, node: NodeProto) -> Types:
+        """Return the types of a node's outputs that ONNX infers, none for an operator of another's."""
+        schema = get_schema(node.op_type, node.domain, self.get_opset(node))
+        if schema is None or schema.onnx_schema is None:
+            return []
+        known = self.describe_node(node, self.list_small_inputs(node))
+        return infer_by_onnx(known, schema.onnx_schema, self.opsets, self.settings.ir_version)
+
+
+def find_body(node: NodeProto, attribute: str) -> GraphProto | None:
+    """Return the body that an attribute of a node holds, None if there is none."""
+    return next((each.g for each in node.attribute if each.name == attribute), None)
+
+
+def _read_types(settings: Settings, graph: GraphProto) -> dict[str, TensorType]:
+    read = {name: read_type(kind) for name, kind in get_graph_types(graph).items()}
+    return {
+        name: cleaned
+        for name, kind in read.items()
+        if (cleaned := settings.clean_type(kind)) is not None
+    }
+
+
+@cache
+def _read_defaults(schema: OperatorSchema) -> dict[str, Any]:
+    defaults = [a.default for a in schema.attributes.values() if a.default is not None]
+    return get_stated_attributes(NodeProto(attribute=defaults))
+
+
+def _read_stored(tensor: TensorProto) -> Array | None:
+    if prod(tensor.dims) > MAX_ELEMENTS or DTYPES.get(tensor.data_type) in (None, "string"):
+        return None
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return None
+    return numpy_helper.to_array(tensor)

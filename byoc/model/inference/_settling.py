@@ -1,0 +1,165 @@
+"""Types of all tensors of a model, node by node: extents that follow from values and symbolic extents.
+
+ONNX's inference goes first, and follows values through a few operators only. Where it leaves an extent
+open, one pass in topological order settles what follows from the file: rules that calculate with
+symbolic extents, values of small tensors, bodies of control flow, functions. What a file states is used
+where nothing is inferred; it never replaces what is.
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
+
+from byoc.model._node_attributes import get_operator_name
+from byoc.model._walk import walk_bodies, walk_graphs
+from byoc.model.inference._body_types import BODY_RULES
+from byoc.model.inference._contrib_rules import CONTRIB_RULES
+from byoc.model.inference._cutting_shapes import CUTTING_RULES
+from byoc.model.inference._elementwise_shapes import ELEMENTWISE_RULES, Types
+from byoc.model.inference._known_node import Rule
+from byoc.model.inference._matrix_shapes import MATRIX_RULES
+from byoc.model.inference._movement_shapes import MOVEMENT_RULES
+from byoc.model.inference._scopes import TensorScope
+from byoc.model.inference._type_merging import Settings, VisitError
+from byoc.model.inference._window_shapes import WINDOW_RULES
+
+SHAPE_RULES: Mapping[str, Rule] = {
+    **ELEMENTWISE_RULES,
+    **MOVEMENT_RULES,
+    **CUTTING_RULES,
+    **WINDOW_RULES,
+    **MATRIX_RULES,
+}
+"""Operators of ONNX's main domain to the rules that type them."""
+
+# The inputs whose values a rule reads; those of a reduction are its axes.
+_VALUE_INPUTS: Mapping[str, tuple[int, ...]] = {
+    **{name: (1,) for name in SHAPE_RULES if name.startswith("Reduce")},
+    **dict.fromkeys(["Expand", "OneHot", "Reshape", "Split", "Squeeze", "Tile", "TopK"], (1,)),
+    **dict.fromkeys(["Unsqueeze", "Upsample"], (1,)),
+    "ConstantOfShape": (0,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "STFT": (1, 3),
+    "Slice": (1, 2, 3, 4),
+}
+# Nested loops and calls can expand to more nodes than there is time to visit.
+_MAX_VISITS = 500_000
+# Their outputs are as large as their values say.
+_TYPED_BY_VALUE = frozenset({"Compress", "NonZero", "Unique"})
+
+
+def settle_types(typed: ModelProto, model: ModelProto) -> frozenset[str]:
+    """Complete the types of a model in place, in bodies, too.
+
+    `typed` is the model as ONNX's inference typed it from its inputs, `model` the same with what the
+    file states of other tensors. A model whose types are all known is left as it is.
+    Returns the tensors of the main graph whose rank differs from run to run.
+    """
+    names = [dim.dim_param for value in model.graph.input for dim in _list_dims(value.type)]
+    settings = Settings.read(model, filter(None, names), _MAX_VISITS)
+    opsets = read_opsets(model.opset_import)
+    scope = TensorScope.of_graph(settings, typed.graph, model.graph, opsets)
+    if not all(map(scope.is_settled, scope.producers)) or not _are_bodies_settled(settings, typed.graph):
+        try:
+            settle_nodes(scope)
+        except VisitError:
+            settings.visits_left = 0  # what is settled so far is right
+    scope.write_types()
+    return frozenset(scope.varying)
+
+
+def read_opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Return the versions of operator sets; ONNX's main domain is the empty text."""
+    return {"" if each.domain == "ai.onnx" else each.domain: each.version for each in imports}
+
+
+def _list_dims(kind: TypeProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
+    return kind.tensor_type.shape.dim if kind.HasField("tensor_type") else ()
+
+
+def _are_bodies_settled(settings: Settings, graph: GraphProto) -> bool:
+    """Return whether the bodies in a graph have types for all that their nodes make."""
+    bodies = [body for node in graph.node for body in walk_bodies(node)]
+    scopes = [TensorScope.of_graph(settings, g, g, {}) for body in bodies for g in walk_graphs(body)]
+    return all(scope.is_settled(name) for scope in scopes for name in scope.producers)
+
+
+def settle_nodes(scope: TensorScope) -> None:
+    """Settle the types of what a scope's nodes make, in their order.
+
+    Raises VisitError when it takes too many visits of nodes.
+    """
+    for number, node in enumerate(scope.nodes):
+        scope.settings.count_visit()
+        if next(walk_bodies(node), None) is not None:
+            rule = BODY_RULES.get(node.op_type)
+            types = rule(scope, number, settle_nodes) if rule is not None else ()
+            scope.complete_types(node, types)
+            continue
+        key = (node.domain, node.op_type, node.overload)
+        function = scope.settings.functions.get(key)
+        if function is not None and scope.is_wanted(node):
+            scope.complete_types(node, _settle_call(scope, node, function))
+        elif not all(scope.is_settled(name) for name in node.output if name):
+            scope.complete_types(node, _infer_types(scope, node))
+
+
+def _infer_types(scope: TensorScope, node: NodeProto) -> Types:
+    """Return the types of a node's outputs by a rule, or else by ONNX's inference of one node."""
+    name = get_operator_name(node)
+    rule = SHAPE_RULES.get(name)
+    if rule is not None:
+        types = rule(scope.describe_node(node, _VALUE_INPUTS.get(name, ())))
+        if any(types):
+            return scope.type_by_values(node, types) if name in _TYPED_BY_VALUE else types
+    rule = CONTRIB_RULES.get(name)
+    if rule is not None:
+        return rule(scope.describe_node(node, scope.list_small_inputs(node)))
+    return scope.infer_by_onnx(node)
+
+
+def _settle_call(scope: TensorScope, node: NodeProto, function: FunctionProto) -> Types:
+    """Return the types of a call's outputs, settled in the body of the function."""
+    called = dict(zip(function.input, node.input, strict=False))
+    small = {node.input[i] for i in scope.list_small_inputs(node)}
+    attributes = {
+        attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)
+    }
+    given = {formal for formal, name in called.items() if name}
+    inner = TensorScope(
+        scope.settings,
+        [_bind_node(each, attributes, set(function.input) - given) for each in function.node],
+        read_opsets(function.opset_import),
+        {f: kind for f, name in called.items() if name and (kind := scope.find_type(name)) is not None},
+        values={f: scope.find_value(name) if name in small else None for f, name in called.items()},
+    )
+    settle_nodes(inner)
+    for formal, name in zip(function.output, node.output, strict=False):
+        scope.values[name] = inner.find_value(formal) if inner.is_small(formal) else None
+    return [inner.find_type(name) for name in function.output]
+
+
+def _bind_node(node: NodeProto, given: Mapping[str, AttributeProto], absent: set[str]) -> NodeProto:
+    """Return a node of a function with a call's attributes, without the inputs that it leaves out."""
+    bodies = list(walk_bodies(node))
+    referring = any(attribute.ref_attr_name for attribute in node.attribute)
+    if not bodies and not referring and absent.isdisjoint(node.input):
+        return node
+    result = deepcopy(node)
+    result.input[:] = ["" if name in absent else name for name in node.input]
+    del result.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            result.attribute.append(attribute)
+        elif attribute.ref_attr_name in given:
+            result.attribute.append(given[attribute.ref_attr_name])
+            result.attribute[-1].name = attribute.name
+    for body in walk_bodies(result):
+        inner = [_bind_node(each, given, absent) for each in body.node]
+        del body.node[:]
+        body.node.extend(inner)
+    return result

@@ -1,0 +1,76 @@
+"""Types merged from several sources, and the settings that all graphs of a model share."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from onnx import FunctionProto, ModelProto
+
+from byoc.model._tensor_data import Dim, TensorType
+from byoc.model.inference._elementwise_shapes import merge_dims
+from byoc.model.inference._extents import list_dim_names, parse_dim
+
+
+class VisitError(Exception):
+    """More visits of nodes than there is time for."""
+
+
+@dataclass(eq=False)
+class Settings:
+    """The functions of a model, the names of its open dimensions, and the visits of nodes left."""
+
+    functions: Mapping[tuple[str, str, str], FunctionProto]
+    names: frozenset[str]
+    ir_version: int
+    visits_left: int
+
+    @classmethod
+    def read(cls, model: ModelProto, names: Iterable[str], visits: int) -> "Settings":
+        """Return the settings of a model."""
+        functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        known = frozenset(name for text in names for name in list_dim_names(parse_dim(text)))
+        return cls(functions, known, model.ir_version, visits)
+
+    def count_visit(self) -> None:
+        """Count a visit of a node. Raises VisitError when none is left."""
+        self.visits_left -= 1
+        if self.visits_left < 0:
+            raise VisitError
+
+    def clean_type(self, kind: TensorType | None) -> TensorType | None:
+        """Return a type with extents in canonical form; a name that is no open dimension is unknown."""
+        if (
+            kind is None
+            or kind.shape is None
+            or all(type(dim) is int and dim >= 0 for dim in kind.shape)
+        ):
+            return kind
+        return TensorType(kind.dtype, tuple(map(self._clean_dim, kind.shape)))
+
+    def _clean_dim(self, dim: Dim) -> Dim:
+        if not isinstance(dim, str):
+            return None if dim is None or dim < 0 else dim
+        found = parse_dim(dim)
+        return found if list_dim_names(found) <= self.names else None
+
+
+def contradicts(one: TensorType | None, other: TensorType) -> bool:
+    """Return whether two types cannot both be right."""
+    if one is None or one.shape is None or other.shape is None:
+        return one is not None and one.dtype != other.dtype
+    if one.dtype != other.dtype or len(one.shape) != len(other.shape):
+        return True
+    pairs = zip(one.shape, other.shape, strict=True)
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+
+
+def merge_types(first: TensorType | None, second: TensorType | None) -> TensorType | None:
+    """Merge two types; where they contradict each other, the first one wins."""
+    if first is None or second is None:
+        return second if first is None else first
+    if second.shape is None or first.dtype != second.dtype:
+        return first
+    if first.shape is None:
+        return TensorType(first.dtype, second.shape)
+    if len(first.shape) != len(second.shape):
+        return first
+    return TensorType(first.dtype, tuple(map(merge_dims, first.shape, second.shape)))

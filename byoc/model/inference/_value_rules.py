@@ -1,0 +1,278 @@
+"""Values of small tensors that are known before the model runs, with symbolic elements among them.
+
+An array of objects holds the elements of an integer, boolean or float tensor as extents: a number, an
+expression, or None. In a float tensor an element may also be a `Ratio`. Arrays of numbers are computed
+by numpy in their own dtype, as at run time.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from byoc.model._tensor_data import FLOAT_DTYPES, Dim, to_numpy_dtype
+from byoc.model.inference._element_rules import (
+    FLOAT_ELEMENTS,
+    INTEGER_ELEMENTS,
+    choose_element,
+    truncate_float,
+)
+from byoc.model.inference._extents import add_dims, max_dims, min_dims, multiply_dims
+from byoc.model.inference._known_node import KnownNode
+from byoc.model.inference._moved_values import (
+    MAX_ELEMENTS,
+    MOVED_VALUES,
+    Array,
+    Value,
+    expand_unknown,
+    list_elements,
+    make_objects,
+    read_axes,
+)
+
+
+def compute_values(node: KnownNode) -> list[Array | None]:
+    """Compute the outputs of a node as far as they are known, by the rule of its operator."""
+    if node.proto.op_type not in _OF_TYPES and all(value is None for value in node.values):
+        return [None]
+    with np.errstate(all="ignore"):  # a division by zero here is one when it runs
+        made = _RULES[node.proto.op_type](node)
+    return made if isinstance(made, list) else [made]
+
+
+def is_followed(operator: str) -> bool:
+    """Return whether values pass through an operator of ONNX's main domain, symbolic ones included."""
+    return operator in _RULES
+
+
+def is_of_types(operator: str) -> bool:
+    """Return whether an operator's value follows from the type of its input alone."""
+    return operator in _OF_TYPES
+
+
+def collapse_array(array: Array, dtype: str | None) -> Array | None:
+    """Return an array of numbers if all elements are known, the array of objects otherwise.
+
+    None if no element is known, or the dtype is unknown or cannot hold them.
+    """
+    if array.dtype != object:
+        return array
+    elements = array.ravel().tolist()
+    if dtype is None or (elements and all(element is None for element in elements)):
+        return None
+    if not all(isinstance(element, (int, float)) for element in elements):
+        return array
+    try:
+        return array.astype(to_numpy_dtype(dtype))
+    except (OverflowError, ValueError, TypeError):
+        return None
+
+
+def _fill(node: KnownNode) -> Array | None:
+    target = list_elements(node.get_value(0))
+    if target is None or not all(isinstance(dim, int) and dim >= 0 for dim in target):
+        return None
+    if prod(target) > MAX_ELEMENTS:
+        return None
+    stated = "value" in node.attributes
+    element = _read_tensor(node.attributes["value"]) if stated else np.zeros(1, np.float32)
+    return None if element is None or element.size != 1 else np.full(target, element.ravel()[0])
+
+
+def _cast(node: KnownNode) -> Array | None:
+    data, number = node.get_value(0), node.attributes.get("to")
+    dtype = _CAST_DTYPES.get(number) if isinstance(number, int) else None
+    if data is None or dtype is None:
+        return None
+    if data.dtype != object:
+        if data.dtype.kind not in "biuf" or (data.dtype.kind == "f" and not _fits(data, dtype)):
+            return None
+        return data.astype(dtype)
+    if dtype == np.dtype(bool):
+        return None
+    whole = np.dtype(dtype).kind in "iu"
+    return _map_elements(truncate_float if whole else lambda element: element, data)
+
+
+def _fits(data: Array, dtype: "np.dtype[Any]") -> bool:
+    """Return whether floats keep their meaning as integers: what does not fit differs by machine."""
+    if dtype.kind in "fb":
+        return True
+    limits = np.iinfo(dtype)
+    return bool(np.all(np.isfinite(data) & (data >= limits.min) & (data < float(limits.max))))
+
+
+_CAST_DTYPES = {
+    number: np.dtype(kind)
+    for number, kind in {
+        1: np.float32, 2: np.uint8, 3: np.int8, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 10:
+        np.float16, 11: np.float64, 4: np.uint16, 12: np.uint32, 13: np.uint64, }.items() }  # fmt: skip
+
+
+def _map_elements(function: Callable[..., Any], *arrays: Array) -> Array | None:
+    """Apply a function to the elements of arrays of objects, broadcast; None if they cannot be."""
+    try:
+        spread = np.broadcast_arrays(*(array.astype(object) for array in arrays))
+    except ValueError:
+        return None
+    if spread[0].size > MAX_ELEMENTS:
+        return None
+    columns = zip(*(part.ravel() for part in spread), strict=True)
+    return make_objects([function(*each) for each in columns]).reshape(spread[0].shape)
+
+
+def _compute_elements(node: KnownNode) -> Array | None:
+    """Compute an elementwise operator: by numpy on numbers, by arithmetic on elements on objects."""
+    operator = node.proto.op_type
+    arrays = [expand_unknown(node, i) for i in range(len(node.proto.input))]
+    known = [array for array in arrays if array is not None]
+    if len(known) < len(arrays) or node.attributes.get("fmod"):
+        return None
+    if any(array.dtype == object for array in known):
+        of_floats = any(node.get_dtype(i) in FLOAT_DTYPES for i in range(len(arrays)))
+        function = (FLOAT_ELEMENTS if of_floats else INTEGER_ELEMENTS).get(operator)
+        return _map_elements(function, *known) if function is not None else None
+    try:
+        result = _ELEMENTWISE[operator](*known)
+    except (TypeError, ValueError):
+        return None
+    return np.asarray(result) if result is not None and np.size(result) <= MAX_ELEMENTS else None
+
+
+def _divide(a: Array, b: Array) -> Array | None:
+    if a.dtype.kind == "f":
+        return np.divide(a, b)
+    if not np.all(b):
+        return None
+    quotient = np.floor_divide(a, b)
+    return np.where((quotient < 0) & (quotient * b != a), quotient + 1, quotient).astype(a.dtype)
+
+
+def _take_rest(a: Array, b: Array) -> Array | None:
+    return np.mod(a, b) if a.dtype.kind in "iu" and np.all(b) else None
+
+
+def _repeat(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of any number of arrays made of one of two."""
+    return lambda *arrays: reduce(function, arrays)
+
+
+_ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    "Abs": np.abs,
+    "Add": np.add,
+    "And": np.logical_and,
+    "Ceil": np.ceil,
+    "Div": _divide,
+    "Equal": np.equal,
+    "Floor": np.floor,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Max": _repeat(np.maximum),
+    "Min": _repeat(np.minimum),
+    "Mod": _take_rest,
+    "Mul": np.multiply,
+    "Neg": np.negative,
+    "Not": np.logical_not,
+    "Or": np.logical_or,
+    "Sqrt": np.sqrt,
+    "Sub": np.subtract,
+}
+
+
+def _where(node: KnownNode) -> Array | None:
+    parts = [expand_unknown(node, i) for i in range(3)]
+    if any(part is None for part in parts):
+        return None
+    found = [part for part in parts if part is not None]
+    if all(part.dtype != object for part in found):
+        try:
+            result = np.where(*found)
+        except ValueError:
+            return None
+        return result if result.size <= MAX_ELEMENTS else None
+    return _map_elements(choose_element, *found)
+
+
+def _reduce(
+    plain: Callable[..., Any], combine: Callable[..., Dim]
+) -> Callable[[KnownNode], Array | None]:
+    """Return the rule of a reduction, such as that of a sum."""
+
+    def compute(node: KnownNode) -> Array | None:
+        data, axes = node.get_value(0), read_axes(node)
+        if data is None or (node.has_input(1) and axes is None):
+            return None
+        if not axes and node.attributes.get("noop_with_empty_axes", 0):
+            return data
+        keep = bool(node.attributes.get("keepdims", 1))
+        places = (
+            tuple(range(data.ndim)) if not axes else tuple(axis % max(data.ndim, 1) for axis in axes)
+        )
+        if data.dtype != object:
+            return np.asarray(plain(data, axis=places, keepdims=keep, dtype=data.dtype))
+        if len(places) < data.ndim or node.get_dtype(0) in FLOAT_DTYPES or not data.size:
+            return None
+        return make_objects([combine(*data.ravel())]).reshape([1] * data.ndim if keep else ())
+
+    return compute
+
+
+def _take_extreme(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(data: Array, axis: tuple[int, ...], keepdims: bool, dtype: Any) -> Any:
+        return function(data, axis=axis, keepdims=keepdims)
+
+    return compute
+
+
+def _range(node: KnownNode) -> Array | None:
+    ends = [node.get_value(i) for i in range(3)]
+    if any(end is None or end.dtype == object or end.size != 1 for end in ends):
+        return None
+    start, limit, delta = (end.ravel()[0] for end in ends if end is not None)
+    if not delta or not np.isfinite([start, limit, delta]).all():
+        return None
+    count = max(ceil((limit.item() - start.item()) / delta.item()), 0)
+    return (start + np.arange(count) * delta).astype(start.dtype) if count <= MAX_ELEMENTS else None
+
+
+def _read_constant(node: KnownNode) -> Array | None:
+    for name, dtype in _CONSTANTS.items():
+        if name in node.attributes:
+            return np.array(node.attributes[name], dtype)
+    return _read_tensor(node.attributes.get("value"))
+
+
+def _read_tensor(tensor: TensorProto | None) -> Array | None:
+    """Return a small tensor as an array of numbers, None for a large one and for text."""
+    if tensor is None or prod(tensor.dims) > MAX_ELEMENTS or tensor.data_type not in _CAST_DTYPES:
+        return None
+    return numpy_helper.to_array(tensor)
+
+
+_CONSTANTS = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+}
+
+
+_OF_TYPES = frozenset({"Shape", "Size", "Constant"})
+_RULES: dict[str, Callable[[KnownNode], Value]] = {
+    **MOVED_VALUES,
+    **dict.fromkeys(_ELEMENTWISE, _compute_elements),
+    "Cast": _cast,
+    "Constant": _read_constant,
+    "ConstantOfShape": _fill,
+    "Range": _range,
+    "ReduceMax": _reduce(_take_extreme(np.max), max_dims),
+    "ReduceMin": _reduce(_take_extreme(np.min), min_dims),
+    "ReduceProd": _reduce(np.prod, multiply_dims),
+    "ReduceSum": _reduce(np.sum, add_dims),
+    "Where": _where,
+}

@@ -1,0 +1,235 @@
+"""Rules that type convolutions, pools, Resize, and what else slides over an image or a signal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from byoc.model._tensor_data import Dim, TensorType
+from byoc.model.inference._cutting_shapes import read_dims
+from byoc.model.inference._elementwise_shapes import Types, make_type, merge_dims
+from byoc.model.inference._extents import (
+    add_dims,
+    ceil_divide_dims,
+    floor_divide_dims,
+    min_dims,
+    multiply_dims,
+    subtract_dims,
+)
+from byoc.model.inference._known_node import KnownNode, Rule
+from byoc.model.inference._moved_values import list_elements
+
+# Scales of a symbolic extent are multiples of 1 / 64, whose products floats hold exactly.
+_SCALE_UNIT = 64
+
+
+def _count_windows(node: KnownNode, dims: Sequence[Dim], kernel: Sequence[Dim]) -> list[Dim] | None:
+    """Return the extents of a convolution's or pool's output, as onnxruntime computes them."""
+    rank = len(dims)
+    attributes = node.attributes
+    strides, dilations = (attributes.get(name) or [1] * rank for name in ("strides", "dilations"))
+    auto, rounds_up = attributes.get("auto_pad", "NOTSET"), bool(attributes.get("ceil_mode", 0))
+    pads = attributes.get("pads") or [0] * (2 * rank)
+    pads = [0] * (2 * rank) if auto == "VALID" else pads
+    if not len(kernel) == len(strides) == len(dilations) == len(pads) // 2 == rank or 0 in strides:
+        return None
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        return [ceil_divide_dims(dim, stride) for dim, stride in zip(dims, strides, strict=True)]
+    counts = []
+    for i, (dim, size, stride) in enumerate(zip(dims, kernel, strides, strict=True)):
+        reach = add_dims(multiply_dims(subtract_dims(size, 1), dilations[i]), 1)
+        rest = subtract_dims(add_dims(dim, pads[i], pads[i + rank]), reach)
+        if rounds_up:
+            # The last window begins inside the image or the padding before it.
+            most = ceil_divide_dims(add_dims(dim, pads[i]), stride)
+            counts.append(min_dims(add_dims(ceil_divide_dims(rest, stride), 1), most))
+        else:
+            counts.append(add_dims(floor_divide_dims(rest, stride), 1))
+    return counts
+
+
+def _convolve_at(data: int, weight: int, dtype: str | None = None) -> Rule:
+    """Return the rule of a convolution with the given positions of its data and weight."""
+
+    def rule(node: KnownNode) -> Types:
+        shape, filters = node.get_shape(data), node.get_shape(weight)
+        kind = dtype or node.get_dtype(data)
+        if shape is None or len(shape) < 3:
+            rank = len(filters) if filters is not None else None
+            return [make_type(kind, None if rank is None else [None] * rank)]
+        kernel = node.attributes.get("kernel_shape")
+        if kernel is None:
+            kernel = list(filters[2:]) if filters is not None else [None] * (len(shape) - 2)
+        spatial = _count_windows(node, shape[2:], kernel) or [None] * (len(shape) - 2)
+        return [make_type(kind, [shape[0], filters[0] if filters is not None else None, *spatial])]
+
+    return rule
+
+
+def _convolve_quantized(node: KnownNode) -> Types:
+    found = _convolve_at(0, 3)(node)[0]
+    return [make_type(node.get_dtype(7), found.shape if found else None)]
+
+
+def _convolve_transposed(node: KnownNode) -> Types:
+    shape, filters = node.get_shape(0), node.get_shape(1)
+    attributes, dtype = node.attributes, node.get_dtype(0)
+    if shape is None or len(shape) < 3:
+        return [make_type(dtype, None)]
+    rank = len(shape) - 2
+    channels = None if filters is None else multiply_dims(filters[1], attributes.get("group", 1))
+    kernel = attributes.get("kernel_shape") or (list(filters[2:]) if filters is not None else [])
+    if attributes.get("output_shape"):
+        stated = attributes["output_shape"][-rank:]
+        return [make_type(dtype, [shape[0], channels, *stated])]
+    strides, dilations, extra = (
+        attributes.get(name) or [default] * rank
+        for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    auto = attributes.get("auto_pad", "NOTSET")
+    pads = [0] * (2 * rank) if auto == "VALID" else attributes.get("pads") or [0] * (2 * rank)
+    if not len(kernel) == len(strides) == len(dilations) == len(extra) == len(pads) // 2 == rank:
+        return [make_type(dtype, [shape[0], channels, *[None] * rank])]
+    spatial: list[Dim] = []
+    for i, dim in enumerate(shape[2:]):
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            spatial.append(multiply_dims(dim, strides[i]))
+            continue
+        reach = add_dims(multiply_dims(subtract_dims(kernel[i], 1), dilations[i]), 1)
+        spread = multiply_dims(subtract_dims(dim, 1), strides[i])
+        spatial.append(add_dims(spread, reach, extra[i], -pads[i] - pads[i + rank]))
+    return [make_type(dtype, [shape[0], channels, *spatial])]
+
+
+def _pool(node: KnownNode) -> Types:
+    shape, kernel = node.get_shape(0), node.attributes.get("kernel_shape")
+    if shape is None or kernel is None or len(shape) != len(kernel) + 2:
+        return [make_type(node.get_dtype(0), None if kernel is None else [None] * (len(kernel) + 2))]
+    spatial = _count_windows(node, shape[2:], kernel) or [None] * len(kernel)
+    found = make_type(node.get_dtype(0), [*shape[:2], *spatial])
+    return [found, None if found is None else TensorType("int64", found.shape)]
+
+
+def _pool_globally(node: KnownNode) -> Types:
+    shape = node.get_shape(0)
+    dims = None if shape is None else [*shape[:2], *[1] * (len(shape) - 2)]
+    return [make_type(node.get_dtype(0), dims)]
+
+
+def _scale_dim(dim: Dim, scale: float) -> Dim:
+    """Return `dim * scale` rounded down, as onnxruntime does in float32."""
+    if isinstance(dim, int):
+        return int(np.float32(dim) * np.float32(scale))
+    factor = scale * _SCALE_UNIT
+    if dim is None or factor != int(factor) or factor > _SCALE_UNIT**2:
+        return None
+    return floor_divide_dims(multiply_dims(dim, int(factor)), _SCALE_UNIT)
+
+
+def _resize(node: KnownNode) -> Types:
+    shape, dtype = node.get_shape(0), node.get_dtype(0)
+    if shape is None:
+        return [make_type(dtype, None)]
+    position = 2 if node.opset >= 11 else 1
+    axes = [axis % len(shape) for axis in node.attributes.get("axes") or range(len(shape))]
+    dims: list[Dim] = list(shape)
+    found: Sequence[Dim] | None = None
+    scales, sizes = list_elements(node.get_value(position)), None
+    if node.has_input(3):
+        sizes = read_dims(node, 3)
+        if node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch":
+            found = sizes
+        elif sizes is not None:
+            found = _fit_sizes(
+                [shape[axis] for axis in axes], sizes, node.attributes["keep_aspect_ratio_policy"]
+            )
+    elif node.attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize" and scales:
+        found = [_scale_dim(shape[axis], scale) for axis, scale in zip(axes, scales, strict=False)]
+    if found is None or len(found) != len(axes):
+        found = [None] * len(axes)
+    for axis, dim in zip(axes, found, strict=True):
+        dims[axis] = dim
+    return [make_type(dtype, dims)]
+
+
+def _fit_sizes(dims: Sequence[Dim], sizes: Sequence[Dim], policy: str) -> Sequence[Dim] | None:
+    """Return sizes of the same ratio as an image's: the largest inside, or the smallest around, some."""
+    pairs = list(zip(dims, sizes, strict=False))
+    if len(dims) != len(sizes) or not all(
+        isinstance(d, int) and d and isinstance(s, int) for d, s in pairs
+    ):
+        return None
+    scales = [np.float32(size) / np.float32(dim) for dim, size in pairs]
+    scale = min(scales) if policy == "not_larger" else max(scales)
+    products = [float(scale) * dim for dim in dims if isinstance(dim, int)]
+    rounded = [int(np.floor(product + 0.5)) for product in products]
+    # Halves are rounded in float32 or float64 by version: what is near one is not certain.
+    near = any(abs(product % 1 - 0.5) < 1e-3 for product in products)
+    return None if near else rounded
+
+
+def _upsample(node: KnownNode) -> Types:
+    shape = node.get_shape(0)
+    if shape is None:
+        return [make_type(node.get_dtype(0), None)]
+    scales = node.attributes.get("scales", list_elements(node.get_value(1)))
+    if scales is None or len(scales) != len(shape):
+        return [make_type(node.get_dtype(0), [None] * len(shape))]
+    return [make_type(node.get_dtype(0), map(_scale_dim, shape, scales))]
+
+
+def _read_scalar(node: KnownNode, position: int) -> Any:
+    elements = list_elements(node.get_value(position))
+    return elements[0] if elements is not None and len(elements) == 1 else None
+
+
+def _transform_signal(node: KnownNode) -> Types:
+    """Return the type of STFT: batch, windows, frequencies, real and imaginary part."""
+    shape, window, step = node.get_shape(0), node.get_shape(2), _read_scalar(node, 1)
+    length = _read_scalar(node, 3)
+    if length is None and window is not None and len(window) == 1 and not node.has_input(3):
+        length = window[0]
+    if shape is None or len(shape) < 2:
+        return [make_type(node.get_dtype(0), [None] * 4)]
+    onesided = node.attributes.get("onesided", 1)
+    frames = add_dims(floor_divide_dims(subtract_dims(shape[1], length), step), 1)
+    bins = add_dims(floor_divide_dims(length, 2), 1) if onesided else length
+    return [make_type(node.get_dtype(0), [shape[0], frames, bins, 2])]
+
+
+def _sample_grid(node: KnownNode) -> Types:
+    shape, grid = node.get_shape(0), node.get_shape(1)
+    if shape is None or grid is None or len(shape) != len(grid):
+        rank = None if shape is None else len(shape)
+        return [make_type(node.get_dtype(0), None if rank is None else [None] * rank)]
+    return [make_type(node.get_dtype(0), [merge_dims(shape[0], grid[0]), shape[1], *grid[1:-1]])]
+
+
+def _pool_rois(node: KnownNode) -> Types:
+    """Return the type of RoiAlign: regions, channels, height and width."""
+    shape, rois = node.get_shape(0), node.get_shape(1)
+    channels = shape[1] if shape is not None and len(shape) == 4 else None
+    count = rois[0] if rois else None
+    size = [node.attributes.get(name, 1) for name in ("output_height", "output_width")]
+    return [make_type(node.get_dtype(0), [count, channels, *size])]
+
+
+WINDOW_RULES: dict[str, Rule] = {
+    "AveragePool": _pool,
+    "Conv": _convolve_at(0, 1),
+    "ConvInteger": _convolve_at(0, 1, "int32"),
+    "ConvTranspose": _convolve_transposed,
+    "DeformConv": _convolve_at(0, 1),
+    "GlobalAveragePool": _pool_globally,
+    "GlobalLpPool": _pool_globally,
+    "GlobalMaxPool": _pool_globally,
+    "GridSample": _sample_grid,
+    "LpPool": _pool,
+    "MaxPool": _pool,
+    "QLinearConv": _convolve_quantized,
+    "Resize": _resize,
+    "RoiAlign": _pool_rois,
+    "STFT": _transform_signal,
+    "Upsample": _upsample,
+}
+"""Operator of ONNX's main domain to its rule."""
