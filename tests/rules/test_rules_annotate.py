@@ -185,7 +185,7 @@ def test_types_that_are_not_known() -> None:
         prepare_model(model, "test").index, rules("[{op: Relu, tensors: {X: {rank: 1}}}]")
     )
     assert str(found[0].verdict) == "acme.Odd is not among the operators of dla"
-    assert str(found[1].verdict) == "Relu: the type of X is not known"
+    assert str(found[1].verdict) == "Relu: the rank of X is not known"  # its dtype is that of y
 
 
 def test_a_rank_that_is_not_known() -> None:

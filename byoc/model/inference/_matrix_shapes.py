@@ -17,7 +17,7 @@ from byoc.model.inference._extents import add_dims, floor_divide_dims
 from byoc.model.inference._known_node import KnownNode, Rule
 
 
-def _multiply_shapes(a: Shape, b: Shape) -> Shape:
+def multiply_shapes(a: Shape, b: Shape) -> Shape:
     """Return the shape of a matrix product as numpy defines it; of a vector an axis is left out."""
     if not a or not b:
         return None
@@ -28,15 +28,15 @@ def _multiply_shapes(a: Shape, b: Shape) -> Shape:
 
 
 def _multiply(node: KnownNode) -> Types:
-    return [make_type(keep_dtype(node), _multiply_shapes(node.get_shape(0), node.get_shape(1)))]
+    return [make_type(keep_dtype(node), multiply_shapes(node.get_shape(0), node.get_shape(1)))]
 
 
 def _multiply_integers(node: KnownNode) -> Types:
-    return [make_type("int32", _multiply_shapes(node.get_shape(0), node.get_shape(1)))]
+    return [make_type("int32", multiply_shapes(node.get_shape(0), node.get_shape(1)))]
 
 
 def _multiply_quantized(node: KnownNode) -> Types:
-    return [make_type(node.get_dtype(7), _multiply_shapes(node.get_shape(0), node.get_shape(3)))]
+    return [make_type(node.get_dtype(7), multiply_shapes(node.get_shape(0), node.get_shape(3)))]
 
 
 def _multiply_and_add(node: KnownNode) -> Types:

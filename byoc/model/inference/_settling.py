@@ -15,7 +15,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from byoc.model._node_attributes import get_operator_name
 from byoc.model._walk import walk_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
-from byoc.model.inference._contrib_rules import CONTRIB_RULES
+from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._cutting_shapes import CUTTING_RULES
 from byoc.model.inference._elementwise_shapes import ELEMENTWISE_RULES, Types
 from byoc.model.inference._known_node import Rule
@@ -116,10 +116,8 @@ def _infer_types(scope: TensorScope, node: NodeProto) -> Types:
         types = rule(scope.describe_node(node, _VALUE_INPUTS.get(name, ())))
         if any(types):
             return scope.type_by_values(node, types) if name in _TYPED_BY_VALUE else types
-    rule = CONTRIB_RULES.get(name)
-    if rule is not None:
-        return rule(scope.describe_node(node, scope.list_small_inputs(node)))
-    return scope.infer_by_onnx(node)
+    types = scope.infer_by_onnx(node)
+    return types or infer_contrib_types(scope.describe_node(node, scope.list_small_inputs(node)))
 
 
 def _settle_call(scope: TensorScope, node: NodeProto, function: FunctionProto) -> Types:

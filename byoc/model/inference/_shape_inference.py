@@ -18,6 +18,7 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.model._graph_index import get_stated_types
 from byoc.model._tensor_data import rate_knowledge, read_type, write_type
 from byoc.model._walk import copy_without, walk_bodies, walk_graphs
+from byoc.model.inference._dtype_completion import complete_dtypes
 from byoc.model.inference._settling import settle_types
 from byoc.model.inference._type_merging import contradicts, merge_types
 
@@ -128,7 +129,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
         varying = settle_types(typed, skeleton)
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
         note = f"shapes are known only where stated: {' '.join(str(error).split())}"
-        return InferenceResult(dict(stated), None, (note,))
+        return InferenceResult(complete_dtypes(skeleton, None, dict(stated)), None, (note,))
     notes = []
     types = get_stated_types(typed)
     for name, kind in stated.items():
@@ -140,6 +141,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
             notes.append(f"the model says that '{name}' is {said}, but it is {found}")
         elif said != found and name not in varying and (merged := merge_types(found, said)) is not None:
             types[name] = write_type(merged)
+    types = complete_dtypes(skeleton, typed.graph, types)
     return InferenceResult(types, typed.graph, tuple(notes))
 
 

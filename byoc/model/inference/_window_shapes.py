@@ -23,7 +23,7 @@ from byoc.model.inference._moved_values import list_elements
 _SCALE_UNIT = 64
 
 
-def _count_windows(node: KnownNode, dims: Sequence[Dim], kernel: Sequence[Dim]) -> list[Dim] | None:
+def count_windows(node: KnownNode, dims: Sequence[Dim], kernel: Sequence[Dim]) -> list[Dim] | None:
     """Return the extents of a convolution's or pool's output, as onnxruntime computes them."""
     rank = len(dims)
     attributes = node.attributes
@@ -60,7 +60,7 @@ def _convolve_at(data: int, weight: int, dtype: str | None = None) -> Rule:
         kernel = node.attributes.get("kernel_shape")
         if kernel is None:
             kernel = list(filters[2:]) if filters is not None else [None] * (len(shape) - 2)
-        spatial = _count_windows(node, shape[2:], kernel) or [None] * (len(shape) - 2)
+        spatial = count_windows(node, shape[2:], kernel) or [None] * (len(shape) - 2)
         return [make_type(kind, [shape[0], filters[0] if filters is not None else None, *spatial])]
 
     return rule
@@ -105,7 +105,7 @@ def _pool(node: KnownNode) -> Types:
     shape, kernel = node.get_shape(0), node.attributes.get("kernel_shape")
     if shape is None or kernel is None or len(shape) != len(kernel) + 2:
         return [make_type(node.get_dtype(0), None if kernel is None else [None] * (len(kernel) + 2))]
-    spatial = _count_windows(node, shape[2:], kernel) or [None] * len(kernel)
+    spatial = count_windows(node, shape[2:], kernel) or [None] * len(kernel)
     found = make_type(node.get_dtype(0), [*shape[:2], *spatial])
     return [found, None if found is None else TensorType("int64", found.shape)]
 

@@ -1,0 +1,228 @@
+"""Rules that type onnxruntime's attention operators, with their caches, and what goes with them.
+
+The shapes are those of onnxruntime's documentation (docs/ContribOperators.md): B batch, S length of the
+query, P of the past, T of both, N heads, H the size of one head.
+"""
+
+from collections.abc import Mapping
+
+from byoc.model._tensor_data import Dim
+from byoc.model.inference._elementwise_shapes import Shape, Types, make_type
+from byoc.model.inference._extents import (
+    add_dims,
+    floor_divide_dims,
+    max_dims,
+    multiply_dims,
+)
+from byoc.model.inference._known_node import KnownNode, Rule
+from byoc.model.inference._moved_values import list_elements
+
+
+def _get_extents(node: KnownNode, position: int, *ranks: int) -> tuple[Dim, ...]:
+    """Return the extents of an input; of unknown ones, as many as the first of its possible ranks."""
+    shape = node.get_shape(position)
+    return shape if shape is not None and len(shape) in ranks else (None,) * ranks[0]
+
+
+def _get_heads(node: KnownNode, name: str = "num_heads") -> int | None:
+    count = node.attributes.get(name)
+    return count if isinstance(count, int) and count > 0 else None
+
+
+def _get_head_size(hidden: Dim, heads: int | None) -> Dim:
+    return None if heads is None else floor_divide_dims(hidden, heads)
+
+
+def _shares_buffer(node: KnownNode) -> bool:
+    """Return whether past and present are one buffer, which has its greatest length at once."""
+    return bool(node.attributes.get("past_present_share_buffer", 0))
+
+
+def _attend_to_itself(past: int, dtype: int = 0) -> Rule:
+    """Return the rule of an Attention whose one weight gives queries, keys and values.
+
+    `past` is the position of the past [2, B, N, P, H], `dtype` that of an input with the dtype of the
+    outputs; input [B, S, hidden], weight [hidden, 3 * N * H].
+    """
+
+    def rule(node: KnownNode) -> Types:
+        batch, length, _ = _get_extents(node, 0, 3)
+        sizes = node.attributes.get("qkv_hidden_sizes")
+        widths = sizes or [floor_divide_dims(_get_extents(node, 1, 2)[1], 3)] * 3
+        heads, kind = _get_heads(node), node.get_dtype(dtype)
+        before = _get_extents(node, past, 5)
+        total = add_dims(before[3], length) if node.has_input(past) else length
+        if _shares_buffer(node) and node.has_input(past):
+            total = before[3]
+        present = [2, batch, heads, total, _get_head_size(widths[2], heads)]
+        return [make_type(kind, [batch, length, widths[2]]), make_type(kind, present)]
+
+    return rule
+
+
+def _attend_packed(node: KnownNode) -> Types:
+    """Return the type of PackedAttention: input [tokens, hidden], weight [hidden, 3 * N * H]."""
+    tokens, _ = _get_extents(node, 0, 2)
+    sizes = node.attributes.get("qkv_hidden_sizes")
+    width = sizes[2] if sizes else floor_divide_dims(_get_extents(node, 1, 2)[1], 3)
+    return [make_type(node.get_dtype(0), [tokens, width])]
+
+
+def _attend_packed_heads(node: KnownNode) -> Types:
+    """Return the type of PackedMultiHeadAttention: query [tokens, N * H] or [tokens, N, 3, H]."""
+    query = node.get_shape(0)
+    if query is None or len(query) not in {2, 4}:
+        return [make_type(node.get_dtype(0), None)]
+    width = multiply_dims(query[1], query[3]) if len(query) == 4 else _get_extents(node, 2, 2)[1]
+    return [make_type(node.get_dtype(0), [query[0], width])]
+
+
+def _attend_in_heads(past: int, past_length: int) -> Rule:
+    """Return the rule of MultiHeadAttention or of its decoder's form.
+
+    Query [B, S, N * H] or, packed, [B, S, N, 3, H]; key and value [B, L, N * H], [B, N, L, H] or,
+    packed, [B, L, N, 2, H]. `past` is the position of the past keys [B, N, P, H], and `past_length` that
+    of a length that is given where past and present are one buffer.
+    """
+
+    def rule(node: KnownNode) -> Types:
+        query, key, value = (node.get_shape(i) for i in range(3))
+        heads, dtype = _get_heads(node), node.get_dtype(0)
+        if query is None or len(query) not in {3, 5}:
+            return [make_type(dtype, None)] * 4
+        batch, length = query[:2]
+        size = query[4] if len(query) == 5 else _get_head_size(query[2], heads)
+        width, value_size = multiply_dims(heads, size), size
+        if value is not None and len(value) in {3, 4}:
+            width = value[2] if len(value) == 3 else multiply_dims(value[1], value[3])
+            value_size = _get_head_size(width, heads)
+        elif node.has_input(2):
+            width = value_size = None
+        sequence = length if not node.has_input(1) else _get_key_length(key)
+        total = before = sequence
+        if node.has_input(past):
+            before = _get_extents(node, past, 4)[2]
+            total = add_dims(before, sequence)
+            if _shares_buffer(node) or node.has_input(past_length):
+                known = list_elements(node.get_value(past_length))
+                total = add_dims(known[0], sequence) if known else None
+            else:
+                before = total
+        return [
+            make_type(dtype, [batch, length, width]),
+            make_type(dtype, [batch, heads, before, size]),
+            make_type(dtype, [batch, heads, before, value_size]),
+            make_type(dtype, [batch, heads, length, total]),
+        ]
+
+    return rule
+
+
+def _get_key_length(key: Shape) -> Dim:
+    if key is None or len(key) not in {3, 4, 5}:
+        return None
+    return key[2] if len(key) == 4 else key[1]
+
+
+def _attend_in_groups(node: KnownNode) -> Types:
+    """Return the types of GroupQueryAttention.
+
+    Query [B, S, N * H], or [B, S, (N + 2 * M) * H] with keys and values packed in, M being
+    `kv_num_heads`; past keys and values [B, M, P, H]. The present ones are as long as the longer of the
+    past and of the total length, an input.
+    """
+    batch, length, width = _get_extents(node, 0, 3)
+    heads, groups = _get_heads(node), _get_heads(node, "kv_num_heads")
+    dtype, before = node.get_dtype(0), _get_extents(node, 3, 4)
+    size = _get_head_size(width, heads)
+    if not node.has_input(1):
+        size = _get_head_size(width, None if heads is None or groups is None else heads + 2 * groups)
+    known = list_elements(node.get_value(6))
+    total = known[0] if known else None
+    if not node.has_input(3):
+        sequence = _get_extents(node, 1, 3)[1] if node.has_input(1) else length
+        present, total = [batch, groups, sequence, size], sequence
+    else:
+        present = [batch, groups, max_dims(before[2], total), before[3]]
+    cache = node.get_dtype(3) if node.has_input(3) else dtype
+    return [
+        make_type(dtype, [batch, length, multiply_dims(heads, size)]),
+        make_type(cache, present),
+        make_type(cache, present),
+        make_type(dtype, [batch, heads, length, total]),
+    ]
+
+
+def _attend_with_cache(cache: int) -> Rule:
+    """Return the rule of PagedAttention and SparseAttention, which keep the shape of their caches.
+
+    Query [..., N * H], or [..., (N + 2 * M) * H] with keys and values packed in.
+    """
+
+    def rule(node: KnownNode) -> Types:
+        shape, heads, groups = node.get_shape(0), _get_heads(node), _get_heads(node, "kv_num_heads")
+        if shape and not node.has_input(1):
+            parts = None if heads is None or groups is None else heads + 2 * groups
+            shape = (*shape[:-1], multiply_dims(heads, _get_head_size(shape[-1], parts)))
+        first = make_type(node.get_dtype(0), shape or None)
+        return [first, node.get_type(cache), node.get_type(cache + 1)]
+
+    return rule
+
+
+def _bias_positions(node: KnownNode) -> Types:
+    """Return the type of RelativePositionBias: a table [buckets, N], and the values of two lengths."""
+    _, heads = _get_extents(node, 0, 2)
+    values = [list_elements(node.get_value(i)) for i in (1, 2)]
+    query, key = (each[0] if each else None for each in values)
+    return [make_type(node.get_dtype(0), [1, heads, query, key])]
+
+
+def _bias_positions_with_gates(node: KnownNode) -> Types:
+    """Return the type of GatedRelativePositionBias: [B, N, S, S], with `token_offset` [B, S]."""
+    source = _get_extents(node, 6, 2) if node.has_input(6) else _get_extents(node, 0, 3)
+    batch, length = source[:2]
+    return [make_type(node.get_dtype(0), [batch, _get_heads(node), length, length])]
+
+
+def _rotate_gemma(node: KnownNode) -> Types:
+    """Return the types of GemmaRotaryEmbedding: those of queries and keys."""
+    return [node.get_type(1), node.get_type(3)]
+
+
+def _remove_padding(node: KnownNode) -> Types:
+    """Return the types of RemovePadding: input [B, S, hidden], of which some tokens are left."""
+    batch, length, hidden = _get_extents(node, 0, 3)
+    return [
+        make_type(node.get_dtype(0), [None, hidden]),
+        make_type("int32", [batch, length]),
+        make_type("int32", [add_dims(batch, 1)]),
+        make_type("int32", [1]),
+    ]
+
+
+def _restore_padding(node: KnownNode) -> Types:
+    """Return the type of RestorePadding: input [tokens, hidden], offsets [B, S]."""
+    hidden = _get_extents(node, 0, 2)[1]
+    return [make_type(node.get_dtype(0), [*_get_extents(node, 1, 2), hidden])]
+
+
+ATTENTION_RULES: Mapping[str, Rule] = {
+    "com.microsoft.Attention": _attend_to_itself(past=4),
+    "com.microsoft.DecoderMaskedMultiHeadAttention": _attend_in_heads(past=5, past_length=7),
+    "com.microsoft.DecoderMaskedSelfAttention": _attend_to_itself(past=4),
+    "com.microsoft.GatedRelativePositionBias": _bias_positions_with_gates,
+    "com.microsoft.GemmaRotaryEmbedding": _rotate_gemma,
+    "com.microsoft.GroupQueryAttention": _attend_in_groups,
+    "com.microsoft.MultiHeadAttention": _attend_in_heads(past=6, past_length=8),
+    "com.microsoft.PackedAttention": _attend_packed,
+    "com.microsoft.PackedMultiHeadAttention": _attend_packed_heads,
+    "com.microsoft.PagedAttention": _attend_with_cache(3),
+    "com.microsoft.QAttention": _attend_to_itself(past=8, dtype=3),
+    "com.microsoft.RelativePositionBias": _bias_positions,
+    "com.microsoft.RemovePadding": _remove_padding,
+    "com.microsoft.RestorePadding": _restore_padding,
+    "com.microsoft.SparseAttention": _attend_with_cache(3),
+    "com.microsoft.SparsePagedAttention": _attend_with_cache(3),
+}
+"""Operator, as rule files spell it, to its rule."""
