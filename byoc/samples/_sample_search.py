@@ -21,11 +21,10 @@ from byoc.samples._input_values import Choice, InputMaker
 _MOST_TRIALS = 48
 _MOST_WEIGHTS, _MOST_EXTENTS = 16, 8
 # Runs that are tried for better results than empty outputs or NaN, which a model may always give.
-_MOST_POOR = 3
+_MOST_POOR = 8
 # Sizes that a dimension may have when none of the plausible ones fits.
 _OTHER_SIZES = (1, 2, 4, 8, 32, 64, 128, 256, 512, 3, 5, 7)
-_OFFSETS = (1, 2, 3)
-_SCALES = (0.5, 2.0, 0.25, 4.0, 0.125)
+_LARGER, _SMALLER, _OFFSETS = (2, 4), (2, 4, 8), (1, 2, 3)
 # Other samples of a model: other sizes, the other value of a condition.
 _MOST_SAMPLES = 3
 
@@ -44,7 +43,7 @@ class ModelSample:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """What is chosen for a sample: sizes of the free dimensions, and what roles leave open."""
+    """The choices for a sample: sizes of the free dimensions, values where roles leave several."""
 
     free: Mapping[str, int]
     choice: Choice
@@ -52,7 +51,7 @@ class _Trial:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """How samples of a model are made, and the choices that it runs with, the plausible one first."""
+    """A maker of samples for a model, and the choices that it runs with, the plausible one first."""
 
     maker: InputMaker
     trials: tuple[_Trial, ...]
@@ -168,8 +167,11 @@ def _is_informative(array: np.ndarray[Any, Any]) -> bool:
 
 def _list_trials(maker: InputMaker) -> Iterator[_Trial]:
     """Yield trials, the most plausible first."""
-    for choice in (Choice(), Choice(1), Choice(0, 1), Choice(0, 0)):
-        yield _Trial(maker.sizes.suggested, choice)
+    yield _Trial(maker.sizes.suggested, Choice())
+    if maker.has_choices:
+        yield _Trial(maker.sizes.suggested, Choice(1))
+    for value in (1, 0) if maker.has_flags else ():
+        yield _Trial(maker.sizes.suggested, Choice(0, value))
     for free in _list_sizes(maker):
         yield _Trial(free, Choice())
 
@@ -180,12 +182,14 @@ def _list_sizes(maker: InputMaker) -> Iterator[Mapping[str, int]]:
     grown = [name for name in suggested if kinds[name] not in ("batch", "channels")]
     plain = [name for name in grown if kinds[name] in ("count", "sequence")]
     yield maker.sizes.others
+    for scale in _LARGER:
+        yield {**suggested, **{name: suggested[name] * scale for name in grown}}
     for more in _OFFSETS:
         yield {**suggested, **{name: suggested[name] + more for name in grown}}
     for size in known if plain else ():
         yield {**suggested, **dict.fromkeys(plain, size)}
-    for scale in _SCALES:
-        yield {**suggested, **{name: max(1, int(suggested[name] * scale)) for name in grown}}
+    for part in _SMALLER:
+        yield {**suggested, **{name: max(1, suggested[name] // part) for name in grown}}
     yield dict.fromkeys(suggested, 1)
     for size in (*known, *_OTHER_SIZES):
         for name in suggested:

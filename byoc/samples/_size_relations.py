@@ -39,7 +39,7 @@ _SCALED_AXES = {
 
 @dataclass(eq=False)
 class SizeRelations:
-    """What is known of the open dimensions of a model's inputs.
+    """Relations between the open dimensions of a model's inputs.
 
     `meanings` has for some names what they are equal to: a number, a name or an expression. `multiples`
     has for some names a number that divides them.
