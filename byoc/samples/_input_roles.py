@@ -1,4 +1,4 @@
-"""The roles of a model's inputs: token ids, masks, positions, lengths, images, selectors, numbers.
+"""What the inputs of a model are: token ids, masks, positions, lengths, images, selectors, numbers.
 
 The role of an input follows from who reads its numbers (`_input_traces`), and where that says nothing
 from its name.
@@ -17,7 +17,7 @@ from byoc.samples._input_traces import TracedInputs, Use
 
 
 class Role(StrEnum):
-    """The role of an input."""
+    """What an input is."""
 
     numbers = "numbers"  # floats of any size
     flags = "flags"  # integers 0 or 1, booleans

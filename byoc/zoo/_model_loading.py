@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 
 from byoc.model import Model, prepare_model, read_model_file
-from byoc.zoo._catalog import brings_samples, find_path, load, sample_inputs
+from byoc.zoo._catalog import find_path, load, sample_inputs
 
 Source = str | Path | onnx.ModelProto
 """A model: a path, `zoo:NAME`, or a protobuf, which is never changed."""
@@ -50,6 +50,4 @@ def _load_zoo_model(source: str, dims: Mapping[str, int] | None) -> Model:
         model = prepare_model(load(name), source, dims=dims)
     else:
         model = prepare_model(read_model_file(path), source, path.parent, dims)
-    if dims or not brings_samples(name):
-        return model
-    return replace(model, make_samples=partial(sample_inputs, name))
+    return model if dims else replace(model, make_samples=partial(sample_inputs, name))
