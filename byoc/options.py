@@ -13,9 +13,10 @@ from typing import Any, Literal
 from byoc.codegen import Isolation
 from byoc.costs import Policy
 from byoc.errors import InputError
+from byoc.model import DimensionOptions
 from byoc.quantization import NATIVE, Precision
 from byoc.samples import Inputs
-from byoc.support import DIMS_FLAG, Flag, Syntax, declaration_of, declare, declare_field
+from byoc.support import Flag, Syntax, declaration_of, declare, declare_field
 from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
 from byoc.zoo import Source, name_source
 
@@ -56,7 +57,7 @@ def list_files(files: str | Path | Sequence[str | Path]) -> list[str | Path]:
 
 
 @dataclass(frozen=True)
-class PlanOptions:
+class PlanOptions(DimensionOptions):
     """The choices that planning needs, whatever the strategy."""
 
     rules: str | Path | Sequence[str | Path] = field(
@@ -98,9 +99,6 @@ class PlanOptions:
             choices=tuple(policy.value for policy in Policy),
         ),
         _record_value,
-    )
-    dims: Mapping[str, int] | None = declare_field(
-        None, "sizes for symbolic dimensions.", DIMS_FLAG, _record_pairs
     )
     trips: Mapping[str, float] | None = declare_field(
         None,
@@ -283,6 +281,7 @@ def record_options(source: Source, options: Options) -> dict[str, Any]:
         declaration, value = declaration_of(each), getattr(options, each.name)
         if declaration is None or declaration.record is None:
             continue
-        if value is not None or declaration.record_none:
-            record[each.name] = declaration.record(value)
+        recorded = None if value is None and not declaration.record_none else declaration.record(value)
+        if recorded is not None or declaration.record_none:
+            record[each.name] = recorded
     return record

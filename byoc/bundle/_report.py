@@ -80,12 +80,35 @@ class PredictedCosts(ReportModel):
 
 
 class ReportedTensor(ReportModel):
-    """A tensor at the boundary of a region, with as much of its type as is known."""
+    """A tensor at the boundary of a region, with as much of its type as is known.
+
+    `bytes` are those at the planned sizes of open dimensions.
+    """
 
     name: str
     dtype: str | None
     shape: tuple[int | str | None, ...] | None
     bytes: int | None
+
+
+class OpenDimension(ReportModel):
+    """An open dimension of the model's inputs, and the size that the plan counts with.
+
+    `least` and `largest` are the ends of the range that the user gave, None where byoc chose the size.
+    """
+
+    name: str
+    size: int
+    least: int | None
+    largest: int | None
+
+
+class SizePrediction(ReportModel):
+    """The predicted seconds of the placement, and of the host alone, at other sizes of dimensions."""
+
+    sizes: dict[str, int]
+    seconds: float
+    host_only: float
 
 
 class RegionReport(ReportModel):
@@ -237,7 +260,8 @@ class Report(ReportModel):
     """The report of a plan. `measured` are the placements that were timed, if any, and the fastest kept.
 
     Either `verification` or the reason `not_verified` is None; `verification_missing` says that one was
-    to be made.
+    to be made. `open_dimensions` are those whose size the model and the user leave open; `predicted_at`
+    has predictions at the ends of ranges.
     """
 
     model: str
@@ -257,6 +281,8 @@ class Report(ReportModel):
     verification_missing: bool = False
     bundle: str | None
     measured: tuple[TrialCandidate, ...] = ()
+    open_dimensions: tuple[OpenDimension, ...] = ()
+    predicted_at: tuple[SizePrediction, ...] = ()
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> "Report":
@@ -267,8 +293,9 @@ class Report(ReportModel):
         return report
 
     @model_serializer(mode="wrap")
-    def _leave_out_measured(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        if not self.measured:
-            del data["measured"]
+        for name in ("measured", "open_dimensions", "predicted_at"):
+            if not data[name]:
+                del data[name]
         return data

@@ -32,10 +32,6 @@ class OutputFormat(StrEnum):
     json = "json"
 
 
-DimOption = Annotated[
-    list[str] | None,
-    typer.Option("--dim", metavar="NAME=SIZE", help="Fix a symbolic dimension, such as batch=1."),
-]
 FormatOption = Annotated[
     OutputFormat, typer.Option("--format", help="text for people, json for programs.")
 ]
@@ -104,6 +100,30 @@ def read_by_target(values: Sequence[str] | None, option: str) -> str | dict[str,
 def read_sizes(values: Sequence[str] | None, option: str) -> dict[str, int]:
     """Return `NAME=SIZE` options as a mapping. What is not a whole number is a usage error."""
     return {name: _size(name, value, option) for name, value in read_pairs(values or [], option).items()}
+
+
+def read_dims(values: Sequence[str] | None, option: str) -> dict[str, int | str]:
+    """Return `NAME=SIZE`, `NAME=RELATION` and `NAME=LOW..HIGH` options as a mapping."""
+    return {name: _read_number(said) for name, said in read_pairs(values or [], option).items()}
+
+
+def read_shapes(values: Sequence[str] | None, option: str) -> dict[str, tuple[int | str | None, ...]]:
+    """Return `INPUT=EXTENT,...` options as a mapping; `?` is None. No extents are a scalar's shape."""
+    return {
+        name: tuple(_extent(part, name, option) for part in text.split(",")) if text else ()
+        for name, text in read_pairs(values or [], option).items()
+    }
+
+
+def _extent(text: str, name: str, option: str) -> int | str | None:
+    if not text.strip():
+        raise typer.BadParameter(f"'{name}': an extent is missing at a comma", param_hint=option)
+    return None if text.strip() == "?" else _read_number(text.strip())
+
+
+def _read_number(text: str) -> int | str:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if is_number else text
 
 
 def _size(name: str, value: str, option: str) -> int:

@@ -10,7 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.cli._common import read_by_target, read_pairs, read_sizes
+from byoc.cli._common import (
+    read_by_target,
+    read_dims,
+    read_pairs,
+    read_shapes,
+    read_sizes,
+)
 from byoc.support import Flag, Syntax, declaration_of, declare_field
 
 _TYPES: dict[Syntax, Any] = {
@@ -30,6 +36,8 @@ _READERS: dict[Syntax, Callable[[Any, str], Any]] = {
     Syntax.LIST: lambda values, name: tuple(values or ()),
     Syntax.BY_TARGET: read_by_target,
     Syntax.PAIRS: lambda values, name: read_pairs(values or [], name),
+    Syntax.DIMS: read_dims,
+    Syntax.SHAPES: read_shapes,
     Syntax.SIZES: read_sizes,
 }
 

@@ -63,7 +63,9 @@ def fastest(model: Source, options: TrialOptions) -> Result:
     destination = Path(options.output).absolute()  # a codegen's code may change the working directory
     with TemporaryDirectory(prefix="byoc-") as place, show_progress(options.progress):
         trials, failed = _try_strategies(model, options, Path(place))
-        measured = _measure(trials, model_samples(load_model(model, options.dims)), options)
+        measured = _measure(
+            trials, model_samples(load_model(model, options.dims, options.shapes)), options
+        )
         best = min(measured, key=lambda trial: trial.candidate.seconds or 0.0)
         with stage_bundle(destination) as folder:
             shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)

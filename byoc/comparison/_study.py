@@ -74,7 +74,7 @@ def make_rows(name: str, study: Study) -> list[StrategyRow]:
     """Return the rows of a model; a failure is a row with the reason, and the others go on."""
     try:
         base = study.load_settings(study.strategies[0])
-        model = load_model(name, study.dims)
+        model = load_model(name, study.dims, study.shapes)
         check_trips(model.index, study.trips or {})
         if any(target.has_quantized_rules for target in base.targets):
             model = unshare_dequantize(model)

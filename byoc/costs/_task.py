@@ -158,7 +158,7 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
     types = index.types
     if compute is not None:
         types = {name: _replace_float32(kind, compute) for name, kind in types.items()}
-    sizes = Sizes(types)
+    sizes = Sizes(types, index.planned.sizes)
     numbers: dict[Any, int] = {}
     distinct: list[Task] = []
     of = np.full(len(index.nodes), -1, np.int64)

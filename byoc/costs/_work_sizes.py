@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from byoc.model import TensorType
+from byoc.model import TensorType, evaluate_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,13 @@ class _LazySizes(dict[str, Size]):
 @dataclass(frozen=True, eq=False)
 class Sizes:
     """The size of every tensor, with a stand-in for unknown sizes.
-    An unknown dimension counts as 1, a tensor of unknown rank as `fallback` bytes. Models have few
-    distinct types, so each is computed once.
+    An open dimension has the size that is planned for it, and is known; one of which nothing is known
+    counts as 1, a tensor of unknown rank as `fallback` bytes. Models have few distinct types, so each is
+    computed once.
     """
 
     types: Mapping[str, TensorType]
+    planned: Mapping[str, int] = field(default_factory=dict)
     fallback: int = 4096
     _seen: dict[Any, Size] = field(default_factory=dict)
 
@@ -57,9 +59,10 @@ class Sizes:
     def _size(self, kind: TensorType | None) -> Size:
         if kind is None or kind.shape is None:
             return Size(False, (), self.fallback, len(self._seen))
-        shape = tuple(dim if isinstance(dim, int) else 1 for dim in kind.shape)
+        found = [evaluate_dim(dim, self.planned) for dim in kind.shape]
+        shape = tuple(1 if dim is None or dim < 0 else dim for dim in found)
         size = TensorType(kind.dtype, shape).bytes or 0
-        return Size(kind.elements is not None, shape, size, len(self._seen))
+        return Size(None not in found, shape, size, len(self._seen))
 
     def is_known(self, name: str) -> bool:
         """Return whether every dimension of a tensor is known."""

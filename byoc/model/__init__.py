@@ -2,6 +2,11 @@
 
 from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine, resolve_attributes
 from byoc.model._constants import find_constant_value, fold_constants, get_constant_value
+from byoc.model._dimension_options import DimensionOptions, read_recorded_dimensions
+from byoc.model._dimensions import (
+    Dimensions,
+    list_symbolic_dims,
+)
 from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex, get_stated_types, read_tensor_types
 from byoc.model._graph_parts import (
     BoundaryNames,
@@ -61,6 +66,7 @@ from byoc.model._outline import (
     outline,
     set_ir_version,
 )
+from byoc.model._planned_sizes import PlannedSizes
 from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
 from byoc.model._quantized_tensors import (
     CLAMP_OPERATORS,
@@ -113,14 +119,15 @@ from byoc.model.inference import (
     KnownNode,
     Rule,
     add_dims,
+    bound_dim,
     ceil_divide_dims,
     clear_output_shapes,
     evaluate_dim,
+    fix_type,
     floor_divide_dims,
     infer_types,
     is_dim_at_least,
     list_dim_names,
-    list_symbolic_dims,
     max_dims,
     min_dims,
     multiply_dims,

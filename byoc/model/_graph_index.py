@@ -18,6 +18,7 @@ from byoc.model._node_attributes import (
     get_stated_attributes,
     infer_body_input_types,
 )
+from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._tensor_data import Dim, TensorType, is_large, rate_knowledge, read_type
 from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads, walk_bodies
 from byoc.schemas import OperatorSchema, get_schema
@@ -52,7 +53,8 @@ class GraphIndex:
     Nodes must be sorted topologically; a node number is a position in the graph's `node`. `type_protos`
     maps tensors to their known types (stated or inferred), those of the graphs around included.
     `typed_graph` is the same graph with inferred types, if there are any; the indices of bodies get
-    theirs from it. Uses include captures by the bodies of If, Loop and Scan.
+    theirs from it. `planned` are the sizes of open dimensions that a plan counts with. Uses include
+    captures by the bodies of If, Loop and Scan.
     """
 
     proto: onnx.ModelProto
@@ -60,6 +62,7 @@ class GraphIndex:
     typed_graph: GraphProto | None = None
     body: GraphProto | None = None
     outer: "GraphIndex | None" = None
+    planned: PlannedSizes = NOTHING_OPEN
 
     @property
     def graph(self) -> GraphProto:
@@ -90,7 +93,12 @@ class GraphIndex:
             if rate_knowledge(kind) >= rate_knowledge(values.get(name)):
                 values[name] = kind
         return GraphIndex(
-            self.proto, values, typed if self.typed_graph is not None else None, body, self
+            self.proto,
+            values,
+            typed if self.typed_graph is not None else None,
+            body,
+            self,
+            self.planned,
         )
 
     @cached_property

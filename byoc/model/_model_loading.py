@@ -17,7 +17,9 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
 from byoc.errors import InputError
+from byoc.model._dimensions import Dimensions, fix_dims, name_open_dims
 from byoc.model._graph_index import MIN_IR_OF_DEFAULTS, GraphIndex, get_stated_types
+from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._qdq import normalize_qdq
 from byoc.model._runtime_operators import hide_runtime_operators
 from byoc.model._tensor_data import check_tensor, is_large, read_raw_bytes
@@ -29,7 +31,7 @@ from byoc.model._walk import (
     walk_graphs,
     walk_tensors,
 )
-from byoc.model.inference import InferenceResult, clear_negative_dims, fix_dims, infer_types
+from byoc.model.inference import InferenceResult, clear_negative_dims, infer_types
 
 _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
 # The brackets of ONNX's text form, outside of texts and comments.
@@ -42,8 +44,8 @@ class Model:
     """A checked model: nodes are sorted, types are known as far as inference goes.
 
     `source` is the user's name for it, `folder` holds its external data (None if there is none),
-    `make_samples` makes suitable inputs from a seed (None if nobody knows how). The protobuf must not be
-    edited.
+    `make_samples` makes suitable inputs from a seed (None if nobody knows how), `planned` are the sizes
+    of open dimensions that costs count with. The protobuf must not be edited.
     """
 
     proto: ModelProto
@@ -51,11 +53,13 @@ class Model:
     folder: Path | None
     inference: InferenceResult
     make_samples: Callable[[int], Mapping[str, Any]] | None = None
+    planned: PlannedSizes = NOTHING_OPEN
 
     @cached_property
     def index(self) -> GraphIndex:
         """The index of the main graph."""
-        return GraphIndex(self.proto, self.inference.type_protos, self.inference.typed_graph)
+        types = self.inference
+        return GraphIndex(self.proto, types.type_protos, types.typed_graph, planned=self.planned)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -107,12 +111,12 @@ def prepare_model(
     proto: ModelProto,
     source: str,
     folder: Path | None = None,
-    dims: Mapping[str, int] | None = None,
+    given: Dimensions | None = None,
 ) -> Model:
     """Check a protobuf and infer its types; it is not changed.
 
-    `dims` gives symbolic dimensions a value. Raises InputError, beginning with `source`, when the model
-    is not valid ONNX, has a cycle, or lacks a dimension of `dims`.
+    `given` says what open dimensions are. Raises InputError, beginning with `source`, when the model is
+    not valid ONNX, has a cycle, or its dimensions cannot be as they were given (`fix_dims`).
     """
     try:
         if not proto.HasField("graph") or not proto.opset_import:
@@ -123,17 +127,21 @@ def prepare_model(
         for tensor in walk_tensors(proto):
             check_tensor(tensor, folder)
         proto, notes = normalize_qdq(clear_negative_dims(_sort_nodes(proto)))
-        if dims:
-            proto = fix_dims(proto, dims)
+        ranges: Mapping[str, tuple[int, int]] = {}
+        if given:
+            fixed = fix_dims(proto, given)
+            proto, ranges = fixed.proto, fixed.ranges
         light = make_skeleton(proto, folder)
+        name_open_dims(light)
         notes = (*notes, *_check_model(light))
-        inferred = infer_types(light, get_stated_types(proto))
+        inferred = infer_types(light, get_stated_types(light))
     except InputError as error:
         text = "\\n".join(str(error).splitlines())  # names may contain line breaks
         raise InputError(f"{source}: {text}") from None
     except (RecursionError, DecodeError, EncodeError):
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
-    return Model(proto, source, folder, replace(inferred, notes=(*notes, *inferred.notes)))
+    inferred = replace(inferred, notes=(*notes, *inferred.notes))
+    return Model(proto, source, folder, inferred, planned=PlannedSizes(ranges=ranges))
 
 
 def _sort_nodes(proto: ModelProto) -> ModelProto:

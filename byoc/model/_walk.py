@@ -6,7 +6,17 @@ from functools import cache
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+)
 
 from byoc.numerics import find_cycle, sort_topologically
 
@@ -235,3 +245,22 @@ def make_unique_name(name: str, taken: set[str]) -> str:
         found, number = f"{name}_{number}", number + 1
     taken.add(found)
     return found
+
+
+def walk_value_infos(proto: ModelProto) -> Iterator[ValueInfoProto]:
+    """Yield the type annotations of all graphs, bodies and functions."""
+    functions = [graph for f in proto.functions for node in f.node for graph in walk_bodies(node)]
+    for outer in (proto.graph, *functions):
+        for graph in walk_graphs(outer):
+            yield from (*graph.input, *graph.output, *graph.value_info)
+    for function in proto.functions:
+        yield from function.value_info
+
+
+def walk_dims(proto: TypeProto) -> Iterator[TensorShapeProto.Dimension]:
+    """Yield the dimensions of a tensor type, and of the elements of a sequence or optional."""
+    kind = proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        yield from getattr(proto, kind).shape.dim
+    elif kind in ("sequence_type", "optional_type"):
+        yield from walk_dims(getattr(proto, kind).elem_type)

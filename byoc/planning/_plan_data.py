@@ -184,6 +184,15 @@ class RefusedRegion:
         return f"codegen {self.codegen} refused: {self.reason}"
 
 
+@dataclass(frozen=True)
+class PredictionAtSizes:
+    """The predicted seconds of a placement, and of the host alone, at some sizes of dimensions."""
+
+    sizes: Mapping[str, int]
+    seconds: float
+    host_only: float
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A model cut between the host and some accelerators.
@@ -193,7 +202,7 @@ class Plan:
     took more; `values` the types of the tensors that the boundary pass added, by name, and `origins`
     the tensors whose content they hold; `lowered` what was done to the numbers before, None where
     regions compute as the model says; `notes` what is to be told of that. `refusals` are those that were
-    known as it was made.
+    known as it was made; `predicted_at` are predictions at the ends of ranges of open dimensions.
     """
 
     asked: Mapping[str, Any]
@@ -207,6 +216,7 @@ class Plan:
     notes: tuple[Note, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[RefusedRegion, ...] = ()
+    predicted_at: tuple[PredictionAtSizes, ...] = ()
 
     @property
     def target(self) -> Target:

@@ -66,7 +66,7 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
     output = None if options.output is None else Path(options.output)
     if output is not None:
         check_output(output)
-    loaded = load_model(model, options.dims)
+    loaded = load_model(model, options.dims, options.shapes)
     data = find_samples(options.data, loaded, options.images, options.samples)
     names = list(dict.fromkeys(options.tensors or ()))
     check_tensors(loaded.index, names)

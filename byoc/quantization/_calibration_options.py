@@ -1,18 +1,19 @@
 """The choices of a calibration, for `byoc.calibrate` and the flags of `byoc calibrate` alike."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
+from byoc.model import DimensionOptions
 from byoc.quantization._calibrators import CALIBRATORS
 from byoc.samples import NO_PREPROCESSING, Inputs, Preprocessing
-from byoc.support import DIMS_FLAG, Flag, Syntax, declare, declare_field
+from byoc.support import Flag, Syntax, declare, declare_field
 
 DEFAULT_METHOD = "minmax"
 
 
 @dataclass(frozen=True)
-class CalibrationOptions:
+class CalibrationOptions(DimensionOptions):
     """All choices of a calibration."""
 
     data: str | Path | Iterable[Inputs] = field(
@@ -69,7 +70,6 @@ class CalibrationOptions:
         "graph that are not constant.",
         Flag("Calibrate this one; all unless given.", Syntax.LIST, ("--tensor",), "NAME"),
     )
-    dims: Mapping[str, int] | None = declare_field(None, "sizes for symbolic dimensions.", DIMS_FLAG)
     images: Preprocessing = declare_field(
         NO_PREPROCESSING, "normalization of pixels, if the data is images."
     )

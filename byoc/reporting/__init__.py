@@ -1,6 +1,6 @@
 """Reports: the decision as a document and as text, and explanations of refused nodes."""
 
-from byoc.reporting._explanation import Explanation, explain, explain_model
+from byoc.reporting._explanation import ExplainOptions, Explanation, explain, explain_model
 from byoc.reporting._explanation_document import make_explanation_document
 from byoc.reporting._explanation_text import print_explanation
 from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from onnx import NodeProto
 from byoc.costs import Sizes, count_work
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
+    DimensionOptions,
     GraphIndex,
     Model,
     describe_node,
@@ -24,6 +25,7 @@ from byoc.model import (
 )
 from byoc.patterns import Mark, NearMiss, Unit, find_near_misses, group_units
 from byoc.rules import Annotator, Attempt, Objection, Target, load_rules
+from byoc.support import Flag, declare, declare_field, report_step, take_keywords
 from byoc.zoo import Source, load_model
 
 
@@ -180,27 +182,43 @@ def _refused_neighbour(graph: GraphExplanation, unit: Unit) -> int | None:
     return None
 
 
-def explain(
-    model: Source | Model,
-    rules: str | Path | Target,
-    *,
-    node: str | None = None,
-    op: str | None = None,
-    dims: Mapping[str, int] | None = None,
-) -> Explanation:
+@dataclass(frozen=True)
+class ExplainOptions(DimensionOptions):
+    """All choices of an explanation."""
+
+    rules: str | Path | Target = field(
+        metadata=declare(
+            "a rule file's path or name, or what `byoc.load_rules` returned.",
+            Flag("A rule file, or the name of an installed one (see byoc rules)."),
+        )
+    )
+    _: KW_ONLY
+    node: str | None = declare_field(
+        None,
+        "examine only the node of this name or output.",
+        Flag("Only this node, by its name or output, with all that was tried."),
+    )
+    op: str | None = declare_field(
+        None,
+        "examine only nodes of this operator.",
+        Flag("Only nodes of this operator, with all that was tried."),
+    )
+
+
+@take_keywords(ExplainOptions)
+def explain(model: Source | Model, options: ExplainOptions) -> Explanation:
     """Explain which nodes of a model an accelerator refuses, and what would change that.
 
-    Args:
-        model: a path, `zoo:NAME`, a protobuf, or what `byoc.load_model` returned.
-        rules: a rule file's path or name, or what `byoc.load_rules` returned.
-        node: examine only the node of this name or output.
-        op: examine only nodes of this operator.
-        dims: sizes for symbolic dimensions.
+    `model` is a path, `zoo:NAME`, a protobuf, or what `byoc.load_model` returned.
 
     Raises InputError when the model or the rules cannot be read, or there is no such node.
     """
+    rules = options.rules
+    report_step("load model")
+    loaded = load_model(model, options.dims, options.shapes)
     target = rules if isinstance(rules, Target) else load_rules(str(rules))
-    return explain_model(load_model(model, dims), target, node, op)
+    report_step("explain")
+    return explain_model(loaded, target, options.node, options.op)
 
 
 def explain_model(
@@ -231,7 +249,7 @@ def _explain_graph(graph_path: str, index: GraphIndex, target: Target) -> GraphE
     """Annotate and group one graph."""
     annotator = Annotator(target, index)
     marks = [annotator.annotate_node(number) for number in range(len(index.nodes))]
-    sizes = Sizes(index.types)
+    sizes = Sizes(index.types, index.planned.sizes)
     units = group_units(index, target.patterns, marks)
     matches = [unit.match for unit in units if unit.match is not None]
     return GraphExplanation(

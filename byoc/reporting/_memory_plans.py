@@ -23,9 +23,17 @@ from byoc.memory.report import (
     plan_report,
     render_svg,
 )
-from byoc.model import Model, list_symbolic_dims, prepare_model, read_model_file, unshare_dequantize
+from byoc.model import (
+    DimensionOptions,
+    Dimensions,
+    Model,
+    list_symbolic_dims,
+    prepare_model,
+    read_model_file,
+    unshare_dequantize,
+)
 from byoc.reporting._quantities import format_quantity
-from byoc.support import DIMS_FLAG, Flag, Syntax, declare_field, report_step, take_keywords, write_text
+from byoc.support import Flag, Syntax, declare_field, report_step, take_keywords, write_text
 from byoc.zoo import Source, load_model
 
 
@@ -53,7 +61,7 @@ _check_method = partial(_check_choice, "method", (*METHODS, STRIPED))
 
 
 @dataclass(frozen=True)
-class MemoryPlanOptions:
+class MemoryPlanOptions(DimensionOptions):
     """All choices of a memory plan."""
 
     _: KW_ONLY
@@ -96,7 +104,6 @@ class MemoryPlanOptions:
     striped: bool = declare_field(
         True, "plan striped execution, too.", Flag("Plan striped execution, too.", Syntax.ON_OFF)
     )
-    dims: Mapping[str, int] | None = declare_field(None, "sizes for symbolic dimensions.", DIMS_FLAG)
     picture: str | Path | None = declare_field(
         None,
         "path of an SVG file for a picture of that plan; of a bundle one file for each part, named "
@@ -131,7 +138,7 @@ def plan_memory(model: Source | Model, options: MemoryPlanOptions) -> dict[str, 
     wanted and there is none, and for a picture that cannot be written.
     """
     settings, reports = options.make_settings(), {}
-    for part, loaded, flat in _read_parts(model, options.dims or {}):
+    for part, loaded, flat in _read_parts(model, Dimensions(options.dims or {}, options.shapes or {})):
         report_step(f"plan {loaded.source}")
         index = unshare_dequantize(loaded).index if options.fused else loaded.index
         groups = find_quantized_groups(index) if options.fused else ()
@@ -147,22 +154,22 @@ def plan_memory(model: Source | Model, options: MemoryPlanOptions) -> dict[str, 
     return reports
 
 
-def _read_parts(
-    source: Source | Model, dims: Mapping[str, int]
-) -> Iterator[tuple[str, Model, Model | None]]:
+def _read_parts(source: Source | Model, given: Dimensions) -> Iterator[tuple[str, Model, Model | None]]:
     """Yield the models to plan, each with a name: a model (""), or a bundle's whole model and regions.
 
     The third value of a region is its model with composites inlined; None for a whole model.
     """
     if not isinstance(source, str | Path) or not is_bundle(Path(source)):
-        yield "", load_model(source, dims), None
+        yield "", load_model(source, given.dims, given.shapes), None
         return
     bundle = open_bundle(Path(source))
-    yield "whole", prepare_model(bundle.model(), f"{source}: the whole", bundle.folder, dims), None
+    yield "whole", prepare_model(bundle.model(), f"{source}: the whole", bundle.folder, given), None
     for _, region, _ in bundle.regions():
         proto = read_model_file(region.path)
         name, folder = f"{source}: {region.name}", region.path.parent
-        inside = {key: dims[key] for key in list_symbolic_dims(proto) if key in dims}
+        inside = Dimensions(
+            {key: given.dims[key] for key in list_symbolic_dims(proto) if key in given.dims}
+        )
         flat = inline_local_functions(proto) if proto.functions else proto
         yield (
             region.name,

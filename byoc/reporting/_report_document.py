@@ -1,7 +1,7 @@
 """The making of a report from a plan and its verification."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import fsum
 from pathlib import Path
 
@@ -9,14 +9,16 @@ from byoc.bundle import (
     Compute,
     HostReason,
     NodeCounts,
+    OpenDimension,
     PrecisionReport,
     PredictedCosts,
     RefusalReport,
     RegionReport,
     Report,
     ReportedTensor,
+    SizePrediction,
 )
-from byoc.model import GraphIndex, TensorType, is_inserted, list_symbolic_dims, name_nodes
+from byoc.model import GraphIndex, PlannedSizes, TensorType, fix_type, is_inserted, name_nodes
 from byoc.planning import GraphPlan, Plan, PlannedRegion, RefusedRegion, find_neighbours
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._verification_document import make_verification_report
@@ -106,13 +108,21 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
         not_verified=outcome.reason if isinstance(outcome, NotVerified) else None,
         verification_missing=isinstance(outcome, NotVerified) and outcome.missing,
         bundle=None if bundle is None else str(bundle),
+        open_dimensions=_list_open_dimensions(plan.model.planned),
+        predicted_at=tuple(map(SizePrediction.model_validate, plan.predicted_at)),
+    )
+
+
+def _list_open_dimensions(planned: PlannedSizes) -> tuple[OpenDimension, ...]:
+    ends = {name: planned.ranges.get(name, (None, None)) for name in planned.sizes}
+    return tuple(
+        OpenDimension(name=name, size=size, least=ends[name][0], largest=ends[name][1])
+        for name, size in planned.sizes.items()
     )
 
 
 def _list_remarks(plan: Plan) -> Iterator[str]:
     yield from plan.model.notes
-    for name in list_symbolic_dims(plan.model.proto):
-        yield f"dimension {name} is not fixed and counts as 1 (--dim {name}=SIZE)"
     yield from collect_plan_notes(plan.root)
     yield from _slower_than_host_notes(plan)
     yield from _unused_target_notes(plan)
@@ -143,6 +153,7 @@ def _report_costs(plan: Plan) -> PredictedCosts:
 
 def _report_region(plan: GraphPlan, region: PlannedRegion) -> RegionReport:
     types, interface = region.index.types, region.interface
+    sizes = region.index.planned.sizes
     return RegionReport(
         name=region.name,
         device=region.target.name,
@@ -150,8 +161,8 @@ def _report_region(plan: GraphPlan, region: PlannedRegion) -> RegionReport:
         nodes=_count_region_nodes(region),
         trips=region.trips,
         composites=dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
-        inputs=tuple(_report_tensor(name, types.get(name)) for name in interface.inputs),
-        outputs=tuple(_report_tensor(name, types.get(name)) for name in interface.outputs),
+        inputs=tuple(_report_tensor(name, types.get(name), sizes) for name in interface.inputs),
+        outputs=tuple(_report_tensor(name, types.get(name), sizes) for name in interface.outputs),
         seconds=region.seconds,
         borders=tuple(find_neighbours(plan, region)),
     )
@@ -211,10 +222,12 @@ def _host_only_joules(plan: GraphPlan) -> float | None:
     return joules
 
 
-def _report_tensor(name: str, kind: TensorType | None) -> ReportedTensor:
+def _report_tensor(name: str, kind: TensorType | None, sizes: Mapping[str, int]) -> ReportedTensor:
+    """Return a tensor with its bytes at some sizes of open dimensions."""
     if kind is None:
         return ReportedTensor(name=name, dtype=None, shape=None, bytes=None)
-    return ReportedTensor(name=name, dtype=kind.dtype, shape=kind.shape, bytes=kind.bytes)
+    size = fix_type(kind, sizes).bytes
+    return ReportedTensor(name=name, dtype=kind.dtype, shape=kind.shape, bytes=size)
 
 
 def _list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:

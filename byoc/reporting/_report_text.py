@@ -1,5 +1,6 @@
 """The report as text: a summary line, a table of regions, and the commonest reasons."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
@@ -22,6 +23,7 @@ from byoc.reporting._quantities import format_count, format_quantity, format_sha
 
 _REASONS = 3
 _UNITS = 10
+_FLAGS = 4
 # Gains below this share of the objective are in the JSON only.
 _LEAST_GAIN = 1e-3
 
@@ -88,6 +90,7 @@ def print_report(report: Report, console: Console, every_reason: bool = False) -
     if report.verification_missing:
         print_lines([f"Not verified: {report.not_verified}"])
     print_lines((summarize_report(report), *_measurement_lines(report.measured)))
+    print_lines(_dimension_lines(report))
     if report.regions:
         console.print(_region_table(report))
     print_lines(_host_reason_lines(report.host_reasons, every_reason))
@@ -96,6 +99,21 @@ def print_report(report: Report, console: Console, every_reason: bool = False) -
     print_lines(f"{note.severity}: {note.text}" for note in report.notes)
     if report.bundle:
         print_lines([f"\nWritten to {report.bundle}"])
+
+
+def _dimension_lines(report: Report) -> Iterator[str]:
+    """Yield the sizes that open dimensions are counted with, and predictions at the ends of ranges."""
+    chosen = [dim for dim in report.open_dimensions if dim.least is None]
+    if chosen:
+        sizes = ", ".join(f"{dim.name} = {dim.size}" for dim in chosen)
+        flags = " ".join(f"--dim {shlex.quote(f'{dim.name}={dim.size}')}" for dim in chosen[:_FLAGS])
+        more = " ..." if len(chosen) > _FLAGS else ""
+        yield f"Open dimensions, counted as {sizes}; to fix them: {flags}{more}"
+    for point in report.predicted_at:
+        ranged = {dim.name for dim in report.open_dimensions if dim.least is not None}
+        sizes = ", ".join(f"{name} = {size}" for name, size in point.sizes.items() if name in ranged)
+        seconds, host = (format_quantity(value, "s") for value in (point.seconds, point.host_only))
+        yield f"At {sizes}: predicted {seconds}, host alone {host}"
 
 
 def _host_reason_lines(reasons: Sequence[HostReason], every_reason: bool) -> Iterator[str]:

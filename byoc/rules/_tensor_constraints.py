@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Literal
 
-from byoc.model import Dim, TensorType, get_constant_value, list_plain_elements
+from byoc.model import Dim, TensorType, bound_dim, get_constant_value, list_plain_elements
 from byoc.rules._node_view import FLOAT32, RuleView, TensorUse
 from byoc.rules._objections import (
     Objection,
@@ -94,12 +94,17 @@ def _check_extent(
         yield from _check_equal(f"{place}.equals", what, extent, rule.equals, view)
     if (rule.one_of, rule.min, rule.max, rule.multiple_of) == (None, None, None, None):
         return
-    if not isinstance(extent, int):
+    ends = bound_dim(extent, view.index.planned.ranges)
+    if ends is None:
         yield make_unknown(place, what)
         return
-    if rule.one_of is not None and extent not in rule.one_of:
-        yield Objection(f"{place}.one_of", f"{what} is {extent}; supported: {format_list(rule.one_of)}")
-    yield from _check_count(place, what, extent, rule)
+    if ends[0] != ends[1] and (rule.one_of, rule.multiple_of) != (None, None):
+        yield Objection(place, f"{what} is {extent}, which is not fixed", ObjectionKind.UNKNOWN)
+        return
+    if rule.one_of is not None and ends[0] not in rule.one_of:
+        yield Objection(f"{place}.one_of", f"{what} is {ends[0]}; supported: {format_list(rule.one_of)}")
+    for end in dict.fromkeys(ends):  # what holds at both ends of a range holds for all of it
+        yield from _check_count(place, what, end, rule)
 
 
 def _check_count(place: str, what: str, value: int | None, rule: CountRule) -> Iterator[Objection]:

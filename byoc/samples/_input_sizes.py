@@ -95,14 +95,16 @@ class OpenSizes:
         return _find_sequence(self.traced)
 
 
-def suggest_sizes(index: GraphIndex) -> dict[str, int]:
+def suggest_sizes(index: GraphIndex, given: Mapping[str, int] | None = None) -> dict[str, int]:
     """Return a plausible size for each open dimension of a model's inputs, by its name.
+
+    Those in `given` have that size, and others that are related to them follow.
 
     A dimension without a name is called `input[axis]`, such as `x[0]`. The sizes fit together as far as
     the operators of the model say so; nothing is run.
     """
     sizes = find_open_sizes(index)
-    return sizes.complete(sizes.suggested)
+    return {**sizes.complete({**sizes.suggested, **(given or {})}), **(given or {})}
 
 
 def find_open_sizes(index: GraphIndex) -> OpenSizes:

@@ -22,6 +22,7 @@ from byoc.planning import (
     name_regions,
     outline_regions,
     plan_graphs,
+    predict_at_ends,
     read_annotations,
 )
 from byoc.quantization import (
@@ -93,8 +94,9 @@ class Load:
     def run(self, state: State) -> State:
         """Fill in `original` and `samples`."""
         report_step("load model")
-        original, given = load_model(state.source, state.options.dims), state.options.inputs
-        samples = () if given is None else read_samples(given, original, MOST_SAMPLES)
+        options = state.options
+        original = load_model(state.source, options.dims, options.shapes)
+        samples = () if options.inputs is None else read_samples(options.inputs, original, MOST_SAMPLES)
         return replace(state, original=original, samples=samples)
 
 
@@ -201,13 +203,14 @@ class Place:
     """
 
     def run(self, state: State) -> State:
-        """Fill in `root`."""
+        """Fill in `root` and `predictions`."""
         settings = state.settings
         names = [target.name for target in settings.targets]
         pins = read_annotations(state.index, settings.targets, settings.annotations)
         if settings.placement is not None:
             pins = settings.placement.resolve(state.index, names).override(pins)
         root = name_regions(plan_graphs(state.index, settings, state.units, pins))
+        predictions = predict_at_ends(root, settings, state.units)
         notes = [
             note
             for target in settings.targets
@@ -215,7 +218,8 @@ class Place:
             for note in find_unmatched(state.index, target)
         ]
         notes += pins.notes
-        return replace(state, root=replace(root, notes=(*root.notes, *notes)))
+        root = replace(root, notes=(*root.notes, *notes))
+        return replace(state, root=root, predictions=predictions)
 
 
 @dataclass(frozen=True)
@@ -243,6 +247,7 @@ class Convert:
             model=state.model,
             targets=state.settings.targets,
             root=replace(state.root, notes=(*state.root.notes, *converted.notes)),
+            predicted_at=state.predictions,
             proto=converted.proto,
             values=converted.values,
             origins=converted.origins,

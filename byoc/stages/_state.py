@@ -11,7 +11,14 @@ from byoc.bundle import Bundle, RegionCompiler
 from byoc.model import GraphIndex, Model
 from byoc.options import Options
 from byoc.patterns import Mark
-from byoc.planning import GraphPlan, GraphUnits, LoweredPrecision, Plan, PlanSettings
+from byoc.planning import (
+    GraphPlan,
+    GraphUnits,
+    LoweredPrecision,
+    Plan,
+    PlanSettings,
+    PredictionAtSizes,
+)
 from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
 from byoc.samples import Sample
 from byoc.verification import NotVerified, Verification
@@ -64,6 +71,8 @@ class State:
     units: Mapping[int, GraphUnits] = _LATER
     """The units of each graph, by the id of its index."""
     root: GraphPlan = _LATER
+    predictions: tuple[PredictionAtSizes, ...] = ()
+    """Those at the ends of ranges of open dimensions."""
     outlined: ModelProto = _LATER
     plan: Plan = _LATER
 

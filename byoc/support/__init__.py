@@ -2,6 +2,7 @@
 
 from byoc.support._declaration import (
     DIMS_FLAG,
+    SHAPES_FLAG,
     Flag,
     Syntax,
     declaration_of,

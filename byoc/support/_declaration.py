@@ -34,6 +34,10 @@ class Syntax(Enum):
     """`NAME` for all targets, or `TARGET=NAME` once for each."""
     PAIRS = auto()
     """`NAME=VALUE`; the flag may be repeated."""
+    DIMS = auto()
+    """`NAME=SIZE`, `NAME=RELATION` or `NAME=LOW..HIGH`; the flag may be repeated."""
+    SHAPES = auto()
+    """`INPUT=EXTENT,EXTENT,...`; the flag may be repeated."""
     SIZES = auto()
     """`NAME=WHOLE NUMBER`; the flag may be repeated."""
 
@@ -96,7 +100,18 @@ def declare_field(
     return field(default=default, metadata=declare(help, flag, record, record_none=record_none))
 
 
-DIMS_FLAG = Flag("Fix a symbolic dimension, such as batch=1.", Syntax.SIZES, ("--dim",), "NAME=SIZE")
+DIMS_FLAG = Flag(
+    "What an open dimension is: batch=1, total=past+seq, or the range seq=1..2048 to plan for.",
+    Syntax.DIMS,
+    ("--dim",),
+    "NAME=SIZE",
+)
+SHAPES_FLAG = Flag(
+    "The shape of an input, such as x=1,3,640,640; ? for an extent that stays as it is.",
+    Syntax.SHAPES,
+    ("--shape",),
+    "INPUT=EXTENTS",
+)
 
 
 def declaration_of(declared: "Field[Any]") -> Declaration | None:

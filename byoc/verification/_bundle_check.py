@@ -8,7 +8,7 @@ from typing import Any
 
 from byoc.bundle import Bundle, open_bundle
 from byoc.errors import InputError
-from byoc.model import prepare_model
+from byoc.model import prepare_model, read_recorded_dimensions
 from byoc.runtime import read_npz, restore_dtype
 from byoc.support import check_minimum
 from byoc.verification._bisection import Fault, bisect_region
@@ -163,10 +163,11 @@ def find_original(bundle: Bundle, against: str | Path | None = None) -> Verifica
         return VerificationModels(
             prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
         )
-    dims = asked.get("dims") or {}
-    if not isinstance(dims, dict) or not all(isinstance(size, int) for size in dims.values()):
-        raise InputError(f"{bundle.display_path}: asked.dims in the manifest is not sizes by name")
-    original = load_model(name, dims)
+    try:
+        given = read_recorded_dimensions(asked)
+    except ValueError as error:
+        raise InputError(f"{bundle.display_path}: in the manifest asked.{error}") from None
+    original = load_model(name, given.dims, given.shapes)
     precision = bundle.manifest.report.precision
     if precision is None:
         return VerificationModels(original)

@@ -1,13 +1,22 @@
 """Reading a model from a path, the zoo or memory, checked and ready to be planned."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import onnx
 
-from byoc.model import Model, prepare_model, read_model_file
+from byoc.model import (
+    Dim,
+    Dimensions,
+    Model,
+    PlannedSizes,
+    list_symbolic_dims,
+    prepare_model,
+    read_model_file,
+)
+from byoc.samples import suggest_sizes
 from byoc.zoo._catalog import find_path, load, sample_inputs
 
 Source = str | Path | onnx.ModelProto
@@ -24,30 +33,47 @@ def name_source(source: Source) -> str:
     return name if name.startswith(ZOO) else Path(name).name
 
 
-def load_model(source: Source | Model, dims: Mapping[str, int] | None = None) -> Model:
+def load_model(
+    source: Source | Model,
+    dims: Mapping[str, int | str] | None = None,
+    shapes: Mapping[str, Sequence[Dim]] | None = None,
+) -> Model:
     """Load and check a model from a path, `zoo:NAME`, or a protobuf, which is left as it is.
 
-    `source` may be a model that was loaded before, too. `dims` gives symbolic dimensions a size. Raises
-    InputError when there is no such model, it is not valid ONNX, or has no such dimension.
+    `source` may be a model that was loaded before, too. `dims` and `shapes` say what open dimensions are
+    (`byoc.model.Dimensions`); those that stay open get plausible sizes to plan with. Raises InputError
+    when there is no such model, it is not valid ONNX, or its dimensions cannot be as they were given.
     """
+    given = Dimensions(dims or {}, shapes or {})
+    if isinstance(source, Model) and not given:
+        return source
+    model = _read_model(source, given)
+    if not list_symbolic_dims(model.proto):
+        return model
+    ranges = model.planned.ranges
+    middles = {name: (low + high) // 2 for name, (low, high) in ranges.items()}
+    return replace(model, planned=PlannedSizes(suggest_sizes(model.index, middles), ranges))
+
+
+def _read_model(source: Source | Model, given: Dimensions) -> Model:
     if isinstance(source, Model):
-        return prepare_model(source.proto, source.source, source.folder, dims) if dims else source
+        return prepare_model(source.proto, source.source, source.folder, given)
     if isinstance(source, onnx.ModelProto):
-        return prepare_model(source, source.graph.name or "model", dims=dims)
+        return prepare_model(source, source.graph.name or "model", given=given)
     name = str(source)
     if name.startswith(ZOO):
-        return _load_zoo_model(name, dims)
-    model = prepare_model(read_model_file(Path(name)), name, Path(name).parent, dims)
+        return _read_zoo_model(name, given)
+    model = prepare_model(read_model_file(Path(name)), name, Path(name).parent, given)
     # Absolute: a codegen's code may change the working directory before weights are read again.
     return replace(model, folder=Path(name).parent.absolute())
 
 
-def _load_zoo_model(source: str, dims: Mapping[str, int] | None) -> Model:
+def _read_zoo_model(source: str, given: Dimensions) -> Model:
     """Return a model of the zoo, with the inputs that the zoo has for it unless dimensions are given."""
     name = source.removeprefix(ZOO)
     path = find_path(name)
     if path is None:
-        model = prepare_model(load(name), source, dims=dims)
+        model = prepare_model(load(name), source, given=given)
     else:
-        model = prepare_model(read_model_file(path), source, path.parent, dims)
-    return model if dims else replace(model, make_samples=partial(sample_inputs, name))
+        model = prepare_model(read_model_file(path), source, path.parent, given)
+    return model if given else replace(model, make_samples=partial(sample_inputs, name))

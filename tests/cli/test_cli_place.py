@@ -130,7 +130,7 @@ def test_the_order_in_the_file_plays_no_part(strategy: str, byoc: Cli) -> None:
 @pytest.mark.usefixtures("here")
 def test_what_is_refused(byoc: Cli) -> None:
     ran = byoc("place", "none.json")
-    assert (ran.code, ran.out, ran.err) == (1, "", "byoc: none.json: No such file or directory\n")
+    assert (ran.code, ran.out, ran.err) == (1, "", "byoc: none.json: no such file\n")
     Path("bad.json").write_text('{"nodes": [], "edges": [], "maxFPGAs": -1}', encoding="utf-8")
     ran = byoc("place", "bad.json")
     assert (ran.code, ran.out) == (1, "")

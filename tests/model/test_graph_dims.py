@@ -7,6 +7,8 @@ from support import parse
 
 from byoc.errors import InputError
 from byoc.model import (
+    Dim,
+    Dimensions,
     TensorType,
     get_stated_types,
     list_symbolic_dims,
@@ -15,7 +17,8 @@ from byoc.model import (
     read_type,
     walk_graphs,
 )
-from byoc.model.inference import clear_negative_dims, fix_dims
+from byoc.model._dimensions import fix_dims
+from byoc.model.inference import clear_negative_dims
 
 TEXT = """
 g (float[batch, length] x, float[batch, K] k, bool c) => (float[batch, length] y)
@@ -37,7 +40,7 @@ def test_every_mention_gets_the_size() -> None:
     """Inputs, outputs and inner values, in bodies too; the others stay symbolic."""
     model = parse(TEXT)
     before = model.SerializeToString()
-    fixed = fix_dims(model, {"batch": 2, "length": 7})
+    fixed = fix_dims(model, Dimensions({"batch": 2, "length": 7})).proto
     assert model.SerializeToString() == before
     found = {
         value.name: read_type(value.type)
@@ -52,7 +55,7 @@ def test_every_mention_gets_the_size() -> None:
 
 def test_a_size_reaches_what_is_inferred() -> None:
     text = "g (float[N, 4] x) => (float[N, P] y) { a = Transpose (x)\n y = Transpose (a) }"
-    model = prepare_model(parse(text), "test", dims={"N": 3})
+    model = prepare_model(parse(text), "test", given=Dimensions({"N": 3}))
     assert model.index.types["a"] == TensorType("float32", (4, 3))
     assert model.index.types["y"].shape in ((3, 4), (3, "P"))
 
@@ -61,7 +64,7 @@ def test_sequences_and_optionals() -> None:
     model = parse(
         "g (seq(float[N, 4]) s, optional(float[N]) o) => (float[N] y) { y = OptionalGetElement (o) }"
     )
-    fixed = fix_dims(model, {"N": 5})
+    fixed = fix_dims(model, Dimensions({"N": 5})).proto
     sequence, optional = (value.type for value in fixed.graph.input)
     assert read_type(sequence.sequence_type.elem_type) == TensorType("float32", (5, 4))
     assert read_type(optional.optional_type.elem_type) == TensorType("float32", (5,))
@@ -73,28 +76,123 @@ def test_sequences_and_optionals() -> None:
         (
             {"bach": 1},
             "no input has a dimension named 'bach' (did you mean batch?); "
-            "symbolic dimensions: batch, length, K",
+            "open dimensions: batch, length, K",
+        ),
+        ({"zzz": 1}, "no input has a dimension named 'zzz'; open dimensions: batch, length, K"),
+        ({"": 1}, "no input has a dimension named ''; open dimensions: batch, length, K"),
+        (
+            {"batch": 1, "K": -3},
+            "dimension K=-3: a size is at least 0 and less than 2**63",
         ),
         (
-            {"zzz": 1},
-            "no input has a dimension named 'zzz'; symbolic dimensions: batch, length, K",
+            {"K": "len+1"},
+            "dimension K=len+1: no input has a dimension named 'len' (did you mean length?); "
+            "open dimensions: batch, length, K",
         ),
-        ({"": 1}, "no input has a dimension named ''; symbolic dimensions: batch, length, K"),
-        ({"batch": 0}, "dimension batch=0: a size is at least 1"),
-        ({"batch": 1, "K": -3}, "dimension K=-3: a size is at least 1"),
+        ({"K": "length-1", "length": 0}, "dimension K=length-1: dimension K would be -1"),
+        (
+            {"K": "length+2", "length": 3, "batch": "K", "x": 1},
+            "no input has a dimension named 'x'; open dimensions: batch, length, K",
+        ),
+        (
+            {"K": 4, "length": 5, "batch": "K + length"},
+            None,
+        ),
+        (
+            {"K": "length", "length": "batch", "batch": "K"},
+            "dimension K=length: the relations go round in a circle",
+        ),
+        ({"K": "1.5"}, "dimension K=1.5: '1.5' is no size, relation or range"),
+        ({"K": "-1"}, "dimension K=-1: a size is at least 0 and less than 2**63"),
+        ({"K": ""}, "dimension K=: '' is no size, relation or range"),
+        ({"K": "9..3"}, "dimension K=9..3: the range ends before it begins"),
     ],
 )
-def test_refusals(dims: dict[str, int], message: str) -> None:
+def test_refusals(dims: dict[str, int | str], message: str | None) -> None:
+    if message is None:
+        assert list_symbolic_dims(fix_dims(parse(TEXT), Dimensions(dims)).proto) == []
+        return
     with pytest.raises(InputError) as caught:
-        fix_dims(parse(TEXT), dims)
+        fix_dims(parse(TEXT), Dimensions(dims))
     assert str(caught.value) == message
+
+
+def shapes_of(proto: onnx.ModelProto) -> dict[str, tuple[Dim, ...] | None]:
+    """Return the stated shapes of the inputs."""
+    kinds = {value.name: read_type(value.type) for value in proto.graph.input}
+    return {name: kind.shape for name, kind in kinds.items() if kind is not None}
+
+
+def test_relations() -> None:
+    inputs = "int64[b, seq] x, float[b, past, 8] p, int64[b, total] m"
+    model = parse(f"g ({inputs}) => (int64[b, seq] y) {{ y = Abs (x) }}")
+    related = fix_dims(model, Dimensions({"total": "past + seq", "b": 1})).proto
+    assert shapes_of(related) == {"x": (1, "seq"), "p": (1, "past", 8), "m": (1, "past + seq")}
+    fixed = fix_dims(model, Dimensions({"total": "past+seq", "past": 0, "seq": "5"})).proto
+    assert shapes_of(fixed) == {"x": ("b", 5), "p": ("b", 0, 8), "m": ("b", 5)}
+    turned = fix_dims(model, Dimensions({"total": "past+seq", "past": 3}, {"m": (None, 9)}))
+    assert shapes_of(turned.proto) == {"x": ("b", 6), "p": ("b", 3, 8), "m": ("b", 9)}
+    with pytest.raises(InputError) as caught:
+        fix_dims(model, Dimensions({"total": "past+seq", "past": 3, "seq": 4}, {"m": (2, 9)}))
+    assert str(caught.value) == (
+        "dimension total=past+seq: dimension total would be 7, but it is 9 by shape m=2,9"
+    )
+
+
+UNNAMED = """
+g (float[?, 3, ?, w] x, float[?, 4] z) => (float[?, 3, ?, w] y) { y = Relu (x) }
+"""
+
+
+def test_dimensions_without_a_name() -> None:
+    model = parse(UNNAMED)
+    for value in model.graph.input:  # as Paddle writes them: one name for all that have none
+        for dim in value.type.tensor_type.shape.dim:
+            if not dim.HasField("dim_value") and dim.dim_param != "w":
+                dim.dim_param = "?"
+    assert list_symbolic_dims(model) == ["x[0]", "x[2]", "w", "z[0]"]
+    fixed = fix_dims(model, Dimensions({"x[2]": 7, "w": "x[2]*2"})).proto
+    assert shapes_of(fixed) == {"x": ("?", 3, 7, 14), "z": ("?", 4)}
+    types = prepare_model(model, "m").index.types
+    assert types["x"].shape == ("x[0]", 3, "x[2]", "w")
+    assert types["z"].shape == ("z[0]", 4)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"x": (1, 3, None, 640)}, None),
+        ({"x": ("n", 3, "h", "h")}, None),
+        ({"xx": (1,)}, "shape xx=1: no such input (did you mean x?); inputs: x, z"),
+        ({"x": (1, 3, 640)}, "shape x=1,3,640: 'x' has 4 dimensions, not 3"),
+        ({"x": (1, 4, 8, 8)}, "shape x=1,4,8,8: dimension 1 of 'x' is 3 in the model"),
+    ],
+)
+def test_whole_shapes(shapes: dict[str, tuple[Dim, ...]], message: str | None) -> None:
+    model = parse(UNNAMED)
+    if message is None:
+        found = shapes_of(fix_dims(model, Dimensions(shapes=shapes)).proto)["x"]
+        wanted = {(1, 3, None, 640): (1, 3, None, 640), ("n", 3, "h", "h"): ("n", 3, "h", "h")}
+        assert found == wanted[shapes["x"]]
+        return
+    with pytest.raises(InputError) as caught:
+        fix_dims(model, Dimensions(shapes=shapes))
+    assert str(caught.value) == message
+
+
+def test_a_range_stays_open() -> None:
+    fixed = fix_dims(parse(TEXT), Dimensions({"length": "1..2048", "batch": 2}))
+    assert shapes_of(fixed.proto)["x"] == (2, "length")
+    assert fixed.ranges == {"length": (1, 2048)}
 
 
 def test_nothing_symbolic() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Relu (x) }")
     with pytest.raises(InputError) as caught:
-        prepare_model(model, "m.onnx", dims={"N": 1})
-    assert str(caught.value) == "m.onnx: no input has a dimension named 'N'; no dimension has a name"
+        prepare_model(model, "m.onnx", given=Dimensions({"N": 1}))
+    assert (
+        str(caught.value) == "m.onnx: no input has a dimension named 'N'; no input has an open dimension"
+    )
 
 
 def test_a_name_that_only_inner_values_have_is_not_for_the_user() -> None:
@@ -107,7 +205,7 @@ def test_a_sparse_input() -> None:
     kind = helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, ["N"])
     model = onnx.ModelProto()
     model.graph.input.append(helper.make_value_info("s", kind))
-    fixed = fix_dims(model, {"N": 9})
+    fixed = fix_dims(model, Dimensions({"N": 9})).proto
     assert fixed.graph.input[0].type.sparse_tensor_type.shape.dim[0].dim_value == 9
 
 

@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.model import Model, TensorType, prepare_model, read_model_file
+from byoc.model import Dimensions, Model, TensorType, prepare_model, read_model_file
 
 SMALL = "g (float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }"
 
@@ -225,7 +225,7 @@ def test_fixing_a_dimension_touches_nothing_else() -> None:
     model = rich()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     before = model.SerializeToString(deterministic=True)
-    ready = prepare_model(model, "test", dims={"N": 2}).proto
+    ready = prepare_model(model, "test", given=Dimensions({"N": 2})).proto
     assert model.SerializeToString(deterministic=True) == before
     assert ready == rich()
 

@@ -26,14 +26,10 @@ _PREFIX = "suite:"
 
 @dataclass(frozen=True)
 class Execution:
-    """One run of a node: the shapes of what it read and wrote, without what was left out.
-
-    `dtypes` are those of the outputs as onnxruntime calls them: `float`, `int64`.
-    """
+    """One run of a node: the shapes of the tensors that it read and wrote, without those left out."""
 
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
-    dtypes: tuple[str, ...]
 
 
 def walk_nodes(graph: GraphProto, path: str = "") -> Iterator[tuple[Key, NodeProto]]:
@@ -91,7 +87,6 @@ def run_profiled(
             execution = Execution(
                 _read_shapes(event["args"]["input_type_shape"]),
                 _read_shapes(event["args"]["output_type_shape"]),
-                tuple(dtype for each in event["args"]["output_type_shape"] for dtype in each),
             )
             found.setdefault(name.removeprefix(_PREFIX), []).append(execution)
     return found

@@ -19,6 +19,7 @@ from byoc.model import (
     TensorLayout,
     TensorType,
     find_images,
+    fix_type,
     get_purpose,
     is_dequantize,
     is_quantize,
@@ -102,7 +103,8 @@ def make_transfer_lookup(
     float before it if the device does. A float32 tensor is transferred as `wants.compute` if the host
     casts. Images are transferred in the layout `wants.activations`, padded to whole blocks; the host
     converts layouts in both directions. `own` is `find_own_quantization(index)`, for callers that have
-    it. For `bytes`, an unknown extent counts as 1 and a tensor of unknown rank as `fallback` bytes.
+    it. For `bytes`, open dimensions have their planned
+    sizes, an unknown extent counts as 1, and a tensor of unknown rank as `fallback` bytes.
     Takes time linear in the graph for all of its tensors together.
     """
     own = find_own_quantization(index) if own is None else own
@@ -124,7 +126,7 @@ class _TransferLookup:
             return self._quantized_transfer(name, self.quantized[name])
         if self.wants.compute is None and name not in self.images:
             return None
-        kind = self.index.types.get(name)
+        kind = self._find_type(name)
         if kind is None:
             return None
         # Models have few distinct types, so each is worked out once.
@@ -132,6 +134,11 @@ class _TransferLookup:
         if key not in self._seen:
             self._seen[key] = self._float_transfer(*key)
         return self._seen[key]
+
+    def _find_type(self, name: str) -> TensorType | None:
+        """Return the type of a tensor at the planned sizes of open dimensions."""
+        kind = self.index.types.get(name)
+        return None if kind is None else fix_type(kind, self.index.planned.sizes)
 
     def _float_transfer(self, kind: TensorType, image: bool) -> TensorTransfer | None:
         compute, by = self.wants.compute, self.wants.convert
@@ -145,7 +152,7 @@ class _TransferLookup:
         """Return the transfer of the output of a QuantizeLinear of byoc's."""
         index, by = self.index, self.wants.convert
         source = index.nodes[maker].input[0]
-        outer, inner = index.types.get(source), index.types.get(name)
+        outer, inner = self._find_type(source), self._find_type(name)
         entering = (Conversion("QuantizeLinear", by, outer, inner, maker),)
         leaving = tuple(
             Conversion("DequantizeLinear", by, inner, outer, reader)

@@ -1,9 +1,11 @@
 """Types of tensors that follow from the file and the given dimensions; arithmetic on extents."""
 
+from byoc.model.inference._extent_bounds import bound_dim
 from byoc.model.inference._extents import (
     add_dims,
     ceil_divide_dims,
     evaluate_dim,
+    fix_type,
     floor_divide_dims,
     is_dim_at_least,
     list_dim_names,
@@ -11,6 +13,7 @@ from byoc.model.inference._extents import (
     min_dims,
     multiply_dims,
     parse_dim,
+    substitute_dim,
     subtract_dims,
 )
 from byoc.model.inference._known_node import KnownNode, Rule
@@ -18,7 +21,5 @@ from byoc.model.inference._shape_inference import (
     InferenceResult,
     clear_negative_dims,
     clear_output_shapes,
-    fix_dims,
     infer_types,
-    list_symbolic_dims,
 )

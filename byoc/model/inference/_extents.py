@@ -8,8 +8,9 @@ same way. What grows beyond all use is unknown.
 from collections.abc import Mapping
 from functools import lru_cache, reduce
 
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_data import Dim, TensorType
 from byoc.model.inference._polynomials import (
+    Atom,
     Polynomial,
     PolynomialError,
     add,
@@ -124,6 +125,37 @@ def evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
         return evaluate(_read(dim), sizes)
     except (KeyError, ZeroDivisionError):
         return None
+
+
+def fix_type(kind: TensorType, sizes: Mapping[str, int]) -> TensorType:
+    """Return a type at some sizes of the names in its extents; an extent that is still open is None."""
+    if kind.shape is None or all(isinstance(dim, int) for dim in kind.shape):
+        return kind
+    return TensorType(kind.dtype, tuple(evaluate_dim(dim, sizes) for dim in kind.shape))
+
+
+def substitute_dim(dim: Dim, meanings: Mapping[str, Dim]) -> Dim:
+    """Return an extent with what some of its names stand for in their place."""
+    if not isinstance(dim, str) or dim in meanings:
+        return meanings.get(dim, dim) if isinstance(dim, str) else dim
+    return dim if list_dim_names(dim).isdisjoint(meanings) else _substitute(_read(dim), meanings)
+
+
+def _substitute(polynomial: Polynomial, meanings: Mapping[str, Dim]) -> Dim:
+    return add_dims(
+        *(
+            multiply_dims(factor, *(_substitute_atom(atom, meanings) for atom in monomial))
+            for monomial, factor in polynomial
+        )
+    )
+
+
+def _substitute_atom(atom: Atom, meanings: Mapping[str, Dim]) -> Dim:
+    if isinstance(atom, str):
+        return meanings.get(atom, atom)
+    word, operands = atom
+    dims = [_substitute(operand, meanings) for operand in operands]
+    return floor_divide_dims(*dims) if word == "//" else _calculate(word, *dims)
 
 
 @lru_cache(_CACHE)

@@ -1,10 +1,10 @@
-"""Shape inference, fixing of symbolic dimensions, contradictions between inferred and stated types.
+"""Shape inference, and contradictions between inferred and stated types.
 
 Inferred types take precedence over stated ones: exporters and optimizers leave stale shapes behind, and
 onnxruntime infers, too.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -12,47 +12,14 @@ from itertools import chain
 
 import onnx
 from google.protobuf.message import EncodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
-from byoc.errors import InputError, suggest_nearest
 from byoc.model._graph_index import get_stated_types
 from byoc.model._tensor_data import rate_knowledge, read_type, write_type
-from byoc.model._walk import copy_without, walk_bodies, walk_graphs
+from byoc.model._walk import copy_without, walk_bodies, walk_dims, walk_graphs, walk_value_infos
 from byoc.model.inference._dtype_completion import complete_dtypes
 from byoc.model.inference._settling import settle_types
 from byoc.model.inference._type_merging import contradicts, merge_types
-
-
-def list_symbolic_dims(proto: ModelProto) -> list[str]:
-    """Return the names of the symbolic dimensions of the graph inputs, in order."""
-    names: dict[str, None] = {}
-    for value in proto.graph.input:
-        names.update((dim.dim_param, None) for dim in _walk_dims(value.type) if dim.dim_param)
-    return list(names)
-
-
-def fix_dims(proto: ModelProto, values: Mapping[str, int]) -> ModelProto:
-    """Return a copy in which symbolic dimensions have the given values, in bodies and functions, too.
-
-    Raises InputError for a name that no graph input has, and for a value below 1.
-    """
-    known = list_symbolic_dims(proto)
-    for name, size in values.items():
-        if name not in known:
-            there = f"symbolic dimensions: {', '.join(known)}" if known else "no dimension has a name"
-            raise InputError(
-                f"no input has a dimension named '{name}'{suggest_nearest(name, known)}; {there}"
-            )
-        if size < 1:
-            raise InputError(f"dimension {name}={size}: a size is at least 1")
-        if size >= 2**63:
-            raise InputError(f"dimension {name}={size}: a size is less than 2**63")
-    result = deepcopy(proto)
-    for value in _walk_value_infos(result):
-        for dim in _walk_dims(value.type):
-            if dim.dim_param in values:
-                dim.dim_value = values[dim.dim_param]
-    return result
 
 
 def clear_negative_dims(proto: ModelProto) -> ModelProto:
@@ -62,34 +29,14 @@ def clear_negative_dims(proto: ModelProto) -> ModelProto:
     computes with the number, and a Slice along such an axis ends the process. A model without such
     dimensions is returned unchanged.
     """
-    if not any(
-        dim.dim_value < 0 for value in _walk_value_infos(proto) for dim in _walk_dims(value.type)
-    ):
+    if not any(dim.dim_value < 0 for value in walk_value_infos(proto) for dim in walk_dims(value.type)):
         return proto
     result = deepcopy(proto)
-    for value in _walk_value_infos(result):
-        for dim in _walk_dims(value.type):
+    for value in walk_value_infos(result):
+        for dim in walk_dims(value.type):
             if dim.dim_value < 0:
                 dim.ClearField("dim_value")
     return result
-
-
-def _walk_value_infos(proto: ModelProto) -> Iterator[ValueInfoProto]:
-    """Yield the type annotations of all graphs, bodies and functions."""
-    functions = [graph for f in proto.functions for node in f.node for graph in walk_bodies(node)]
-    for outer in (proto.graph, *functions):
-        for graph in walk_graphs(outer):
-            yield from (*graph.input, *graph.output, *graph.value_info)
-    for function in proto.functions:
-        yield from function.value_info
-
-
-def _walk_dims(proto: TypeProto) -> Iterator[TensorShapeProto.Dimension]:
-    kind = proto.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        yield from getattr(proto, kind).shape.dim
-    elif kind in ("sequence_type", "optional_type"):
-        yield from _walk_dims(getattr(proto, kind).elem_type)
 
 
 TypesByName = dict[str, TypeProto]

@@ -1,0 +1,253 @@
+"""The open dimensions of a model's inputs: sizes, shapes, relations and ranges from the user."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from onnx import ModelProto, TensorShapeProto, ValueInfoProto
+
+from byoc.errors import InputError, suggest_nearest
+from byoc.model._tensor_data import Dim
+from byoc.model._walk import walk_dims, walk_value_infos
+from byoc.model.inference import (
+    evaluate_dim,
+    list_dim_names,
+    parse_dim,
+    substitute_dim,
+    subtract_dims,
+)
+
+# Names that exporters give to dimensions without a name, all of them the same.
+_EMPTY_NAMES = frozenset({"", "?", "-1", "None", "unk", "unknown", "dynamic"})
+_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
+_NUMBER = re.compile(r"-?[0-9]+")
+_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """What a user says of open dimensions.
+
+    `dims` gives dimensions by name: a size (`4` or `"4"`), a relation (`"past+seq"`), or a range of
+    sizes to plan for (`"1..2048"`), which stays open. `shapes` gives whole inputs: extents, names, or
+    None for an extent that stays as it is. A dimension without a name is called `input[axis]`.
+    """
+
+    dims: Mapping[str, int | str] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[Dim]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Return whether anything is said."""
+        return bool(self.dims or self.shapes)
+
+
+@dataclass(frozen=True)
+class FixedModel:
+    """A model in which given dimensions have their sizes; `ranges` are those that stay open."""
+
+    proto: ModelProto
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def list_symbolic_dims(proto: ModelProto) -> list[str]:
+    """Return the names of the open dimensions of the graph inputs, in order.
+
+    One without a name of its own is called `input[axis]`. Inputs with a default are left out.
+    """
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    names: dict[str, None] = {}
+    for value in proto.graph.input:
+        if value.name not in stored:
+            dims = enumerate(walk_dims(value.type))
+            names.update((_name_dim(value, axis, dim), None) for axis, dim in dims if not _is_fixed(dim))
+    return list(names)
+
+
+def name_open_dims(proto: ModelProto) -> None:
+    """Name the open dimensions of the graph inputs that have no name, in place: `input[axis]`."""
+    for value in proto.graph.input:
+        for axis, dim in enumerate(walk_dims(value.type)):
+            if not _is_fixed(dim):
+                dim.dim_param = _name_dim(value, axis, dim)
+
+
+def fix_dims(proto: ModelProto, given: Dimensions) -> FixedModel:
+    """Return a copy in which dimensions are as the user says, in bodies and functions, too.
+
+    Raises InputError for an input, a dimension or a name in a relation that is not there, for a shape of
+    another rank, a size below 0, a range that ends before it begins, and for sizes that contradict each
+    other or the model.
+    """
+    ranges, equations = _read_given(proto, given)
+    meanings = _solve(equations)
+    for name in ranges:
+        if name in meanings:
+            said = f"dimension {name}={given.dims[name]}"
+            raise InputError(f"{said}: it is {meanings[name]} by what else was given")
+    result = deepcopy(proto)
+    for value in result.graph.input:
+        for axis, dim in enumerate(walk_dims(value.type)):
+            name = _name_dim(value, axis, dim)
+            if not _is_fixed(dim) and name in meanings:
+                _write_dim(dim, meanings[name])
+    for value in walk_value_infos(result):
+        for dim in walk_dims(value.type):
+            if dim.dim_param not in _EMPTY_NAMES:
+                _write_dim(dim, substitute_dim(parse_dim(dim.dim_param), meanings))
+    return FixedModel(result, ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Equation:
+    """A name, the size or expression that it equals, and where the user says so."""
+
+    name: str
+    meaning: int | str
+    origin: str
+
+
+def _read_given(
+    proto: ModelProto, given: Dimensions
+) -> tuple[dict[str, tuple[int, int]], list[_Equation]]:
+    """Return the ranges that a user gives, and what names are equal to."""
+    known = list_symbolic_dims(proto)
+    equations = [
+        equation for name, shape in given.shapes.items() for equation in _read_shape(proto, name, shape)
+    ]
+    # A shape may give dimensions new names.
+    named = (name for each in equations for name in sorted(list_dim_names(each.meaning)))
+    there = dict.fromkeys((*known, *named))
+    ranges: dict[str, tuple[int, int]] = {}
+    for name, said in given.dims.items():
+        origin = f"dimension {name}={said}"
+        _check_name(name, there, f"no input has a dimension named '{name}'")
+        ends = _RANGE.fullmatch(said.replace(" ", "")) if isinstance(said, str) else None
+        if ends is None:
+            meaning = _read_extent(said, origin, there)
+            for inner in sorted(list_dim_names(meaning)):
+                _check_name(inner, there, f"{origin}: no input has a dimension named '{inner}'")
+            equations.append(_Equation(name, meaning, origin))
+            continue
+        ranges[name] = int(ends[1]), int(ends[2])
+        if ranges[name][0] > ranges[name][1]:
+            raise InputError(f"{origin}: the range ends before it begins")
+    for each in equations:
+        if isinstance(each.meaning, int) and not 0 <= each.meaning <= _MOST:
+            raise InputError(f"{each.origin}: a size is at least 0 and less than 2**63")
+    return ranges, equations
+
+
+def _check_name(name: str, known: Collection[str], problem: str) -> None:
+    if name not in known:
+        there = f"open dimensions: {', '.join(known)}" if known else "no input has an open dimension"
+        raise InputError(f"{problem}{suggest_nearest(name, known)}; {there}")
+
+
+def _read_shape(proto: ModelProto, name: str, shape: Sequence[Dim]) -> Iterator[_Equation]:
+    inputs = {value.name: value for value in proto.graph.input}
+    said = f"shape {name}={','.join('?' if dim is None else str(dim) for dim in shape)}"
+    if name not in inputs:
+        listed = ", ".join(inputs)
+        raise InputError(f"{said}: no such input{suggest_nearest(name, inputs)}; inputs: {listed}")
+    kind = inputs[name].type.tensor_type
+    if not kind.HasField("shape"):
+        raise InputError(f"{said}: the model does not say how many dimensions '{name}' has")
+    if len(kind.shape.dim) != len(shape):
+        raise InputError(f"{said}: '{name}' has {len(kind.shape.dim)} dimensions, not {len(shape)}")
+    for axis, (dim, wanted) in enumerate(zip(kind.shape.dim, shape, strict=True)):
+        own = dim.dim_value if _is_fixed(dim) else _name_dim(inputs[name], axis, dim)
+        if wanted is None or wanted == own:
+            continue
+        if isinstance(own, int):
+            raise InputError(f"{said}: dimension {axis} of '{name}' is {own} in the model")
+        yield _Equation(own, _read_extent(wanted, said, ()), said)
+
+
+def _solve(equations: Sequence[_Equation]) -> dict[str, Dim]:
+    """Return the size of each name that has one, and what other names stand for.
+
+    Raises InputError where two equations contradict each other, or relations go round in a circle.
+    """
+    sizes: dict[str, int] = {}
+    origins: dict[str, str] = {}
+    for _ in range(len(equations) + 1):  # each round but the last finds a size
+        for each in equations:
+            name, size = _find_size(each, sizes)
+            if size is None:
+                continue
+            if size < 0:
+                raise InputError(f"{each.origin}: dimension {name} would be {size}")
+            if sizes.setdefault(name, size) != size:
+                raise InputError(
+                    f"{each.origin}: dimension {name} would be {size}, but it is {sizes[name]} "
+                    f"by {origins[name]}"
+                )
+            origins.setdefault(name, each.origin)
+    relations: dict[str, _Equation] = {}
+    for each in equations:
+        if each.name not in sizes and relations.setdefault(each.name, each).meaning != each.meaning:
+            other = relations[each.name].origin
+            raise InputError(f"{each.origin}: {other} gives dimension {each.name}, too")
+    meanings: dict[str, Dim] = dict(sizes)
+    for name in relations:
+        meanings[name] = _follow(name, relations, sizes, ())
+    return meanings
+
+
+def _find_size(each: _Equation, sizes: Mapping[str, int]) -> tuple[str, int | None]:
+    """Return a name whose size an equation tells, and that size, None if it does not tell any."""
+    open_names = [name for name in list_dim_names(each.meaning) if name not in sizes]
+    if not open_names:
+        return each.name, evaluate_dim(each.meaning, sizes)
+    if len(open_names) > 1 or each.name not in sizes:
+        return each.name, None
+    # Whatever is added to the one open name, the rest is its size.
+    (name,) = open_names
+    rest = evaluate_dim(subtract_dims(sizes[each.name], each.meaning), {**sizes, name: 0})
+    if rest is None or evaluate_dim(each.meaning, {**sizes, name: rest}) != sizes[each.name]:
+        return each.name, None
+    return name, rest
+
+
+def _follow(
+    name: str, relations: Mapping[str, _Equation], sizes: Mapping[str, int], path: tuple[str, ...]
+) -> Dim:
+    if name in path:
+        raise InputError(f"{relations[name].origin}: the relations go round in a circle")
+    meaning = relations[name].meaning
+    inner: dict[str, Dim] = dict(sizes)
+    for each in list_dim_names(meaning):
+        if each in relations:
+            inner[each] = _follow(each, relations, sizes, (*path, name))
+    return substitute_dim(meaning, inner)
+
+
+def _read_extent(said: int | str, origin: str, known: Collection[str]) -> int | str:
+    """Return a size or an expression; names that need quotes in one, such as `x[0]`, get them."""
+    if isinstance(said, int):
+        return said
+    text = said.strip()
+    for name in known:
+        if not name.isidentifier() and text != name:
+            text = text.replace(name, f"'{name}'")
+    found = int(text) if _NUMBER.fullmatch(text) else parse_dim(text)
+    opaque = found == text and not text.isidentifier() and text not in known
+    if found is None or (opaque and list_dim_names(found) == {text}):
+        raise InputError(f"{origin}: '{said}' is no size, relation or range")
+    return found
+
+
+def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:
+    return dim.HasField("dim_value") and dim.dim_value >= 0
+
+
+def _name_dim(value: ValueInfoProto, axis: int, dim: TensorShapeProto.Dimension) -> str:
+    return f"{value.name}[{axis}]" if dim.dim_param in _EMPTY_NAMES else dim.dim_param
+
+
+def _write_dim(dim: TensorShapeProto.Dimension, size: Dim) -> None:
+    if isinstance(size, int):
+        dim.dim_value = size
+    elif size is not None:
+        dim.dim_param = size

@@ -1,0 +1,25 @@
+"""The sizes of open dimensions that a plan counts with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class PlannedSizes:
+    """The sizes of open dimensions that a plan counts with.
+
+    `sizes` has them by name, `ranges` the least and the largest size of those that the user gave as a
+    range. The other names were chosen by what the dimensions seem to be.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> dict[str, int]:
+        """The sizes that the user did not give."""
+        return {name: size for name, size in self.sizes.items() if name not in self.ranges}
+
+
+NOTHING_OPEN = PlannedSizes()
+"""Those of a model without open dimensions."""
