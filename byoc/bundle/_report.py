@@ -64,7 +64,8 @@ class Compute(ReportModel):
 class PredictedCosts(ReportModel):
     """The predicted costs of one run; `seconds` is the sum of execution, transfer and launch.
 
-    `bound` is the lower bound and `optimized` the value of what the strategy minimized.
+    `bound` is the lower bound and `optimized` the value of what the strategy minimized. `estimated` is
+    the share of `host_only` that is an estimate: of nodes with a shape or an operator that is not known.
     """
 
     seconds: float
@@ -72,6 +73,7 @@ class PredictedCosts(ReportModel):
     transfer: float
     launch: float
     host_only: float
+    estimated: float = 0.0
     bound: float | None
     objective: str
     optimized: float

@@ -16,6 +16,7 @@ from byoc.costs._graph_cost import (
     count_trips,
     price_bodies,
     price_graph,
+    sum_host_seconds,
 )
 from byoc.costs._line_fitting import fit_linear_model
 from byoc.costs._load_cost_model import (
@@ -32,5 +33,5 @@ from byoc.costs._price_query import launch_price, node_prices, transfer_prices
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.costs._roofline import Roofline
 from byoc.costs._task import Task, Tasks, build_tasks
-from byoc.costs._work import count_work
+from byoc.costs._work import count_work, is_counted
 from byoc.costs._work_sizes import Sizes

@@ -42,6 +42,8 @@ class BodyCost:
     devices: tuple[Price, ...]
     """with the node and its bodies on each accelerator"""
     operations: float
+    estimated: float = 0.0
+    """the seconds on the host of nodes with a shape or an operator that is not known"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,8 @@ class GraphProblem:
     """float64 (units,): arithmetic operations"""
     estimated: int
     """number of units with an unknown cost that was estimated"""
+    estimated_seconds: NDArray[np.float64]
+    """float64 (units,): seconds on the host of nodes with a shape or an operator that is not known"""
     kept_on_host: tuple[Mapping[int, str], ...]
     """for each accelerator, unit -> reason why it may not run there: unknown cost, or refused"""
     sizes: NDArray[np.int64]
@@ -142,6 +146,7 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
         tensors=tuple(moved.names),
         operations=execution.operations,
         estimated=execution.estimated,
+        estimated_seconds=execution.estimated_seconds,
         kept_on_host=execution.kept_on_host,
         sizes=stack_columns([each.sizes for each in transfers], nothing),
         device_cost=execution.device_cost,
@@ -158,6 +163,7 @@ class _Execution:
     device_cost: NDArray[np.float64]
     kept_on_host: tuple[Mapping[int, str], ...]
     estimated: int
+    estimated_seconds: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +196,7 @@ class _ProblemBuilder:
         return np.array([unit.nodes[0] in self.bodies for unit in self.units], np.bool_)
 
     def price_units(self) -> _Execution:
-        host = host_prices(self.settings.host, self.tasks, self.units, self.quantizing)
+        host, guessed = host_prices(self.settings.host, self.tasks, self.units, self.quantizing)
         self._require(host, ~self.has_bodies)
         columns = [(host.seconds, host.joules)]
         estimated = host.unknown & ~self.has_bodies
@@ -222,7 +228,10 @@ class _ProblemBuilder:
                 if np.isfinite(seconds[row, column]) or not column:
                     seconds[row, column], joules[row, column] = price.seconds, price.joules
             operations[row] = body.operations
-        return _Execution(seconds, joules, operations, willing, tuple(kept), int(estimated.sum()))
+            guessed[row] = body.estimated
+        return _Execution(
+            seconds, joules, operations, willing, tuple(kept), int(estimated.sum()), guessed
+        )
 
     def _require(self, prices: Prices, rows: NDArray[np.bool_]) -> None:
         """Raise InputError under `Policy.refuse` if a price of the marked units is unknown."""

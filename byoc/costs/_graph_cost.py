@@ -150,6 +150,25 @@ def price_bodies(
     return Price(seconds, joules), operations
 
 
+def sum_host_seconds(
+    index: GraphIndex, host: CostModel, given: Mapping[str, float] = MappingProxyType({})
+) -> tuple[float, float]:
+    """Return the seconds of one run of a graph on the host that are estimates, and all of them.
+
+    Estimates are those of nodes with a shape or an operator that is not known, bodies included.
+    """
+    works = build_tasks(index)
+    prices = node_prices(host, works, find_own_quantization(index) | index.bodies.keys())
+    estimated = float(prices.seconds[prices.unknown & works.estimated].sum())
+    total = float(prices.seconds.sum())
+    for number, bodies in index.bodies.items():
+        each = count_trips(index, number, given).count
+        for body in bodies:
+            inside, whole = sum_host_seconds(body.index, host, given)
+            estimated, total = estimated + each * inside, total + each * whole
+    return estimated, total
+
+
 def price_nodes(
     index: GraphIndex, device: CostModel, unknown: Policy = Policy.estimate
 ) -> tuple[Price, float]:

@@ -71,17 +71,19 @@ def node_prices(model: CostModel, tasks: Tasks, free: Collection[int] = ()) -> P
 
 def host_prices(
     model: CostModel, tasks: Tasks, units: Sequence[NodeGroup], free: Collection[int] = ()
-) -> Prices:
+) -> tuple[Prices, Floats]:
     """Return the price of each unit on the host, where the nodes of a composite run one by one.
 
-    The nodes in `free` cost nothing.
+    With it come the seconds of each unit (float64) that are of nodes with a shape or an operator that is
+    not known. The nodes in `free` cost nothing.
     """
     each = node_prices(model, tasks, free)
     counts = [len(unit.nodes) for unit in units]
     nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
     row = np.repeat(np.arange(len(units)), counts)
     unknown = np.bincount(row, each.unknown[nodes], len(units)) > 0
-    return Prices(
+    rough = np.where(each.unknown & tasks.estimated, each.seconds, 0.0)
+    prices = Prices(
         model.name,
         np.bincount(row, each.seconds[nodes], len(units)).astype(np.float64),
         np.bincount(row, each.joules[nodes], len(units)).astype(np.float64),
@@ -91,6 +93,7 @@ def host_prices(
             for unit, rough in zip(units, unknown.tolist(), strict=True)
         ],
     )
+    return prices, np.bincount(row, rough[nodes], len(units)).astype(np.float64)
 
 
 def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Prices:

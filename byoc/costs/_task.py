@@ -118,6 +118,11 @@ class Tasks:
         """float64 (nodes,): the bytes that each node reads and writes, 0 for constant nodes."""
         return np.array([*(task.work.bytes for task in self.distinct), 0.0])[self.task_of_node]
 
+    @cached_property
+    def estimated(self) -> NDArray[np.bool_]:
+        """bool (nodes,): a shape of the node or its operator is not known exactly."""
+        return np.array([*(task.work.estimated for task in self.distinct), False])[self.task_of_node]
+
     def unit_operations(
         self, units: Sequence[NodeGroup], free: Collection[int] = ()
     ) -> NDArray[np.float64]:

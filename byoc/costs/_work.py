@@ -143,6 +143,11 @@ def find_count(node: NodeProto) -> OperationCount | None:
     return COUNTS.get(name)
 
 
+def is_counted(node: NodeProto) -> bool:
+    """Return whether the operations of a node's operator are counted; those of its bodies are."""
+    return find_count(node) is not None or (is_onnx(node) and node.op_type in BODY_OPERATORS)
+
+
 def _count_operations(node: CountedNode) -> tuple[int, bool]:
     """Return a node's operations, and whether its operator is counted exactly."""
     row = find_count(node.proto)

@@ -96,6 +96,7 @@ from byoc.model._tensor_data import (
     write_raw_bytes,
     write_type,
 )
+from byoc.model._type_origins import TypeOrigin, find_type_origin
 from byoc.model._walk import (
     NameAllocator,
     copy_without,

@@ -16,6 +16,7 @@ from byoc.costs import (
     build_problem,
     count_trips,
     price_bodies,
+    sum_host_seconds,
 )
 from byoc.model import GraphIndex
 from byoc.placement import Problem
@@ -130,4 +131,11 @@ class PlacementProblems:
             price_bodies(self.graph.index, node, costs, settings.trips, settings.unknown_costs)[0]
             for costs in settings.costs
         )
-        return BodyCost(host, devices, operations)
+        return BodyCost(host, devices, operations, 0.0 if plans else self._sum_estimates(node))
+
+    def _sum_estimates(self, node: int) -> float:
+        """Return the seconds of a node's bodies on the host that are estimates."""
+        settings, bodies = self.settings, self.graph.index.bodies[node]
+        each = self.trips[node].count
+        inside = (sum_host_seconds(body.index, settings.host, settings.trips)[0] for body in bodies)
+        return each * sum(inside)

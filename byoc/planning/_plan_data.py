@@ -106,6 +106,18 @@ class GraphPlan:
             done += count if label else 0.0
         return done, total
 
+    @property
+    def host_seconds(self) -> tuple[float, float]:
+        """The seconds of one run on the host: those that are estimates, and all.
+
+        A body with a plan counts there.
+        """
+        counted = [unit.nodes[0] not in self.bodies for unit in self.units]
+        return (
+            float(self.graph_problem.estimated_seconds[counted].sum()),
+            float(self.graph_problem.latency.seconds[counted, 0].sum()),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
@@ -255,6 +267,17 @@ class Plan:
         transfer = sum(graph.trips * graph.cost.transfer for graph in graphs)
         launch = sum(graph.trips * graph.cost.launch for graph in graphs)
         return Cost(self.root.cost.total - transfer - launch, transfer, launch)
+
+    @property
+    def estimated_share(self) -> float:
+        """The share of the host's predicted seconds, trips counted, that is an estimate.
+
+        It is of nodes with a shape or an operator that is not known. Unknown extents count as 1, so the
+        share is the least that it can be.
+        """
+        each = [(graph.trips, *graph.host_seconds) for graph in self.root.walk()]
+        total = sum(trips * seconds for trips, _, seconds in each)
+        return sum(trips * estimated for trips, estimated, _ in each) / total if total else 0.0
 
     @property
     def offloaded_operations(self) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnx import NodeProto
 
-from byoc.costs import Sizes, count_work
+from byoc.costs import build_tasks, load_host_costs, sum_host_seconds
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     DimensionOptions,
@@ -27,6 +27,9 @@ from byoc.patterns import Mark, NearMiss, Unit, find_near_misses, group_units
 from byoc.rules import Annotator, Attempt, Objection, Target, load_rules
 from byoc.support import Flag, declare, declare_field, report_step, take_keywords
 from byoc.zoo import Source, load_model
+
+# The cost model whose seconds weigh what is not known.
+_HOST = "host"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +94,8 @@ class Explanation:
     graphs: tuple[GraphExplanation, ...]
     asked: tuple[tuple[GraphExplanation, int], ...]
     refusals: tuple[RefusedNode, ...]
+    estimated: float
+    """the share of the work, in seconds on the built-in host, whose shapes or operators are not known"""
 
     @property
     def operations(self) -> float:
@@ -242,14 +247,15 @@ def explain_model(
         for refusal in find_refused_nodes(graph, Annotator(target, graph.index))
         if (id(graph), refusal.number) in wanted
     )
-    return Explanation(model, target, graphs, asked, refused)
+    guessed, seconds = sum_host_seconds(model.index, load_host_costs(_HOST))
+    return Explanation(model, target, graphs, asked, refused, guessed / seconds if seconds else 0.0)
 
 
 def _explain_graph(graph_path: str, index: GraphIndex, target: Target) -> GraphExplanation:
     """Annotate and group one graph."""
     annotator = Annotator(target, index)
     marks = [annotator.annotate_node(number) for number in range(len(index.nodes))]
-    sizes = Sizes(index.types, index.planned.sizes)
+    operations = build_tasks(index).operations.tolist()
     units = group_units(index, target.patterns, marks)
     matches = [unit.match for unit in units if unit.match is not None]
     return GraphExplanation(
@@ -260,7 +266,7 @@ def _explain_graph(graph_path: str, index: GraphIndex, target: Target) -> GraphE
         units=units,
         near_misses=find_near_misses(index, target.patterns, marks, matches=matches),
         operations={
-            number: count_work(index, sizes, (number,)).operations
+            number: operations[number]
             for number in range(len(index.nodes))
             if number not in index.constant_nodes
         },

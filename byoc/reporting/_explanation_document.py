@@ -114,10 +114,15 @@ class ExplainedNodes:
 
 @dataclass(frozen=True)
 class ExplainedCompute:
-    """The operations of the model, and the share of them that is refused."""
+    """The operations of the model, and the share of them that is refused.
+
+    `estimated` is the share of the work, in seconds on the built-in host, that is an estimate: of nodes
+    with a shape or an operator that is not known. A smaller share of the compute says nothing.
+    """
 
     operations: float
     refused: float
+    estimated: float
 
 
 class ExplanationDocument(ReportModel):
@@ -151,7 +156,9 @@ def make_explanation_document(explanation: Explanation, details: bool = False) -
         target=explanation.target.name,
         rules=explanation.target.source,
         nodes=ExplainedNodes(asked, asked - refused, refused),
-        compute=ExplainedCompute(total, _fraction(explanation.refused_operations, total)),
+        compute=ExplainedCompute(
+            total, _fraction(explanation.refused_operations, total), explanation.estimated
+        ),
         refused=_group_refusals(explanation.refusals, total),
         relax=tuple(
             GainRow(gain.location, dict(gain.operators), gain.nodes, _fraction(gain.operations, total))
@@ -167,10 +174,16 @@ def _fraction(operations: float, total: float) -> float:
 
 
 def _group_refusals(refusals: Iterable[RefusedNode], total: float) -> tuple[RefusedGroup, ...]:
-    """Group nodes by their reasons, regardless of the values in them, the most compute first."""
+    """Group nodes by their reasons, regardless of the values in them, the most compute first.
+
+    What is not known behind one node or input is one reason, whichever constraints ask for it.
+    """
     groups: dict[tuple[str, ...], list[RefusedNode]] = {}
     for refusal in refusals:
-        key = (reason.location or _without_names(reason.text) for reason in refusal.reasons)
+        key = (
+            reason.origin or reason.location or _without_names(reason.text)
+            for reason in _list_distinct(refusal)
+        )
         groups.setdefault(tuple(key), []).append(refusal)
     rows = [
         RefusedGroup(
@@ -192,14 +205,21 @@ def _without_names(text: str) -> str:
 
 def _share_reasons(members: Sequence[RefusedNode]) -> Iterator[SharedReason]:
     """Yield the reasons that some nodes share, each in its commonest wording."""
-    for position, reason in enumerate(members[0].reasons):
-        full = [member.reasons[position].text for member in members]
+    reasons = [_list_distinct(member) for member in members]
+    for position, reason in enumerate(reasons[0]):
+        full = [each[position].reason for each in reasons]
         # The row names the operators anyway.
         short = [text.removeprefix(f"{m.op} ") for m, text in zip(members, full, strict=True)]
         several_ops = len({member.op for member in members}) > 1
         texts = Counter(short if several_ops and len(set(short)) == 1 else full)
         text = texts.most_common(1)[0][0]
-        yield SharedReason(reason.location, text, len(texts) - 1)
+        yield SharedReason("" if reason.origin else reason.location, text, len(texts) - 1)
+
+
+def _list_distinct(refusal: RefusedNode) -> list[Objection]:
+    """Return the reasons of a refusal, those with one origin once."""
+    found = {reason.origin or (reason.location, reason.text): reason for reason in refusal.reasons}
+    return list(found.values())
 
 
 def _list_composites(explanation: Explanation) -> tuple[CompositeRow, ...]:
@@ -248,7 +268,10 @@ def _describe_nodes(explanation: Explanation) -> tuple[NodeRow, ...]:
 
 
 def _list_reasons(objections: Iterable[Objection]) -> tuple[Reason, ...]:
-    return tuple(Reason(objection.location, objection.text) for objection in objections)
+    return tuple(
+        Reason(each.location, f"{each.text}: {each.origin}" if each.origin else each.text)
+        for each in objections
+    )
 
 
 def _near_misses_at(explanation: Explanation, graph: GraphExplanation, number: int) -> list[NearMiss]:

@@ -19,6 +19,8 @@ from byoc.reporting._quantities import format_count, format_share
 _MOST_OPERATORS = 4
 _MOST_GAINS = 10
 _MOST_NEARLY = 3
+# A smaller share would be shown as 0.0 %.
+_LEAST_ESTIMATE = 5e-4
 
 
 def print_explanation(document: ExplanationDocument, console: Console) -> None:
@@ -31,32 +33,42 @@ def _explanation_lines(found: ExplanationDocument) -> Iterable[str]:
     nodes, compute = found.nodes, found.compute
     refused = f"{nodes.refused} refused"
     if nodes.refused:
-        refused += f" ({_format_share(compute.refused)} of the compute)"
+        refused += f" ({_format_share(compute.refused, compute.estimated)} of the compute)"
     yield (
         f"{found.model} with {found.rules}: {nodes.taken} of "
         f"{format_count(nodes.asked, 'node')} "
-        f"taken, {refused}"
+        f"taken, {refused}{_format_estimate(compute.estimated)}"
     )
     if found.details is not None:
         for row in found.details:
-            yield from _node_lines(row)
+            yield from _node_lines(row, compute.estimated)
     else:
-        yield from _refused_lines(found.refused)
-    yield from _gain_lines(found.relax)
+        yield from _refused_lines(found.refused, compute.estimated)
+    yield from _gain_lines(found.relax, compute.estimated)
     if found.details is None:
         yield from _composite_lines(found.composites)
 
 
-def _format_share(part: float) -> str:
+def _format_estimate(estimated: float) -> str:
+    return (
+        "" if estimated < _LEAST_ESTIMATE else f"; {format_share(estimated)} of the work is an estimate"
+    )
+
+
+def _format_share(part: float, estimated: float) -> str:
+    """Format a share of the compute, `unknown` if more than that is an estimate."""
+    if 0 < part < estimated:
+        return "unknown"
     return "under 0.1 %" if 0 < part < 0.0005 else format_share(part)
 
 
-def _refused_lines(rows: Iterable[RefusedGroup]) -> Iterable[str]:
+def _refused_lines(rows: Iterable[RefusedGroup], estimated: float) -> Iterable[str]:
     for position, row in enumerate(rows):
         if not position:
             yield "\nRefused, and why:"
             yield "  nodes  compute      operators"
-        yield (f"  {row.nodes:>5}  {_format_share(row.compute):<11}  {_format_operators(row.operators)}")
+        share = _format_share(row.compute, estimated)
+        yield f"  {row.nodes:>5}  {share:<11}  {_format_operators(row.operators)}"
         for reason in row.reasons:
             yield f"                      - {_format_reason(reason)}{_format_location(reason)}"
 
@@ -79,12 +91,12 @@ def _format_reason(reason: SharedReason) -> str:
     return f"{reason.text} (and {others} like it)" if others else reason.text
 
 
-def _gain_lines(rows: Sequence[GainRow]) -> Iterable[str]:
+def _gain_lines(rows: Sequence[GainRow], estimated: float) -> Iterable[str]:
     if not rows:
         return
     yield "\nIf one constraint were relaxed:"
     for row in rows[:_MOST_GAINS]:
-        nodes, compute = format_count(row.nodes, "node"), _format_share(row.compute)
+        nodes, compute = format_count(row.nodes, "node"), _format_share(row.compute, estimated)
         yield f"  +{nodes:<10}  +{compute:<11}  {_format_operators(row.operators)}  [{row.place}]"
     if len(rows) > _MOST_GAINS:
         yield f"  and {len(rows) - _MOST_GAINS} more (--format json)"
@@ -103,9 +115,11 @@ def _composite_lines(rows: Sequence[CompositeRow]) -> Iterable[str]:
             yield f"         nearly: {format_count(rest, 'other')} (--format json)"
 
 
-def _node_lines(row: NodeRow) -> Iterable[str]:
+def _node_lines(row: NodeRow, estimated: float) -> Iterable[str]:
     inside = f" in {row.graph}" if row.graph else ""
-    yield f"\n{row.operator} '{row.node}'{inside}, {_format_share(row.compute)} of the compute"
+    share = _format_share(row.compute, estimated)
+    share = "an unknown share" if share == "unknown" else share
+    yield f"\n{row.operator} '{row.node}'{inside}, {share} of the compute"
     yield f"  reads  {', '.join(row.inputs) or 'nothing'}"
     yield f"  makes  {', '.join(row.outputs)}"
     if row.taken:

@@ -20,6 +20,7 @@ from byoc.bundle import (
 )
 from byoc.model import GraphIndex, PlannedSizes, TensorType, fix_type, is_inserted, name_nodes
 from byoc.planning import GraphPlan, Plan, PlannedRegion, RefusedRegion, find_neighbours
+from byoc.reporting._estimates import make_estimate_notes
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._verification_document import make_verification_report
 from byoc.support import Note
@@ -101,6 +102,7 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
         precision=_report_precision(plan),
         notes=(
             *_make_refusal_notes(plan),
+            *make_estimate_notes(plan),
             *plan.notes,
             *(Note("note", text) for text in _list_remarks(plan)),
         ),
@@ -143,6 +145,7 @@ def _report_costs(plan: Plan) -> PredictedCosts:
         transfer=cost.transfer,
         launch=cost.launch,
         host_only=plan.root.host_only,
+        estimated=plan.estimated_share,
         bound=plan.placement.bound,
         objective=str(plan.asked.get("objective", "latency")),
         optimized=plan.placement.cost.total,

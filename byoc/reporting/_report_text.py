@@ -19,6 +19,7 @@ from byoc.bundle import (
     VerificationReport,
 )
 from byoc.planning import WhatIf
+from byoc.reporting._estimates import ESTIMATE_LIMIT
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
 
 _REASONS = 3
@@ -26,6 +27,8 @@ _UNITS = 10
 _FLAGS = 4
 # Gains below this share of the objective are in the JSON only.
 _LEAST_GAIN = 1e-3
+# A smaller share would be shown as 0.0 %.
+_LEAST_ESTIMATE = 5e-4
 
 
 def summarize_report(report: Report) -> str:
@@ -35,11 +38,30 @@ def summarize_report(report: Report) -> str:
     target = " and ".join(name for name in report.targets if not used or name in used)
     return (
         f"{report.model}: {nodes.offloaded} of {format_count(nodes.total, 'node')} "
-        f"({format_share(report.compute.offloaded)} of the compute) on {target} in "
+        f"({_format_compute(report)}) on {target} in "
         f"{format_count(regions, 'region')}, {nodes.host} on the host; "
         f"{_format_returned(report.refusals)}{_format_prediction(report.predicted)}; "
-        f"{_format_verification(report)}"
+        f"{_format_estimate(report.predicted)}{_format_verification(report)}"
     )
+
+
+def _format_compute(report: Report) -> str:
+    """Format the share of the compute that is offloaded, `unknown` if more than that is an estimate.
+
+    Operations behind an unknown shape are hardly counted, so where they are many it is of the rest.
+    """
+    some = report.nodes.offloaded > 0
+    if some and report.predicted.estimated > report.compute.offloaded:
+        return "an unknown share of the compute"
+    known = "known " if some and report.predicted.estimated > ESTIMATE_LIMIT else ""
+    return f"{format_share(report.compute.offloaded)} of the {known}compute"
+
+
+def _format_estimate(predicted: PredictedCosts) -> str:
+    """Format the share of the work that is an estimate, with `; ` at the end; empty if there is none."""
+    if predicted.estimated < _LEAST_ESTIMATE:
+        return ""
+    return f"{format_share(predicted.estimated)} of the work is an estimate; "
 
 
 def _format_returned(refusals: Iterable[RefusalReport]) -> str:

@@ -6,13 +6,19 @@ of the nearest rule: the fewest objections; ties by severity, then by file order
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from byoc.errors import YES, refuse
 from byoc.expressions import compile_expression
-from byoc.model import GraphIndex, get_operator_name, is_onnx, list_node_captures
+from byoc.model import (
+    GraphIndex,
+    find_type_origin,
+    get_operator_name,
+    is_onnx,
+    list_node_captures,
+)
 from byoc.patterns import ANY_OPERATOR, Mark
 from byoc.rules._host_nodes import check_batch, find_host_nodes
 from byoc.rules._node_view import RuleView, TensorUse
@@ -97,8 +103,10 @@ class Annotator:
             if len(accepted) == 2 or not self.target.has_quantized_rules:
                 break
         if not accepted:
-            first, *others = (o.text for o in min(refused, key=rate_attempt).objections)
-            return Mark(refuse(f"{view.op}: {first}", *others), accepts_plain=False)
+            first, *others = min(refused, key=rate_attempt).objections
+            text = first.origin or f"{view.op}: {first.text}"
+            reasons = dict.fromkeys((text, *(other.reason for other in others)))
+            return Mark(refuse(*reasons), accepts_plain=False)
         holds = next(iter(accepted.values()))
         return Mark(
             YES,
@@ -127,7 +135,18 @@ class Annotator:
         batch = self._batch_objections.get(view.number)
         found = (*self._find_objections(rule, view), *((batch,) if batch else ()))
         objections = sort_objections(found) or sort_objections(self._run_check(rule, view))
+        objections = tuple(self._name_origin(each, view) for each in objections)
         return Attempt(rule.location, objections, fits=rule.rule.quantized == view.is_quantized)
+
+    def _name_origin(self, objection: Objection, view: RuleView) -> Objection:
+        """Return an objection to an unknown type with its origin, unless the node reads or is that."""
+        if objection.kind is not ObjectionKind.UNKNOWN:
+            return objection
+        origin = find_type_origin(self.index, (*view.node.input, *view.node.output))
+        own = {*view.node.output, *(name for name in view.node.input if name in self.index.inputs)}
+        if origin is None or origin.tensor in own:
+            return objection
+        return replace(objection, origin=str(origin))
 
     @cached_property
     def _host_nodes(self) -> Mapping[int, Objection]:

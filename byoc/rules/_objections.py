@@ -28,12 +28,18 @@ class Objection:
 
     `location` is its location in the rule file, `ops[0].attributes.kernel_shape.each.max`, with the
     name of the file if inherited (`dla.yaml: ops[0]...`), empty if no constraint is to blame; `text` is
-    the sentence.
+    the sentence. Where it is that a type is not known, `origin` says behind what, and what settles it.
     """
 
     location: str
     text: str
     kind: ObjectionKind = field(default=ObjectionKind.TENSOR, compare=False)
+    origin: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The sentence for users: the origin, which many nodes share, or what the constraint says."""
+        return self.origin or self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,8 @@ def _check_static(
         return
     free = [position for position, extent in enumerate(shape) if not isinstance(extent, int)]
     if wanted and free:
-        yield Objection(place, f"dimension {free[0]} of {name} is not fixed")
+        text = f"dimension {free[0]} of {name} is not fixed"
+        yield Objection(place, text, ObjectionKind.UNKNOWN)
     if not wanted and not free:
         yield Objection(place, f"every dimension of {name} is fixed")
 

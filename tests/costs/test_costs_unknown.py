@@ -124,7 +124,8 @@ def test_the_host_is_estimated_where_the_policy_is_the_host() -> None:
 def test_prices_of_units_one_by_one_and_as_a_composite() -> None:
     index, units = units_of(TEXT, "b = Relu(x)\ny = Tanh(b)")
     works = build_tasks(index)
-    own = host_prices(HOST, works, units)
+    own, rough = host_prices(HOST, works, units)
+    assert rough.tolist() == [0, 0, 0]
     assert own.seconds.tolist() == [30, 0, 10]
     assert own.joules.tolist() == [60, 0, 20]
     assert own.unknown.tolist() == [False, False, False]

@@ -38,7 +38,7 @@ CASES = [
     ({"x": "65536"}, "y = Relu (x)", {}, "", "dimension 0 of X is 65536, at most 65535 is supported"),
     ({"x": "1,2,3,4,5"}, "y = Relu (x)", {}, "", "X has rank 5; supported: 1, 2, 3, 4"),
     ({"x": ""}, "y = Relu (x)", {}, "", "X has rank 0; supported: 1, 2, 3, 4"),
-    ({"x": "1,N"}, "y = Relu (x)", {}, "", "dimension 1 of X is not fixed"),
+    ({"x": "1,N"}, "y = Relu (x)", {}, "", "dimension N of input 'x_q' is not fixed (--dim N=SIZE)"),
     # CONV_2D
     (X, "y = Conv (x, w)", W3, "", "yes"),
     (X, "y = Conv (x, w)", {"w": "int8[4,8,3,3], float[4]"}, "", "yes"),

@@ -1,0 +1,141 @@
+"""The origins of types that are not known: the node or graph input behind which they are not.
+
+Where a shape is not known, nor are most shapes behind it. A user can settle the first of them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from byoc.model._graph_index import GraphIndex
+from byoc.model._shape_inference import list_symbolic_dims
+from byoc.model._tensor_data import Dim
+from byoc.model._walk import describe_node
+from byoc.model.inference import list_dim_names
+
+_INTEGERS = frozenset({"int64", "int32"})
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOrigin:
+    """Why the types behind a tensor are not known (`cause`, a sentence), and what settles it."""
+
+    tensor: str
+    cause: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return for instance `dimension N of input 'x' is not fixed (--dim N=SIZE)`."""
+        return f"{self.cause} ({self.remedy})"
+
+
+def find_type_origin(index: GraphIndex, tensors: Sequence[str]) -> TypeOrigin | None:
+    """Return the origin of the first of some tensors whose type is not fully known, None if all are.
+
+    A tensor without a known rank, extent or dtype comes before one with open dimensions. In a body the
+    origin may lie in a graph around it.
+    """
+    found = _get_origins(index)
+    vague = next((found[name] for name in tensors if name in found), None)
+    if vague is not None:
+        return vague
+    return next((origin for name in tensors for origin in _find_open_dims(index, name)), None)
+
+
+_ORIGINS: "WeakKeyDictionary[GraphIndex, Mapping[str, TypeOrigin]]" = WeakKeyDictionary()
+
+
+def _get_origins(index: GraphIndex) -> Mapping[str, TypeOrigin]:
+    if index not in _ORIGINS:
+        _ORIGINS[index] = _find_origins(index)
+    return _ORIGINS[index]
+
+
+def _find_origins(index: GraphIndex) -> dict[str, TypeOrigin]:
+    """Return the origin of each tensor with a type that is not known, in topological order.
+
+    Values matter, too: the shape that a Reshape takes from the Shape of an unknown tensor is itself of
+    a known type. So integers computed from an unknown shape carry its origin along.
+    """
+    named = frozenset(list_symbolic_dims(index.proto))
+    found = dict(_list_outer_origins(index, named))
+    carried: dict[str, TypeOrigin] = {}
+    for node, reads in zip(index.nodes, index.reads, strict=True):
+        before = next((found[name] for name in reads if name in found), None)
+        computed = before or next((carried[name] for name in reads if name in carried), None)
+        for name in node.output:
+            if not name:
+                continue
+            if _is_vague(index, name, named):
+                cause = f"the shape of '{name}', which {describe_node(node)} makes, is not known"
+                own = TypeOrigin(name, cause, "state it as value_info of the model")
+                found[name] = computed or own
+            elif computed is not None and index.get_dtype(name) in _INTEGERS:
+                carried[name] = computed
+    return found
+
+
+def _list_outer_origins(index: GraphIndex, named: frozenset[str]) -> Iterator[tuple[str, TypeOrigin]]:
+    """Yield the inputs of a graph whose types are not known, and in a body the captured tensors."""
+    outer = index.outer
+    around = _get_origins(outer) if outer is not None else {}
+    for name in index.captured_names:
+        if name in around:
+            yield name, around[name]
+    given = _map_body_inputs(index)
+    for name in index.inputs:
+        if not _is_vague(index, name, named):
+            continue
+        if outer is None:
+            yield name, _make_input_origin(index, name)
+        elif given.get(name) in around:
+            yield name, around[given[name]]
+        else:
+            cause = f"the shape of '{name}', an input of a body, is not known"
+            yield name, TypeOrigin(name, cause, "state it in the body")
+
+
+def _map_body_inputs(index: GraphIndex) -> dict[str, str]:
+    """Return the outer tensor that each input of a body starts with, in a Loop or a Scan."""
+    if index.outer is None:
+        return {}
+    for number, bodies in index.outer.bodies.items():
+        if any(body.index is index for body in bodies):
+            names = [value.name for value in index.graph.input]
+            return dict(zip(names, index.outer.nodes[number].input, strict=False))
+    return {}
+
+
+def _make_input_origin(index: GraphIndex, name: str) -> TypeOrigin:
+    shape = index.get_shape(name)
+    remedy = f"--shape {name}=EXTENTS"
+    if shape is None:
+        return TypeOrigin(name, f"the rank of input '{name}' is not known", remedy)
+    axis = next(axis for axis, dim in enumerate(shape) if not isinstance(dim, int))
+    return TypeOrigin(name, f"dimension {axis} of input '{name}' has neither size nor name", remedy)
+
+
+def _is_vague(index: GraphIndex, name: str, named: frozenset[str]) -> bool:
+    """Return whether a rank, an extent or the dtype of a tensor is not known, even by name."""
+    shape = index.get_shape(name)
+    return shape is None or any(_is_unknown(dim, named) for dim in shape)
+
+
+def _is_unknown(dim: Dim, named: frozenset[str]) -> bool:
+    if isinstance(dim, int):
+        return False
+    return dim is None or not list_dim_names(dim) <= named
+
+
+def _find_open_dims(index: GraphIndex, name: str) -> Iterator[TypeOrigin]:
+    """Yield the open dimensions of graph inputs that the shape of a tensor depends on."""
+    names = {each for dim in index.get_shape(name) or () for each in _list_names(dim)}
+    for value in index.proto.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in names:
+                cause = f"dimension {dim.dim_param} of input '{value.name}' is not fixed"
+                yield TypeOrigin(value.name, cause, f"--dim {dim.dim_param}=SIZE")
+
+
+def _list_names(dim: Dim) -> frozenset[str]:
+    return list_dim_names(dim) if isinstance(dim, str) else frozenset()
