@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from byoc.model._graph_index import GraphIndex
-from byoc.model._shape_inference import list_symbolic_dims
 from byoc.model._tensor_data import Dim
 from byoc.model._walk import describe_node
-from byoc.model.inference import list_dim_names
+from byoc.model.inference import list_dim_names, list_symbolic_dims
 
 _INTEGERS = frozenset({"int64", "int32"})
 

@@ -1,4 +1,4 @@
-"""How much of a plan's work is an estimate, and what would settle it."""
+"""The share of a plan's work that is an estimate, and the cause of most of it."""
 
 from collections.abc import Iterator
 
