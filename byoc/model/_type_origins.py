@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from byoc.model._dimensions import list_symbolic_dims
 from byoc.model._graph_index import GraphIndex
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_data import Dim, read_type
 from byoc.model._walk import describe_node
-from byoc.model.inference import list_dim_names, list_symbolic_dims
+from byoc.model.inference import list_dim_names
 
 _INTEGERS = frozenset({"int64", "int32"})
 
@@ -129,11 +130,12 @@ def _is_unknown(dim: Dim, named: frozenset[str]) -> bool:
 def _find_open_dims(index: GraphIndex, name: str) -> Iterator[TypeOrigin]:
     """Yield the open dimensions of graph inputs that the shape of a tensor depends on."""
     names = {each for dim in index.get_shape(name) or () for each in _list_names(dim)}
-    for value in index.proto.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in names:
-                cause = f"dimension {dim.dim_param} of input '{value.name}' is not fixed"
-                yield TypeOrigin(value.name, cause, f"--dim {dim.dim_param}=SIZE")
+    for value in index.proto.graph.input if names else ():
+        kind = read_type(value.type)
+        for dim in (kind.shape or ()) if kind is not None else ():
+            for each in sorted(_list_names(dim) & names):
+                cause = f"dimension {each} of input '{value.name}' is not fixed"
+                yield TypeOrigin(value.name, cause, f"--dim {each}=SIZE")
 
 
 def _list_names(dim: Dim) -> frozenset[str]:

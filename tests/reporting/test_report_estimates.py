@@ -71,14 +71,6 @@ def test_what_is_known_is_no_warning() -> None:
     assert "estimate" not in summarize_report(report)
 
 
-def test_an_open_dimension_is_the_users_to_give() -> None:
-    text = TEXT.replace("acme.Odd", "Relu").replace("[8, 8]", "[N, 8]").replace("[A, B]", "[N, 8]")
-    (warning,) = warnings(partition(model(text=text), VANILLA).report)
-    assert "dimension N of input 'x' is not fixed (--dim N=SIZE); it concerns 5 nodes" in warning
-    fixed = partition(model(text=text), VANILLA, dims={"N": 8}).report
-    assert fixed.predicted.estimated == 0
-
-
 def test_no_share_of_compute_is_claimed_that_is_smaller_than_the_estimate() -> None:
     """Behind Odd next to nothing is counted, so the share is of what is known."""
     report = partition(model(), VANILLA, strategy="all-supported").report
@@ -127,3 +119,15 @@ def test_all_nodes_behind_the_culprit_have_one_reason(tmp_path: Path) -> None:
     assert shown == "\nAdd 'y', an unknown share of the compute"
     assert document.details is not None
     assert document.details[-1].reasons[0].text == f"the rank of A is not known: {CAUSE}"
+
+
+def test_an_open_dimension_is_no_estimate_but_a_reason(tmp_path: Path) -> None:
+    """It counts at its planned size; the nodes behind the input that has it share one reason."""
+    rules = tmp_path / "tiny.yaml"
+    rules.write_text(RULES)
+    text = TEXT.replace("acme.Odd", "Relu").replace("[8, 8]", "[N, 8]").replace("[A, B]", "[N, 8]")
+    report = partition(model(text=text), rules).report
+    assert report.predicted.estimated == 0
+    assert not warnings(report)
+    reasons = {each.reason: each.nodes for each in report.host_reasons}
+    assert reasons["dimension N of input 'x' is not fixed (--dim N=SIZE)"] == 4
