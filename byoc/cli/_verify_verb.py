@@ -126,6 +126,8 @@ def _print_verification(verification: Verification, bundle: str) -> None:
     by = f", run by {verification.judge}" if verification.judge else ""
     typer.echo(f"{bundle} against {verification.against}{by}:")
     print_rows(make_error_rows("output", verification.outputs), OutputFormat.text)
+    for note in verification.notes:
+        typer.echo(f"note: {note}")
     for left in verification.accuracy:
         if left.exact:
             typer.echo(f"{left.name}: equal to {verification.original}")

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from byoc.boundary.contracts import TensorContract, find_convolution_weights, pack_weight
 from byoc.codegen._operations import Operation, read_operations
 from byoc.errors import InputError, Verdict
-from byoc.model import GraphIndex, copy_without, fold_constants, get_stated_types, read_array
+from byoc.model import (
+    GraphIndex,
+    copy_without,
+    fold_constants,
+    get_stated_types,
+    open_shapes,
+    read_array,
+)
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -143,6 +150,14 @@ class Region:
     def model(self) -> onnx.ModelProto:
         """The model without its large constants, which stay on disk; do not change it."""
         return onnx.load(self.path, load_external_data=False)
+
+    @property
+    def open_model(self) -> onnx.ModelProto:
+        """The model without its large constants, with no shape stated for its inputs and outputs.
+
+        What the model states of shapes may be wrong, and onnxruntime would refuse what does not fit.
+        """
+        return open_shapes(self.model)
 
     @cached_property
     def _folded_model(self) -> onnx.ModelProto:

@@ -15,6 +15,7 @@ from byoc.model._graph_parts import (
     find_boundary,
     make_body_path,
     name_nodes,
+    open_shapes,
     walk_graph_paths,
 )
 from byoc.model._images import find_images, find_weights

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
 from byoc.model._graph_index import GraphIndex
-from byoc.model._walk import walk_bodies, walk_graphs
+from byoc.model._walk import copy_without, walk_bodies, walk_graphs
 
 
 def walk_graph_paths(index: GraphIndex, graph_path: str = "") -> Iterator[tuple[str, GraphIndex]]:
@@ -98,6 +98,23 @@ def extract_nodes(
         index.proto.functions,
         values,
     )
+
+
+def open_shapes(model: ModelProto) -> ModelProto:
+    """Return a model that states dtypes alone for the inputs, outputs and tensors of its main graph.
+
+    onnxruntime refuses inputs of another shape than is stated, and computes with the stated shapes of
+    tensors that it cannot infer; both may be wrong.
+    """
+    fields = ("input", "output", "value_info")
+    result = copy_without(model, *fields)
+    for name in fields:
+        for value in getattr(model.graph, name):
+            opened = getattr(result.graph, name).add()
+            opened.CopyFrom(value)
+            if value.type.HasField("tensor_type"):
+                opened.type.tensor_type.ClearField("shape")
+    return result
 
 
 def extract_call(index: GraphIndex, call: NodeProto, values: Mapping[str, TypeProto]) -> ModelProto:

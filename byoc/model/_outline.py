@@ -15,16 +15,21 @@ from onnx import (
     ModelProto,
     NodeProto,
     OperatorSetIdProto,
+    TypeProto,
     ValueInfoProto,
     helper,
 )
 
 from byoc.errors import InputError
+from byoc.model._certain_types import find_certain_types
 from byoc.model._composite_functions import Composite, make_composite_call, make_composite_functions
 from byoc.model._graph_index import GraphIndex
 from byoc.model._graph_parts import BoundaryNames, find_boundary
 from byoc.model._tensor_data import rate_knowledge
-from byoc.model._walk import copy_without, sort_nodes
+from byoc.model._walk import copy_without, is_onnx, sort_nodes
+
+CertainTypes = Mapping[GraphIndex, Mapping[str, TypeProto]]
+"""The certain types of each graph, as `find_certain_types` returns them."""
 
 # The metadata of nodes and functions came with IR 10.
 MIN_IR = 10
@@ -102,10 +107,11 @@ def outline(root: GraphCuts) -> ModelProto:
         for function in make_composite_functions(domain, [c for d, c in found if d == domain])
     ]
     made += [_make_region_function(i, cut, find_boundary(i, cut.nodes)) for i, cut in cuts]
-    return _assemble_model(index, _rewrite_graph(root), made, set(domains))
+    certain = find_certain_types(index)
+    return _assemble_model(index, _rewrite_graph(root, certain), made, set(domains), certain)
 
 
-def _rewrite_graph(graph: GraphCuts) -> list[NodeProto]:
+def _rewrite_graph(graph: GraphCuts, certain: CertainTypes) -> list[NodeProto]:
     """Return the nodes of a graph with each cut replaced by a call."""
     index = graph.index
     calls: dict[int, NodeProto] = {}
@@ -121,18 +127,20 @@ def _rewrite_graph(graph: GraphCuts) -> list[NodeProto]:
         elif i not in gone:
             inner = graph.bodies.get(i, ())
             changed = any(part.cuts for body in inner for part in body.walk())
-            stays = _rewrite_bodies(index, i, inner) if changed else node
+            stays = _rewrite_bodies(index, i, inner, certain) if changed else node
             nodes.append(_with_metadata(stays, graph.metadata.get(i, {})))
     return [nodes[i] for i in sort_nodes(nodes)]
 
 
-def _rewrite_bodies(index: GraphIndex, number: int, inner: Sequence[GraphCuts]) -> NodeProto:
+def _rewrite_bodies(
+    index: GraphIndex, number: int, inner: Sequence[GraphCuts], certain: CertainTypes
+) -> NodeProto:
     """Return a copy of a node with rewritten bodies."""
     node, graphs = _copy_with_bodies(index, number)
     for body, graph, cuts in zip(index.bodies[number], graphs, inner, strict=True):
-        nodes = _rewrite_graph(cuts)
+        nodes = _rewrite_graph(cuts, certain)
         made = {name for inside in nodes for name in inside.output if name}
-        infos = list(_make_value_infos(body.index, made))
+        infos = list(_make_value_infos(body.index, made, certain))
         del graph.node[:]
         del graph.value_info[:]
         graph.node.extend(nodes)
@@ -223,7 +231,11 @@ def _find_unread_constants(index: GraphIndex, cuts: Sequence[RegionCut], gone: s
 
 
 def _assemble_model(
-    index: GraphIndex, nodes: Sequence[NodeProto], made: Sequence[FunctionProto], domains: set[str]
+    index: GraphIndex,
+    nodes: Sequence[NodeProto],
+    made: Sequence[FunctionProto],
+    domains: set[str],
+    certain: CertainTypes,
 ) -> ModelProto:
     """Return the source model with new nodes, functions and domains."""
     source = index.proto
@@ -234,7 +246,7 @@ def _assemble_model(
     for domain in sorted(domains):
         result.opset_import.append(helper.make_opsetid(domain, 1))
     names = {name for node in nodes for name in node.output if name}
-    result.graph.value_info.extend(_make_value_infos(index, names))
+    result.graph.value_info.extend(_make_value_infos(index, names, certain))
     return result
 
 
@@ -251,13 +263,24 @@ def set_ir_version(proto: ModelProto, index: GraphIndex) -> None:
     proto.ir_version = min(max(proto.ir_version, MIN_IR), MAX_IR)
 
 
-def _make_value_infos(index: GraphIndex, made: set[str]) -> Iterator[ValueInfoProto]:
-    """Yield the value infos of the tensors that nodes make, with the user's doc strings and metadata."""
+def _make_value_infos(
+    index: GraphIndex, made: set[str], certain: CertainTypes
+) -> Iterator[ValueInfoProto]:
+    """Yield the value infos of the tensors that nodes make, with the user's doc strings and metadata.
+
+    A shape that is not certain is left out, since onnxruntime would rely on it.
+    """
+    known = certain[index]
     stated = {value.name: value for value in index.graph.value_info}
     for name in sorted(made & index.runtime_types.keys() - index.outputs.keys()):
         info = deepcopy(stated.get(name, ValueInfoProto()))
+        info.ClearField("type")
         info.name = name
-        info.type.CopyFrom(index.runtime_types[name])
+        found = known.get(name, index.runtime_types[name])
+        if name not in known and found.HasField("tensor_type"):
+            info.type.tensor_type.elem_type = found.tensor_type.elem_type
+        else:
+            info.type.CopyFrom(found)
         yield info
 
 
@@ -272,10 +295,12 @@ def _state_defaults(index: GraphIndex, node: NodeProto) -> NodeProto:
     """Return a node with the defaults of its attributes stated, if something needs that.
 
     Shape inference of a function inside a function does not know the defaults otherwise (onnx 1.23), and
-    onnxruntime 1.32 crashes on a SimplifiedLayerNormalization in a function without `stash_type`.
+    onnxruntime 1.32 crashes on a SimplifiedLayerNormalization in a function without `stash_type`. ONNX's
+    inference takes an STFT for two-sided unless it says otherwise.
     """
     schema = index.get_schema(node)
-    if schema is None or not (schema.is_function or schema.onnx_schema is None):
+    needed = schema is not None and (schema.is_function or schema.onnx_schema is None)
+    if schema is None or not (needed or (is_onnx(node) and node.op_type == "STFT")):
         return node
     given = {attribute.name for attribute in node.attribute}
     result = deepcopy(node)

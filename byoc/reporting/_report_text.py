@@ -119,6 +119,8 @@ def print_report(report: Report, console: Console, every_reason: bool = False) -
     print_lines(_what_if_lines(report))
     print_lines(_budget_lines(report))
     print_lines(f"{note.severity}: {note.text}" for note in report.notes)
+    if report.verification is not None:
+        print_lines(f"note: {text}" for text in report.verification.notes)
     if report.bundle:
         print_lines([f"\nWritten to {report.bundle}"])
 

@@ -3,5 +3,6 @@
 from byoc.runtime._executors import RegionFailedError, find_executable, load_executor, rename_executor
 from byoc.runtime._program_builder import data_inputs
 from byoc.runtime._session import Session, load, load_bundle, load_executors
+from byoc.runtime._shape_check import collect_contradictions
 from byoc.runtime._trace import Trace
 from byoc.samples import describe_mismatch, read_npy, read_npz, restore_dtype, write_npz

@@ -5,9 +5,6 @@ from contextlib import nullcontext
 from threading import RLock
 from typing import Any
 
-import numpy as np
-
-from byoc.boundary.contracts import TensorContract
 from byoc.bundle import RegionCompiler
 from byoc.codegen import Artifact, Codegen, Executable, Executor, Region, Stamped, find_codegen
 from byoc.errors import (
@@ -19,7 +16,7 @@ from byoc.errors import (
     get_error_text,
     must_propagate,
 )
-from byoc.samples import describe_mismatch
+from byoc.runtime._shape_check import ShapeCheck
 
 _NO_REASON = "it does not say why"
 
@@ -60,7 +57,10 @@ def load_executor(
     artifact: Artifact,
     options: Mapping[str, str] | None = None,
 ) -> Executor:
-    """Load a region: return an executor that checks outputs against their declared types at each run.
+    """Load a region: return an executor that checks types against the declared ones at each run.
+
+    A codegen whose executors take inputs of other extents than declared has the class attribute
+    `open_shapes = True`; others get no such inputs.
 
     A stored artifact comes with the `options` that it was compiled with, as text: where the codegen says
     that the artifact is not compatible with this machine, the region is recompiled in memory.
@@ -85,13 +85,16 @@ def load_executor(
         else nullcontext()
     )
 
+    check = ShapeCheck(region, getattr(codegen, "open_shapes", False))
+
     def run_checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
+            check.check_inputs(inputs)
             with lock:
                 given = run(inputs)
             if not isinstance(given, Mapping):
                 raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
-            return {value.name: _check_output(value, given) for value in region.outputs}
+            return {v.name: check.check_output(v, given, inputs) for v in region.outputs}
         except BaseException as error:  # as above
             raise _region_failure(error, who, region, "failed") from error
 
@@ -142,13 +145,3 @@ def rename_executor(run: Executor, original: Region, other: Region) -> Executor:
         return {mine: made[theirs] for mine, theirs in outputs}
 
     return run_renamed
-
-
-def _check_output(value: TensorContract, given: Mapping[str, Any]) -> Any:
-    """Return an output. Raises InputError unless it has the declared dtype and known extents."""
-    if value.name not in given:
-        raise InputError(f"gave no output '{value.name}'")
-    made = describe_mismatch(given[value.name], value.type)
-    if made:
-        raise InputError(f"gave output '{value.name}' as {made}, but it is declared {value.type}")
-    return np.asarray(given[value.name], order="C")

@@ -14,6 +14,7 @@ from byoc.model import (
     describe_node,
     extract_nodes,
     find_boundary,
+    open_shapes,
     rate_knowledge,
     read_type,
 )
@@ -132,10 +133,12 @@ class ProgramBuilder:
     ) -> Stage:
         """Return the stage of a host segment, with the output types that onnxruntime infers.
 
-        Shape inference of ONNX finds no types behind operators that only onnxruntime knows.
+        Shape inference of ONNX finds no types behind operators that only onnxruntime knows. No shape is
+        enforced: those of the model's inputs were checked before.
         """
         number = next(self.segment_numbers)
-        session = open_session(extract_nodes(index, nodes, f"host_{number}", values), self.folder)
+        segment = extract_nodes(index, nodes, f"host_{number}", values)
+        session = open_session(open_shapes(segment), self.folder)
         inputs = find_boundary(index, nodes).inputs
         name = f"host segment {number}"
         return Stage(name, inputs, session_runner(session), output_types(session))

@@ -9,9 +9,15 @@ from typing import Any
 from byoc.bundle import Bundle
 from byoc.codegen import Executor
 from byoc.errors import InputError, shorten_text
-from byoc.model import Model
+from byoc.model import Model, get_stated_types, read_tensor_types
 from byoc.onnxrt import without_optimizations
-from byoc.runtime import Session, describe_mismatch, load_bundle, load_executors
+from byoc.runtime import (
+    Session,
+    collect_contradictions,
+    describe_mismatch,
+    load_bundle,
+    load_executors,
+)
 from byoc.samples import model_samples, sample_inputs
 from byoc.verification._noise import NoiseGauge
 from byoc.verification._plain_models import PlainModel, open_original
@@ -101,6 +107,7 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
     tensors: tuple[OutputError, ...] = ()
     not_compared = ""
     first: Values = {}
+    notes: dict[str, None] = {}
     for name, inputs in samples:
         with _errors_as(NotVerifiableError, f"{name}: {model.source}" if name else model.source):
             given = _make_samples(model, plain) if inputs is None else inputs
@@ -108,7 +115,8 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
             exact = {} if precise is None else precise.run(given)
         runs = runs or _BundleRuns.load(bundle)
         _check_inputs(model, given, runs.session)
-        actual = runs.run(given)
+        actual = runs.run(given, notes)
+        notes.update(_find_contradictions(model, expected))
         errors.append(outputs.compare(given, expected, actual))
         for one in measure_accuracy(exact, actual):
             if one.signal_to_noise < accuracy.setdefault(one.name, one).signal_to_noise:
@@ -145,6 +153,7 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
         not_compared,
         len(samples),
         plain.judge,
+        tuple(notes),
     )
 
 
@@ -188,10 +197,16 @@ class _BundleRuns:
             }
             return cls(load_bundle(bundle, watched), executors, recorded)
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs. Raise InputError if the bundle does not run."""
-        with _errors_as(InputError, "the bundle does not run"):
-            return self.session(inputs)
+    def run(self, inputs: Values, notes: dict[str, None] | None = None) -> dict[str, Any]:
+        """Return the outputs, and add contradictions to `notes`.
+
+        Raise InputError if the bundle does not run.
+        """
+        with collect_contradictions() as found, _errors_as(InputError, "the bundle does not run"):
+            outputs = self.session(inputs)
+        if notes is not None:
+            notes.update(found)
+        return outputs
 
     def take_recorded(self) -> dict[str, RecordedRuns]:
         """Return the runs recorded since the last time."""
@@ -228,6 +243,14 @@ def _reach_others(  # noqa: PLR0913, PLR0917 - one step of `verify_bundle`
             return
     for name in missing:
         errors[name] = compare_alone(regions[name], runs.executors[name], outputs.thresholds)
+
+
+def _find_contradictions(model: Model, outputs: Values) -> Iterator[tuple[str, None]]:
+    """Yield a note for each output of another shape than the file states."""
+    for name, kind in read_tensor_types(get_stated_types(model.proto)).items():
+        made = describe_mismatch(outputs[name], kind) if outputs.get(name) is not None else ""
+        if made:
+            yield f"the model says that '{name}' is {kind}, but it is {made}", None
 
 
 def _make_samples(model: Model, plain: PlainModel) -> Mapping[str, Any]:

@@ -77,7 +77,7 @@ def open_original(proto: ModelProto, model: Model) -> PlainModel:
 
 def open_region(region: Region) -> PlainModel:
     """Open a region's own ONNX, to compare with. Raises InputError."""
-    return open_plain(region.path, None, lambda: region.load(inline=True))
+    return open_plain(region.open_model, region.path.parent, lambda: region.load(inline=True))
 
 
 def run_plain(proto: ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def compare_run(
     region: Region, inputs: Values, expected: Values, actual: Values, thresholds: Thresholds
 ) -> tuple[OutputError, ...]:
     """Compute the errors of the outputs of one run of a region."""
-    gauge = NoiseGauge(region.model, region.path.parent, inputs, expected)
+    gauge = NoiseGauge(region.open_model, region.path.parent, inputs, expected)
     errors = compare_tensors(expected, actual, thresholds, quantized_tensors_of(region))
     return gauge.allow(errors, actual, thresholds)
 

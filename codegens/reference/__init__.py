@@ -15,6 +15,7 @@ class Reference:
     name = "reference"
     Options = NoOptions
     concurrent = True
+    open_shapes = True
 
     def compile(self, region: Region, options: NoOptions) -> Artifact:
         """Return an artifact without files."""
@@ -22,4 +23,4 @@ class Reference:
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the region's model. Raises MissingRuntimeError."""
-        return session_runner(open_session(region.path))
+        return session_runner(open_session(region.open_model, region.path.parent))

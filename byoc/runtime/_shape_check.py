@@ -1,0 +1,89 @@
+"""Shapes of a region's tensors at run time, compared with the stated or inferred ones.
+
+Files state wrong shapes, and shape inference has mistakes. So a shape that differs from the contract is
+an error of the codegen only where plain onnxruntime makes another one of the same inputs; otherwise it
+is a contradiction in the model, which is noted.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from byoc.boundary.contracts import TensorContract
+from byoc.codegen import Region
+from byoc.errors import InputError, MissingRuntimeError
+from byoc.model import TensorType
+from byoc.onnxrt import open_session, session_runner, without_optimizations
+from byoc.samples import describe_mismatch
+
+_notes: ContextVar[dict[str, None] | None] = ContextVar("contradictions", default=None)
+
+
+@contextmanager
+def collect_contradictions() -> Iterator[Mapping[str, None]]:
+    """Collect the contradictions that runs inside find: sentences, each once, in order."""
+    found: dict[str, None] = {}
+    token = _notes.set(found)
+    try:
+        yield found
+    finally:
+        _notes.reset(token)
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeCheck:
+    """The check of a region's tensors; `any_shape` says that its codegen takes any extents."""
+
+    region: Region
+    any_shape: bool
+
+    def check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Note inputs of another shape. Raises InputError where the codegen needs the stated one."""
+        for value in self.region.inputs:
+            made = describe_mismatch(inputs[value.name], value.type) if value.name in inputs else ""
+            if not made:
+                continue
+            if not self.any_shape:
+                wanted = f"{self.region.name} is compiled for {value.type}"
+                raise InputError(f"input '{value.name}' is {made}, but {wanted}")
+            self._note(value, made)
+
+    def check_output(
+        self, value: TensorContract, given: Mapping[str, Any], inputs: Mapping[str, Any]
+    ) -> Any:
+        """Return an output. Raises InputError unless it has the stated type, or onnxruntime's shape."""
+        if value.name not in given:
+            raise InputError(f"gave no output '{value.name}'")
+        made = describe_mismatch(given[value.name], value.type)
+        if made:
+            whole = describe_mismatch(given[value.name], TensorType(value.type.dtype, None))
+            shape = np.shape(given[value.name])
+            if whole or self._find_plain_shapes(inputs).get(value.name) != shape:
+                raise InputError(
+                    f"gave output '{value.name}' as {made}, but it is declared {value.type}"
+                )
+            self._note(value, made)
+        return np.asarray(given[value.name], order="C")
+
+    def _note(self, value: TensorContract, made: str) -> None:
+        notes = _notes.get()
+        if notes is not None:
+            notes[f"the model says that '{value.name}' is {value.type}, but it is {made}"] = None
+
+    def _find_plain_shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of outputs as plain onnxruntime makes them, empty where it does not run."""
+        try:
+            made = self._run_plain(inputs)
+        except (InputError, MissingRuntimeError):
+            return {}
+        return {name: np.shape(value) for name, value in made.items()}
+
+    @cached_property
+    def _run_plain(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        with without_optimizations():
+            return session_runner(open_session(self.region.open_model, self.region.path.parent))
