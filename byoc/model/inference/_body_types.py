@@ -8,7 +8,7 @@ from byoc.model._walk import get_input
 from byoc.model.inference._elementwise_shapes import Types, merge_dims
 from byoc.model.inference._extents import max_dims
 from byoc.model.inference._scopes import TensorScope
-from byoc.model.inference._type_merging import merge_types
+from byoc.model.inference._type_merging import contradicts, merge_types
 
 Settle = Callable[[TensorScope], None]
 
@@ -60,6 +60,8 @@ def _enter(scope: TensorScope, number: int, given: Sequence[TensorType | None]) 
     assert body is not None and body.graph is not None
     for value, kind in zip(body.graph.input, given, strict=False):
         if kind is not None and kind != body.types.get(value.name):
+            if (before := body.types.get(value.name)) is not None and contradicts(kind, before):
+                body.corrected.add(value.name)
             body.types[value.name] = kind
             body.changed.add(value.name)
     return body

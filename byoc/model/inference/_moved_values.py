@@ -17,6 +17,9 @@ Value = list[Array | None] | Array | None
 MAX_ELEMENTS = 1024
 """The most elements of a tensor whose values are followed."""
 
+END_OF_AXIS = frozenset({2**31 - 1, 2**63 - 1})
+"""The ends of a Slice that stand for the end of the axis in either direction."""
+
 _MAX_RANK = 32  # numpy's own limit before its version 2
 
 
@@ -92,8 +95,9 @@ def _slice(node: KnownNode) -> Array | None:
         ):
             return None
         extent = data.shape[axis]
+        back = step < 0 and end in END_OF_AXIS
         # Numpy reads a negative end as from the back, as ONNX does; one before the first element clamps.
-        first, last, stride = slice(start, end, step).indices(extent)
+        first, last, stride = slice(start, None if back else end, step).indices(extent)
         part[axis] = slice(first, None if last < 0 else last, stride)
     return data[tuple(part)]
 

@@ -165,8 +165,8 @@ def _take_largest(node: KnownNode) -> Types:
 
 def _find_nonzero(node: KnownNode) -> Types:
     shape = node.get_shape(0)
-    # Of a scalar there is one row in onnxruntime, and none by ONNX.
-    return [make_type("int64", [len(shape) if shape else None, None])]
+    # Of a scalar there is one row in onnxruntime and numpy, and none in ONNX's inference.
+    return [make_type("int64", [None if shape is None else max(len(shape), 1), None])]
 
 
 def _encode(node: KnownNode) -> Types:

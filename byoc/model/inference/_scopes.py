@@ -11,7 +11,7 @@ from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 from byoc.model._graph_index import get_graph_types
 from byoc.model._node_attributes import get_stated_attributes
 from byoc.model._tensor_data import DTYPES, TensorType, read_type, write_type
-from byoc.model._walk import is_onnx
+from byoc.model._walk import is_onnx, list_reads
 from byoc.model.inference._elementwise_shapes import Types
 from byoc.model.inference._known_node import KnownNode
 from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
@@ -39,7 +39,7 @@ class TensorScope:
     `values` the small values found so far, `stored` the stored tensors, `stated` what the file states,
     and `others` the names of sequences, maps and optionals. `bodies` are the scopes of the nodes'
     bodies, `changed` the tensors whose types the graph does not state yet, `varying` those whose rank
-    differs from run to run.
+    differs from run to run, `corrected` those of which ONNX's inference was wrong, and what follows.
     """
 
     settings: Settings
@@ -56,6 +56,7 @@ class TensorScope:
     bodies: dict[int, list["TensorScope"]] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     varying: set[str] = field(default_factory=set)
+    corrected: set[str] = field(default_factory=set)
 
     @classmethod
     def of_graph(
@@ -131,12 +132,33 @@ class TensorScope:
             if not name or name in self.others:
                 continue
             before = self.types.get(name)
-            found = merge_types(self.settings.clean_type(types[i] if i < len(types) else None), before)
+            made = self.settings.clean_type(types[i] if i < len(types) else None)
+            found = merge_types(made, before)
+            if made is not None and before is not None and contradicts(made, before):
+                self.corrected.add(name)
             stated = self.stated.get(name) if name not in self.varying else None
             if found is None or not contradicts(stated, found):
                 found = merge_types(found, stated)
             if found is not None and found != before:
                 self.types[name] = found
+                self.changed.add(name)
+
+    def reads_corrected(self, node: NodeProto) -> bool:
+        """Return whether a node reads a tensor that ONNX's inference was wrong about."""
+        scope: TensorScope | None = self
+        while scope is not None:
+            if scope.corrected and not scope.corrected.isdisjoint(list_reads(node)):
+                return True
+            scope = scope.outer
+        return False
+
+    def forget_types(self, node: NodeProto) -> None:
+        """Forget the types of a node's outputs, which follow from wrong ones, but for their dtypes."""
+        for name in node.output:
+            kind = self.types.pop(name, None)
+            if kind is not None:
+                self.types[name] = TensorType(kind.dtype, None)
+                self.corrected.add(name)
                 self.changed.add(name)
 
     def type_by_values(self, node: NodeProto, types: Types) -> Types:

@@ -13,7 +13,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model._node_attributes import get_operator_name
-from byoc.model._walk import walk_bodies, walk_graphs
+from byoc.model._walk import is_onnx, walk_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
 from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._cutting_shapes import CUTTING_RULES
@@ -23,7 +23,7 @@ from byoc.model.inference._matrix_shapes import MATRIX_RULES
 from byoc.model.inference._movement_shapes import MOVEMENT_RULES
 from byoc.model.inference._scopes import TensorScope
 from byoc.model.inference._type_merging import Settings, VisitError
-from byoc.model.inference._window_shapes import WINDOW_RULES
+from byoc.model.inference._window_shapes import POOLS, WINDOW_RULES
 
 SHAPE_RULES: Mapping[str, Rule] = {
     **ELEMENTWISE_RULES,
@@ -63,7 +63,9 @@ def settle_types(typed: ModelProto, model: ModelProto) -> frozenset[str]:
     settings = Settings.read(model, filter(None, names), _MAX_VISITS)
     opsets = read_opsets(model.opset_import)
     scope = TensorScope.of_graph(settings, typed.graph, model.graph, opsets)
-    if not all(map(scope.is_settled, scope.producers)) or not _are_bodies_settled(settings, typed.graph):
+    known = all(map(scope.is_settled, scope.producers)) and _are_bodies_settled(settings, typed.graph)
+    graphs = walk_graphs(typed.graph)
+    if not known or any(_is_doubtful(node) for graph in graphs for node in graph.node):
         try:
             settle_nodes(scope)
         except VisitError:
@@ -102,10 +104,28 @@ def settle_nodes(scope: TensorScope) -> None:
             continue
         key = (node.domain, node.op_type, node.overload)
         function = scope.settings.functions.get(key)
+        if scope.reads_corrected(node):
+            scope.forget_types(node)
         if function is not None and scope.is_wanted(node):
             scope.complete_types(node, _settle_call(scope, node, function))
-        elif not all(scope.is_settled(name) for name in node.output if name):
+        elif _is_doubtful(node) or not all(scope.is_settled(name) for name in node.output if name):
             scope.complete_types(node, _infer_types(scope, node))
+
+
+def _is_doubtful(node: NodeProto) -> bool:
+    """Return whether ONNX's inference may find other extents for a node than onnxruntime makes.
+
+    So it is with pools whose last window begins in the padding, with windows that are dilated or have
+    output padding and are padded automatically, with the indices of a scalar, and with a spectrum that
+    does not say its sides.
+    """
+    if not is_onnx(node):
+        return False
+    if node.op_type in POOLS or node.op_type == "ConvTranspose":
+        stated = {attribute.name for attribute in node.attribute}
+        automatic = "auto_pad" in stated and not stated.isdisjoint(["dilations", "output_padding"])
+        return "ceil_mode" in stated or automatic
+    return node.op_type in ("NonZero", "STFT")
 
 
 def _infer_types(scope: TensorScope, node: NodeProto) -> Types:

@@ -69,7 +69,6 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
         del graph.value_info[:]
         clear_output_shapes(graph)
         for node in graph.node:
-            _state_sides(node)
             _clear_body_inputs(node)
     try:
         typed = _infer_model(bare)
@@ -90,12 +89,6 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
             types[name] = write_type(merged)
     types = complete_dtypes(skeleton, typed.graph, types)
     return InferenceResult(types, typed.graph, tuple(notes))
-
-
-def _state_sides(node: NodeProto) -> None:
-    """State in place that an STFT has one side if it does not say: ONNX's inference takes it for two."""
-    if node.op_type == "STFT" and all(attribute.name != "onesided" for attribute in node.attribute):
-        node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def _clear_body_inputs(node: NodeProto) -> None:

@@ -19,6 +19,9 @@ from byoc.model.inference._extents import (
 from byoc.model.inference._known_node import KnownNode, Rule
 from byoc.model.inference._moved_values import list_elements
 
+POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+"""Operators that slide a window without weights."""
+
 # Scales of a symbolic extent are multiples of 1 / 64, whose products floats hold exactly.
 _SCALE_UNIT = 64
 
@@ -33,16 +36,23 @@ def count_windows(node: KnownNode, dims: Sequence[Dim], kernel: Sequence[Dim]) -
     pads = [0] * (2 * rank) if auto == "VALID" else pads
     if not len(kernel) == len(strides) == len(dilations) == len(pads) // 2 == rank or 0 in strides:
         return None
-    if auto in ("SAME_UPPER", "SAME_LOWER"):
-        return [ceil_divide_dims(dim, stride) for dim, stride in zip(dims, strides, strict=True)]
-    counts = []
+    counts: list[Dim] = []
     for i, (dim, size, stride) in enumerate(zip(dims, kernel, strides, strict=True)):
         reach = add_dims(multiply_dims(subtract_dims(size, 1), dilations[i]), 1)
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            # A pool is padded for its kernel as if that were not dilated.
+            missing = 0 if node.proto.op_type not in POOLS else subtract_dims(size, reach)
+            divide = ceil_divide_dims if rounds_up else floor_divide_dims
+            counts.append(add_dims(ceil_divide_dims(dim, stride), divide(missing, stride)))
+            continue
         rest = subtract_dims(add_dims(dim, pads[i], pads[i + rank]), reach)
         if rounds_up:
             # The last window begins inside the image or the padding before it.
             most = ceil_divide_dims(add_dims(dim, pads[i]), stride)
             counts.append(min_dims(add_dims(ceil_divide_dims(rest, stride), 1), most))
+        # Of an image smaller than the window C++ rounds the quotient towards 0.
+        elif isinstance(rest, int) and rest < 0:
+            counts.append(1 - -rest // stride)
         else:
             counts.append(add_dims(floor_divide_dims(rest, stride), 1))
     return counts
@@ -87,17 +97,17 @@ def _convolve_transposed(node: KnownNode) -> Types:
         for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
     )
     auto = attributes.get("auto_pad", "NOTSET")
-    pads = [0] * (2 * rank) if auto == "VALID" else attributes.get("pads") or [0] * (2 * rank)
+    pads = attributes.get("pads") if auto == "NOTSET" else None
+    pads = pads or [0] * (2 * rank)
     if not len(kernel) == len(strides) == len(dilations) == len(extra) == len(pads) // 2 == rank:
         return [make_type(dtype, [shape[0], channels, *[None] * rank])]
     spatial: list[Dim] = []
     for i, dim in enumerate(shape[2:]):
-        if auto in ("SAME_UPPER", "SAME_LOWER"):
-            spatial.append(multiply_dims(dim, strides[i]))
-            continue
         reach = add_dims(multiply_dims(subtract_dims(kernel[i], 1), dilations[i]), 1)
         spread = multiply_dims(subtract_dims(dim, 1), strides[i])
-        spatial.append(add_dims(spread, reach, extra[i], -pads[i] - pads[i + rank]))
+        whole = add_dims(spread, reach, extra[i], -pads[i] - pads[i + rank])
+        same = auto in ("SAME_UPPER", "SAME_LOWER")
+        spatial.append(min_dims(whole, multiply_dims(dim, strides[i])) if same else whole)
     return [make_type(dtype, [shape[0], channels, *spatial])]
 
 
