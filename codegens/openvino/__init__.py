@@ -25,7 +25,13 @@ from byoc.codegen import (
 )
 
 from .openvino_check import check_nodes, compiles_safely, refused_nodes
-from .openvino_device import compile_region_model, device_stamp, import_blob, openvino_package
+from .openvino_device import (
+    compile_region_model,
+    device_stamp,
+    import_blob,
+    openvino_package,
+    survives_export,
+)
 from .openvino_executor import OpenVINOExecutor
 from .openvino_options import OpenVINOOptions
 
@@ -50,7 +56,7 @@ class OpenVINO:
     recompiles = True
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
-        """Return the compiled blob with its stamp.
+        """Return the compiled blob with its stamp, without it where importing it gives other numbers.
 
         Raises CompileError if OpenVINO refuses the region, with the nodes that it refuses alone, and
         MissingRuntimeError without OpenVINO or the device.
@@ -69,7 +75,8 @@ class OpenVINO:
             model, inputs = compile_region_model(region, options)
         except CompileError as error:
             raise CompileError(str(error), refused_nodes(region)) from error
-        files = {_BLOB: model.export_model().getvalue()} if options.blob else {}
+        blob = model.export_model().getvalue() if options.blob else b""
+        files = {_BLOB: blob} if blob and survives_export(model, blob, options) else {}
         metadata = {**format_options(options), **marks, "inputs": json.dumps(inputs)}
         return Artifact(files, metadata)
 

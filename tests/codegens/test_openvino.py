@@ -177,6 +177,29 @@ def test_a_blob_that_openvino_does_not_take_is_compiled_anew(tmp_path: Path) -> 
         same(run({"x": ramp(2, 3)}), {"y": np.maximum(ramp(2, 3), 0)})
 
 
+ROTARY = """
+<ir_version: 10, opset_import: ["" : 23]>
+g (float[b, s, 64] x, int64[b, s] at) => (float[b, s, 64] y) {
+  y = RotaryEmbedding <num_heads = 4> (x, c, d, at)
+}
+"""
+
+
+def test_a_blob_that_computes_something_else_is_not_stored(tmp_path: Path) -> None:
+    """OpenVINO 2026.4.1 imports a RotaryEmbedding as garbage."""
+    proto = onnx.parser.parse_model(ROTARY)
+    angles = np.outer(np.arange(32), 10.0 ** -np.linspace(0, 3, 8)).astype(np.float32)
+    tables = {"c": np.cos(angles), "d": np.sin(angles)}
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(t, n) for n, t in tables.items())
+    made, artifact, run = compiled(proto, tmp_path, "openvino")
+    inputs = {"x": ramp(2, 5, 64), "at": np.tile(np.arange(5), (2, 1))}
+    anew = _load(made, Artifact(artifact.files, artifact.metadata))
+    expected = onnx.reference.ReferenceEvaluator(proto).run(None, inputs)[0]
+    for one in (run, anew):
+        np.testing.assert_allclose(one(inputs)["y"], expected, rtol=1e-4, atol=1e-3)
+    assert artifact.files == {}
+
+
 def test_without_a_blob_nothing_is_stored(tmp_path: Path) -> None:
     _, artifact, run = compiled(parse(RELU), tmp_path, "openvino", blob="no")
 
