@@ -223,7 +223,7 @@ def _format_noise(verification: VerificationReport) -> str:
     """Format what explains the largest error where that is beyond the tolerance."""
     known = [each for each in verification.outputs if each.noise and each.relative is not None]
     worst = max(known, key=lambda each: each.relative or 0.0, default=None)
-    return f", which {worst.noise_source} explains" if worst is not None else ""
+    return f", within the noise of {worst.noise_source}" if worst is not None else ""
 
 
 def _format_reach(reach: ReachReport | None) -> str:

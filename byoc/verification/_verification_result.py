@@ -81,7 +81,7 @@ class OutputError:
         explained = ""
         if self.is_noise_needed:
             share = f"{self.noise:g} units" if self.measure == "units" else f"{self.relative_noise:.2g}"
-            explained = f", and {self.noise_source} explains {share}"
+            explained = f", and {share} is the noise of {self.noise_source}"
         return f"by {by}, {allowed} is allowed for {self.dtype}{explained}"
 
     def severity(self) -> tuple[bool, float]:
