@@ -46,7 +46,11 @@ class VerifyOptions:
         Flag("The original model: a file or zoo:NAME; a bundle of a zoo model needs none.")
     )
     inputs: Path | None = flag_field(
-        Flag("The inputs by name, instead of seeded ones.", Syntax.PATH, metavar="FILE.npz")
+        Flag(
+            "Samples by the names of the inputs, instead of made ones.",
+            Syntax.PATH,
+            metavar="FILE|FOLDER",
+        )
     )
     seed: int = flag_field(Flag("The seed of the inputs.", Syntax.INTEGER, minimum=0), 0)
     threshold: Mapping[str, str] = flag_field(

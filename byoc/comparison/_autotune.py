@@ -14,12 +14,13 @@ from typing import Any
 
 from byoc.bundle import Bundle, TrialCandidate, check_destination, open_bundle, stage_bundle
 from byoc.errors import InputError
+from byoc.model import Model
 from byoc.options import Options
 from byoc.pipeline import Result, partition
 from byoc.planning import Plan
 from byoc.profiling import Clock, Patience, Samples, measure_in_turn
 from byoc.runtime import load_bundle
-from byoc.samples import model_samples
+from byoc.samples import model_samples, read_samples
 from byoc.support import declare, declare_field, keywords_of, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
 
@@ -48,6 +49,13 @@ class TrialOptions(Options):
     clock: Clock = declare_field(perf_counter, "what gives the seconds.")
 
 
+def _make_inputs(model: Model, options: TrialOptions) -> Mapping[str, Any]:
+    """Return the first of the user's samples, or a made one."""
+    if options.inputs is None:
+        return model_samples(model)
+    return read_samples(options.inputs, model, 1)[0].inputs
+
+
 @take_keywords(TrialOptions)
 def fastest(model: Source, options: TrialOptions) -> Result:
     """Partition a model by a strategy and by `others`, run all bundles in turn, and keep the fastest.
@@ -63,9 +71,8 @@ def fastest(model: Source, options: TrialOptions) -> Result:
     destination = Path(options.output).absolute()  # a codegen's code may change the working directory
     with TemporaryDirectory(prefix="byoc-") as place, show_progress(options.progress):
         trials, failed = _try_strategies(model, options, Path(place))
-        measured = _measure(
-            trials, model_samples(load_model(model, options.dims, options.shapes)), options
-        )
+        loaded = load_model(model, options.dims, options.shapes)
+        measured = _measure(trials, _make_inputs(loaded, options), options)
         best = min(measured, key=lambda trial: trial.candidate.seconds or 0.0)
         with stage_bundle(destination) as folder:
             shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the inputs of a model are: token ids, masks, positions, lengths, images, selectors, numbers.
+"""The roles of a model's inputs: token ids, masks, positions, lengths, images, selectors, numbers.
 
 The role of an input follows from who reads its numbers (`_input_traces`), and where that says nothing
 from its name.
@@ -17,7 +17,7 @@ from byoc.samples._input_traces import TracedInputs, Use
 
 
 class Role(StrEnum):
-    """What an input is."""
+    """The role of an input."""
 
     numbers = "numbers"  # floats of any size
     flags = "flags"  # integers 0 or 1, booleans

@@ -90,6 +90,14 @@ class OpenSizes:
         return 0
 
     @cached_property
+    def total(self) -> Dim:
+        """The extent of the past and the sequence: what a mask covers, where there is a past."""
+        for name, kind in self.traced.types.items():
+            if self.past != 0 and kind and len(kind.shape or ()) == 2 and "mask" in name.lower():
+                return kind.shape[-1] if kind.shape else None
+        return add_dims(self.past, self.sequence)
+
+    @cached_property
     def sequence(self) -> Dim:
         """The extent of the sequence that is read now, 1 where there is none."""
         return _find_sequence(self.traced)
@@ -176,7 +184,7 @@ def _list_places(traced: TracedInputs) -> Iterator[tuple[str, TensorType, int, s
 
 
 def _classify(dim: str, name: str, kind: TensorType, axis: int) -> str:
-    """Return what a dimension counts, by its name, or by its place in an input."""
+    """Classify a dimension by its name, or by its place in an input."""
     if dim != f"{name}[{axis}]":
         for what, pattern in _NAMES:
             if re.search(pattern, dim.lower()):
@@ -202,7 +210,7 @@ def _classify_image_axis(name: str, kind: TensorType, axis: int) -> str:
 
 
 def _adapt(what: str, kind: TensorType) -> str:
-    """Return what is counted instead of the sides of an image where there is no image."""
+    """Replace the side of an image by something else where there is no image."""
     shape = kind.shape or ()
     if what != "image":
         return what

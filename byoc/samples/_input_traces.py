@@ -1,4 +1,4 @@
-"""Who reads the numbers of a model's inputs: operators at the end of reshapes, casts and slices."""
+"""Tracing of a model's inputs to the operators that read their numbers, behind reshapes and casts."""
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy

@@ -22,7 +22,7 @@ _IMAGE_RANK = 4
 
 @dataclass(frozen=True)
 class Choice:
-    """What is still to be chosen where roles leave it open.
+    """A choice of values where roles leave several.
 
     `number` counts through the numbers that an input is compared with, and both values of a condition;
     `integer` is the value of integers that nothing is known of, None for 0 and 1 by chance.
@@ -67,6 +67,11 @@ class InputMaker:
             if kind
         )
 
+    @property
+    def has_flags(self) -> bool:
+        """Whether there are integers that nothing is known of."""
+        return any(role.role is Role.flags for role in self.roles.values())
+
     def make(
         self, seed: int, free: Mapping[str, int], choice: Choice = Choice()
     ) -> dict[str, NDArray[np.generic]]:
@@ -101,8 +106,8 @@ class InputMaker:
     def _make_value(  # noqa: PLR0911 - one for each role
         self, name: str, role: InputRole, shape: tuple[int, ...], draw: _Draw
     ) -> Any:
-        past = draw.evaluate(self.sizes.past)
-        total = past + draw.evaluate(self.sizes.sequence)
+        total = draw.evaluate(self.sizes.total)
+        past = max(total - draw.evaluate(self.sizes.sequence), 0)
         limits = list(map(draw.evaluate, role.limits))
         match role.role:
             case Role.numbers:

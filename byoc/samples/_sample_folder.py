@@ -46,7 +46,7 @@ _TEST_SET, _TENSOR = "test_data_set_", re.compile(r"input_(\d+)\.pb")
 
 
 class _FileKind(StrEnum):
-    """What a folder of samples holds."""
+    """A kind of samples that a folder may hold."""
 
     ARCHIVES = ".npz files"
     SINGLE = ".npy files"

@@ -21,11 +21,10 @@ from byoc.samples._input_values import Choice, InputMaker
 _MOST_TRIALS = 48
 _MOST_WEIGHTS, _MOST_EXTENTS = 16, 8
 # Runs that are tried for better results than empty outputs or NaN, which a model may always give.
-_MOST_POOR = 3
+_MOST_POOR = 8
 # Sizes that a dimension may have when none of the plausible ones fits.
 _OTHER_SIZES = (1, 2, 4, 8, 32, 64, 128, 256, 512, 3, 5, 7)
-_OFFSETS = (1, 2, 3)
-_SCALES = (0.5, 2.0, 0.25, 4.0, 0.125)
+_LARGER, _SMALLER, _OFFSETS = (2, 4), (2, 4, 8), (1, 2, 3)
 # Other samples of a model: other sizes, the other value of a condition.
 _MOST_SAMPLES = 3
 
@@ -44,7 +43,7 @@ class ModelSample:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """What is chosen for a sample: sizes of the free dimensions, and what roles leave open."""
+    """The choices for a sample: sizes of the free dimensions, values where roles leave several."""
 
     free: Mapping[str, int]
     choice: Choice
@@ -52,7 +51,7 @@ class _Trial:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """How samples of a model are made, and the choices that it runs with, the plausible one first."""
+    """A maker of samples for a model, and the choices that it runs with, the plausible one first."""
 
     maker: InputMaker
     trials: tuple[_Trial, ...]
@@ -124,7 +123,7 @@ def _search_anew(model: Model) -> _Found:
         return _Found(
             maker, (), runner.loading_problem or f"no inputs were found that it runs on: {problem}"
         )
-    return _Found(maker, (best[1], *_find_others(maker, best[1], runner)))
+    return _Found(maker, (best[1], *_find_others(maker, best[1], best[0], runner)))
 
 
 def _needs_trials(maker: InputMaker) -> bool:
@@ -150,7 +149,10 @@ class _Runner:
             self.loading_problem = str(error)
 
     def grade(self, trial: _Trial) -> int | None:
-        """Run a trial: `_POOR` for outputs that are empty or not numbers, None if it does not run."""
+        """Run a trial and grade it, None if it does not run.
+
+        `_POOR` are outputs that are empty or not numbers, and windows larger than what they slide over.
+        """
         if self._session is None:
             return None
         try:
@@ -159,7 +161,11 @@ class _Runner:
             self.problem = str(error)
             return None
         arrays = [value for value in outputs.values() if isinstance(value, np.ndarray)]
-        return _GOOD if all(map(_is_informative, arrays)) else _POOR
+        sizes = self._maker.sizes
+        is_good = all(map(_is_informative, arrays)) and sizes.relations.has_room(
+            sizes.complete(trial.free)
+        )
+        return _GOOD if is_good else _POOR
 
 
 def _is_informative(array: np.ndarray[Any, Any]) -> bool:
@@ -168,8 +174,11 @@ def _is_informative(array: np.ndarray[Any, Any]) -> bool:
 
 def _list_trials(maker: InputMaker) -> Iterator[_Trial]:
     """Yield trials, the most plausible first."""
-    for choice in (Choice(), Choice(1), Choice(0, 1), Choice(0, 0)):
-        yield _Trial(maker.sizes.suggested, choice)
+    yield _Trial(maker.sizes.suggested, Choice())
+    if maker.has_choices:
+        yield _Trial(maker.sizes.suggested, Choice(1))
+    for value in (1, 0) if maker.has_flags else ():
+        yield _Trial(maker.sizes.suggested, Choice(0, value))
     for free in _list_sizes(maker):
         yield _Trial(free, Choice())
 
@@ -180,12 +189,14 @@ def _list_sizes(maker: InputMaker) -> Iterator[Mapping[str, int]]:
     grown = [name for name in suggested if kinds[name] not in ("batch", "channels")]
     plain = [name for name in grown if kinds[name] in ("count", "sequence")]
     yield maker.sizes.others
+    for scale in _LARGER:
+        yield {**suggested, **{name: suggested[name] * scale for name in grown}}
     for more in _OFFSETS:
         yield {**suggested, **{name: suggested[name] + more for name in grown}}
     for size in known if plain else ():
         yield {**suggested, **dict.fromkeys(plain, size)}
-    for scale in _SCALES:
-        yield {**suggested, **{name: max(1, int(suggested[name] * scale)) for name in grown}}
+    for part in _SMALLER:
+        yield {**suggested, **{name: max(1, suggested[name] // part) for name in grown}}
     yield dict.fromkeys(suggested, 1)
     for size in (*known, *_OTHER_SIZES):
         for name in suggested:
@@ -203,26 +214,38 @@ def _list_known_extents(maker: InputMaker) -> list[int]:
     return list(dict.fromkeys(extents))[:_MOST_EXTENTS]
 
 
-def _find_others(maker: InputMaker, first: _Trial, runner: _Runner) -> Iterator[_Trial]:
-    """Yield trials that differ from the first and that the model runs with."""
-    others = maker.sizes.others
-    found = 0
-    changes: list[_Trial] = []
-    without_past = {n: others[n] for n, kind in maker.sizes.kinds.items() if kind in ("past", "step")}
-    if "past" in maker.sizes.kinds.values():
-        changes.append(_Trial({**first.free, **without_past}, first.choice))
-    wanted = [{n: s for n, s in others.items() if n not in without_past}]
-    wanted += [{name: size} for name, size in wanted[0].items()] + [{n: others[n]} for n in without_past]
-    if maker.has_choices:
-        changes.append(_Trial(first.free, Choice(first.choice.number + 1, first.choice.integer)))
-    for trial in changes:
-        if found < _MOST_SAMPLES - 1 and runner.grade(trial) is not None:
-            found += 1
+def _find_others(maker: InputMaker, first: _Trial, least: int, runner: _Runner) -> Iterator[_Trial]:
+    """Yield trials that differ from the first and are graded `least` or better, at most two.
+
+    Of those that only change sizes, one is enough.
+    """
+    left = _MOST_SAMPLES - 1
+    for trial in _list_changes(maker, first):
+        if left and (runner.grade(trial) or 0) >= least:
+            left -= 1
             yield trial
-    for change in wanted:
-        free = {**first.free, **change}
-        if found >= _MOST_SAMPLES - 1 or free == dict(first.free):
-            continue
-        if runner.grade(_Trial(free, first.choice)) is not None:
-            yield _Trial(free, first.choice)
+    for free in _list_changed_sizes(maker, first.free):
+        trial = _Trial(free, first.choice)
+        if left and free != first.free and (runner.grade(trial) or 0) >= least:
+            yield trial
             return
+
+
+def _list_changes(maker: InputMaker, first: _Trial) -> Iterator[_Trial]:
+    """Yield a trial without a past, and one with other choices, where a model has such."""
+    kinds, others = maker.sizes.kinds, maker.sizes.others
+    if "past" in kinds.values():
+        steps = {name: others[name] for name, kind in kinds.items() if kind in ("past", "step")}
+        yield _Trial({**first.free, **steps}, first.choice)
+    if maker.has_choices:
+        yield _Trial(first.free, Choice(first.choice.number + 1, first.choice.integer))
+
+
+def _list_changed_sizes(maker: InputMaker, free: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Yield other sizes: all but the past, each alone, and all a little larger."""
+    others = {n: size for n, size in maker.sizes.others.items() if maker.sizes.kinds[n] != "past"}
+    kept = {n: size for n, size in others.items() if maker.sizes.kinds[n] != "step"}
+    yield {**free, **kept}
+    for name, size in (*kept.items(), *others.items()):
+        yield {**free, name: size}
+    yield {**free, **{name: free[name] + 2 for name in kept}}

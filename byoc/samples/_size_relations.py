@@ -1,6 +1,6 @@
 """Extents that must be equal, or multiples of a number, for a model's operators to fit together."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import gcd, lcm, prod
 
@@ -26,6 +26,7 @@ _BROADCASTING = frozenset(
         *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
     ]
 )
+_WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "LpPool", "QLinearConv", "ConvInteger"})
 # Normalizations: the axis whose extent is that of the scale (input 1).
 _SCALED_AXES = {
     "LayerNormalization": -1,
@@ -39,14 +40,21 @@ _SCALED_AXES = {
 
 @dataclass(eq=False)
 class SizeRelations:
-    """What is known of the open dimensions of a model's inputs.
+    """Relations between the open dimensions of a model's inputs.
 
     `meanings` has for some names what they are equal to: a number, a name or an expression. `multiples`
-    has for some names a number that divides them.
+    has for some names a number that divides them, and `least` the least number that some extents are,
+    since the window of a convolution or a pool has to fit into them.
     """
 
     meanings: dict[str, Dim] = field(default_factory=dict)
     multiples: dict[str, int] = field(default_factory=dict)
+    least: list[tuple[Dim, int]] = field(default_factory=list)
+
+    def has_room(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether each window fits, as far as is known, at sizes of all names."""
+        extents = ((evaluate_dim(dim, sizes), least) for dim, least in self.least)
+        return all(size is None or size >= least for size, least in extents)
 
     def resolve(self, dim: Dim, sizes: dict[str, int]) -> int | None:
         """Return the number that an extent is at sizes of the free names, None if it is not known."""
@@ -127,7 +135,24 @@ def find_relations(traced: TracedInputs) -> SizeRelations:
         for node in graph.nodes:
             if node.op_type == "Reshape":
                 _note_reshape(graph, node, found, open_names)
+            elif node.op_type in _WINDOWED:
+                found.least += _list_least(graph, node)
     return found
+
+
+def _list_least(graph: GraphIndex, node: NodeProto) -> Iterator[tuple[Dim, int]]:
+    """Yield open extents that a window slides over, and its extents without the padding."""
+    shape, attributes = graph.get_shape(get_input(node, 0)), graph.get_attributes(node)
+    weights = graph.get_shape(get_input(node, 1)) if "Conv" in node.op_type else None
+    window = attributes.get("kernel_shape") or (weights or ())[2:]
+    if not shape or len(shape) != len(window) + 2 or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return
+    count = len(window)
+    pads = attributes.get("pads") or [0] * (2 * count)
+    dilations = attributes.get("dilations") or [1] * count
+    for axis, (dim, size) in enumerate(zip(shape[2:], window, strict=True)):
+        if isinstance(dim, str) and isinstance(size, int):
+            yield dim, (size - 1) * dilations[axis] + 1 - pads[axis] - pads[axis + count]
 
 
 def _list_equal(graph: GraphIndex, node: NodeProto) -> Iterator[tuple[Dim, Dim]]:

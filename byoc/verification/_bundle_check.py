@@ -9,7 +9,7 @@ from typing import Any
 from byoc.bundle import Bundle, open_bundle
 from byoc.errors import InputError
 from byoc.model import prepare_model, read_recorded_dimensions
-from byoc.runtime import read_npz, restore_dtype
+from byoc.samples import MOST_SAMPLES, Sample, read_samples
 from byoc.support import check_minimum
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_verification import VerificationModels, make_inputs, verify_on_samples
@@ -20,7 +20,7 @@ from byoc.verification._verification_result import Verification
 from byoc.zoo import ZOO, load_model
 
 Inputs = Mapping[str, Any] | str | Path
-"""The inputs of a model: arrays by name, or an `.npz` file of them."""
+"""The inputs of a model: arrays by name, an `.npz` file of them, or a folder of samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +49,16 @@ class BundleCheck:
             return make_inputs(self.models.model, self.seed)
         if isinstance(self.given, Mapping):
             return self.given
-        types = self.models.model.index.types
-        arrays = read_npz(Path(self.given))
-        return {name: restore_dtype(array, types.get(name)) for name, array in arrays.items()}
+        return self.samples[0].inputs
+
+    @cached_property
+    def samples(self) -> tuple[Sample, ...]:
+        """The samples of the user. Raises InputError for a file that cannot be read or does not fit."""
+        if self.given is None:
+            return ()
+        if isinstance(self.given, Mapping):
+            return (Sample("", self.given),)
+        return read_samples(self.given, self.models.model, MOST_SAMPLES)
 
     def verify(self, regions: bool) -> Verification:
         """Compare the outputs, with `regions` also the boundary tensors and each region alone."""
@@ -59,7 +66,7 @@ class BundleCheck:
         if self.given is None and not self.seed:  # the samples of `byoc partition`
             source = found.original or found.model
             return verify_samples(self.bundle, found, (), source, self.thresholds, regions, regions)
-        samples = (("", self.inputs),)
+        samples = [(sample.name, sample.inputs) for sample in self.samples] or [("", self.inputs)]
         return verify_on_samples(self.bundle, found, samples, self.thresholds, regions, regions)
 
     @property
@@ -89,7 +96,8 @@ def verify(  # noqa: PLR0913 - each has a default
         bundle: a folder or packed file.
         against: the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
             manifest; any other bundle is compared with its own partitioned model on plain onnxruntime.
-        inputs: arrays by the names of the model's inputs, or an `.npz` file; seeded ones unless given.
+        inputs: arrays by the names of the model's inputs, an `.npz` file, or a folder of samples; made
+            ones unless given.
         seed: of these.
         thresholds: the largest errors, as shares of the range, in units of the last place, or in dB.
         regions: compare every tensor at a boundary and each region alone, not only the outputs.
@@ -133,7 +141,8 @@ def bisect(  # noqa: PLR0913 - each has a default
         bundle: a folder or packed file.
         region: the region's name in the bundle.
         against: the original, as `verify` takes it.
-        inputs: arrays by the names of the model's inputs, or an `.npz` file; seeded ones unless given.
+        inputs: arrays by the names of the model's inputs, an `.npz` file, or a folder of samples; made
+            ones unless given.
         seed: of these.
         thresholds: the largest errors; what is beyond them is wrong.
         output: a folder for the smallest model that shows the fault, its inputs and outputs, which

@@ -20,7 +20,7 @@ from byoc.zoo._trained_models import FetchResult, TrainedModels
 from byoc.zoo._trained_models import fetch_models as fetch_trained
 from byoc.zoo._trained_table import read_trained_table
 from byoc.zoo._transformers import GeneratedTransformers
-from byoc.zoo._user_folders import read_folders
+from byoc.zoo._user_folders import ModelFolder, read_folders
 
 GROUP = "byoc.zoo"
 
@@ -85,6 +85,11 @@ def sample_inputs(name: str, seed: int = 0) -> dict[str, NDArray[Any]]:
     Raises `InputError` as `load` does.
     """
     return _gather_catalog().find(name).provider.sample_inputs(name, seed)
+
+
+def brings_samples(name: str) -> bool:
+    """Return whether a model comes with realistic inputs, and not with made ones."""
+    return not isinstance(_gather_catalog().find(name).provider, ModelFolder)
 
 
 def find_path(name: str) -> Path | None:

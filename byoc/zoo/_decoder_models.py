@@ -31,7 +31,7 @@ _SIZE = DecoderSize()
 
 @dataclass(frozen=True)
 class _Variant:
-    """How a decoder differs from the others: its weights, its extents, and whether it is fused."""
+    """The weights and extents of a decoder, whether it is fused, and what it is for."""
 
     weights: WeightKind
     shape: DecoderShape

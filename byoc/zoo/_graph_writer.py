@@ -12,7 +12,8 @@ from onnx import helper, numpy_helper
 from byoc.zoo._classic_models import IR_VERSION
 from byoc.zoo._seeded_weights import UniformSpread, derive_seed, draw_uniform
 
-Shape = Sequence[int | str] | None
+Shape = Sequence[int | str | None] | None
+"""Extents as numbers, as names or neither; None where not even the rank is stated."""
 
 
 class GraphWriter:

@@ -17,7 +17,7 @@ from byoc.model import (
     read_model_file,
 )
 from byoc.samples import suggest_sizes
-from byoc.zoo._catalog import find_path, load, sample_inputs
+from byoc.zoo._catalog import brings_samples, find_path, load, sample_inputs
 
 Source = str | Path | onnx.ModelProto
 """A model: a path, `zoo:NAME`, or a protobuf, which is never changed."""
@@ -76,4 +76,6 @@ def _read_zoo_model(source: str, given: Dimensions) -> Model:
         model = prepare_model(load(name), source, given=given)
     else:
         model = prepare_model(read_model_file(path), source, path.parent, given)
-    return model if given else replace(model, make_samples=partial(sample_inputs, name))
+    if given or not brings_samples(name):
+        return model
+    return replace(model, make_samples=partial(sample_inputs, name))

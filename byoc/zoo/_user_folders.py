@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
 from byoc.errors import InputError
+from byoc.model import prepare_model, read_model_file
+from byoc.samples import model_samples
 from byoc.support import StrictModel, read_yaml
 from byoc.zoo._provider import ZooEntry
-from byoc.zoo._seeded_weights import UniformSpread, derive_seed, draw_uniform
 
 
 def get_cache_folder() -> Path:
@@ -66,13 +66,12 @@ class ModelFolder:
 
     def load(self, name: str) -> onnx.ModelProto:
         """Return a model, external data loaded. Raises `InputError` when it is none."""
-        return _read_config(self.path(name))
+        return _read_model(self.path(name))
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
-        """Return an array for each input: floats around 0, integers 0, open dimensions of extent 1."""
-        graph = _read_config(self.path(name), weights=False).graph
-        filled = {tensor.name for tensor in graph.initializer}
-        return {v.name: _make_sample(v, seed) for v in graph.input if v.name not in filled}
+        """Return made inputs that fit together, and that the model runs with."""
+        path = self.path(name)
+        return dict(model_samples(prepare_model(read_model_file(path), name, path.parent), seed))
 
     def path(self, name: str) -> Path:
         """Return the model's file, with external data in the same folder."""
@@ -113,21 +112,8 @@ def _resolve_folder(file: Path, path: str) -> Path:
         raise InputError(f"{file}: there is no home folder for '{path}'") from None
 
 
-def _read_config(path: Path, weights: bool = True) -> onnx.ModelProto:
+def _read_model(path: Path) -> onnx.ModelProto:
     try:
-        return onnx.load(path, load_external_data=weights)
+        return onnx.load(path, load_external_data=True)
     except Exception as error:  # each of ONNX's formats fails in its own ways
         raise InputError(f"{path}: not an ONNX model: {' '.join(str(error).split())}") from None
-
-
-def _make_sample(value: onnx.ValueInfoProto, seed: int) -> NDArray[Any]:
-    tensor = value.type.tensor_type
-    if not value.type.HasField("tensor_type") or tensor.elem_type == onnx.TensorProto.STRING:
-        raise InputError(f"no sample input can be made for '{value.name}'")
-    shape = tuple(max(dim.dim_value, 1) for dim in tensor.shape.dim)
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    if np.issubdtype(dtype, np.integer) or dtype == np.bool_:
-        return np.zeros(shape, dtype)
-    return draw_uniform(derive_seed(value.name, str(seed)), shape, UniformSpread(0.0, 3.0**0.5)).astype(
-        dtype
-    )

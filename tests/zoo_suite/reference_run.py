@@ -26,10 +26,14 @@ _PREFIX = "suite:"
 
 @dataclass(frozen=True)
 class Execution:
-    """One run of a node: the shapes of the tensors that it read and wrote, without those left out."""
+    """One run of a node: the shapes of what it read and wrote, without what was left out.
+
+    `dtypes` are those of the outputs as onnxruntime calls them: `float`, `int64`.
+    """
 
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
 
 
 def walk_nodes(graph: GraphProto, path: str = "") -> Iterator[tuple[Key, NodeProto]]:
@@ -87,6 +91,7 @@ def run_profiled(
             execution = Execution(
                 _read_shapes(event["args"]["input_type_shape"]),
                 _read_shapes(event["args"]["output_type_shape"]),
+                tuple(dtype for each in event["args"]["output_type_shape"] for dtype in each),
             )
             found.setdefault(name.removeprefix(_PREFIX), []).append(execution)
     return found

@@ -49,7 +49,7 @@ def test_data_decide_how_often_a_loop_runs_and_not_what_it_carries() -> None:
 def test_a_profile_states_each_run_of_a_body() -> None:
     runs = run_profiled(parse(_LOOP), {"x": np.ones((2, 3), np.float32), "n": np.array(5)})
     assert len(runs["1"]) == 1
-    assert runs["1/body/0/1"] == [Execution(((2, 3),), ((2, 3),))] * 5
+    assert runs["1/body/0/1"] == [Execution(((2, 3),), ((2, 3),), ("float",))] * 5
 
 
 def test_work_is_that_of_the_formula() -> None:
