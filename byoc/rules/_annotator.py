@@ -30,12 +30,13 @@ from byoc.rules._objections import (
     check_bounds,
     rate_attempt,
     sort_objections,
+    suggest_sizes,
 )
 from byoc.rules._quantization_scheme import SchemeChecker, converts_at_boundary
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import OpRule
 from byoc.rules._tensor_constraints import check_known_shape, check_tensor
-from byoc.schemas import list_onnx_domains
+from byoc.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
 from byoc.support import CHECKS, load_function
 
 __all__ = ["Annotator", "Attempt", "Objection", "annotate_graph"]
@@ -212,6 +213,10 @@ class Annotator:
             yield from check_bounds(
                 f"{place}.opset", "the operator set", version, opset, ObjectionKind.OPSET
             )
+        if rule.rule.tensors and view.schema is None:
+            text = f"the tensors of {view.op} cannot be told by name"
+            hint = "" if has_runtime_schemas() else f": {INSTALL_HINT}"
+            yield Objection(f"{place}.tensors", f"{text}{hint}", ObjectionKind.UNKNOWN)
         seen = set()
         for use in view.uses:
             seen.add(use.formal)
@@ -269,6 +274,8 @@ class Annotator:
             if not holds:
                 kind = ObjectionKind.UNKNOWN if holds is None else ObjectionKind.ATTRIBUTE
                 text = condition.reason if condition.reason and holds is False else text
+                if holds is None:
+                    text += suggest_sizes(*view.list_dims(compile_expression(condition.expr).names))
                 yield Objection(f"{rule.location}.where[{position}]", text, kind)
 
     def _run_check(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:

@@ -1,6 +1,6 @@
 """A node as rules see it: tensors by formal name, attributes, facts for conditions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from onnx import NodeProto
 
 from byoc.model import (
+    Dim,
     GraphIndex,
     TensorType,
     collect_tensor_facts,
@@ -98,6 +99,11 @@ class RuleView:
     def find_tensor(self, formal: str) -> str | None:
         """Return the first tensor with a formal name, None if it is omitted."""
         return next((use.tensor for use in self.uses if use.formal == formal), None)
+
+    def list_dims(self, formals: Collection[str]) -> list[Dim]:
+        """Return the extents of the tensors with some formal names."""
+        shapes = (self.index.get_shape(use.tensor) for use in self.uses if use.formal in formals)
+        return [dim for shape in shapes for dim in shape or ()]
 
     @cached_property
     def result_type(self) -> TensorType | None:

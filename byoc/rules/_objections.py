@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
-from math import isnan
+from math import ceil, isnan
 from typing import Any
 
+from byoc.model import Dim, floor_divide_dims, is_dim_at_least, list_dim_names, multiply_dims
 from byoc.rules._schema_values import AttributeRule, Bounds, ElementRule, SizeBounds
 from byoc.support import format_short
 
@@ -56,9 +57,31 @@ class Attempt:
     fits: bool = field(default=True, compare=False)
 
 
-def make_unknown(place: str, subject: str) -> Objection:
-    """Make the objection that something must be known to apply a constraint."""
-    return Objection(place, f"{subject} is not known", ObjectionKind.UNKNOWN)
+def make_unknown(place: str, subject: str, *dims: Dim) -> Objection:
+    """Make the objection that something must be known to apply a constraint.
+
+    `dims` are the extents that it depends on: the text says how to give those that are open.
+    """
+    return Objection(place, f"{subject} is not known{suggest_sizes(*dims)}", ObjectionKind.UNKNOWN)
+
+
+def suggest_sizes(*dims: Dim) -> str:
+    """Return ` (--dim N=SIZE)` for the open dimensions that extents depend on, if these have names."""
+    names = sorted({name for dim in dims if isinstance(dim, str) for name in list_dim_names(dim)})
+    given = " ".join(f"--dim {format_short(name)}=SIZE" for name in names if name.isidentifier())
+    return f" ({given})" if given else ""
+
+
+def is_multiple(extent: Dim, number: int | None) -> bool:
+    """Return whether an extent is a multiple of a number, whatever its names turn out to be."""
+    return number is None or (
+        extent is not None and multiply_dims(floor_divide_dims(extent, number), number) == extent
+    )
+
+
+def is_at_least(extent: Dim, least: float | None) -> bool:
+    """Return whether an extent has a least size, whatever its names turn out to be."""
+    return least is None or is_dim_at_least(extent, ceil(least))
 
 
 def sort_objections(objections: Iterable[Objection]) -> tuple[Objection, ...]:

@@ -13,7 +13,10 @@ from byoc.rules._objections import (
     check_bounds,
     check_value,
     format_list,
+    is_at_least,
+    is_multiple,
     make_unknown,
+    suggest_sizes,
 )
 from byoc.rules._quantization_scheme import check_quantization, get_quantization, is_unquantized_float
 from byoc.rules._rule_schema import TensorRule
@@ -35,12 +38,13 @@ def check_shape(
     if rule.static is not None:
         yield from _check_static(f"{place}.static", name, shape, rule.static)
     if rule.elements is not None:
+        count = f"the number of elements of {name}"
         yield from _check_count(
-            f"{place}.elements", f"the number of elements of {name}", known.elements, rule.elements
+            f"{place}.elements", count, known.elements, rule.elements, *(shape or ())
         )
     if rule.bytes is not None:
         if known.bytes is None:
-            yield make_unknown(f"{place}.bytes", f"the size of {name}")
+            yield make_unknown(f"{place}.bytes", f"the size of {name}", *(shape or ()))
         else:
             size = f"the size of {name} in bytes"
             yield from check_bounds(
@@ -95,11 +99,14 @@ def _check_extent(
     if (rule.one_of, rule.min, rule.max, rule.multiple_of) == (None, None, None, None):
         return
     ends = bound_dim(extent, view.index.planned.ranges)
+    divides = is_multiple(extent, rule.multiple_of)
     if ends is None:
-        yield make_unknown(place, what)
+        if not divides or (rule.one_of, rule.max) != (None, None) or not is_at_least(extent, rule.min):
+            yield make_unknown(place, what, extent)
         return
-    if ends[0] != ends[1] and (rule.one_of, rule.multiple_of) != (None, None):
-        yield Objection(place, f"{what} is {extent}, which is not fixed", ObjectionKind.UNKNOWN)
+    if ends[0] != ends[1] and (rule.one_of is not None or not divides):
+        text = f"{what} is {extent}, which is not fixed{suggest_sizes(extent)}"
+        yield Objection(place, text, ObjectionKind.UNKNOWN)
         return
     if rule.one_of is not None and ends[0] not in rule.one_of:
         yield Objection(f"{place}.one_of", f"{what} is {ends[0]}; supported: {format_list(rule.one_of)}")
@@ -107,11 +114,14 @@ def _check_extent(
         yield from _check_count(place, what, end, rule)
 
 
-def _check_count(place: str, what: str, value: int | None, rule: CountRule) -> Iterator[Objection]:
+def _check_count(
+    place: str, what: str, value: int | None, rule: CountRule, *dims: Dim
+) -> Iterator[Objection]:
+    """Yield the objections to a number that follows from some extents, None if it is not known."""
     if (rule.min, rule.max, rule.multiple_of) == (None, None, None):
         return
     if value is None:
-        yield make_unknown(place, what)
+        yield make_unknown(place, what, *dims)
         return
     yield from check_bounds(place, what, value, rule, ObjectionKind.TENSOR)
     if rule.multiple_of is not None and value % rule.multiple_of:
@@ -138,14 +148,14 @@ def _check_equal(place: str, what: str, extent: Dim, text: str, view: RuleView) 
     elif not -len(shape) <= axis < len(shape):
         yield Objection(place, f"{name} has no dimension {axis}: its rank is {len(shape)}")
     elif extent is None or shape[axis] is None:
-        yield make_unknown(place, what if extent is None else text)
+        yield make_unknown(place, what if extent is None else text, extent, shape[axis])
     elif isinstance(extent, int) and isinstance(shape[axis], int):
         if extent != shape[axis]:
             yield Objection(
                 place, f"{what} is {extent}, and {text} is {shape[axis]}; they must be equal"
             )
     elif extent != shape[axis]:  # symbolic, and not by the same name
-        yield make_unknown(place, f"whether {what} equals {text}")
+        yield make_unknown(place, f"whether {what} equals {text}", extent, shape[axis])
 
 
 def _check_static(
@@ -157,7 +167,7 @@ def _check_static(
         return
     free = [position for position, extent in enumerate(shape) if not isinstance(extent, int)]
     if wanted and free:
-        text = f"dimension {free[0]} of {name} is not fixed"
+        text = f"dimension {free[0]} of {name} is not fixed{suggest_sizes(shape[free[0]])}"
         yield Objection(place, text, ObjectionKind.UNKNOWN)
     if not wanted and not free:
         yield Objection(place, f"every dimension of {name} is fixed")

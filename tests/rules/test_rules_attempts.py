@@ -54,7 +54,7 @@ def test_what_is_not_known_comes_last() -> None:
     (attempt,) = attempts(ops, text)
     assert attempt.objections == (
         Objection("ops[0].attributes.alpha.max", "alpha is 0.01, at most 0 is supported"),
-        Objection("ops[0].tensors.X.dims[0]", "dimension 0 of X is not known"),
+        Objection("ops[0].tensors.X.dims[0]", "dimension 0 of X is not known (--dim N=SIZE)"),
     )
 
 

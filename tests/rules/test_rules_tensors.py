@@ -69,14 +69,17 @@ def test_a_convolution(constraint: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("constraint", "expected"),
     [
-        ("A: {dims: {0: 1}}", "dimension 0 of A is not known"),
-        ("A: {dims: {0: {max: 4}, 1: 3}}", "dimension 0 of A is not known"),
-        ("A: {dims: {each: {max: 4}}}", "dimension 0 of A is not known"),
+        ("A: {dims: {0: 1}}", "dimension 0 of A is not known (--dim N=SIZE)"),
+        ("A: {dims: {0: {max: 4}, 1: 3}}", "dimension 0 of A is not known (--dim N=SIZE)"),
+        ("A: {dims: {each: {max: 4}}}", "dimension 0 of A is not known (--dim N=SIZE)"),
         ("A: {dims: {0: {equals: 'A[0]'}}}", "yes"),
-        ("A: {dims: {0: {equals: 'B[0]'}}}", "whether dimension 0 of A equals B[0] is not known"),
-        ("A: {elements: {max: 4}}", "the number of elements of A is not known"),
-        ("A: {bytes: {max: 4}}", "the size of A is not known"),
-        ("A: {static: true}", "dimension 0 of A is not fixed"),
+        (
+            "A: {dims: {0: {equals: 'B[0]'}}}",
+            "whether dimension 0 of A equals B[0] is not known (--dim M=SIZE --dim N=SIZE)",
+        ),
+        ("A: {elements: {max: 4}}", "the number of elements of A is not known (--dim N=SIZE)"),
+        ("A: {bytes: {max: 4}}", "the size of A is not known (--dim N=SIZE)"),
+        ("A: {static: true}", "dimension 0 of A is not fixed (--dim N=SIZE)"),
         ("A: {static: false}", "yes"),
         ("A: {scalar: false}", "yes"),
         ("A: {broadcast: none}", "how A broadcasts is not known"),
@@ -236,7 +239,10 @@ g (float[2,3] x, float[N,3] u, bool c) => (float[2,3] a, float[N,3] b, float z) 
         ("ranked", {"k": "Relu: the rank of X is not known"}),
         (
             "static",
-            {"b": "Relu: dimension 0 of X is not fixed", "k": "Relu: the rank of X is not known"},
+            {
+                "b": "Relu: dimension 0 of X is not fixed (--dim N=SIZE)",
+                "k": "Relu: the rank of X is not known",
+            },
         ),
     ],
 )

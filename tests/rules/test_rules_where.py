@@ -52,10 +52,10 @@ def test_what_does_not_hold_is_told() -> None:
 def test_what_is_not_known_is_told_as_that_whatever_the_reason() -> None:
     text = "g (float[N,3] x) => (float[N,3] y) { y = Relu (x) }"
     assert says("[{expr: 'X.shape[0] < 4', reason: small batches}]", text, "Relu") == (
-        "`X.shape[0] < 4` cannot be worked out: X.shape[0] is not fixed"
+        "`X.shape[0] < 4` cannot be worked out: X.shape[0] is not fixed (--dim N=SIZE)"
     )
     assert says("X.elements < 4", text, "Relu") == (
-        "`X.elements < 4` cannot be worked out: X.shape[0] is not fixed"
+        "`X.elements < 4` cannot be worked out: X.shape[0] is not fixed (--dim N=SIZE)"
     )
 
 
