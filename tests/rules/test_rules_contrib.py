@@ -94,8 +94,8 @@ def test_a_dimension_of_open_size_meets_what_holds_for_all_sizes() -> None:
 
     assert judge("{multiple_of: 2}") == "yes"
     assert judge("{min: 0}") == "yes"
-    assert judge("{multiple_of: 4}") == "Relu: dimension 0 of X is not known (--dim N=SIZE)"
-    assert judge("{max: 4096}") == "Relu: dimension 0 of X is not known (--dim N=SIZE)"
+    assert judge("{multiple_of: 4}") == "dimension N of input 'x' is not fixed (--dim N=SIZE)"
+    assert judge("{max: 4096}") == "dimension N of input 'x' is not fixed (--dim N=SIZE)"
 
 
 def test_an_operator_that_nobody_knows_takes_little_with_it() -> None:

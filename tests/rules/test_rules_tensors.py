@@ -4,7 +4,7 @@ import pytest
 from ruling import rules, target, verdict
 from support import prepared
 
-from byoc.rules import annotate_graph
+from byoc.rules import Annotator, annotate_graph
 from byoc.rules._tensor_constraints import classify_broadcast
 
 CONV = """
@@ -15,6 +15,9 @@ g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
 ADD = "g (float[2,3,4,5] x, float{} z) => (float[2,3,4,5] y) {{ y = Add (x, z) }}"
 OTHER = "B is broadcast otherwise than by one element, channel or last axis"
 OPEN = "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add (x, z) }"
+
+
+STATE_IT = "is not known (state it as value_info of the model)"
 
 
 def says(model: str, op: str, constraint: str) -> str:
@@ -102,7 +105,12 @@ def test_symbolic_dimensions(constraint: str, expected: str) -> None:
 )
 def test_unknown_ranks(constraint: str, expected: str) -> None:
     text = "g (float[4] x, int64[K] s) => (float[A] y) { a = Reshape (x, s)\n y = Relu (a) }"
-    assert says(text, "Relu", constraint) == expected
+    ops = rules(f"[{{op: Relu, tensors: {{{constraint}}}}}]")
+    (attempt,) = Annotator(ops, prepared(text).index).list_attempts(1)
+    told = [objection.text for objection in attempt.objections] or ["yes"]
+    assert told == [expected]
+    origin = f"the shape of 'a', which Reshape 'a' makes, {STATE_IT}"
+    assert says(text, "Relu", constraint) == ("yes" if expected == "yes" else origin)
 
 
 @pytest.mark.parametrize(
@@ -236,12 +244,12 @@ g (float[2,3] x, float[N,3] u, bool c) => (float[2,3] a, float[N,3] b, float z) 
     ("shapes", "refused"),
     [
         ("any", {}),
-        ("ranked", {"k": "Relu: the rank of X is not known"}),
+        ("ranked", {"k": f"the shape of 'd', which If 'd' makes, {STATE_IT}"}),
         (
             "static",
             {
                 "b": "Relu: dimension 0 of X is not fixed (--dim N=SIZE)",
-                "k": "Relu: the rank of X is not known",
+                "k": f"the shape of 'd', which If 'd' makes, {STATE_IT}",
             },
         ),
     ],
