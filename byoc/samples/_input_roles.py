@@ -61,7 +61,7 @@ def find_roles(traced: TracedInputs) -> dict[str, InputRole]:
 
 def _find_role(name: str, kind: TensorType, uses: tuple[Use, ...]) -> InputRole:
     limits = tuple(limit for use in uses if use.key in _LIMITS for limit in _LIMITS[use.key](use))
-    found = _find_role_by_use(uses) or _find_role_by_name(name, kind, uses, limits)
+    found = _find_role_by_use(kind, uses) or _find_role_by_name(name, kind, uses, limits)
     if found is not None:
         return found
     if "float" in kind.dtype:
@@ -75,12 +75,12 @@ def _find_role(name: str, kind: TensorType, uses: tuple[Use, ...]) -> InputRole:
     return InputRole(Role.pixels if is_bytes else Role.flags)
 
 
-def _find_role_by_use(uses: tuple[Use, ...]) -> InputRole | None:
+def _find_role_by_use(kind: TensorType, uses: tuple[Use, ...]) -> InputRole | None:
     """Return the role of an input for a reader that takes nothing else."""
     for use in uses:
         make = _VALUES.get(use.key)
-        if make is not None:
-            return InputRole(Role.constant, make_value=_bind_rank(make, use))
+        if make is not None and ("int" in kind.dtype or use.node.op_type not in _DIVISIONS):
+            return InputRole(Role.constant, make_value=make)
         role = _ROLES_BY_USE.get(use.key)
         if role is not None:
             return InputRole(role, extent=_find_sequence_extent(use))
@@ -243,34 +243,29 @@ def _takes_any(use: Use) -> bool:
 Shape = tuple[int, ...]
 
 
-def _make_reshape(shape: Shape, rank: int) -> Any:
+def _make_reshape(shape: Shape) -> Any:
     """Return a target shape that any tensor has: the first axis takes all."""
-    _ = rank
     return np.where(np.arange(shape[0] if shape else 1) == 0, -1, 1)
 
 
-def _fill(number: float) -> Callable[[Shape, int], Any]:
-    return lambda shape, rank: np.full(shape, number)
+def _fill(number: float) -> Callable[[Shape], Any]:
+    return lambda shape: np.full(shape, number)
 
 
-def _make_scales(shape: Shape, rank: int) -> Any:
+def _make_scales(shape: Shape) -> Any:
     """Return scales of 2 for the last two axes."""
-    _ = rank
-    return np.where(np.arange(shape[0] if shape else 1) >= shape[0] - 2, 2.0, 1.0)
+    count = shape[0] if shape else 1
+    return np.where(np.arange(count) >= count - 2, 2.0, 1.0)
 
 
-def _count_axes(shape: Shape, rank: int) -> Any:
-    _ = rank
+def _count_axes(shape: Shape) -> Any:
     return np.arange(int(np.prod(shape))).reshape(shape)
 
 
-def _bind_rank(make: Callable[[Shape, int], Any], use: Use) -> Callable[[Shape], Any]:
-    rank = len(use.get_shape(0) or ())
-    return lambda shape: make(shape, rank)
-
-
-# Values for operators that take few, from the shape of the input and the rank of the operator's first.
-_VALUES: Mapping[tuple[str, int], Callable[[Shape, int], Any]] = {
+# Floats may be divided by any float but 0.
+_DIVISIONS = ("Div", "Mod")
+# Values for operators that take few, from the shape of the input.
+_VALUES: Mapping[tuple[str, int], Callable[[Shape], Any]] = {
     ("Reshape", 1): _make_reshape,
     ("Expand", 1): _fill(1),
     ("Tile", 1): _fill(2),

@@ -96,6 +96,16 @@ def test_floats_lie_in_the_domain_of_their_reader(op: str, low: float, high: flo
     assert (x.min() < 0) == (low < 0)
 
 
+def test_a_divisor_is_not_zero() -> None:
+    made = _make(
+        "g (float[40] a, float[40] b, int64[4] i, int64[4] j) => (float[40] y, int64[4] z) "
+        "{ y = Div(a, b) z = Div(i, j) }"
+    )
+    assert made["b"].min() > 0
+    assert len(set(made["b"].tolist())) == 40
+    assert made["j"].tolist() == [2, 2, 2, 2]
+
+
 def test_sizes_grow_until_the_model_runs() -> None:
     text = """g (float[1, 4, n] x) => (float[1, 4, m] y) {
         y = AveragePool<kernel_shape = [50], strides = [20]>(x) }"""
