@@ -249,7 +249,7 @@ def test_a_scan_whose_body_says_no_types(tmp_path: Path) -> None:
         ({"nope": 5}, "g: trips of 'nope': no such node; with bodies: y"),
         ({"x": 5}, "g: trips of 'x': no such node; with bodies: y"),
         ({"y": -1}, "g: trips of 'y': -1 is not a number of times"),
-        ({"y": "a"}, "g: trips of 'y': 'a' is not a number of times"),
+        ({"y": "a"}, "trips: {'y': 'a'} is not a mapping of text to a number or None"),
         ({"y": float("nan")}, "g: trips of 'y': nan is not a number of times"),
     ],
 )
