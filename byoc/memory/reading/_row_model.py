@@ -6,15 +6,15 @@ A Reshape between the two moves bytes, and is then a layer.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx import NodeProto
 
 from byoc.memory.reading._in_place import is_view, written_outputs
 from byoc.memory.reading._row_rules import NodeView, RowRule, find_row_rule, is_channel_shuffle
-from byoc.memory.reading._tensor_sizes import TensorSizes, with_inferred_extents
+from byoc.memory.reading._tensor_sizes import TensorSizes
 from byoc.memory.stripes import ALL_ROWS, SAME_ROW, RowLayer, RowTensor
-from byoc.model import GraphIndex
+from byoc.model import GraphIndex, copy_without
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def read_row_model(index: GraphIndex, source: str = "model") -> RowwiseModel:
     Nodes that compute constants, or from shapes alone, are left out, as are inputs that nothing reads.
     Raises InputError, beginning with `source`, for a tensor of unknown size.
     """
-    index = with_inferred_extents(index)
+    index = _store_defaults(index)
     reader = _RowModelReader(index, TensorSizes(index, source))
     for name in index.inputs:
         if index.is_used(name):
@@ -57,6 +57,17 @@ def read_row_model(index: GraphIndex, source: str = "model") -> RowwiseModel:
         reader.nodes,
         reader.storage,
     )
+
+
+def _store_defaults(index: GraphIndex) -> GraphIndex:
+    """Return an index in which stored tensors are constants, even those that a caller may override."""
+    stored = {tensor.name for tensor in index.graph.initializer}
+    given = [value for value in index.graph.input if value.name not in stored]
+    if index.body is not None or not index.has_default_inputs or len(given) == len(index.graph.input):
+        return index
+    proto = copy_without(index.proto, "input")
+    proto.graph.input.extend(given)
+    return replace(index, proto=proto)
 
 
 class _RowModelReader:

@@ -68,19 +68,23 @@ class TensorScope:
         outer: "TensorScope | None" = None,
     ) -> "TensorScope":
         """Return the scope of a graph that ONNX has typed; `stated_graph` is as in the file."""
+        protos = get_graph_types(graph)
+        read = {name: read_type(kind) for name, kind in protos.items()}
+        types = _clean_types(settings, read)
         return cls(
             settings,
             graph.node,
             opsets,
-            _read_types(settings, graph),
+            types,
             stored={tensor.name: tensor for tensor in graph.initializer},
-            stated=_read_types(settings, stated_graph),
+            stated=_clean_types(
+                settings, {name: read_type(kind) for name, kind in get_graph_types(stated_graph).items()}
+            ),
             graph=graph,
             stated_graph=stated_graph,
             outer=outer,
-            others=frozenset(
-                name for name, kind in get_graph_types(graph).items() if not kind.HasField("tensor_type")
-            ),
+            others=frozenset(n for n, proto in protos.items() if not proto.HasField("tensor_type")),
+            changed={name for name, kind in types.items() if kind != read[name]},
         )
 
     def enter_body(self, number: int, attribute: str) -> "TensorScope | None":
@@ -282,13 +286,9 @@ def find_body(node: NodeProto, attribute: str) -> GraphProto | None:
     return next((each.g for each in node.attribute if each.name == attribute), None)
 
 
-def _read_types(settings: Settings, graph: GraphProto) -> dict[str, TensorType]:
-    read = {name: read_type(kind) for name, kind in get_graph_types(graph).items()}
-    return {
-        name: cleaned
-        for name, kind in read.items()
-        if (cleaned := settings.clean_type(kind)) is not None
-    }
+def _clean_types(settings: Settings, types: Mapping[str, TensorType | None]) -> dict[str, TensorType]:
+    cleaned = {name: settings.clean_type(kind) for name, kind in types.items()}
+    return {name: kind for name, kind in cleaned.items() if kind is not None}
 
 
 @cache

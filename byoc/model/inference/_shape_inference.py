@@ -85,8 +85,9 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
                 types[name] = kind
         elif contradicts(said, found):
             notes.append(f"the model says that '{name}' is {said}, but it is {found}")
-        elif said != found and name not in varying and (merged := merge_types(found, said)) is not None:
-            types[name] = write_type(merged)
+        elif rate_knowledge(kind) > rate_knowledge(types[name]) and name not in varying:
+            merged = merge_types(found, said)
+            types[name] = write_type(merged) if merged is not None else kind
     types = complete_dtypes(skeleton, typed.graph, types)
     return InferenceResult(types, typed.graph, tuple(notes))
 
