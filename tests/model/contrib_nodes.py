@@ -46,6 +46,17 @@ class Case:
         return f"{self.op}({' '.join(shapes)} {stated})".replace(" )", ")")
 
     @property
+    def is_defined(self) -> bool:
+        """Whether the installed onnxruntime has the operator as the case has it."""
+        schema = get_schema(self.op, self.domain, self.version if self.domain == "" else 1)
+        return (
+            schema is not None
+            and schema.attributes.keys() >= self.attributes.keys()
+            and len(self.inputs) <= schema.max_input
+            and self.outputs <= schema.max_output
+        )
+
+    @property
     def node(self) -> NodeProto:
         """The node; inputs are i0, i1, ..., outputs o0, o1, ..."""
         names = ["" if given is None else f"i{i}" for i, given in enumerate(self.inputs)]

@@ -20,6 +20,8 @@ OF_DATA = {("Unique", 0, 0), ("Unique", 2, 0), ("DynamicTimeWarping", 0, 1), ("R
 
 @pytest.mark.parametrize("tried", RUN, ids=str)
 def test_a_rule_says_what_onnxruntime_computes(tried: Case) -> None:
+    if not tried.is_defined:
+        pytest.skip("this onnxruntime has no such operator")
     computed = tried.run()
     for symbolic in (False, True):
         types, sizes = tried.infer(symbolic=symbolic)
@@ -39,6 +41,8 @@ def test_a_rule_says_what_onnxruntime_computes(tried: Case) -> None:
 
 @pytest.mark.parametrize(("tried", "expected"), DOCUMENTED, ids=str)
 def test_a_rule_says_what_onnxruntime_documents(tried: Case, expected: list[str]) -> None:
+    if not tried.is_defined:
+        pytest.skip("this onnxruntime has no such operator")
     types, _ = tried.infer(symbolic=False)
     assert list(map(str, types)) == expected
 
