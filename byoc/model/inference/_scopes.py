@@ -8,7 +8,6 @@ from typing import Any
 
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
-from byoc.model._graph_index import get_graph_types
 from byoc.model._node_attributes import get_stated_attributes
 from byoc.model._tensor_data import DTYPES, TensorType, read_type, write_type
 from byoc.model._walk import is_onnx, list_reads
@@ -36,10 +35,10 @@ class TensorScope:
     """The tensors of some nodes, in which names are resolved as at run time.
 
     `graph` is the typed graph of the nodes, None for a function's body. `types` are the settled types,
-    `values` the small values found so far, `stored` the stored tensors, `stated` what the file states,
-    and `others` the names of sequences, maps and optionals. `bodies` are the scopes of the nodes'
-    bodies, `changed` the tensors whose types the graph does not state yet, `varying` those whose rank
-    differs from run to run, `corrected` those of which ONNX's inference was wrong, and what follows.
+    `values` the small values found so far, `stored` the stored tensors, `others` the names of
+    sequences, maps and optionals. `bodies` are the scopes of the nodes' bodies, `changed` the tensors
+    whose types the graph does not state yet, `varying` those whose rank differs from run to run,
+    `corrected` those of which ONNX's inference was wrong, and what follows.
     """
 
     settings: Settings
@@ -48,7 +47,6 @@ class TensorScope:
     types: dict[str, TensorType]
     stored: Mapping[str, TensorProto] = field(default_factory=dict)
     values: dict[str, Array | None] = field(default_factory=dict)
-    stated: Mapping[str, TensorType] = field(default_factory=dict)
     graph: GraphProto | None = None
     stated_graph: GraphProto | None = None
     outer: "TensorScope | None" = None
@@ -68,8 +66,7 @@ class TensorScope:
         outer: "TensorScope | None" = None,
     ) -> "TensorScope":
         """Return the scope of a graph that ONNX has typed; `stated_graph` is as in the file."""
-        protos = get_graph_types(graph)
-        read = {name: read_type(kind) for name, kind in protos.items()}
+        read, others = _read_types(graph)
         types = _clean_types(settings, read)
         return cls(
             settings,
@@ -77,13 +74,10 @@ class TensorScope:
             opsets,
             types,
             stored={tensor.name: tensor for tensor in graph.initializer},
-            stated=_clean_types(
-                settings, {name: read_type(kind) for name, kind in get_graph_types(stated_graph).items()}
-            ),
             graph=graph,
             stated_graph=stated_graph,
             outer=outer,
-            others=frozenset(n for n, proto in protos.items() if not proto.HasField("tensor_type")),
+            others=others,
             changed={name for name, kind in types.items() if kind != read[name]},
         )
 
@@ -189,6 +183,13 @@ class TensorScope:
             info.type.CopyFrom(write_type(self.types[name]))
 
     @cached_property
+    def stated(self) -> Mapping[str, TensorType]:
+        """The types that the file states, none in a function's body."""
+        if self.stated_graph is None:
+            return {}
+        return _clean_types(self.settings, _read_types(self.stated_graph)[0])
+
+    @cached_property
     def producers(self) -> Mapping[str, int]:
         """Tensor to the number of the node that makes it."""
         return {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
@@ -284,6 +285,21 @@ class TensorScope:
 def find_body(node: NodeProto, attribute: str) -> GraphProto | None:
     """Return the body that an attribute of a node holds, None if there is none."""
     return next((each.g for each in node.attribute if each.name == attribute), None)
+
+
+def _read_types(graph: GraphProto) -> tuple[dict[str, TensorType], frozenset[str]]:
+    """Return the types that a graph states for tensors, and the names of what is no tensor."""
+    types: dict[str, TensorType] = {}
+    others: set[str] = set()
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        kind = read_type(value.type)
+        if kind is not None:
+            types[value.name] = kind
+        elif value.type.WhichOneof("value") not in (None, "tensor_type"):
+            others.add(value.name)
+    for tensor in graph.initializer:
+        types[tensor.name] = TensorType(DTYPES[tensor.data_type], tuple(tensor.dims))
+    return types, frozenset(others)
 
 
 def _clean_types(settings: Settings, types: Mapping[str, TensorType | None]) -> dict[str, TensorType]:
