@@ -5,9 +5,9 @@ from byoc.model._constants import find_constant_value, fold_constants, get_const
 from byoc.model._dimension_options import DimensionOptions, read_recorded_dimensions
 from byoc.model._dimensions import (
     Dimensions,
-    list_symbolic_dims,
+    list_open_dims,
 )
-from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex, get_stated_types, read_tensor_types
+from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex
 from byoc.model._graph_parts import (
     BoundaryNames,
     extract_call,
@@ -88,10 +88,12 @@ from byoc.model._tensor_data import (
     count_bits,
     count_bytes,
     find_external_data,
+    get_stated_types,
     is_large,
     rate_knowledge,
     read_array,
     read_raw_bytes,
+    read_tensor_types,
     read_type,
     to_numpy_dtype,
     write_raw_bytes,

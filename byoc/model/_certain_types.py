@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from onnx import ModelProto, TensorProto, TypeProto, helper
 
-from byoc.model._graph_index import GraphIndex, get_graph_types
-from byoc.model._tensor_data import is_large
+from byoc.model._graph_index import GraphIndex
+from byoc.model._tensor_data import get_graph_types, is_large
 from byoc.model._walk import copy_without, walk_graphs
 from byoc.model.inference import clear_output_shapes, infer_types
 

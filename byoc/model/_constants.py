@@ -12,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from byoc.errors import InputError
-from byoc.model._graph_index import GraphIndex, get_stated_types
-from byoc.model._tensor_data import read_array, read_type
+from byoc.model._graph_index import GraphIndex
+from byoc.model._tensor_data import get_stated_types, read_array, read_type
 from byoc.model._walk import copy_without
 
 _MAX_ELEMENTS = 1024

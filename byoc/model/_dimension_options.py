@@ -19,7 +19,7 @@ def _record_shapes(shapes: Mapping[str, Sequence[Dim]] | None) -> dict[str, list
 
 @dataclass(frozen=True, kw_only=True)
 class DimensionOptions:
-    """What a user says of a model's open dimensions."""
+    """The sizes, relations, ranges and shapes that a user gives for a model's open dimensions."""
 
     dims: Mapping[str, int | str] | None = declare_field(
         None,
@@ -38,7 +38,7 @@ class DimensionOptions:
 
 
 def read_recorded_dimensions(recorded: Mapping[str, Any]) -> Dimensions:
-    """Return the dimensions that a manifest records. Raises ValueError for what are none."""
+    """Return the dimensions that a manifest records. Raises ValueError for anything else."""
     dims, shapes = recorded.get("dims") or {}, recorded.get("shapes") or {}
     if not isinstance(dims, dict) or not all(isinstance(said, (int, str)) for said in dims.values()):
         raise ValueError("dims is not sizes by name")

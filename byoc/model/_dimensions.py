@@ -18,16 +18,16 @@ from byoc.model.inference import (
     subtract_dims,
 )
 
-# Names that exporters give to dimensions without a name, all of them the same.
+# Exporters write these for every dimension that they have no name for.
 _EMPTY_NAMES = frozenset({"", "?", "-1", "None", "unk", "unknown", "dynamic"})
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 _NUMBER = re.compile(r"-?[0-9]+")
-_MOST = 2**63 - 1
+_MAX_SIZE = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Dimensions:
-    """What a user says of open dimensions.
+    """The sizes, relations, ranges and shapes that a user gives for open dimensions.
 
     `dims` gives dimensions by name: a size (`4` or `"4"`), a relation (`"past+seq"`), or a range of
     sizes to plan for (`"1..2048"`), which stays open. `shapes` gives whole inputs: extents, names, or
@@ -38,19 +38,22 @@ class Dimensions:
     shapes: Mapping[str, Sequence[Dim]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Return whether anything is said."""
+        """Return whether anything is given."""
         return bool(self.dims or self.shapes)
 
 
 @dataclass(frozen=True)
 class FixedModel:
-    """A model in which given dimensions have their sizes; `ranges` are those that stay open."""
+    """A model in which given dimensions have their sizes.
+
+    `ranges` has the least and the largest size of dimensions given as a range; these stay open.
+    """
 
     proto: ModelProto
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def list_symbolic_dims(proto: ModelProto) -> list[str]:
+def list_open_dims(proto: ModelProto) -> list[str]:
     """Return the names of the open dimensions of the graph inputs, in order.
 
     One without a name of its own is called `input[axis]`. Inputs with a default are left out.
@@ -83,8 +86,8 @@ def fix_dims(proto: ModelProto, given: Dimensions) -> FixedModel:
     meanings = _solve(equations)
     for name in ranges:
         if name in meanings:
-            said = f"dimension {name}={given.dims[name]}"
-            raise InputError(f"{said}: it is {meanings[name]} by what else was given")
+            origin = f"dimension {name}={given.dims[name]}"
+            raise InputError(f"{origin}: it is {meanings[name]} by what else was given")
     result = deepcopy(proto)
     for value in result.graph.input:
         for axis, dim in enumerate(walk_dims(value.type)):
@@ -100,7 +103,7 @@ def fix_dims(proto: ModelProto, given: Dimensions) -> FixedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Equation:
-    """A name, the size or expression that it equals, and where the user says so."""
+    """A name, its meaning (the size or expression that it equals), and the option that says so."""
 
     name: str
     meaning: int | str
@@ -110,62 +113,62 @@ class _Equation:
 def _read_given(
     proto: ModelProto, given: Dimensions
 ) -> tuple[dict[str, tuple[int, int]], list[_Equation]]:
-    """Return the ranges that a user gives, and what names are equal to."""
-    known = list_symbolic_dims(proto)
+    """Return the ranges by name, and the equations, that a user gives."""
+    known = list_open_dims(proto)
     equations = [
         equation for name, shape in given.shapes.items() for equation in _read_shape(proto, name, shape)
     ]
     # A shape may give dimensions new names.
-    named = (name for each in equations for name in sorted(list_dim_names(each.meaning)))
-    there = dict.fromkeys((*known, *named))
+    new_names = (name for each in equations for name in sorted(list_dim_names(each.meaning)))
+    names = dict.fromkeys((*known, *new_names))
     ranges: dict[str, tuple[int, int]] = {}
-    for name, said in given.dims.items():
-        origin = f"dimension {name}={said}"
-        _check_name(name, there, f"no input has a dimension named '{name}'")
-        ends = _RANGE.fullmatch(said.replace(" ", "")) if isinstance(said, str) else None
+    for name, value in given.dims.items():
+        origin = f"dimension {name}={value}"
+        _check_name(name, names, f"no input has a dimension named '{name}'")
+        ends = _RANGE.fullmatch(value.replace(" ", "")) if isinstance(value, str) else None
         if ends is None:
-            meaning = _read_extent(said, origin, there)
+            meaning = _read_extent(value, origin, names)
             for inner in sorted(list_dim_names(meaning)):
-                _check_name(inner, there, f"{origin}: no input has a dimension named '{inner}'")
+                _check_name(inner, names, f"{origin}: no input has a dimension named '{inner}'")
             equations.append(_Equation(name, meaning, origin))
             continue
         ranges[name] = int(ends[1]), int(ends[2])
         if ranges[name][0] > ranges[name][1]:
             raise InputError(f"{origin}: the range ends before it begins")
     for each in equations:
-        if isinstance(each.meaning, int) and not 0 <= each.meaning <= _MOST:
+        if isinstance(each.meaning, int) and not 0 <= each.meaning <= _MAX_SIZE:
             raise InputError(f"{each.origin}: a size is at least 0 and less than 2**63")
     return ranges, equations
 
 
 def _check_name(name: str, known: Collection[str], problem: str) -> None:
     if name not in known:
-        there = f"open dimensions: {', '.join(known)}" if known else "no input has an open dimension"
-        raise InputError(f"{problem}{suggest_nearest(name, known)}; {there}")
+        listed = f"open dimensions: {', '.join(known)}" if known else "no input has an open dimension"
+        raise InputError(f"{problem}{suggest_nearest(name, known)}; {listed}")
 
 
 def _read_shape(proto: ModelProto, name: str, shape: Sequence[Dim]) -> Iterator[_Equation]:
     inputs = {value.name: value for value in proto.graph.input}
-    said = f"shape {name}={','.join('?' if dim is None else str(dim) for dim in shape)}"
+    origin = f"shape {name}={','.join('?' if dim is None else str(dim) for dim in shape)}"
     if name not in inputs:
         listed = ", ".join(inputs)
-        raise InputError(f"{said}: no such input{suggest_nearest(name, inputs)}; inputs: {listed}")
+        raise InputError(f"{origin}: no such input{suggest_nearest(name, inputs)}; inputs: {listed}")
     kind = inputs[name].type.tensor_type
     if not kind.HasField("shape"):
-        raise InputError(f"{said}: the model does not say how many dimensions '{name}' has")
+        raise InputError(f"{origin}: the model does not say how many dimensions '{name}' has")
     if len(kind.shape.dim) != len(shape):
-        raise InputError(f"{said}: '{name}' has {len(kind.shape.dim)} dimensions, not {len(shape)}")
+        raise InputError(f"{origin}: '{name}' has {len(kind.shape.dim)} dimensions, not {len(shape)}")
     for axis, (dim, wanted) in enumerate(zip(kind.shape.dim, shape, strict=True)):
         own = dim.dim_value if _is_fixed(dim) else _name_dim(inputs[name], axis, dim)
         if wanted is None or wanted == own:
             continue
         if isinstance(own, int):
-            raise InputError(f"{said}: dimension {axis} of '{name}' is {own} in the model")
-        yield _Equation(own, _read_extent(wanted, said, ()), said)
+            raise InputError(f"{origin}: dimension {axis} of '{name}' is {own} in the model")
+        yield _Equation(own, _read_extent(wanted, origin, ()), origin)
 
 
 def _solve(equations: Sequence[_Equation]) -> dict[str, Dim]:
-    """Return the size of each name that has one, and what other names stand for.
+    """Return the meaning of each name: a size if it has one, else an expression of open names.
 
     Raises InputError where two equations contradict each other, or relations go round in a circle.
     """
@@ -196,13 +199,13 @@ def _solve(equations: Sequence[_Equation]) -> dict[str, Dim]:
 
 
 def _find_size(each: _Equation, sizes: Mapping[str, int]) -> tuple[str, int | None]:
-    """Return a name whose size an equation tells, and that size, None if it does not tell any."""
+    """Return a name and the size that an equation gives it, None where it gives none."""
     open_names = [name for name in list_dim_names(each.meaning) if name not in sizes]
     if not open_names:
         return each.name, evaluate_dim(each.meaning, sizes)
     if len(open_names) > 1 or each.name not in sizes:
         return each.name, None
-    # Whatever is added to the one open name, the rest is its size.
+    # If the open name is one of the terms of a sum, its size is what the other terms leave.
     (name,) = open_names
     rest = evaluate_dim(subtract_dims(sizes[each.name], each.meaning), {**sizes, name: 0})
     if rest is None or evaluate_dim(each.meaning, {**sizes, name: rest}) != sizes[each.name]:
@@ -213,6 +216,10 @@ def _find_size(each: _Equation, sizes: Mapping[str, int]) -> tuple[str, int | No
 def _follow(
     name: str, relations: Mapping[str, _Equation], sizes: Mapping[str, int], path: tuple[str, ...]
 ) -> Dim:
+    """Return the meaning of a name without the names that have meanings of their own.
+
+    `path` has the names on the way here. Raises InputError where the name is among them.
+    """
     if name in path:
         raise InputError(f"{relations[name].origin}: the relations go round in a circle")
     meaning = relations[name].meaning
@@ -223,18 +230,18 @@ def _follow(
     return substitute_dim(meaning, inner)
 
 
-def _read_extent(said: int | str, origin: str, known: Collection[str]) -> int | str:
+def _read_extent(given: int | str, origin: str, known: Collection[str]) -> int | str:
     """Return a size or an expression; names that need quotes in one, such as `x[0]`, get them."""
-    if isinstance(said, int):
-        return said
-    text = said.strip()
+    if isinstance(given, int):
+        return given
+    text = given.strip()
     for name in known:
         if not name.isidentifier() and text != name:
             text = text.replace(name, f"'{name}'")
     found = int(text) if _NUMBER.fullmatch(text) else parse_dim(text)
     opaque = found == text and not text.isidentifier() and text not in known
     if found is None or (opaque and list_dim_names(found) == {text}):
-        raise InputError(f"{origin}: '{said}' is no size, relation or range")
+        raise InputError(f"{origin}: '{given}' is no size, relation or range")
     return found
 
 

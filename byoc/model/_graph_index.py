@@ -19,7 +19,14 @@ from byoc.model._node_attributes import (
     infer_body_input_types,
 )
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
-from byoc.model._tensor_data import Dim, TensorType, is_large, rate_knowledge, read_type
+from byoc.model._tensor_data import (
+    Dim,
+    TensorType,
+    get_graph_types,
+    is_large,
+    rate_knowledge,
+    read_tensor_types,
+)
 from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads, walk_bodies
 from byoc.schemas import OperatorSchema, get_schema
 
@@ -312,23 +319,3 @@ def _map_bodies(node: NodeProto) -> dict[tuple[str, int], GraphProto]:
         for attribute in node.attribute
         for position, graph in enumerate([attribute.g] if attribute.HasField("g") else attribute.graphs)
     }
-
-
-def get_stated_types(proto: onnx.ModelProto) -> dict[str, TypeProto]:
-    """Return the types that the main graph states for its tensors, stored ones included."""
-    return get_graph_types(proto.graph)
-
-
-def get_graph_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """Return the types that a graph states for its tensors, stored ones included."""
-    values = (*graph.value_info, *graph.output, *graph.input)
-    types = {value.name: value.type for value in values if rate_knowledge(value.type)}
-    for tensor in graph.initializer:
-        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-    return types
-
-
-def read_tensor_types(types: Mapping[str, TypeProto]) -> dict[str, TensorType]:
-    """Return the types of tensors; sequences, maps and optionals are left out."""
-    read = {name: read_type(proto) for name, proto in types.items()}
-    return {name: kind for name, kind in read.items() if kind is not None}

@@ -18,11 +18,11 @@ from onnx import ModelProto, TensorProto
 
 from byoc.errors import InputError
 from byoc.model._dimensions import Dimensions, fix_dims, name_open_dims
-from byoc.model._graph_index import MIN_IR_OF_DEFAULTS, GraphIndex, get_stated_types
+from byoc.model._graph_index import MIN_IR_OF_DEFAULTS, GraphIndex
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._qdq import normalize_qdq
 from byoc.model._runtime_operators import hide_runtime_operators
-from byoc.model._tensor_data import check_tensor, is_large, read_raw_bytes
+from byoc.model._tensor_data import check_tensor, get_stated_types, is_large, read_raw_bytes
 from byoc.model._walk import (
     copy_without,
     describe_node,

@@ -9,7 +9,7 @@ class PlannedSizes:
     """The sizes of open dimensions that a plan counts with.
 
     `sizes` has them by name, `ranges` the least and the largest size of those that the user gave as a
-    range. The other names were chosen by what the dimensions seem to be.
+    range. Sizes of the other names were chosen by what the dimensions seem to be.
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -22,4 +22,4 @@ class PlannedSizes:
 
 
 NOTHING_OPEN = PlannedSizes()
-"""Those of a model without open dimensions."""
+"""The planned sizes of a model without open dimensions."""

@@ -5,6 +5,7 @@ the model's folder, `offset` and `length` are in bytes. Locations outside of tha
 be it by `..`, an absolute path or a link.
 """
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -15,13 +16,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, TypeProto
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from byoc.errors import InputError
 from byoc.schemas import DTYPE_NUMBERS, DTYPES
 
 Dim = int | str | None
-"""A known extent, the name of a symbolic one, or None."""
+"""An extent: a number, the name or expression of an open one, or None where it is unknown."""
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 """The dtypes of real numbers that operators compute in."""
@@ -112,6 +113,26 @@ def rate_knowledge(proto: TypeProto | None) -> int:
     if kind is None or kind.shape is None:
         return 1
     return 2 + sum(isinstance(dim, int) for dim in kind.shape)
+
+
+def get_stated_types(proto: ModelProto) -> dict[str, TypeProto]:
+    """Return the types that the main graph states for its tensors, stored ones included."""
+    return get_graph_types(proto.graph)
+
+
+def get_graph_types(graph: GraphProto) -> dict[str, TypeProto]:
+    """Return the types that a graph states for its tensors, stored ones included."""
+    values = (*graph.value_info, *graph.output, *graph.input)
+    types = {value.name: value.type for value in values if rate_knowledge(value.type)}
+    for tensor in graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    return types
+
+
+def read_tensor_types(types: Mapping[str, TypeProto]) -> dict[str, TensorType]:
+    """Return the types of tensors; sequences, maps and optionals are left out."""
+    read = {name: read_type(proto) for name, proto in types.items()}
+    return {name: kind for name, kind in read.items() if kind is not None}
 
 
 def clear_shape(kind: TypeProto | None) -> TypeProto | None:
@@ -207,11 +228,11 @@ def read_raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
 
     Raises ValueError for strings, which have no raw form.
     """
-    place = find_external_data(tensor, folder)
-    if place is not None:
-        with place.path.open("rb") as file:
-            file.seek(place.offset)
-            return file.read(place.length)
+    external = find_external_data(tensor, folder)
+    if external is not None:
+        with external.path.open("rb") as file:
+            file.seek(external.offset)
+            return file.read(external.length)
     if tensor.HasField("raw_data"):
         return tensor.raw_data
     if tensor.data_type == TensorProto.STRING:
@@ -234,17 +255,18 @@ def write_raw_bytes(tensor: TensorProto, folder: Path | None, file: BinaryIO) ->
     External data is copied in blocks, whatever its size. Raises InputError when its file has become too
     short, and as `read_raw_bytes`.
     """
-    place = find_external_data(tensor, folder)
-    if place is None:
+    external = find_external_data(tensor, folder)
+    if external is None:
         return file.write(read_raw_bytes(tensor, folder))
-    left = place.length
-    with place.path.open("rb") as source:
-        source.seek(place.offset)
+    left = external.length
+    with external.path.open("rb") as source:
+        source.seek(external.offset)
         while left and (block := source.read(min(left, _BLOCK_BYTES))):
             left -= file.write(block)
     if left:
-        raise InputError(f"the data of tensor '{tensor.name}' ends {left} bytes early in {place.path}")
-    return place.length
+        missing = f"the data of tensor '{tensor.name}' ends {left} bytes early"
+        raise InputError(f"{missing} in {external.path}")
+    return external.length
 
 
 def _parse_byte_count(text: str, what: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from byoc.model._dimensions import list_symbolic_dims
+from byoc.model._dimensions import list_open_dims
 from byoc.model._graph_index import GraphIndex
 from byoc.model._tensor_data import Dim, read_type
 from byoc.model._walk import describe_node
@@ -57,7 +57,7 @@ def _find_origins(index: GraphIndex) -> dict[str, TypeOrigin]:
     Values matter, too: the shape that a Reshape takes from the Shape of an unknown tensor is itself of
     a known type. So integers computed from an unknown shape carry its origin along.
     """
-    named = frozenset(list_symbolic_dims(index.proto))
+    named = frozenset(list_open_dims(index.proto))
     found = dict(_list_outer_origins(index, named))
     carried: dict[str, TypeOrigin] = {}
     for node, reads in zip(index.nodes, index.reads, strict=True):

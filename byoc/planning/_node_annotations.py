@@ -21,7 +21,8 @@ def read_annotations(index: GraphIndex, targets: Sequence[Target], key: str | No
 
     `key` is the metadata key whose value names a device, None for none; `annotations` of each target
     maps other metadata to it. A node in a body that has no annotation of its own takes that of the node
-    around it. Where both speak, `key` counts; of several targets that want a node, the first.
+    around it. A device named under `key` counts before one by `annotations`, and the first target that
+    wants a node before later ones.
 
     Raises InputError when a value under `key` names no device, and when no node has that key.
     """
@@ -56,7 +57,7 @@ class _AnnotationReader:
         self.key_was_found = False
 
     def find_device(self, node: NodeProto, name: str) -> tuple[int, str] | None:
-        """Return the number of the device that a node asks for and who says so, None for any device."""
+        """Return the number of the device that a node asks for, and who says so; None without any."""
         if not node.metadata_props:
             return None
         if self._key is not None and (value := get_metadata(node, self._key)):
@@ -86,7 +87,7 @@ def _list_keys(index: GraphIndex) -> set[str]:
 def find_unmatched_annotations(index: GraphIndex, target: Target) -> Iterator[str]:
     """Yield a sentence for each pattern under `annotations` of a rule file that matches no node.
 
-    A model without any metadata of that key is not spoken of: rule files are for many models.
+    A key that the model does not use at all yields nothing, since rule files are for many models.
     """
     values: dict[str, set[str]] = {key: set() for key in target.rules.annotations}
     for graph in index.walk() if values else ():
@@ -97,5 +98,5 @@ def find_unmatched_annotations(index: GraphIndex, target: Target) -> Iterator[st
     for key, patterns in target.rules.annotations.items():
         for position, pattern in enumerate(patterns):
             if values[key] and not any(matches(pattern, value) for value in values[key]):
-                place = f"{target.locate('annotations')}.{key}[{position}]"
-                yield f"{place}: no node has metadata '{key}' that matches '{pattern}'"
+                location = f"{target.locate('annotations')}.{key}[{position}]"
+                yield f"{location}: no node has metadata '{key}' that matches '{pattern}'"

@@ -26,7 +26,7 @@ class PinnedNode:
 class PinnedNodes:
     """The nodes whose device is given: by node number, for each graph by the id of its index.
 
-    `notes` are sentences for the user about what did not fit; each is there once.
+    `notes` are sentences for the user about nodes that could not be placed so; each is there once.
     """
 
     wanted: Mapping[int, Mapping[int, PinnedNode]] = field(default_factory=dict)
@@ -43,26 +43,27 @@ class PinnedNodes:
     def find_devices(
         self, index: GraphIndex, units: Sequence[JointUnit], problem: Problem
     ) -> dict[int, int]:
-        """Return the device of each unit of a graph that has to be somewhere, by number.
+        """Return the device of each unit of a graph that holds pinned nodes, by the unit's number.
 
-        What cannot be as it was wanted is noted.
+        A unit whose nodes are pinned to several devices, or to one that does not take it, is left out
+        and noted.
         """
         wanted = self.wanted.get(id(index), {})
         pins: dict[int, int] = {}
-        torn: list[PinnedNode] = []
+        split: list[PinnedNode] = []
         refused: list[PinnedNode] = []
         for row, unit in enumerate(units):
             found = [wanted[node] for node in unit.nodes if node in wanted]
             devices = {node.device for node in found}
             if len(devices) > 1:
-                torn += found
+                split += found
                 continue
             for device in devices:
                 if device and not problem.allowed[row, device]:
                     refused += found
                 else:
                     pins[row] = device
-        self._note("on several devices, and now run as one", torn)
+        self._note("on several devices, and now run as one", split)
         self._note("not taken by the device", refused)
         return pins
 

@@ -22,7 +22,7 @@ def predict_at_ends(
     planned = root.index.planned
     if not planned.ranges:
         return ()
-    ends = [{name: ends[at] for name, ends in planned.ranges.items()} for at in (0, 1)]
+    ends = [{name: span[at] for name, span in planned.ranges.items()} for at in (0, 1)]
     found = [_predict_at(root, settings, units, {**planned.sizes, **end}) for end in ends]
     middle = PredictionAtSizes(dict(planned.sizes), root.cost.total, root.host_only)
     return found[0], middle, found[1]

@@ -27,7 +27,7 @@ from byoc.model import (
     DimensionOptions,
     Dimensions,
     Model,
-    list_symbolic_dims,
+    list_open_dims,
     prepare_model,
     read_model_file,
     unshare_dequantize,
@@ -167,9 +167,7 @@ def _read_parts(source: Source | Model, given: Dimensions) -> Iterator[tuple[str
     for _, region, _ in bundle.regions():
         proto = read_model_file(region.path)
         name, folder = f"{source}: {region.name}", region.path.parent
-        inside = Dimensions(
-            {key: given.dims[key] for key in list_symbolic_dims(proto) if key in given.dims}
-        )
+        inside = Dimensions({key: given.dims[key] for key in list_open_dims(proto) if key in given.dims})
         flat = inline_local_functions(proto) if proto.functions else proto
         yield (
             region.name,

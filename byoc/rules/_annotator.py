@@ -161,11 +161,11 @@ class Annotator:
             op: [] for rule in rules.ops for op in (*rule.op, ANY_OPERATOR)
         }
         for position, rule in enumerate(rules.ops):
-            place = self.target.locate(f"ops[{position}]")
+            location = self.target.locate(f"ops[{position}]")
             dtypes = self.target.locate("dtype"), rules.dtype
             if rule.dtype:
-                dtypes = f"{place}.dtype", rule.dtype
-            made = _LocatedRule(place, rule, dtypes)
+                dtypes = f"{location}.dtype", rule.dtype
+            made = _LocatedRule(location, rule, dtypes)
             for op in found if ANY_OPERATOR in rule.op else dict.fromkeys(rule.op):
                 found[op].append(made)
         return found
@@ -194,8 +194,8 @@ class Annotator:
 
     @cached_property
     def _batch_objections(self) -> Mapping[int, Objection]:
-        most, place = self.target.rules.limits.batch, self.target.locate("limits.batch")
-        return {} if most is None else check_batch(self.index, most, place)
+        most, location = self.target.rules.limits.batch, self.target.locate("limits.batch")
+        return {} if most is None else check_batch(self.index, most, location)
 
     def _make_view(self, number: int) -> RuleView:
         node = self.index.nodes[number]
@@ -206,23 +206,23 @@ class Annotator:
 
     def _find_objections(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
         """Yield the objections of a rule to a node in no particular order, possibly repeated."""
-        place, node = rule.location, view.node
+        location, node = rule.location, view.node
         version = self.index.get_opset(node)
         if rule.rule.opset.min is not None or rule.rule.opset.max is not None:
             opset = rule.rule.opset
             yield from check_bounds(
-                f"{place}.opset", "the operator set", version, opset, ObjectionKind.OPSET
+                f"{location}.opset", "the operator set", version, opset, ObjectionKind.OPSET
             )
         if rule.rule.tensors and view.schema is None:
             text = f"the tensors of {view.op} cannot be told by name"
             hint = "" if has_runtime_schemas() else f": {INSTALL_HINT}"
-            yield Objection(f"{place}.tensors", f"{text}{hint}", ObjectionKind.UNKNOWN)
+            yield Objection(f"{location}.tensors", f"{text}{hint}", ObjectionKind.UNKNOWN)
         seen = set()
         for use in view.uses:
             seen.add(use.formal)
             wanted = rule.rule.tensors.get(use.formal)
             dtypes = self._get_allowed_dtypes(rule, use, view)
-            key = f"{place}.tensors.{use.formal}"
+            key = f"{location}.tensors.{use.formal}"
             yield from check_tensor(key, use, wanted, dtypes, view, rule.rule.quantized)
             if not use.is_output:
                 known = view.get_type(use)
@@ -234,13 +234,13 @@ class Annotator:
         for tensor in list_node_captures(node):
             if tensor not in self.index.types:
                 text = f"the type of '{tensor}', which a body reads, is not known"
-                yield Objection(place, text, ObjectionKind.UNKNOWN)
+                yield Objection(location, text, ObjectionKind.UNKNOWN)
         for name, asked in rule.rule.tensors.items():
             if name not in seen and asked.absent is False:
-                yield Objection(f"{place}.tensors.{name}.absent", f"{name} is absent")
+                yield Objection(f"{location}.tensors.{name}.absent", f"{name} is absent")
         for name, allowed in rule.rule.attributes.items():
             value = view.attributes.get(name)
-            yield from check_attribute(f"{place}.attributes.{name}", name, value, allowed)
+            yield from check_attribute(f"{location}.attributes.{name}", name, value, allowed)
         yield from self._check_conditions(rule, view)
 
     def _get_allowed_dtypes(
@@ -256,7 +256,7 @@ class Annotator:
 
     @cached_property
     def _shapes(self) -> tuple[str, Literal["any", "ranked", "static"]]:
-        """What must be known of the shapes of inputs, with its location."""
+        """The location of `shapes` in the rule file, and how much it asks of the shapes of inputs."""
         return self.target.locate("shapes"), self.target.rules.shapes
 
     @cached_property

@@ -12,7 +12,7 @@ from byoc.model import (
     Dimensions,
     Model,
     PlannedSizes,
-    list_symbolic_dims,
+    list_open_dims,
     prepare_model,
     read_model_file,
 )
@@ -48,7 +48,7 @@ def load_model(
     if isinstance(source, Model) and not given:
         return source
     model = _read_model(source, given)
-    if not list_symbolic_dims(model.proto):
+    if not list_open_dims(model.proto):
         return model
     ranges = model.planned.ranges
     middles = {name: (low + high) // 2 for name, (low, high) in ranges.items()}

@@ -11,7 +11,7 @@ from byoc.model import (
     Dimensions,
     TensorType,
     get_stated_types,
-    list_symbolic_dims,
+    list_open_dims,
     prepare_model,
     read_tensor_types,
     read_type,
@@ -33,7 +33,7 @@ g (float[batch, length] x, float[batch, K] k, bool c) => (float[batch, length] y
 
 
 def test_names_of_the_inputs_in_order() -> None:
-    assert list_symbolic_dims(parse(TEXT)) == ["batch", "length", "K"]
+    assert list_open_dims(parse(TEXT)) == ["batch", "length", "K"]
 
 
 def test_every_mention_gets_the_size() -> None:
@@ -110,7 +110,7 @@ def test_sequences_and_optionals() -> None:
 )
 def test_refusals(dims: dict[str, int | str], message: str | None) -> None:
     if message is None:
-        assert list_symbolic_dims(fix_dims(parse(TEXT), Dimensions(dims)).proto) == []
+        assert list_open_dims(fix_dims(parse(TEXT), Dimensions(dims)).proto) == []
         return
     with pytest.raises(InputError) as caught:
         fix_dims(parse(TEXT), Dimensions(dims))
@@ -150,7 +150,7 @@ def test_dimensions_without_a_name() -> None:
         for dim in value.type.tensor_type.shape.dim:
             if not dim.HasField("dim_value") and dim.dim_param != "w":
                 dim.dim_param = "?"
-    assert list_symbolic_dims(model) == ["x[0]", "x[2]", "w", "z[0]"]
+    assert list_open_dims(model) == ["x[0]", "x[2]", "w", "z[0]"]
     fixed = fix_dims(model, Dimensions({"x[2]": 7, "w": "x[2]*2"})).proto
     assert shapes_of(fixed) == {"x": ("?", 3, 7, 14), "z": ("?", 4)}
     types = prepare_model(model, "m").index.types
@@ -197,7 +197,7 @@ def test_nothing_symbolic() -> None:
 
 def test_a_name_that_only_inner_values_have_is_not_for_the_user() -> None:
     model = parse("g (float[2] x) => (float[M] y) { y = Relu (x) }")
-    assert list_symbolic_dims(model) == []
+    assert list_open_dims(model) == []
     assert read_tensor_types(get_stated_types(model))["y"] == TensorType("float32", ("M",))
 
 

@@ -45,7 +45,7 @@ def save(model: onnx.ModelProto, name: str) -> None:
 
 
 def export(fragment: Fragment, exporter: Exporter) -> onnx.ModelProto:
-    """Return what an exporter makes of a fragment."""
+    """Export a fragment to ONNX with one of the exporters."""
     kind, opset = exporter
     torch.manual_seed(0)
     module = fragment.make().eval()

@@ -1,4 +1,4 @@
-"""What is exported: small modules, each a chain of all the spellings of one thing that people write.
+"""The modules to export, each a chain of all the spellings of one thing that people write.
 
 A chain feeds each spelling with what the one before it made, so a graph of n spellings should hold the
 composite n times. `FRAGMENTS` gives name, module, sample arguments, and the exporters to ask.
@@ -41,7 +41,7 @@ class _Formula(nn.Module):
 
 
 def chain(*parts: nn.Module | Callable[[Tensor], Tensor]) -> Callable[[], nn.Module]:
-    """Return what makes a chain of modules and formulas."""
+    """Return a function that makes a chain of modules and formulas."""
     modules = [part if isinstance(part, nn.Module) else _Formula(part) for part in parts]
     return lambda: nn.Sequential(*modules)
 

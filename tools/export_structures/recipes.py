@@ -1,4 +1,4 @@
-"""What is exported: one function a model, which builds it from its definition, without weights."""
+"""The structures to export: a function for each builds it from its definition, without weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Where a structure comes from, and how to build it."""
+    """The family, source and licence of a structure, and the function that builds it."""
 
     family: str
     source: str

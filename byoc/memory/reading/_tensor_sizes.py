@@ -11,7 +11,7 @@ from byoc.model import (
     TensorType,
     is_onnx,
     list_dim_names,
-    list_symbolic_dims,
+    list_open_dims,
     walk_bodies,
 )
 
@@ -81,7 +81,7 @@ class TensorSizes:
     def _suggest_dims(self, kind: TensorType | None) -> str:
         shape = (kind.shape or ()) if kind else ()
         dims = [name for dim in shape for name in sorted(list_dim_names(dim))]
-        named = list_symbolic_dims(self.index.proto)
+        named = list_open_dims(self.index.proto)
         wanted = [dim for dim in dict.fromkeys(dims) if dim in named] or named
         if not wanted:
             return "an extent is not known before the model runs, and no --dim NAME=SIZE settles it"

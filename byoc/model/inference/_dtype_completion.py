@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, helper
 
-from byoc.model._graph_index import get_graph_types
-from byoc.model._tensor_data import DTYPE_NUMBERS, rate_knowledge, read_type
+from byoc.model._tensor_data import DTYPE_NUMBERS, get_graph_types, rate_knowledge, read_type
 from byoc.model._walk import is_onnx, list_own_names, walk_bodies
 from byoc.schemas import FormalParameter, get_schema
 

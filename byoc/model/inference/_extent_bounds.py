@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from itertools import product
 
 from byoc.model._tensor_data import Dim
+from byoc.model.inference._expression_reading import read_polynomial
 from byoc.model.inference._extents import list_dim_names
 from byoc.model.inference._polynomials import (
     Atom,
     Polynomial,
     PolynomialError,
     make_name,
-    read_polynomial,
 )
 
 Interval = tuple[int, int]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache, reduce
 
 from byoc.model._tensor_data import Dim, TensorType
+from byoc.model.inference._expression_reading import read_polynomial
 from byoc.model.inference._polynomials import (
     Atom,
     Polynomial,
@@ -24,7 +25,6 @@ from byoc.model.inference._polynomials import (
     make_constant,
     make_name,
     multiply,
-    read_polynomial,
     select,
     write_polynomial,
 )

@@ -4,17 +4,14 @@ They are what expressions of extents are calculated in, such as `past + seq` or 
 stand for extents, so they are not negative. Equal polynomials are equal tuples.
 """
 
-import ast
-import warnings
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, reduce
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from keyword import iskeyword
 from math import gcd
 
 _MAX_TERMS = 24
-_MAX_LENGTH = 400
-_MAX_POWER = 8
-_CACHE = 1 << 14
+MAX_POWER = 8
+CACHE_SIZE = 1 << 14
 
 # A name, or "//", "max" or "min" of polynomials.
 Atom = str | tuple[str, tuple["Polynomial", ...]]
@@ -58,7 +55,7 @@ def _collect(terms: Iterable[tuple[Monomial, int]]) -> Polynomial:
     for monomial, factor in terms:
         found[monomial] = found.get(monomial, 0) + factor
     kept = [(monomial, factor) for monomial, factor in found.items() if factor]
-    if len(kept) > _MAX_TERMS or any(len(monomial) > _MAX_POWER for monomial, _ in kept):
+    if len(kept) > _MAX_TERMS or any(len(monomial) > MAX_POWER for monomial, _ in kept):
         raise PolynomialError("too many terms")
     return tuple(sorted(kept, key=_order_term))
 
@@ -206,64 +203,9 @@ def _is_atom_not_negative(atom: Atom) -> bool:
     return (any if atom[0] == "max" else all)(map(is_not_negative, atom[1]))
 
 
-@lru_cache(_CACHE)
-def read_polynomial(text: str) -> Polynomial:
-    """Return the polynomial of an expression. Raises PolynomialError for any other text.
-
-    Read are `+`, `-`, `*`, `//`, `%`, whole powers, `max`, `min`, `floor(a/b)` and `ceil(a/b)`. A
-    name that is none in Python stands in quotes.
-    """
-    if len(text) > _MAX_LENGTH or not text.isascii():
-        raise PolynomialError("not an expression")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python's syntax
-            return _read_tree(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise PolynomialError("not an expression") from None
-
-
-def _read_tree(tree: ast.expr) -> Polynomial:
-    match tree:
-        case ast.Constant(value=int(value)) if not isinstance(value, bool):
-            return make_constant(value)
-        case ast.Constant(value=str(name)) | ast.Name(id=name) if name:
-            return make_name(name)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return negate(_read_tree(operand))
-        case ast.BinOp(left=base, op=ast.Pow(), right=ast.Constant(value=int(power))):
-            if 0 < power <= _MAX_POWER:
-                return reduce(multiply, [_read_tree(base)] * power)
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATIONS:
-            return _OPERATIONS[type(sign)](_read_tree(left), _read_tree(right))
-        case ast.Call(func=ast.Name(id=word), args=operands, keywords=[]) if operands:
-            return _read_call(word.lower(), operands)
-    raise PolynomialError("not an expression")
-
-
-def _read_call(word: str, operands: list[ast.expr]) -> Polynomial:
-    if word in ("max", "min"):
-        return select(word, *map(_read_tree, operands))
-    match operands:
-        case [ast.BinOp(left=left, op=ast.Div(), right=right)] if word == "floor":
-            return divide(_read_tree(left), _read_tree(right))
-        case [ast.BinOp(left=left, op=ast.Div(), right=right)] if word in ("ceil", "ceiling"):
-            return negate(divide(negate(_read_tree(left)), _read_tree(right)))
-    raise PolynomialError("not an expression")
-
-
-_OPERATIONS: dict[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomial]] = {
-    ast.Add: add,
-    ast.Sub: lambda a, b: add(a, negate(b)),
-    ast.Mult: multiply,
-    ast.FloorDiv: divide,
-    ast.Mod: lambda a, b: add(a, negate(multiply(b, divide(a, b)))),
-}
-
-
-@lru_cache(_CACHE)
+@lru_cache(CACHE_SIZE)
 def write_polynomial(polynomial: Polynomial) -> str:
-    """Return the expression of a polynomial; the inverse of `read_polynomial`."""
+    """Return the expression of a polynomial, which `read_polynomial` reads back."""
     text = "".join(
         f" {'-' if factor < 0 else '+'} {_write_term(monomial, factor)}"
         for monomial, factor in polynomial
@@ -285,7 +227,7 @@ def _write_term(monomial: Monomial, factor: int) -> str:
     return "*".join(shown if abs(factor) == 1 and shown else [str(abs(factor)), *shown])
 
 
-@lru_cache(_CACHE)
+@lru_cache(CACHE_SIZE)
 def _write_atom(atom: Atom) -> str:
     if isinstance(atom, str):
         return atom if is_plain_name(atom) else ascii(atom)

@@ -14,8 +14,7 @@ import onnx
 from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
-from byoc.model._graph_index import get_stated_types
-from byoc.model._tensor_data import rate_knowledge, read_type, write_type
+from byoc.model._tensor_data import get_stated_types, rate_knowledge, read_type, write_type
 from byoc.model._walk import copy_without, walk_bodies, walk_dims, walk_graphs, walk_value_infos
 from byoc.model.inference._dtype_completion import complete_dtypes
 from byoc.model.inference._settling import settle_types
