@@ -9,7 +9,7 @@ from typing import Any
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.model._node_attributes import get_stated_attributes
-from byoc.model._tensor_data import DTYPES, TensorType, get_graph_types, read_type, write_type
+from byoc.model._tensor_data import DTYPES, TensorType, read_type, write_type
 from byoc.model._walk import is_onnx, list_reads
 from byoc.model.inference._elementwise_shapes import Types
 from byoc.model.inference._known_node import KnownNode
