@@ -58,9 +58,14 @@ def measure(name: str) -> Row:
     proto = plans[0].plan.model.proto
     nodes = dict(walk_nodes(proto.graph))
     runs = run_profiled(proto, zoo.sample_inputs(name))
-    work = {key: sum(count_operations(nodes[key], each) for each in runs[key]) for key in runs}
+    constants = _find_constants(proto.graph, set())
+    work = {
+        key: sum(count_operations(nodes[key], each) for each in executions)
+        for key, executions in runs.items()
+        if not constants.issuperset(nodes[key].output)  # what is constant is computed once
+    }
     total = sum(work.values())
-    counted = sum(work[key] for key in find_supported(proto, runs))
+    counted = sum(work.get(key, 0) for key in find_supported(proto, runs))
     accepted, placed = (sum(work.get(key, 0) for key in _find_placed(each.plan)) for each in plans)
     compute = plans[1].report.compute
     return Row(

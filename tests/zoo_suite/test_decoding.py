@@ -24,9 +24,7 @@ def _bundle(name: str, folder: Path, strategy: str = "all-supported", rules: str
     assert result.verification.passed
     if rules == RULES:
         assert result.report.nodes.host == 0
-        # Priced: each operator and shape is known where the extents are fixed.
-        estimated = sum(graph.graph_problem.estimated for graph in result.plan.root.walk())
-        assert (estimated == 0) == name.endswith(("_prefill", "_decode"))
+        assert not any(graph.graph_problem.estimated for graph in result.plan.root.walk())
     session = byoc.load(output)
     return lambda inputs: session({n: a for n, a in inputs.items() if n in session.inputs})
 
