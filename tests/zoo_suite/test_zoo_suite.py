@@ -3,8 +3,12 @@
 import pytest
 from zoo_ways import rows
 
-# A residual network, attention, a detector with If and NonMaxSuppression inside, many small regions.
-SAMPLE = ["squeezenet", "shufflenet", "vit_tiny", "bert", "ssdlite320", "transformer_1k"]
+# A residual network, attention, a detector with If and NonMaxSuppression inside, many small regions,
+# operators that only onnxruntime has.
+SAMPLE = [
+    *("squeezenet", "shufflenet", "vit_tiny", "bert", "ssdlite320", "transformer_1k"),
+    "decoder_int4",
+]
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -52,7 +52,14 @@ def rows(name: str) -> Iterator[Row]:
             asked = {"model": f"zoo:{name}", "dims": {}}
             plan = planned(model, target, strategy, costs=costs, asked=asked)
             options = Options(str(here / "any.yaml"), strict=True)
-            state = State(model.source, options, compilers=compilers(plan), plan=plan, output=here / "b")
+            state = State(
+                model.source,
+                options,
+                original=model,
+                compilers=compilers(plan),
+                plan=plan,
+                output=here / "b",
+            )
             outcome = emit(state).verification
             if isinstance(outcome, NotVerified):
                 raise NotVerifiableError(outcome.reason)
