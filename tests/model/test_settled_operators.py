@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from model.settling import list_contradictions
+from model.settling import list_contradictions, read
 from onnx import TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
@@ -164,6 +164,38 @@ def test_slices(shape, data):
     # Of these ends ONNX's inference and onnxruntime differ where a step is negative.
     assume(all(step > 0 or end not in far[2:] for end, step in zip(ends, steps, strict=True)))
     check("Slice", [ones(*shape)], parts)
+
+
+@pytest.mark.parametrize("start", [-6, -5, -1, 5])
+@pytest.mark.parametrize("end", [-100, -5, 0])
+def test_slices_backwards_begin_at_an_element(start, end):
+    # The start is computed, so that ONNX's inference does not see it.
+    model = read(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[5,3] x) => (float[?,3] y)
+        <int64[1] start={START}, int64[1] end={END}, int64[1] axis={0}, int64[1] back={-1},
+         int64[5] sizes={1,2,3,4,5}> {
+           s = Shape <start = 0, end = 1> (x)
+           z = Sub (s, s)
+           first = Add (start, z)
+           y = Slice (x, first, end, axis, back)
+           values = Slice (sizes, first, end, axis, back)
+           filled = ConstantOfShape (values)
+        }
+        """.replace("START", str(start)).replace("END", str(end))
+    )
+    assert model.index.get_shape("y")[0] is not None
+    assert not list_contradictions(model, {"x": ones(5, 3)})
+
+
+@pytest.mark.parametrize("scale", [0.7, 1.1, 1.3, 1.4, 2.3])
+def test_scales_are_multiplied_in_float32(scale):
+    # ONNX's inference makes 12 of 10 times 1.3.
+    factors = np.array([1, 1, scale, 1], np.float32)
+    for height in (7, 10, 20, 30):
+        assert check("Resize", [ones(1, 1, height, 2)], [np.zeros(0, np.float32), factors], opset=13)
+        assert scale < 1 or check("Upsample", [ones(1, 1, height, 2)], [factors], opset=9)
 
 
 @SETTINGS

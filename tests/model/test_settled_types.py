@@ -228,3 +228,33 @@ def test_settling_does_not_change_the_model():
     before = proto.SerializeToString(deterministic=True)
     prepare_model(proto, "model")
     assert proto.SerializeToString(deterministic=True) == before
+
+
+def test_what_is_open_is_not_what_the_file_states():
+    # As in files of which only the inputs were opened after the export.
+    model = read("""
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[N,4] x) => (float[1,4] y) <float[1,4] a, float[1,4] s> {
+       a = Add (x, x)
+       s = Neg (a)
+       y = Relu (a)
+    }
+    """)
+    assert shapes(model) == {"a": ("N", 4), "s": ("N", 4), "y": ("N", 4)}
+
+
+def test_a_scale_that_is_not_known_leaves_the_extent_open():
+    model = read("""
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,1,H,6] x) => (float[?,?,?,?] y)
+    <int64[2] hw={2,3}, float[2] one={1.0,1.0}, float[2] size={5.0,9.0}> {
+       s = Shape (x)
+       t = Gather (s, hw)
+       f = Cast <to=1> (t)
+       r = Div (size, f)
+       c = Concat <axis=0> (one, r)
+       y = Resize <mode="nearest"> (x, , c)
+    }
+    """)
+    assert shapes(model)["y"] == (1, 1, None, None)
+    assert not list_contradictions(model, {"x": np.ones((1, 1, 7, 6), np.float32)})

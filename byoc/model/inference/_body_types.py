@@ -8,7 +8,7 @@ from byoc.model._walk import get_input
 from byoc.model.inference._elementwise_shapes import Types, merge_dims
 from byoc.model.inference._extents import max_dims
 from byoc.model.inference._scopes import TensorScope
-from byoc.model.inference._type_merging import contradicts, merge_types
+from byoc.model.inference._type_merging import complete_type, contradicts
 
 Settle = Callable[[TensorScope], None]
 
@@ -83,7 +83,7 @@ def _settle_loop(scope: TensorScope, number: int, settle: Settle) -> Types:
         return []
     fixed = [stated[0] or TensorType("int64", ()), stated[1] or TensorType("bool", ())]
     carried = [
-        merge_types(scope.find_type(name) if name else None, kind)
+        complete_type(scope.find_type(name) if name else None, kind)
         for name, kind in zip(node.input[2:], stated[2:], strict=False)
     ]
     body = scope
@@ -149,7 +149,7 @@ def _settle_scan(scope: TensorScope, number: int, settle: Settle) -> Types:
         rest = list(kind.shape)
         steps = merge_dims(steps, rest.pop(axis))
         given.append(TensorType(kind.dtype, tuple(rest)))
-    body = _enter(scope, number, list(map(merge_types, given, stated)))
+    body = _enter(scope, number, list(map(complete_type, given, stated)))
     settle(body)
     scope.bodies[number] = [body]
     made = _list_output_types(body)

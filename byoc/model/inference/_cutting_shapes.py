@@ -13,7 +13,13 @@ from byoc.model.inference._extents import (
     subtract_dims,
 )
 from byoc.model.inference._known_node import KnownNode, Rule
-from byoc.model.inference._moved_values import END_OF_AXIS, expand_unknown, list_elements, read_slices
+from byoc.model.inference._moved_values import (
+    END_OF_AXIS,
+    expand_unknown,
+    list_elements,
+    list_taken,
+    read_slices,
+)
 
 # An end of at least this many stands for the end of the axis, in whatever type it was written.
 _FAR = 2**31 - 1
@@ -86,12 +92,12 @@ def cut_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     """Return the extent that is left of one by a Slice, None where that is not certain."""
     if not isinstance(step, int) or step == 0:
         return None
-    if step < 0 and end in END_OF_AXIS:
-        end = -(2**63)
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
-        return len(range(*slice(start, end, step).indices(dim)))
+        return len(list_taken(dim, start, end, step))
     if dim == 0:
         return 0
+    if step < 0 and end in END_OF_AXIS:
+        end = -(2**63)
     if step < 0:
         back = start == -1 or (isinstance(start, int) and start >= _FAR)
         whole = back and isinstance(end, int) and end <= -_FAR

@@ -94,12 +94,19 @@ def _slice(node: KnownNode) -> Array | None:
             or not step
         ):
             return None
-        extent = data.shape[axis]
-        back = step < 0 and end in END_OF_AXIS
-        # Numpy reads a negative end as from the back, as ONNX does; one before the first element clamps.
-        first, last, stride = slice(start, None if back else end, step).indices(extent)
-        part[axis] = slice(first, None if last < 0 else last, stride)
+        taken = list_taken(data.shape[axis], start, end, step)
+        part[axis] = slice(taken.start, None if taken.stop < 0 else taken.stop, taken.step)
     return data[tuple(part)]
+
+
+def list_taken(extent: int, start: int, end: int, step: int) -> range:
+    """Return the positions that a Slice takes along an axis; `step` is not 0.
+
+    Negative positions count from the back. A start before the first element is the first one in either
+    direction (Python's slices backwards are empty there), as onnxruntime has it.
+    """
+    last = None if step < 0 and end in END_OF_AXIS else end
+    return range(*slice(max(start, -extent), last, step).indices(extent))
 
 
 def read_slices(node: KnownNode, rank: int) -> dict[int, tuple[Dim, Dim, Dim]] | None:

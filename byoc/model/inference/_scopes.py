@@ -15,7 +15,7 @@ from byoc.model.inference._elementwise_shapes import Types
 from byoc.model.inference._known_node import KnownNode
 from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
 from byoc.model.inference._node_evaluation import evaluate_node, infer_by_onnx, is_evaluated
-from byoc.model.inference._type_merging import Settings, contradicts, merge_types
+from byoc.model.inference._type_merging import Settings, complete_type, contradicts, merge_types
 from byoc.model.inference._value_rules import (
     collapse_array,
     compute_values,
@@ -136,7 +136,7 @@ class TensorScope:
                 self.corrected.add(name)
             stated = self.stated.get(name) if name not in self.varying else None
             if found is None or not contradicts(stated, found):
-                found = merge_types(found, stated)
+                found = complete_type(found, stated)
             if found is not None and found != before:
                 self.types[name] = found
                 self.changed.add(name)

@@ -13,7 +13,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model._node_attributes import get_operator_name
-from byoc.model._walk import is_onnx, walk_bodies, walk_graphs
+from byoc.model._walk import get_input, is_onnx, walk_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
 from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._cutting_shapes import CUTTING_RULES
@@ -116,8 +116,8 @@ def _is_doubtful(node: NodeProto) -> bool:
     """Return whether ONNX's inference may find other extents for a node than onnxruntime makes.
 
     So it is with pools whose last window begins in the padding, with windows that are dilated or have
-    output padding and are padded automatically, with the indices of a scalar, and with a spectrum that
-    does not say its sides.
+    output padding and are padded automatically, with images that are scaled, which is rounded, with the
+    indices of a scalar, and with a spectrum that does not say its sides.
     """
     if not is_onnx(node):
         return False
@@ -125,7 +125,9 @@ def _is_doubtful(node: NodeProto) -> bool:
         stated = {attribute.name for attribute in node.attribute}
         automatic = "auto_pad" in stated and not stated.isdisjoint(["dilations", "output_padding"])
         return "ceil_mode" in stated or automatic
-    return node.op_type in ("NonZero", "STFT")
+    if node.op_type == "Resize":
+        return not get_input(node, 3)
+    return node.op_type in ("NonZero", "STFT", "Upsample")
 
 
 def _infer_types(scope: TensorScope, node: NodeProto) -> Types:

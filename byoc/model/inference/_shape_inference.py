@@ -18,7 +18,7 @@ from byoc.model._tensor_data import get_stated_types, rate_knowledge, read_type,
 from byoc.model._walk import copy_without, walk_bodies, walk_dims, walk_graphs, walk_value_infos
 from byoc.model.inference._dtype_completion import complete_dtypes
 from byoc.model.inference._settling import settle_types
-from byoc.model.inference._type_merging import contradicts, merge_types
+from byoc.model.inference._type_merging import complete_type, contradicts
 
 
 def clear_negative_dims(proto: ModelProto) -> ModelProto:
@@ -85,8 +85,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
         elif contradicts(said, found):
             notes.append(f"the model says that '{name}' is {said}, but it is {found}")
         elif rate_knowledge(kind) > rate_knowledge(types[name]) and name not in varying:
-            merged = merge_types(found, said)
-            types[name] = write_type(merged) if merged is not None else kind
+            types[name] = write_type(complete_type(found, said) or said)
     types = complete_dtypes(skeleton, typed.graph, types)
     return InferenceResult(types, typed.graph, tuple(notes))
 

@@ -1,6 +1,6 @@
 """Types merged from several sources, and the settings that all graphs of a model share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from onnx import FunctionProto, ModelProto
@@ -64,7 +64,22 @@ def contradicts(one: TensorType | None, other: TensorType) -> bool:
 
 
 def merge_types(first: TensorType | None, second: TensorType | None) -> TensorType | None:
-    """Merge two types; where they contradict each other, the first one wins."""
+    """Merge two types, both right; where they contradict each other, the first one wins."""
+    return _merge(first, second, merge_dims)
+
+
+def complete_type(found: TensorType | None, stated: TensorType | None) -> TensorType | None:
+    """Return what was found of a type, completed by what the file states where nothing was found.
+
+    A stated number does not replace the name that an extent follows from: files whose inputs were opened
+    afterwards, to take any batch, still state the batch of 1 that they were exported with.
+    """
+    return _merge(found, stated, lambda one, other: other if one is None else one)
+
+
+def _merge(
+    first: TensorType | None, second: TensorType | None, merge: Callable[[Dim, Dim], Dim]
+) -> TensorType | None:
     if first is None or second is None:
         return second if first is None else first
     if second.shape is None or first.dtype != second.dtype:
@@ -73,4 +88,4 @@ def merge_types(first: TensorType | None, second: TensorType | None) -> TensorTy
         return TensorType(first.dtype, second.shape)
     if len(first.shape) != len(second.shape):
         return first
-    return TensorType(first.dtype, tuple(map(merge_dims, first.shape, second.shape)))
+    return TensorType(first.dtype, tuple(map(merge, first.shape, second.shape)))

@@ -126,12 +126,14 @@ def _pool_globally(node: KnownNode) -> Types:
     return [make_type(node.get_dtype(0), dims)]
 
 
-def _scale_dim(dim: Dim, scale: float) -> Dim:
-    """Return `dim * scale` rounded down, as onnxruntime does in float32."""
+def _scale_dim(dim: Dim, scale: Any) -> Dim:
+    """Return `dim * scale` rounded down, as onnxruntime does in float32; None if that is unknown."""
+    if not isinstance(scale, (int, float)) or not 0 < scale <= _SCALE_UNIT**2:
+        return None
     if isinstance(dim, int):
         return int(np.float32(dim) * np.float32(scale))
     factor = scale * _SCALE_UNIT
-    if dim is None or factor != int(factor) or factor > _SCALE_UNIT**2:
+    if dim is None or factor != int(factor):
         return None
     return floor_divide_dims(multiply_dims(dim, int(factor)), _SCALE_UNIT)
 
