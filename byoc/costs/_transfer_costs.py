@@ -172,7 +172,7 @@ def _task(conversion: Conversion) -> Task:
     kinds = conversion.before, conversion.after
     sizes = Sizes({str(i): kind for i, kind in enumerate(kinds) if kind is not None})
     known = sizes.is_known("0") and sizes.is_known("1")
-    touched = float(min(sizes.bytes("0") + sizes.bytes("1"), MOST_BYTES))
+    touched = float(min(sizes.get_bytes("0") + sizes.get_bytes("1"), MOST_BYTES))
     return Task(
         op=conversion.op,
         work=Work(0.0, touched, not known),

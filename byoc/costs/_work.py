@@ -24,9 +24,9 @@ from byoc.model import (
     is_qdq_node,
 )
 
-# They reinterpret the same bytes with another shape, so they cost nothing on either side.
+# These operators reinterpret the same bytes with another shape, so they cost nothing on either side.
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-# Their bodies are counted in graphs of their own.
+# The bodies of these are counted in graphs of their own.
 BODY_OPERATORS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 # onnxruntime's internal domains have ONNX's operators on other layouts.
 _LAYOUT_DOMAINS = ("com.ms.internal.nhwc.", "com.microsoft.nchwc.")
@@ -76,6 +76,7 @@ def find_entering_and_leaving(index: GraphIndex, nodes: Collection[int]) -> tupl
 
 def count_work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
     """Return the work of nodes that run as one.
+
     Operations add up. Bytes are those of the tensors that enter and leave, since tensors inside never
     reach memory. The input of a lookup (Gather, Slice) counts as the part that is taken from it.
     Constants that a QDQ group dequantizes count as stored, with their scales and zero points.
@@ -83,17 +84,17 @@ def count_work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
     entering, leaving = find_entering_and_leaving(index, nodes)
     made = [name for i in nodes for name in index.nodes[i].output if index.is_used(name)]
     operations, estimated = 0, not all(map(sizes.is_known, (*entering, *made)))
-    moved = [i for i in nodes if not is_view(index, index.nodes[i])]
-    for i in moved:
+    working = [i for i in nodes if not is_view(index, index.nodes[i])]
+    for i in working:
         count, exact = _count_operations(CountedNode(index, index.nodes[i], sizes))
         operations += count
         estimated |= not exact
-    touched = 0
-    if moved:
+    moved_bytes = 0
+    if working:
         read, written = _count_bytes(index, sizes, nodes)
-        read |= _stored_bytes(index, sizes, nodes, entering)
-        touched = sum(read[name] for name in entering) + sum(written[name] for name in leaving)
-    return Work(_as_float(operations), _as_float(touched), estimated)
+        read |= _count_stored_bytes(index, sizes, nodes, entering)
+        moved_bytes = sum(read[name] for name in entering) + sum(written[name] for name in leaving)
+    return Work(_limit_to_float(operations), _limit_to_float(moved_bytes), estimated)
 
 
 def _count_bytes(
@@ -106,7 +107,7 @@ def _count_bytes(
         node = CountedNode(index, index.nodes[i], sizes)
         for name in index.reads[i]:
             if name not in node.proto.input:  # captured by a body
-                read[name] = max(read.get(name, 0), sizes.bytes(name))
+                read[name] = max(read.get(name, 0), sizes.get_bytes(name))
         for number, name in enumerate(node.proto.input):
             if name:
                 read[name] = max(read.get(name, 0), count_bytes_read(node, number))
@@ -116,7 +117,7 @@ def _count_bytes(
     return read, written
 
 
-def _stored_bytes(
+def _count_stored_bytes(
     index: GraphIndex, sizes: Sizes, nodes: Collection[int], entering: Collection[str]
 ) -> dict[str, int]:
     """Return the stored bytes of dequantized constants that a QDQ group reads; empty for other nodes."""
@@ -127,11 +128,11 @@ def _stored_bytes(
         behind = [index.nodes[i] for i in index.find_constant_nodes([name])]
         read = {each for node in behind if is_dequantize(node) for each in node.input if each}
         if read:
-            result[name] = sum(map(sizes.bytes, read))
+            result[name] = sum(map(sizes.get_bytes, read))
     return result
 
 
-def _as_float(count: int) -> float:
+def _limit_to_float(count: int) -> float:
     return float(min(count, 10**30))  # shapes can state numbers beyond the range of a float
 
 

@@ -11,7 +11,7 @@ from byoc.costs._work_attention import (
 from byoc.costs._work_node import CountedNode, get_axis
 from byoc.model import get_operator_name
 
-# They read the shape of their input and none of its bytes.
+# These operators read the shape of their input and none of its bytes.
 SHAPES = frozenset({"Shape", "Size"})
 
 # Returns the elements that a node reads of an input, which may be more than there are.
@@ -26,7 +26,7 @@ def _read_nothing(node: CountedNode, number: int) -> int:
 
 
 def _read_output(node: CountedNode, number: int) -> int:
-    """As much as is returned, however large the table is."""
+    """Return the elements of the output, however large the table is."""
     return node.count_output()
 
 
@@ -35,20 +35,23 @@ def _read_samples(node: CountedNode, number: int) -> int:
 
 
 def _read_rotation(node: CountedNode, number: int) -> int:
-    """Half a head of a cache of cosines or sines for each token of the first input."""
+    """Return a row of a cache of cosines or sines for each token of the first input."""
     shape = node.get_shape(0)
     positions = get_axis(shape, 2 if len(shape) == _HEADS_RANK else 1)
     return get_axis(shape, 0) * positions * node.get_extent(number, -1)
 
 
 def _read_rows(node: CountedNode, number: int) -> int:
-    """The rows of GatherBlockQuantized, packed as they are, with their scales and zero points."""
+    """Return the elements of the rows that GatherBlockQuantized takes, packed as they are stored.
+
+    So it is for the table, its scales and its zero points.
+    """
     axis = node.get_number("gather_axis", 0)
     return node.count_input(1) * node.count_input(number) // max(node.get_extent(number, axis), 1)
 
 
 def _read_experts(node: CountedNode, number: int) -> int:
-    """The slices of the k experts that each token takes, each of another token at worst."""
+    """Return the elements of the k experts that each token takes, no two tokens sharing one."""
     tokens = node.count_input() // max(node.get_extent(0, -1), 1)
     taken = tokens * node.get_number("k", 1)
     return taken * node.count_input(number) // max(node.get_extent(number, 0), 1)
@@ -83,8 +86,8 @@ _READS: Mapping[str, Mapping[int, _Read]] = {
     "com.microsoft.GroupQueryAttention": dict.fromkeys((7, 8), _read_rotation),
     "com.microsoft.SparseAttention": dict.fromkeys((9, 10), _read_rotation),
 }
-# How to read the sizes of an attention with a cache, and the inputs that hold keys and values of before.
-# The outputs that hold them afterwards are 1 and 2.
+# For each attention with a cache: the function that reads its sizes, and the inputs with past keys and
+# values. Outputs 1 and 2 have the present ones.
 _CACHES: Mapping[str, tuple[Callable[[CountedNode], AttentionShape], tuple[int, int]]] = {
     "Attention": (read_attention, (4, 5)),
     "com.microsoft.MultiHeadAttention": (read_multi_head_attention, (6, 7)),
@@ -100,7 +103,7 @@ def count_bytes_read(node: CountedNode, number: int) -> int:
 
     A cache counts up to the keys that there are.
     """
-    name, whole = get_operator_name(node.proto), node.sizes.bytes(node.proto.input[number])
+    name, whole = get_operator_name(node.proto), node.sizes.get_bytes(node.proto.input[number])
     read = _READS.get(name, {}).get(number)
     if read is not None:
         return _scale(whole, read(node, number), node.count_input(number))
@@ -114,9 +117,9 @@ def count_bytes_read(node: CountedNode, number: int) -> int:
 
 def count_bytes_written(node: CountedNode, number: int) -> int:
     """Return the bytes that a node writes of an output; of a cache that stays in place, its new part."""
-    name, whole = get_operator_name(node.proto), node.sizes.bytes(node.proto.output[number])
+    name, whole = get_operator_name(node.proto), node.sizes.get_bytes(node.proto.output[number])
     if name == _SCATTER and _is_in_place(node, 0, 0):
-        return min(whole, node.sizes.bytes(node.proto.input[1]))
+        return min(whole, node.sizes.get_bytes(node.proto.input[1]))
     if name in _CACHES and number in (1, 2):
         read, inputs = _CACHES[name]
         if _is_in_place(node, inputs[number - 1], number):

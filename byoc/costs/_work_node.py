@@ -12,16 +12,16 @@ from onnx import NodeProto
 from byoc.costs._work_sizes import Sizes
 from byoc.model import GraphIndex, get_constant_value
 
-_MOST_NUMBER = 2**62
+_MAX_NUMBER = 2**62
 
 
 @dataclass(frozen=True, eq=False)
 class CountedNode:
     """A node whose work is counted.
 
-    Inputs and outputs are numbered from 0. Unknown extents count as `Sizes` says. Nothing here fails for
-    an attribute of a wrong type or a shape of a wrong rank, since contrib operators are not checked by
-    anybody before: such an attribute counts as its default, such an extent as 1.
+    Inputs and outputs are numbered from 0. Unknown extents count as `Sizes` says. Nobody has checked
+    nodes of operators of onnxruntime before, so an attribute of a wrong type counts as its default, and
+    an extent that a shape of a wrong rank lacks as 1.
     """
 
     index: GraphIndex
@@ -49,12 +49,12 @@ class CountedNode:
 
     def get_shape(self, number: int) -> tuple[int, ...]:
         """Return the shape of an input, empty for one that is left out or of unknown rank."""
-        return self.sizes.shape(self.proto.input[number]) if self.has_input(number) else ()
+        return self.sizes.get_shape(self.proto.input[number]) if self.has_input(number) else ()
 
     def get_output_shape(self, number: int = 0) -> tuple[int, ...]:
         """Return the shape of an output, empty for one that is left out or of unknown rank."""
         outputs = self.proto.output
-        return self.sizes.shape(outputs[number]) if number < len(outputs) and outputs[number] else ()
+        return self.sizes.get_shape(outputs[number]) if number < len(outputs) and outputs[number] else ()
 
     def get_extent(self, number: int, axis: int, default: int = 1) -> int:
         """Return an extent of an input, `default` where it has no such axis."""
@@ -71,7 +71,7 @@ class CountedNode:
     def get_number(self, name: str, default: int) -> int:
         """Return an integer attribute."""
         value = self.attributes.get(name, default)
-        return value if isinstance(value, int) and abs(value) < _MOST_NUMBER else default
+        return value if isinstance(value, int) and abs(value) < _MAX_NUMBER else default
 
     def get_float(self, name: str, default: float) -> float:
         """Return a float attribute."""

@@ -21,21 +21,21 @@ class Size:
 class _LazySizes(dict[str, Size]):
     """Sizes by name, each computed at its first use."""
 
-    def __init__(self, work_out: Callable[[str], Size]) -> None:
+    def __init__(self, compute: Callable[[str], Size]) -> None:
         super().__init__()
-        self._work_out = work_out
+        self._compute = compute
 
     def __missing__(self, name: str) -> Size:
-        found = self[name] = self._work_out(name)
+        found = self[name] = self._compute(name)
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
     """The size of every tensor, with a stand-in for unknown sizes.
-    An open dimension has the size that is planned for it, and is known; one of which nothing is known
-    counts as 1, a tensor of unknown rank as `fallback` bytes. Models have few distinct types, so each is
-    computed once.
+
+    An open dimension counts at its planned size, and as known. An unknown extent counts as 1, a tensor
+    of unknown rank as `fallback` bytes. Models have few distinct types, so each is computed once.
     """
 
     types: Mapping[str, TensorType]
@@ -46,17 +46,17 @@ class Sizes:
     @cached_property
     def by_name(self) -> Mapping[str, Size]:
         """The size of any tensor by name."""
-        return _LazySizes(self._of)
+        return _LazySizes(self._find)
 
-    def _of(self, name: str) -> Size:
+    def _find(self, name: str) -> Size:
         kind = self.types.get(name)
         key = (kind.dtype, kind.shape) if kind is not None else None
         found = self._seen.get(key)
         if found is None:
-            found = self._seen[key] = self._size(kind)
+            found = self._seen[key] = self._compute(kind)
         return found
 
-    def _size(self, kind: TensorType | None) -> Size:
+    def _compute(self, kind: TensorType | None) -> Size:
         if kind is None or kind.shape is None:
             return Size(False, (), self.fallback, len(self._seen))
         found = [evaluate_dim(dim, self.planned) for dim in kind.shape]
@@ -68,10 +68,10 @@ class Sizes:
         """Return whether every dimension of a tensor is known."""
         return self.by_name[name].known
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def get_shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape with 1 for unknown dimensions; empty for an unknown rank."""
         return self.by_name[name].shape
 
-    def bytes(self, name: str) -> int:
+    def get_bytes(self, name: str) -> int:
         """Return a tensor's bytes, or the stand-in."""
         return self.by_name[name].bytes

@@ -107,7 +107,7 @@ def make_error_rows(
             "dtype": error.dtype,
             "largest_error": f"{error.absolute:.1e}",
             "of_its_range": f"{error.relative:.1e}",
-            "noise": _format_decibels(error.signal_to_noise),
+            "snr": _format_decibels(error.signal_to_noise),
             "cosine": "" if error.cosine is None else f"{error.cosine:.6f}",
             "differ": "" if error.differing is None else format_share(error.differing),
             "allowed": _format_allowed(error),
@@ -120,7 +120,7 @@ def make_error_rows(
 def _format_decibels(value: float | None) -> str:
     if value is None:
         return ""
-    return "none" if value == inf else f"{value:.1f} dB"
+    return "inf" if value == inf else f"{value:.1f} dB"
 
 
 def _format_tolerance(error: OutputError) -> str:

@@ -20,7 +20,7 @@ from byoc.samples._input_values import Choice, InputMaker
 
 _MOST_TRIALS = 48
 _MOST_WEIGHTS, _MOST_EXTENTS = 16, 8
-# Runs that are tried for better results than empty outputs or NaN, which a model may always give.
+# After a poor trial (see `_Runner.grade`) so many more are run to find a good one.
 _MOST_POOR = 8
 # Sizes that a dimension may have when none of the plausible ones fits.
 _OTHER_SIZES = (1, 2, 4, 8, 32, 64, 128, 256, 512, 3, 5, 7)
@@ -43,22 +43,25 @@ class ModelSample:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """The choices for a sample: sizes of the free dimensions, values where roles leave several."""
+    """A sample to try: sizes of the free dimensions, and one of the values that inputs may have."""
 
     free: Mapping[str, int]
     choice: Choice
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """A maker of samples for a model, and the choices that it runs with, the plausible one first."""
+class _SearchResult:
+    """A maker of samples, and the trials that the model runs with, the most plausible first.
+
+    `problem` says why there is none.
+    """
 
     maker: InputMaker
     trials: tuple[_Trial, ...]
     problem: str = ""
 
 
-_found: WeakKeyDictionary[Model, _Found] = WeakKeyDictionary()
+_results: WeakKeyDictionary[Model, _SearchResult] = WeakKeyDictionary()
 
 
 def model_samples(model: Model, seed: int = 0) -> Mapping[str, Any]:
@@ -69,11 +72,11 @@ def model_samples(model: Model, seed: int = 0) -> Mapping[str, Any]:
     """
     if model.make_samples is not None:
         return model.make_samples(seed)
-    found = _search(model)
-    if found.problem:
-        raise NoSampleError(found.problem)
-    trial = found.trials[0]
-    return found.maker.make(seed, trial.free, trial.choice)
+    result = _find_result(model)
+    if result.problem:
+        raise NoSampleError(result.problem)
+    trial = result.trials[0]
+    return result.maker.make(seed, trial.free, trial.choice)
 
 
 def list_samples(model: Model, seed: int = 0) -> tuple[ModelSample, ...]:
@@ -85,27 +88,27 @@ def list_samples(model: Model, seed: int = 0) -> tuple[ModelSample, ...]:
     first = model_samples(model, seed)
     if model.make_samples is not None:
         return (ModelSample(first, {}),)
-    found = _search(model)
-    sizes = found.maker.sizes
-    others = [found.maker.make(seed, trial.free, trial.choice) for trial in found.trials[1:]]
+    result = _find_result(model)
+    sizes = result.maker.sizes
+    others = [result.maker.make(seed, trial.free, trial.choice) for trial in result.trials[1:]]
     return tuple(
         ModelSample(inputs, sizes.complete(trial.free))
-        for trial, inputs in zip(found.trials, (first, *others), strict=True)
+        for trial, inputs in zip(result.trials, (first, *others), strict=True)
     )
 
 
-def _search(model: Model) -> _Found:
-    if model not in _found:
-        _found[model] = _search_anew(model)
-    return _found[model]
+def _find_result(model: Model) -> _SearchResult:
+    if model not in _results:
+        _results[model] = _try_sizes_and_values(model)
+    return _results[model]
 
 
-def _search_anew(model: Model) -> _Found:
+def _try_sizes_and_values(model: Model) -> _SearchResult:
     maker = InputMaker(find_open_sizes(model.index))
     plausible = _Trial(maker.sizes.suggested, Choice())
     maker.make(0, plausible.free)  # what cannot be made at all is said first
     if not has_runtime() or not _needs_trials(maker):
-        return _Found(maker, (plausible,))
+        return _SearchResult(maker, (plausible,))
     runner = _Runner(model, maker)
     best, problem = None, ""
     for count, trial in enumerate(islice(_list_trials(maker), _MOST_TRIALS)):
@@ -120,10 +123,10 @@ def _search_anew(model: Model) -> _Found:
         if grade == _GOOD or count - best[2] >= _MOST_POOR:
             break
     if best is None:
-        return _Found(
+        return _SearchResult(
             maker, (), runner.loading_problem or f"no inputs were found that it runs on: {problem}"
         )
-    return _Found(maker, (best[1], *_find_others(maker, best[1], best[0], runner)))
+    return _SearchResult(maker, (best[1], *_find_others(maker, best[1], best[0], runner)))
 
 
 def _needs_trials(maker: InputMaker) -> bool:

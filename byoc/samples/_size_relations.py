@@ -42,9 +42,9 @@ _SCALED_AXES = {
 class SizeRelations:
     """Relations between the open dimensions of a model's inputs.
 
-    `meanings` has for some names what they are equal to: a number, a name or an expression. `multiples`
-    has for some names a number that divides them, and `least` the least number that some extents are,
-    since the window of a convolution or a pool has to fit into them.
+    `meanings` maps names to what they equal: a number, a name or an expression. `multiples` maps names
+    to a number that divides them. `least` has pairs of an extent and its least size, since the window of
+    a convolution or a pool has to fit into it.
     """
 
     meanings: dict[str, Dim] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class SizeRelations:
         return evaluate_dim(dim, names)
 
     def equate(self, one: Dim, other: Dim) -> None:
-        """Take note that two extents are equal, where that says what a name is."""
+        """Record that two extents are equal, if that gives a name a meaning."""
         one, other = self._reduce(one), self._reduce(other)
         if one is None or other is None or one == other:
             return
@@ -90,7 +90,7 @@ class SizeRelations:
                     return
 
     def _define(self, name: str, meaning: Dim) -> None:
-        """Take note of what a name is, unless it would be defined by itself."""
+        """Record the meaning of a name that has none, unless the name occurs in it."""
         if name not in self.meanings and name not in self._list_all_names(meaning):
             self.meanings[name] = meaning
 
@@ -114,7 +114,7 @@ def _is_name(dim: Dim) -> bool:
 
 
 def find_relations(traced: TracedInputs) -> SizeRelations:
-    """Find what the operators of a model ask of the open dimensions of its inputs."""
+    """Return the relations between open dimensions that the operators of a model require."""
     found = SizeRelations()
     open_names = {
         name

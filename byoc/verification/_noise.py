@@ -48,7 +48,7 @@ class Difference:
 
 
 def measure_difference(one: Any, other: Any) -> Difference:
-    """Return the difference of two tensors of numbers; none at all where they cannot be compared.
+    """Return the difference of two tensors of numbers, 0 where they cannot be compared.
 
     Elements that are not finite on either side are left out.
     """
@@ -66,10 +66,11 @@ def measure_difference(one: Any, other: Any) -> Difference:
 
 @dataclass(frozen=True, eq=False)
 class NoiseGauge:
-    """Measures the noise of tensors of a model, for given inputs; nothing is computed before.
+    """Measures the noise of tensors of a model for given inputs.
 
-    `folder` holds the external data of the model, and `expected` what plain onnxruntime computes
-    without optimizations. Where `exposed`, the tensors are not outputs of the model.
+    Each run that this takes is made when it is first needed. `folder` holds the external data of the
+    model, and `expected` what plain onnxruntime computes without optimizations. Where `exposed`, the
+    tensors are not outputs of the model.
     """
 
     model: ModelProto
@@ -110,14 +111,14 @@ class NoiseGauge:
             found[_OPTIMIZATIONS] = min(_NOISE_SIDES * spread.largest, most)
         else:
             twin = self._float_twin.get(error.name)
-            cost = measure_difference(expected, twin)
+            rounding = measure_difference(expected, twin)
             if twin is None:
                 power = float(np.mean(expected.astype(np.float64) ** 2)) if expected.size else 0.0
-                cost = Difference(most, power * 10 ** (-LEAST_SIGNAL_TO_NOISE / 10))
-            made = measure_difference(expected, actual.get(error.name))
-            for source, allowed in ((_OPTIMIZATIONS, spread), (_ACTIVATIONS, cost)):
+                rounding = Difference(most, power * 10 ** (-LEAST_SIGNAL_TO_NOISE / 10))
+            actual_error = measure_difference(expected, actual.get(error.name))
+            for source, allowed in ((_OPTIMIZATIONS, spread), (_ACTIVATIONS, rounding)):
                 name = _RATIO if source is _ACTIVATIONS and twin is None else source
-                found[name] = min(allowed.largest, most) if made.power <= allowed.power else 0.0
+                found[name] = min(allowed.largest, most) if actual_error.power <= allowed.power else 0.0
         source = max(found, key=lambda name: found[name])
         return {"noise": found[source], "noise_source": source if found[source] else ""}
 

@@ -1,7 +1,7 @@
 """Samples for regions that no sample reached: other inputs of the model, or values for a region alone.
 
-An If runs one of its branches, and a Loop may run no trip at all. What stands in the other branch has
-then not been compared with anything.
+An If runs one of its branches, and a Loop may run no trip at all. Regions in the other branch,
+or in such a Loop, have then not been compared with anything.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,8 +27,8 @@ _MOST_FLIPS = 8
 def vary_inputs(model: Model, given: Values, seeded: bool) -> Iterator[Values]:
     """Yield other inputs of a model, most promising first.
 
-    In each, one boolean or a single integer is flipped, or all of them are; where the given ones are
-    `seeded`, inputs of other seeds follow.
+    A switch is a boolean tensor, or an integer tensor of one element. In the first all switches are
+    flipped, then one at a time; where the given inputs are `seeded`, those of other seeds follow.
     """
     switches = [name for name, value in given.items() if _is_switch(value)]
     if len(switches) > 1:

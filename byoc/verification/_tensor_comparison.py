@@ -65,9 +65,9 @@ def _tensor_error(
     absolute = float(np.max(np.abs(values - found), initial=0.0))
     span = float(np.ptp(values)) if values.size else 0.0
     scale = thresholds.error_scale(dtype, span, float(np.max(np.abs(values), initial=0.0)))
-    noise, angle = compute_signal_to_noise(values, found), compute_cosine(values, found)
+    ratio, cosine = compute_signal_to_noise(values, found), compute_cosine(values, found)
     return OutputError(
-        name, dtype, absolute, absolute / scale, tolerance, "", measure, noise, angle, share
+        name, dtype, absolute, absolute / scale, tolerance, "", measure, ratio, cosine, share
     )
 
 

@@ -223,8 +223,8 @@ def test_sizes() -> None:
     )
     names = ("known", "partly", "rankless", "untyped")
     assert [sizes.is_known(name) for name in names] == [True, False, False, False]
-    assert [sizes.shape(name) for name in names] == [(2, 3), (1, 3, 1), (), ()]
-    assert [sizes.bytes(name) for name in names] == [12, 2, 64, 64]
+    assert [sizes.get_shape(name) for name in names] == [(2, 3), (1, 3, 1), (), ()]
+    assert [sizes.get_bytes(name) for name in names] == [12, 2, 64, 64]
 
 
 FUSED = """
