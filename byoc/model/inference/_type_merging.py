@@ -69,7 +69,7 @@ def merge_types(first: TensorType | None, second: TensorType | None) -> TensorTy
 
 
 def complete_type(found: TensorType | None, stated: TensorType | None) -> TensorType | None:
-    """Return what was found of a type, completed by what the file states where nothing was found.
+    """Complete a type that was found: the stated type fills in the rank and extents that it lacks.
 
     A stated number does not replace the name that an extent follows from: files whose inputs were opened
     afterwards, to take any batch, still state the batch of 1 that they were exported with.
