@@ -21,6 +21,7 @@ from byoc.model.inference import (
 # Exporters write these for every dimension that they have no name for.
 _EMPTY_NAMES = frozenset({"", "?", "-1", "None", "unk", "unknown", "dynamic"})
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
+_HYPHEN_OR_QUOTED = re.compile(r"('[^']*')|-")
 _NUMBER = re.compile(r"-?[0-9]+")
 _MAX_SIZE = 2**63 - 1
 
@@ -238,6 +239,8 @@ def _read_extent(given: int | str, origin: str, known: Collection[str]) -> int |
     for name in known:
         if not name.isidentifier() and text != name:
             text = text.replace(name, f"'{name}'")
+    if not _NUMBER.fullmatch(text) and text not in known:  # here a hyphen is a minus
+        text = _HYPHEN_OR_QUOTED.sub(lambda match: match[1] or " - ", text)
     found = int(text) if _NUMBER.fullmatch(text) else parse_dim(text)
     opaque = found == text and not text.isidentifier() and text not in known
     if found is None or (opaque and list_dim_names(found) == {text}):

@@ -258,3 +258,30 @@ def test_a_scale_that_is_not_known_leaves_the_extent_open():
     """)
     assert shapes(model)["y"] == (1, 1, None, None)
     assert not list_contradictions(model, {"x": np.ones((1, 1, 7, 6), np.float32)})
+
+
+def test_a_name_with_a_hyphen_is_one_open_dimension():
+    proto = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[N,4] x) => (float[?,4] y) { y = Concat <axis=0> (x, x) }
+    """)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch-size"
+    model = prepare_model(proto, "model")
+    assert shapes(model) == {"y": ("2*'batch-size'", 4)}
+    assert not list_contradictions(model, {"x": np.ones((3, 4), np.float32)})
+
+
+def test_an_extent_beyond_64_bits_leaves_the_others_known():
+    model = read("""
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[4,4] x) => (float[?,?] y, float[8,32] z)
+    <int64[2] many={4611686018427387904,4611686018427387904}, int64[2] k={2,8}> {
+       y = Tile (x, many)
+       s = Shape (x)
+       t = Mul (s, k)
+       z = ConstantOfShape (t)
+    }
+    """)
+    assert shapes(model)["y"] == (None, None)
+    assert shapes(model)["z"] == (8, 32)
+    assert not model.notes

@@ -1,6 +1,7 @@
 """The polynomials of expressions written as text, such as exporters give as names of dimensions."""
 
 import ast
+import re
 import warnings
 from collections.abc import Callable
 from functools import lru_cache, reduce
@@ -20,6 +21,8 @@ from byoc.model.inference._polynomials import (
 )
 
 _MAX_LENGTH = 400
+# Such as `batch-size`; exporters write a difference with spaces.
+_HYPHENATED = re.compile(r"\s*[A-Za-z_]\w*(-[A-Za-z_]\w*)+\s*")
 
 
 @lru_cache(CACHE_SIZE)
@@ -27,9 +30,9 @@ def read_polynomial(text: str) -> Polynomial:
     """Return the polynomial of an expression. Raises PolynomialError for any other text.
 
     Read are `+`, `-`, `*`, `//`, `%`, whole powers, `max`, `min`, `floor(a/b)` and `ceil(a/b)`. A
-    name that is none in Python stands in quotes.
+    name that is none in Python stands in quotes. Words joined by hyphens without spaces are a name.
     """
-    if len(text) > _MAX_LENGTH or not text.isascii():
+    if len(text) > _MAX_LENGTH or not text.isascii() or _HYPHENATED.fullmatch(text):
         raise PolynomialError("not an expression")
     try:
         with warnings.catch_warnings():

@@ -9,6 +9,8 @@ from byoc.model._tensor_data import Dim, TensorType
 from byoc.model.inference._elementwise_shapes import merge_dims
 from byoc.model.inference._extents import list_dim_names, parse_dim
 
+_LIMIT = 2**63  # ONNX states extents in 64 bits
+
 
 class VisitError(Exception):
     """More visits of nodes than there is time for."""
@@ -41,14 +43,14 @@ class Settings:
         if (
             kind is None
             or kind.shape is None
-            or all(type(dim) is int and dim >= 0 for dim in kind.shape)
+            or all(type(dim) is int and 0 <= dim < _LIMIT for dim in kind.shape)
         ):
             return kind
         return TensorType(kind.dtype, tuple(map(self._clean_dim, kind.shape)))
 
     def _clean_dim(self, dim: Dim) -> Dim:
         if not isinstance(dim, str):
-            return None if dim is None or dim < 0 else dim
+            return None if dim is None or not 0 <= dim < _LIMIT else dim
         found = parse_dim(dim)
         return found if list_dim_names(found) <= self.names else None
 
