@@ -58,6 +58,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._region_arena import ArenaSlot as ArenaSlot
     from byoc.codegen._region_files import find_disagreement as find_disagreement
     from byoc.codegen._region_files import read_region as read_region
+    from byoc.codegen._region_session import open_region_session as open_region_session
     from byoc.codegen._single_nodes import SingleNode as SingleNode
     from byoc.codegen._single_nodes import check_each_node as check_each_node
     from byoc.codegen._single_nodes import find_refused_nodes as find_refused_nodes
@@ -118,6 +119,7 @@ _MODULES = {
     "byoc.codegen._refusals": "Refusal RefusedError resolve_node_names",
     "byoc.codegen._region_arena": "Arena ArenaSlot",
     "byoc.codegen._region_files": "find_disagreement read_region",
+    "byoc.codegen._region_session": "open_region_session",
     "byoc.codegen._single_nodes": (
         "SingleNode check_each_node find_refused_nodes node_names split_into_nodes"
     ),

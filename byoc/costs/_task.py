@@ -16,6 +16,7 @@ from byoc.costs._work_sizes import Sizes
 from byoc.model import (
     GraphIndex,
     TensorType,
+    fix_type,
     get_constant_value,
     get_input,
     get_operator_name,
@@ -160,7 +161,9 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
     A node with bodies is a task of its own, whose work excludes the bodies. With `compute` the float32
     tensors are of that type, for regions that compute in float16.
     """
-    types = index.types
+    types: Mapping[str, TensorType] = index.types
+    if index.planned.sizes:
+        types = {name: fix_type(kind, index.planned.sizes) for name, kind in types.items()}
     if compute is not None:
         types = {name: _replace_float32(kind, compute) for name, kind in types.items()}
     sizes = Sizes(types, index.planned.sizes)

@@ -5,7 +5,7 @@ an error of the codegen only where plain onnxruntime makes another one of the sa
 is a contradiction in the model, which is noted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from byoc.boundary.contracts import TensorContract
-from byoc.codegen import Region
+from byoc.codegen import Executor, Region, open_region_session
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import TensorType
-from byoc.onnxrt import open_session, session_runner, without_optimizations
+from byoc.onnxrt import without_optimizations
 from byoc.samples import describe_mismatch
 
 _notes: ContextVar[dict[str, None] | None] = ContextVar("contradictions", default=None)
@@ -84,6 +84,6 @@ class ShapeCheck:
         return {name: np.shape(value) for name, value in made.items()}
 
     @cached_property
-    def _run_plain(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    def _run_plain(self) -> Executor:
         with without_optimizations():
-            return session_runner(open_session(self.region.open_model, self.region.path.parent))
+            return open_region_session(self.region)

@@ -44,6 +44,8 @@ MOST_SAMPLES = 16
 
 _TEST_SET, _TENSOR = "test_data_set_", re.compile(r"input_(\d+)\.pb")
 
+_MOST_CHARACTERS = 200  # of a file's name in a message
+
 
 class _FileKind(StrEnum):
     """A kind of samples that a folder may hold."""
@@ -286,7 +288,13 @@ def read_samples(
     if not isinstance(data, (str, Path)):
         return tuple(wrap_samples(data, model, most).read_from(0))
     path = Path(data)
-    if path.is_dir():
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        is_folder = exists = False
+    if not exists:
+        raise InputError(f"{shorten_text(str(path), _MOST_CHARACTERS)}: no such file or folder")
+    if is_folder:
         return tuple(read_folder(path, model, most=most).read_from(0))
     found = []
     for item in islice(_find_file_items(path, model), most):
@@ -298,8 +306,6 @@ def read_samples(
 
 def _find_file_items(path: Path, model: Model) -> Iterator[_SampleFiles]:
     inputs = model.index.inputs
-    if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
     match path.suffix.lower():
         case ".npy" if len(inputs) == 1:
             yield from _array_items({inputs[0]: path}, model)

@@ -40,7 +40,7 @@ def get_schema(op_type: str, domain: str, opset: int) -> OperatorSchema | None:
     domain = "" if domain == "ai.onnx" else domain
     try:
         return read_schema(onnx.defs.get_schema(op_type, opset, domain))
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: a version beyond 32 bits
         pass
     versions = _find_runtime_sources(make_operator_name(op_type, domain))
     possible = [source for source in versions if source.since_version <= opset]

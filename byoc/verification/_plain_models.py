@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
-from byoc.codegen import Executor, Region
+from byoc.codegen import Executor, Region, open_region_session
 from byoc.errors import InputError, describe_error
 from byoc.model import Model, copy_without
 from byoc.onnxrt import open_session, run_session, without_optimizations
@@ -77,7 +77,17 @@ def open_original(proto: ModelProto, model: Model) -> PlainModel:
 
 def open_region(region: Region) -> PlainModel:
     """Open a region's own ONNX, to compare with. Raises InputError."""
-    return open_plain(region.open_model, region.path.parent, lambda: region.load(inline=True))
+    try:
+        with without_optimizations():
+            session = open_region_session(region)
+    except InputError:
+        return open_plain(region.open_model, region.path.parent, lambda: region.load(inline=True))
+
+    def run(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        with without_optimizations():  # it may open another session
+            return session(inputs)
+
+    return PlainModel(run)
 
 
 def run_plain(proto: ModelProto, model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:

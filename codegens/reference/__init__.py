@@ -4,7 +4,7 @@ A target uses it until its own codegen exists, and others are compared with it. 
 since the bundle has the model of the region already.
 """
 
-from byoc.codegen import Artifact, Executor, NoOptions, Region, open_session, session_runner
+from byoc.codegen import Artifact, Executor, NoOptions, Region, open_region_session
 
 __all__ = ["Reference"]
 
@@ -23,4 +23,4 @@ class Reference:
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the region's model. Raises MissingRuntimeError."""
-        return session_runner(open_session(region.open_model, region.path.parent))
+        return open_region_session(region)

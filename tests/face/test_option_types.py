@@ -58,7 +58,10 @@ def test_what_fits_a_type(value: object, hint: Any, fits: bool) -> None:
         ({"objective": 0}, "objective: 0 is not text"),
         ({"verify": "no"}, "verify: 'no' is not True or False"),
         ({"compile_timeout": "5"}, "compile_timeout: '5' is not a number or None"),
-        ({"dims": {"n": 2.5}}, "dims: {'n': 2.5} is not a mapping of text to a whole number or None"),
+        (
+            {"dims": {"n": 2.5}},
+            "dims: {'n': 2.5} is not a mapping of text to a whole number or text or None",
+        ),
         ({"trips": [3]}, r"trips: [3] is not a mapping of text to a number or None"),
         ({"emit": "EPContext"}, "emit: 'EPContext' is not 'epcontext' or None"),
         ({"gate": "0.1"}, "gate: '0.1' is not True or False, a number or a Thresholds"),

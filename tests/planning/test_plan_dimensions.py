@@ -76,7 +76,7 @@ def test_contradictions_are_one_sentence(files: Files) -> None:
         ("{max: 2048}", "1..2048", "yes"),
         ("{max: 2047}", "1..2048", "Relu: dimension 0 of X is 2048, at most 2047 is supported"),
         ("{min: 1}", "0..9", "Relu: dimension 0 of X is 0, at least 1 is supported"),
-        ("{multiple_of: 2}", "0..8", "Relu: dimension 0 of X is N, which is not fixed"),
+        ("{multiple_of: 2}", "0..8", "Relu: dimension 0 of X is N, which is not fixed (--dim N=SIZE)"),
         ("8", "8..8", "yes"),
     ],
 )

@@ -40,6 +40,7 @@ from byoc.model import (
     find_weights,
     get_metadata,
     get_stated_types,
+    infer_types,
     is_dequantize,
     is_inserted,
     is_quantize,
@@ -65,8 +66,8 @@ def infer_region_types(region: onnx.ModelProto) -> GraphIndex:
     bare = deepcopy(region)
     del bare.graph.value_info[:]
     clear_output_shapes(bare.graph)
-    typed = onnx.shape_inference.infer_shapes(bare, data_prop=True)
-    return GraphIndex(typed, get_stated_types(typed))
+    inferred = infer_types(bare, {})
+    return GraphIndex(bare, inferred.type_protos, inferred.typed_graph)
 
 
 def read_region_contracts(
