@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from byoc.bundle import Bundle
 from byoc.codegen import Executor
 from byoc.errors import InputError, shorten_text
@@ -92,8 +94,10 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
     dtype. An error beyond its tolerance is compared with the noise of its tensor. With `regions`, each
     region alone is compared, too: on what reaches it, and one that nothing reaches on other samples;
     with `boundary`, every boundary tensor on the first sample. onnxruntime runs without optimizations,
-    since these change results. Raise MissingRuntimeError, NotVerifiableError if the model does not run
-    on a sample, and InputError if the bundle does not, or has other inputs.
+    since these change results.
+
+    Raises MissingRuntimeError; NotVerifiableError if the model does not run on a sample, or its outputs
+    have no elements on any; InputError if the bundle does not run, or has other inputs.
     """
     model, original = models.model, models.original
     with _errors_as(NotVerifiableError, model.source):
@@ -108,6 +112,7 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
     not_compared = ""
     first: Values = {}
     notes: dict[str, None] = {}
+    has_elements = False
     for name, inputs in samples:
         with _errors_as(NotVerifiableError, f"{name}: {model.source}" if name else model.source):
             given = _make_samples(model, plain) if inputs is None else inputs
@@ -116,6 +121,7 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
         runs = runs or _BundleRuns.load(bundle)
         _check_inputs(model, given, runs.session)
         actual = runs.run(given, notes)
+        has_elements = has_elements or any(map(_has_elements, expected.values()))
         notes.update(_find_contradictions(model, expected))
         errors.append(outputs.compare(given, expected, actual))
         for one in measure_accuracy(exact, actual):
@@ -143,7 +149,7 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
             errors += _reach_others(bundle, runs, plain, outputs, tried, compared)
         except InputError as error:
             not_compared = str(error)
-    return Verification(
+    found = Verification(
         model.source,
         worst_errors(errors),
         "" if original is None else original.source,
@@ -155,6 +161,9 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
         plain.judge,
         tuple(notes),
     )
+    if found.outputs and not has_elements and found.passed:
+        raise NotVerifiableError(f"{model.source}: its outputs have no elements on any sample")
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,6 +252,12 @@ def _reach_others(  # noqa: PLR0913, PLR0917 - one step of `verify_bundle`
             return
     for name in missing:
         errors[name] = compare_alone(regions[name], runs.executors[name], outputs.thresholds)
+
+
+def _has_elements(value: Any) -> bool:
+    """Return whether there is something to compare in an output; an optional without content is."""
+    parts = value if isinstance(value, list) else [value]
+    return not parts or any(part is None or np.size(part) for part in parts)
 
 
 def _find_contradictions(model: Model, outputs: Values) -> Iterator[tuple[str, None]]:

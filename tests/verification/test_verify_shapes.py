@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import vendors
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, Executor, Region
@@ -168,3 +168,13 @@ def test_a_shape_that_onnxruntime_does_not_make_is_the_codegens_error(
     session = load_changing(monkeypatch, tmp_path, spoilt)
     with pytest.raises(InputError, match=r"gave output '\w' as float32\[1, 5\], but it is declared"):
         session(INPUTS)
+
+
+def test_outputs_without_elements_prove_nothing(tmp_path: Path) -> None:
+    text = "empty (float[N, 4] x) => (float[N, 4] y) { a = Relu (x) y = Relu (a) }"
+    result = partition(
+        parse(text), VANILLA, output=tmp_path / "b", strategy="all-supported", dims={"N": 0}
+    )
+    assert result.verification is None
+    assert result.report.verification_missing
+    assert result.report.not_verified == "empty: its outputs have no elements on any sample"
