@@ -149,7 +149,7 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
             errors += _reach_others(bundle, runs, plain, outputs, tried, compared)
         except InputError as error:
             not_compared = str(error)
-    found = Verification(
+    verification = Verification(
         model.source,
         worst_errors(errors),
         "" if original is None else original.source,
@@ -161,9 +161,9 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
         plain.judge,
         tuple(notes),
     )
-    if found.outputs and not has_elements and found.passed:
+    if verification.outputs and not has_elements and verification.passed:
         raise NotVerifiableError(f"{model.source}: its outputs have no elements on any sample")
-    return found
+    return verification
 
 
 @dataclass(frozen=True, eq=False)
