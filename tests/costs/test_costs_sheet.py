@@ -88,6 +88,6 @@ def test_the_sum_agrees_with_the_sheet(name: str) -> None:
         index = load_model(f"zoo:{name}").index
     tasks = build_tasks(index)
     rows = [i for i in range(len(index.nodes)) if i not in index.constant_nodes]
-    by_hand = sum(count_by_hand(tasks.sizes.shape, index.nodes[i]) for i in rows)
+    by_hand = sum(count_by_hand(tasks.sizes.get_shape, index.nodes[i]) for i in rows)
     assert tasks.operations[rows].sum() == pytest.approx(by_hand, rel=0.01)
     assert by_hand > 1e6
