@@ -42,7 +42,7 @@ from byoc.model._layouts import (
     make_layout_nodes,
     parse_layout,
 )
-from byoc.model._model_loading import Model, make_skeleton, prepare_model, read_model_file
+from byoc.model._model_loading import Model, prepare_model, read_model_file
 from byoc.model._node_attributes import (
     get_operator_name,
     get_stated_attributes,
@@ -78,6 +78,7 @@ from byoc.model._quantized_tensors import (
     may_be_float,
     unshare_dequantize,
 )
+from byoc.model._skeletons import make_skeleton, replace_weights
 from byoc.model._tensor_data import (
     DTYPE_NUMBERS,
     DTYPES,

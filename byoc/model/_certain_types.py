@@ -6,11 +6,12 @@ instance, it computes with the stated one, and refuses a model in which that doe
 
 from collections.abc import Mapping
 
-from onnx import ModelProto, TensorProto, TypeProto, helper
+from onnx import ModelProto, TypeProto
 
 from byoc.model._graph_index import GraphIndex
-from byoc.model._tensor_data import get_graph_types, is_large
-from byoc.model._walk import copy_without, walk_graphs
+from byoc.model._skeletons import replace_weights
+from byoc.model._tensor_data import get_graph_types
+from byoc.model._walk import walk_graphs
 from byoc.model.inference import clear_output_shapes, infer_types
 
 
@@ -28,15 +29,7 @@ def find_certain_types(root: GraphIndex) -> dict[GraphIndex, Mapping[str, TypePr
 
 def _make_bare_skeleton(proto: ModelProto) -> ModelProto:
     """Return a model without large weights, and with no type stated beyond its inputs."""
-    result = copy_without(proto, "initializer", "value_info")
-    inputs = {value.name for value in result.graph.input}
-    for tensor in proto.graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor):
-            result.graph.initializer.append(tensor)
-        elif tensor.name not in inputs:
-            result.graph.input.append(
-                helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
+    result = replace_weights(proto, "value_info")
     for graph in walk_graphs(result.graph):
         del graph.value_info[:]
         clear_output_shapes(graph)

@@ -14,15 +14,16 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from byoc.errors import InputError
 from byoc.model._dimensions import Dimensions, fix_dims, name_open_dims
-from byoc.model._graph_index import MIN_IR_OF_DEFAULTS, GraphIndex
+from byoc.model._graph_index import GraphIndex
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._qdq import normalize_qdq
 from byoc.model._runtime_operators import hide_runtime_operators
-from byoc.model._tensor_data import check_tensor, get_stated_types, is_large, read_raw_bytes
+from byoc.model._skeletons import make_skeleton
+from byoc.model._tensor_data import check_tensor, get_stated_types
 from byoc.model._walk import (
     copy_without,
     describe_node,
@@ -153,32 +154,6 @@ def _sort_nodes(proto: ModelProto) -> ModelProto:
         return proto
     result = copy_without(proto, "node")
     result.graph.node.extend(proto.graph.node[i] for i in order)
-    return result
-
-
-def make_skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
-    """Return the model with its large initializers turned into graph inputs.
-
-    Initializers that a caller may override become inputs, too: their values must not affect shape
-    inference. Other external tensors are embedded, since the checker does not know the model's folder.
-    """
-    graph = proto.graph
-    result = copy_without(proto, "initializer")
-    inputs = {value.name for value in graph.input}
-    overridable = inputs if proto.ir_version >= MIN_IR_OF_DEFAULTS else set()
-    for tensor in graph.initializer:
-        small = tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor)
-        if small and tensor.name not in overridable:
-            result.graph.initializer.append(tensor)
-        elif tensor.name not in inputs:
-            result.graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
-    for tensor in walk_tensors(result):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.raw_data = read_raw_bytes(tensor, folder)
-            tensor.ClearField("data_location")
-            del tensor.external_data[:]
     return result
 
 

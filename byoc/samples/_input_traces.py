@@ -12,11 +12,10 @@ from byoc.model import (
     Dim,
     GraphIndex,
     TensorType,
-    copy_without,
     get_input,
     get_stated_types,
     infer_types,
-    is_large,
+    replace_weights,
 )
 
 # Operators whose first output holds numbers of the first input, or of all inputs.
@@ -93,15 +92,7 @@ def _make_plain_index(index: GraphIndex, types: Mapping[str, TensorType | None])
     """Return an index of the model without functions, whose open extents have names."""
     if not index.proto.functions and all(types[name] == index.types.get(name) for name in types):
         return index
-    proto = copy_without(index.proto, "initializer")
-    stated = {value.name for value in proto.graph.input}
-    for tensor in index.proto.graph.initializer:
-        if not is_large(tensor) and not tensor.external_data:
-            proto.graph.initializer.append(tensor)
-        elif tensor.name not in stated:
-            proto.graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
+    proto = replace_weights(index.proto)
     for value in proto.graph.input:
         kind = types.get(value.name)
         for dim, name in zip(

@@ -5,7 +5,7 @@ onnxruntime's optimizations, the rounding of quantized activations to integers, 
 be measured, what a signal-to-noise ratio of 20 dB lets pass.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from byoc.errors import InputError
-from byoc.model import copy_without
+from byoc.model import copy_without, replace_weights
 from byoc.onnxrt import open_session, run_session
 from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
 from byoc.verification._rounding_noise import RoundingNoise, expose_tensors
@@ -162,17 +162,8 @@ def inline_functions(model: ModelProto) -> ModelProto:
     """Return a model with the bodies of functions in place of their calls; weights are not read."""
     if not model.functions:
         return model
-    stored: Sequence[Any] = model.graph.initializer
-    light = copy_without(model, "initializer")
-    named = {value.name for value in model.graph.input}
-    added = [tensor.name for tensor in stored if tensor.name not in named]
-    for tensor in stored:  # the inliner must know their names
-        if tensor.name not in named:
-            light.graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
-    flat = onnx.inliner.inline_local_functions(light)
-    result = copy_without(flat, "input")
-    result.graph.input.extend(value for value in flat.graph.input if value.name not in {*added})
-    result.graph.initializer.extend(stored)
+    flat = onnx.inliner.inline_local_functions(replace_weights(model))
+    result = copy_without(flat, "input", "initializer")
+    result.graph.input.extend(model.graph.input)
+    result.graph.initializer.extend(model.graph.initializer)
     return result

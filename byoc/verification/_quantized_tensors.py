@@ -9,9 +9,9 @@ from byoc.codegen import Region
 from byoc.model import (
     CLAMP_OPERATORS,
     VIEW_OPERATORS,
-    copy_without,
     is_dequantize,
     is_onnx,
+    replace_weights,
     walk_graphs,
 )
 
@@ -25,12 +25,7 @@ def find_quantized_tensors(model: ModelProto) -> frozenset[str]:
     An operator that only moves numbers, such as Transpose, keeps them quantized. Tensors inside
     functions have names of their own here.
     """
-    light = copy_without(model, "initializer", "sparse_initializer")
-    light.graph.input.extend(
-        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        for tensor in model.graph.initializer
-        if tensor.name not in {value.name for value in model.graph.input}
-    )
+    light = replace_weights(model, "sparse_initializer")
     if light.functions:
         light = onnx.inliner.inline_local_functions(light)
     nodes = [node for graph in walk_graphs(light.graph) for node in graph.node if is_onnx(node)]

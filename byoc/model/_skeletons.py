@@ -1,0 +1,42 @@
+"""Models without their weights, so that what is done with them costs the same for 1 MB and 1 GB."""
+
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto, helper
+
+from byoc.model._graph_index import MIN_IR_OF_DEFAULTS
+from byoc.model._tensor_data import is_large, read_raw_bytes
+from byoc.model._walk import copy_without, walk_tensors
+
+
+def replace_weights(proto: ModelProto, *graph_fields: str) -> ModelProto:
+    """Return a model whose weights, the large and the external initializers, are graph inputs.
+
+    Initializers that a caller may override become inputs, too: no type may depend on their values. The
+    main graph lacks the given fields (`value_info`, ...) as well.
+    """
+    result = copy_without(proto, "initializer", *graph_fields)
+    inputs = {value.name for value in proto.graph.input}
+    overridable = inputs if proto.ir_version >= MIN_IR_OF_DEFAULTS else set()
+    for tensor in proto.graph.initializer:
+        small = tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor)
+        if small and tensor.name not in overridable:
+            result.graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            result.graph.input.append(value)
+    return result
+
+
+def make_skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
+    """Return the model with its weights turned into graph inputs, as `replace_weights` does it.
+
+    Other external tensors are embedded, since the checker does not know the model's folder.
+    """
+    result = replace_weights(proto)
+    for tensor in walk_tensors(result):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.raw_data = read_raw_bytes(tensor, folder)
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
+    return result
