@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from onnx import ModelProto, TensorShapeProto, ValueInfoProto
+from onnx import ModelProto, TensorShapeProto
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_data import Dim, TensorType
 from byoc.model._walk import walk_dims, walk_value_infos
 from byoc.model.inference import (
     evaluate_dim,
@@ -62,9 +62,9 @@ def list_open_dims(proto: ModelProto) -> list[str]:
     stored = {tensor.name for tensor in proto.graph.initializer}
     names: dict[str, None] = {}
     for value in proto.graph.input:
-        if value.name not in stored:
-            dims = enumerate(walk_dims(value.type))
-            names.update((_name_dim(value, axis, dim), None) for axis, dim in dims if not _is_fixed(dim))
+        for axis, dim in enumerate(() if value.name in stored else walk_dims(value.type)):
+            if not _is_fixed(dim):
+                names[_name_dim(value.name, axis, dim.dim_param)] = None
     return list(names)
 
 
@@ -73,7 +73,16 @@ def name_open_dims(proto: ModelProto) -> None:
     for value in proto.graph.input:
         for axis, dim in enumerate(walk_dims(value.type)):
             if not _is_fixed(dim):
-                dim.dim_param = _name_dim(value, axis, dim)
+                dim.dim_param = _name_dim(value.name, axis, dim.dim_param)
+
+
+def name_extents(name: str, kind: TensorType) -> TensorType:
+    """Return the type of an input whose open extents have names, as `name_open_dims` gives them."""
+    if kind.shape is None:
+        return kind
+    dims = enumerate(kind.shape)
+    shape = (dim if isinstance(dim, int) else _name_dim(name, axis, dim or "") for axis, dim in dims)
+    return TensorType(kind.dtype, tuple(shape))
 
 
 def fix_dims(proto: ModelProto, given: Dimensions) -> FixedModel:
@@ -92,7 +101,7 @@ def fix_dims(proto: ModelProto, given: Dimensions) -> FixedModel:
     result = deepcopy(proto)
     for value in result.graph.input:
         for axis, dim in enumerate(walk_dims(value.type)):
-            name = _name_dim(value, axis, dim)
+            name = _name_dim(value.name, axis, dim.dim_param)
             if not _is_fixed(dim) and name in meanings:
                 _write_dim(dim, meanings[name])
     for value in walk_value_infos(result):
@@ -160,7 +169,7 @@ def _read_shape(proto: ModelProto, name: str, shape: Sequence[Dim]) -> Iterator[
     if len(kind.shape.dim) != len(shape):
         raise InputError(f"{origin}: '{name}' has {len(kind.shape.dim)} dimensions, not {len(shape)}")
     for axis, (dim, wanted) in enumerate(zip(kind.shape.dim, shape, strict=True)):
-        own = dim.dim_value if _is_fixed(dim) else _name_dim(inputs[name], axis, dim)
+        own = dim.dim_value if _is_fixed(dim) else _name_dim(name, axis, dim.dim_param)
         if wanted is None or wanted == own:
             continue
         if isinstance(own, int):
@@ -252,8 +261,8 @@ def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:
     return dim.HasField("dim_value") and dim.dim_value >= 0
 
 
-def _name_dim(value: ValueInfoProto, axis: int, dim: TensorShapeProto.Dimension) -> str:
-    return f"{value.name}[{axis}]" if dim.dim_param in _EMPTY_NAMES else dim.dim_param
+def _name_dim(name: str, axis: int, own: str) -> str:
+    return f"{name}[{axis}]" if own in _EMPTY_NAMES else own
 
 
 def _write_dim(dim: TensorShapeProto.Dimension, size: Dim) -> None:

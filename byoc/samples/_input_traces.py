@@ -1,7 +1,6 @@
 """Tracing of a model's inputs to the operators that read their numbers, behind reshapes and casts."""
 
 from collections.abc import Collection, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx.inliner
@@ -15,6 +14,8 @@ from byoc.model import (
     get_input,
     get_stated_types,
     infer_types,
+    name_extents,
+    name_open_dims,
     replace_weights,
 )
 
@@ -27,8 +28,6 @@ _MOVING_OPERATORS = frozenset(
     ]
 )
 _JOINING_OPERATORS = frozenset({"Concat"})
-# Names that exporters give to dimensions without a name, all of them the same.
-_EMPTY_NAMES = ("?", "-1", "None", "unk", "unknown", "dynamic")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,26 +65,12 @@ def trace_inputs(index: GraphIndex) -> TracedInputs:
     """Find out who reads the inputs of a model. Inputs with a default are left out."""
     defaults = {tensor.name for tensor in index.proto.graph.initializer}
     names = [name for name in index.inputs if name not in defaults]
-    types = {name: _name_extents(name, index.types.get(name)) for name in names}
+    known = index.types
+    types = {name: name_extents(name, known[name]) if name in known else None for name in names}
     inner = _make_plain_index(index, types)
     found: dict[str, list[Use]] = {name: [] for name in names}
     _collect_uses(inner, {name: (name,) for name in names}, found)
     return TracedInputs(inner, types, {name: tuple(uses) for name, uses in found.items()})
-
-
-def is_named(dim: str) -> bool:
-    """Return whether a dimension has a name that says something."""
-    return bool(dim) and dim not in _EMPTY_NAMES
-
-
-def _name_extents(name: str, kind: TensorType | None) -> TensorType | None:
-    if kind is None or kind.shape is None:
-        return kind
-    shape = (
-        dim if isinstance(dim, int) or (dim and is_named(dim)) else f"{name}[{axis}]"
-        for axis, dim in enumerate(kind.shape)
-    )
-    return TensorType(kind.dtype, tuple(shape))
 
 
 def _make_plain_index(index: GraphIndex, types: Mapping[str, TensorType | None]) -> GraphIndex:
@@ -93,16 +78,10 @@ def _make_plain_index(index: GraphIndex, types: Mapping[str, TensorType | None])
     if not index.proto.functions and all(types[name] == index.types.get(name) for name in types):
         return index
     proto = replace_weights(index.proto)
-    for value in proto.graph.input:
-        kind = types.get(value.name)
-        for dim, name in zip(
-            value.type.tensor_type.shape.dim, (kind and kind.shape) or (), strict=False
-        ):
-            if isinstance(name, str):
-                dim.dim_param = name
+    name_open_dims(proto)
     try:
         if proto.functions:
-            proto = onnx.inliner.inline_local_functions(deepcopy(proto))
+            proto = onnx.inliner.inline_local_functions(proto)
         result = infer_types(proto, get_stated_types(proto))
     except (InputError, RuntimeError, ValueError):
         return index

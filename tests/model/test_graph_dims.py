@@ -12,6 +12,8 @@ from byoc.model import (
     TensorType,
     get_stated_types,
     list_open_dims,
+    name_extents,
+    name_open_dims,
     prepare_model,
     read_tensor_types,
     read_type,
@@ -68,6 +70,19 @@ def test_sequences_and_optionals() -> None:
     sequence, optional = (value.type for value in fixed.graph.input)
     assert read_type(sequence.sequence_type.elem_type) == TensorType("float32", (5, 4))
     assert read_type(optional.optional_type.elem_type) == TensorType("float32", (5,))
+
+
+@pytest.mark.parametrize("name", ["", "?", "-1", "None", "unk", "unknown", "dynamic", "w"])
+def test_a_model_and_a_type_name_open_extents_alike(name: str) -> None:
+    proto = parse("g (float[3,w,w] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }")
+    for dim in proto.graph.input[0].type.tensor_type.shape.dim[1:]:
+        dim.dim_param = name
+    expected = (3, "w", "w") if name == "w" else (3, "x[1]", "x[2]")
+    stated = read_type(proto.graph.input[0].type)
+    assert stated is not None
+    assert name_extents("x", stated).shape == expected
+    name_open_dims(proto)
+    assert read_tensor_types(get_stated_types(proto))["x"].shape == expected
 
 
 @pytest.mark.parametrize(
