@@ -1,12 +1,13 @@
 """Plausible sizes of a model's open dimensions, by what their inputs seem to be."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from byoc.model import Dim, GraphIndex, TensorType, add_dims, list_dim_names
 from byoc.samples._input_traces import TracedInputs, trace_inputs
+from byoc.samples._size_adjustment import fill_extents
 from byoc.samples._size_relations import SizeRelations, find_relations
 
 # What a size counts, the plausible size, and another one.
@@ -71,15 +72,47 @@ class OpenSizes:
         multiple = self.relations.multiples.get(name, 1)
         return -(-size // multiple) * multiple
 
-    @property
+    @cached_property
     def suggested(self) -> dict[str, int]:
-        """A plausible size for each free name."""
-        return {name: _SIZES[kind][0] for name, kind in self.kinds.items()}
+        """A plausible size for each free name, filled."""
+        return self.suggest({})
 
     @property
     def others(self) -> dict[str, int]:
-        """Another size for each free name."""
+        """Another size for each free name, not filled."""
         return {name: _SIZES[kind][1] for name, kind in self.kinds.items()}
+
+    def suggest(self, given: Mapping[str, int]) -> dict[str, int]:
+        """Return the given sizes, and plausible ones of the other free names, filled."""
+        plausible = {name: _SIZES[kind][0] for name, kind in self.kinds.items()}
+        return self.fill({**plausible, **given}, given)
+
+    def fill(self, free: Mapping[str, int], given: Collection[str] = ()) -> dict[str, int]:
+        """Return sizes of the free names at which no calculated extent is 0, as far as there are such.
+
+        An extent that is calculated from others (`seq // 32`) may be 0 at plausible sizes, and an input
+        without elements shows nothing. Sizes of names in `given` stay. Where the past of a decoder has
+        the size 0, extents that are calculated from it may be 0.
+        """
+        movable = [name for name in free if name not in given and (free[name] or name != self.past)]
+        last = {name for name in movable if self.kinds.get(name) in ("batch", "channels")}
+        emptied = {name for name in free if self.kinds.get(name) == "past" and not free[name]}
+        needed = [
+            (dim, 0 if self.relations.list_all_names(dim) & emptied else 1) for dim in self._calculated
+        ]
+
+        def count_empty(sizes: Mapping[str, int]) -> int:
+            rounded = {name: self._round(name, size) for name, size in sizes.items()}
+            extents = ((self.relations.resolve(dim, rounded), least) for dim, least in needed)
+            return sum(extent is not None and extent < least for extent, least in extents)
+
+        return fill_extents(free, movable, last, count_empty)
+
+    @cached_property
+    def _calculated(self) -> tuple[str, ...]:
+        """The extents of inputs that are calculated from others."""
+        dims = dict.fromkeys(dim for _, _, _, dim in _list_places(self.traced))
+        return tuple(dim for dim in dims if dim not in self.kinds)
 
     @cached_property
     def past(self) -> Dim:
@@ -106,13 +139,14 @@ class OpenSizes:
 def suggest_sizes(index: GraphIndex, given: Mapping[str, int] | None = None) -> dict[str, int]:
     """Return a plausible size for each open dimension of a model's inputs, by its name.
 
-    Those in `given` have that size, and others that are related to them follow.
+    Those in `given` have that size, and others that are related to them follow. No input has an extent
+    of 0 unless the given sizes or the relations leave no other.
 
     A dimension without a name is called `input[axis]`, such as `x[0]`. The sizes fit together as far as
     the operators of the model say so; nothing is run.
     """
-    sizes = find_open_sizes(index)
-    return {**sizes.complete({**sizes.suggested, **(given or {})}), **(given or {})}
+    sizes, given = find_open_sizes(index), given or {}
+    return {**sizes.complete(sizes.suggest(given)), **given}
 
 
 def find_open_sizes(index: GraphIndex) -> OpenSizes:
@@ -166,10 +200,13 @@ def _find_kinds(traced: TracedInputs, free: list[str], sizes: OpenSizes) -> dict
         name, kind, axis, _ = places.get(dim, ("", TensorType("float32", (None,)), 0, False))
         found[dim] = _classify(dim, name, kind, axis)
     if sizes.past != 0:
-        for dim in list_dim_names(sizes.past) & set(found):
+        sequence = list_dim_names(sizes.sequence)
+        # A past may be calculated from the sequence: `total - seq`.
+        past = list_dim_names(sizes.past) - sequence or list_dim_names(sizes.past)
+        for dim in past & set(found):
             found[dim] = "past"
         read = {dim for _, kind, axis, dim in _list_places(traced) if axis == 1 and "int" in kind.dtype}
-        for dim in (read | list_dim_names(sizes.sequence)) & set(found) - list_dim_names(sizes.past):
+        for dim in (read | sequence) & set(found) - past:
             found[dim] = "step"
     return found
 

@@ -183,7 +183,7 @@ def _list_trials(maker: InputMaker) -> Iterator[_Trial]:
     for value in (1, 0) if maker.has_flags else ():
         yield _Trial(maker.sizes.suggested, Choice(0, value))
     for free in _list_sizes(maker):
-        yield _Trial(free, Choice())
+        yield _Trial(maker.sizes.fill(free), Choice())
 
 
 def _list_sizes(maker: InputMaker) -> Iterator[Mapping[str, int]]:
@@ -228,8 +228,8 @@ def _find_others(maker: InputMaker, first: _Trial, least: int, runner: _Runner) 
             left -= 1
             yield trial
     for free in _list_changed_sizes(maker, first.free):
-        trial = _Trial(free, first.choice)
-        if left and free != first.free and (runner.grade(trial) or 0) >= least:
+        trial = _Trial(maker.sizes.fill(free), first.choice)
+        if left and trial.free != first.free and (runner.grade(trial) or 0) >= least:
             yield trial
             return
 
@@ -239,7 +239,7 @@ def _list_changes(maker: InputMaker, first: _Trial) -> Iterator[_Trial]:
     kinds, others = maker.sizes.kinds, maker.sizes.others
     if "past" in kinds.values():
         steps = {name: others[name] for name, kind in kinds.items() if kind in ("past", "step")}
-        yield _Trial({**first.free, **steps}, first.choice)
+        yield _Trial(maker.sizes.fill({**first.free, **steps}), first.choice)
     if maker.has_choices:
         yield _Trial(first.free, Choice(first.choice.number + 1, first.choice.integer))
 

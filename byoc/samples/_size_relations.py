@@ -91,7 +91,7 @@ class SizeRelations:
 
     def _define(self, name: str, meaning: Dim) -> None:
         """Record the meaning of a name that has none, unless the name occurs in it."""
-        if name not in self.meanings and name not in self._list_all_names(meaning):
+        if name not in self.meanings and name not in self.list_all_names(meaning):
             self.meanings[name] = meaning
 
     def _reduce(self, dim: Dim) -> Dim:
@@ -99,7 +99,8 @@ class SizeRelations:
             dim = self.meanings[dim]
         return dim
 
-    def _list_all_names(self, dim: Dim) -> set[str]:
+    def list_all_names(self, dim: Dim) -> set[str]:
+        """Return the names in an extent, and those in what they stand for."""
         found: set[str] = set()
         pending = [dim]
         while pending:

@@ -37,6 +37,20 @@ def test_open_dimensions_count_as_plausible_sizes(files: Files) -> None:
     assert document["open_dimensions"][1] == {"name": "h", "size": 224, "least": None, "largest": None}
 
 
+def test_calculated_extents_count_as_work(files: Files) -> None:
+    rules = files.rules("near", "Relu", "Neg")
+    text = """chunks (float[b, seq, 8] x, float[b, few, 8] z) => (float[b, seq, 8] y, float[b, few, 8] w)
+        { y = Relu (x) w = Neg (z) }"""
+    result = partition(parse(text), rules, dims={"few": "seq // 32"})
+    assert {dim.name: dim.size for dim in result.report.open_dimensions} == {"b": 1, "seq": 32}
+    assert result.report.compute.operations == 32 * 8 + 8
+    result = partition(parse(text), rules, dims={"few": "b - seq", "seq": "3..5"})
+    assert {dim.name: dim.size for dim in result.report.open_dimensions} == {"b": 5, "seq": 4}
+    assert result.report.compute.operations == 5 * 4 * 8 + 5 * 8
+    result = partition(parse(text), rules, dims={"few": "seq // 32", "seq": "3..5"})
+    assert result.report.compute.operations == 4 * 8  # no size that was given is moved
+
+
 def test_fixed_dimensions_are_not_spoken_of(files: Files) -> None:
     rules = files.rules("near", "Relu", "Neg")
     result = partition(parse(IMAGES), rules, shapes={"x": (2, 3, 10, 10)})
