@@ -63,7 +63,7 @@ class C:
         try:
             source = emit_source(parts.model).encode()
         except CompileError as error:
-            raise CompileError(str(error), refused_nodes(region)) from error
+            raise CompileError(str(error), error.nodes or refused_nodes(region)) from error
         return Artifact({_SOURCE: source, _LIBRARY: compile_library(source, options)}, metadata)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:

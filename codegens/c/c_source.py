@@ -33,8 +33,9 @@ from byoc.codegen import (
     refuse,
     shorten_text,
     split_into_nodes,
-    walk_graphs,
 )
+
+from .source_texts import adapt_model
 
 ENTRY = "region"
 _MISSING = (
@@ -45,7 +46,6 @@ _MOST_INSIDE = 128  # bytes of a constant that is written into the source,
 _MOST_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what is emitted
 _MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
 _MOST_CHARACTERS = 300
-_PREFIX = "t_"
 # The emitted function returns early, without an error, if it gets no memory.
 FAILED = "region_failed"
 _STDLIB = "#include <stdlib.h>"
@@ -145,26 +145,6 @@ def _load_model(region: Region, inline: bool = True) -> ModelProto:
         return region.load(inline=inline)
 
 
-def _adapt_model(model: ModelProto) -> ModelProto:
-    """Return a copy of a model that works around faults of emx-onnx-cgen.
-
-    These are names of tensors that are functions or macros of C, and empty names at the end of a node's
-    inputs, as inlined composites have them.
-    """
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    for graph in walk_graphs(copy.graph):
-        for node in graph.node:
-            while node.input and not node.input[-1]:
-                node.input.pop()
-            node.input[:] = [name and _PREFIX + name for name in node.input]
-            node.output[:] = [name and _PREFIX + name for name in node.output]
-        for values in (graph.input, graph.output, graph.value_info, graph.initializer):
-            for value in values:
-                value.name = _PREFIX + value.name
-    return copy
-
-
 def emit_source(model: ModelProto) -> str:
     """Return the C source of a model, with a function named `ENTRY`.
 
@@ -172,6 +152,8 @@ def emit_source(model: ModelProto) -> str:
     """
     try:
         return _emit_unchecked(model)
+    except CompileError:
+        raise
     except Exception as error:  # it raises KeyError and others besides its own
         raise CompileError(_explain_failure(model, error)) from None
 
@@ -197,7 +179,7 @@ def refused_nodes(region: Region) -> list[str]:
 
 def _emit_unchecked(model: ModelProto) -> str:
     with _ONE_AT_A_TIME:
-        source: str = compiler().compile(_adapt_model(model))
+        source: str = compiler().compile(adapt_model(model))
     if _STDLIB not in source:
         return source
     return source.replace(_STDLIB, _WATCHED, 1) + _ASKED
