@@ -26,6 +26,9 @@ def read_annotations(index: GraphIndex, targets: Sequence[Target], key: str | No
 
     Raises InputError when a value under `key` names no device, and when no node has that key.
     """
+    if key is not None and key not in (keys := _list_keys(index)):
+        known = ", ".join(sorted(keys)) or "no node has any"
+        raise InputError(f"--annotations {key}: no node has metadata of this key; keys: {known}")
     reader = _AnnotationReader(targets, key)
     wanted: dict[int, dict[int, PinnedNode]] = {}
     inherited: dict[int, tuple[int, str]] = {}
@@ -41,9 +44,6 @@ def read_annotations(index: GraphIndex, targets: Sequence[Target], key: str | No
                 wanted.setdefault(id(graph), {})[number] = pinned
             for body in graph.bodies.get(number, ()):
                 inherited[id(body.index)] = found
-    if key is not None and not reader.key_was_found:
-        known = ", ".join(sorted(_list_keys(index))) or "no node has any"
-        raise InputError(f"--annotations {key}: no node has metadata of this key; keys: {known}")
     return PinnedNodes(wanted)
 
 
@@ -54,14 +54,12 @@ class _AnnotationReader:
         self._targets = targets
         self._key = key
         self._numbers = {HOST: 0, **{target.name: i for i, target in enumerate(targets, 1)}}
-        self.key_was_found = False
 
     def find_device(self, node: NodeProto, name: str) -> tuple[int, str] | None:
         """Return the number of the device that a node asks for, and who says so; None without any."""
         if not node.metadata_props:
             return None
         if self._key is not None and (value := get_metadata(node, self._key)):
-            self.key_was_found = True
             return self._read_device(value, name), f"--annotations {self._key}"
         for number, target in enumerate(self._targets, 1):
             for key, patterns in target.rules.annotations.items():
@@ -81,7 +79,9 @@ class _AnnotationReader:
 
 
 def _list_keys(index: GraphIndex) -> set[str]:
-    return {entry.key for graph in index.walk() for node in graph.nodes for entry in node.metadata_props}
+    """Return the keys of metadata that is not empty."""
+    nodes = (node for graph in index.walk() for node in graph.nodes)
+    return {entry.key for node in nodes for entry in node.metadata_props if entry.value}
 
 
 def find_unmatched_annotations(index: GraphIndex, target: Target) -> Iterator[str]:

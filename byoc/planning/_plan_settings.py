@@ -47,8 +47,7 @@ class PlanSettings:
 
     `costs` has a model for each of the `targets`. `trips` gives how often some Loops and Scans run, by
     node name; `unknown_costs` what to do about costs that are not known; `placement` a placement to
-    keep to; `annotations` the metadata key of nodes that names their device; `known_limits` the limits
-    of targets that turned out in earlier rounds.
+    keep to; `known_limits` the limits of targets that turned out in earlier rounds.
     """
 
     targets: tuple[Target, ...]
@@ -59,7 +58,6 @@ class PlanSettings:
     unknown_costs: Policy = Policy.estimate
     trips: Mapping[str, float] = field(default_factory=dict)
     placement: SavedPlacement | None = None
-    annotations: str | None = None
     known_limits: KnownLimits = field(default_factory=KnownLimits)
 
     @property

@@ -54,7 +54,7 @@ class Resolve:
         output = None if options.output is None else Path(options.output)
         if output is not None:
             check_destination(output)
-        settings = load_settings(options, options.strategy, options.placement, options.annotations)
+        settings = load_settings(options, options.strategy, options.placement)
         compilers = _load_compilers(options, settings)
         if options.emit is not None:
             _check_emit(options, compilers)
@@ -206,7 +206,7 @@ class Place:
         """Fill in `root` and `predictions`."""
         settings = state.settings
         names = [target.name for target in settings.targets]
-        pins = read_annotations(state.index, settings.targets, settings.annotations)
+        pins = read_annotations(state.index, settings.targets, state.options.annotations)
         if settings.placement is not None:
             pins = settings.placement.resolve(state.index, names).override(pins)
         root = name_regions(plan_graphs(state.index, settings, state.units, pins))

@@ -18,7 +18,6 @@ def load_settings(
     options: PlanOptions,
     strategy: str = DEFAULT_STRATEGY,
     placement: str | Path | None = None,
-    annotations: str | None = None,
 ) -> PlanSettings:
     """Return the settings of planning. Raises InputError when something named cannot be loaded."""
     targets = load_targets(list_files(options.rules))
@@ -32,7 +31,6 @@ def load_settings(
         unknown_costs=_read_policy(options.unknown_costs),
         trips=options.trips or {},
         placement=None if placement is None else read_placement(Path(placement)),
-        annotations=annotations,
     )
 
 
