@@ -21,7 +21,16 @@ from byoc.cli._common import (
 )
 from byoc.model import prepare_model
 from byoc.reporting import format_count, format_quantity
-from byoc.runtime import Session, Trace, load_bundle, read_npy, read_npz, restore_dtype, write_npz
+from byoc.runtime import (
+    Session,
+    Trace,
+    collect_contradictions,
+    load_bundle,
+    read_npy,
+    read_npz,
+    restore_dtype,
+    write_npz,
+)
 from byoc.samples import model_samples
 from byoc.support import check_output, write_text
 
@@ -75,12 +84,7 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
         show("load")
         session, given = _prepare_session(bundle, inputs, files)
         show("run")
-        if repeat > 1:
-            session.run(given)
-        traces = [Trace() for _ in range(repeat)]
-        outputs: Mapping[str, Any] = {}
-        for each in traces:
-            outputs = session.run(given, each)
+        outputs, traces, notes = _run_repeatedly(session, given, repeat)
     if places[0] is not None:
         write_npz(places[0], outputs)
     if places[1] is not None:
@@ -89,13 +93,16 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     whole = median(each.seconds for each in traces)
     made = [_describe_output(name, value) for name, value in outputs.items()]
     if form is OutputFormat.json:
-        print_json({"seconds": whole, "repeats": repeat, "segments": rows, "outputs": made})
+        found = {"segments": rows, "outputs": made, "notes": notes}
+        print_json({"seconds": whole, "repeats": repeat, **found})
         return
     print_rows([_format_row(row) for row in rows], form)
     times = f", the median of {format_count(repeat, 'run')}" if repeat > 1 else ""
     typer.echo(f"{format_quantity(whole, 's')} in all{times}")
     for entry in made:
         typer.echo(f"{entry['name']}: {entry['type']}")
+    for note in notes:
+        typer.echo(f"note: {note}")
     for path in (output, trace):
         if path is not None:
             typer.echo(f"Written to {path}")
@@ -117,6 +124,20 @@ def _prepare_session(
     return session, {
         name: restore_dtype(value, session.types.get(name)) for name, value in given.items()
     }
+
+
+def _run_repeatedly(
+    session: Session, given: Mapping[str, Any], repeat: int
+) -> tuple[Mapping[str, Any], list[Trace], list[str]]:
+    """Return the outputs, a trace of each run that counts, and contradictions to stated shapes."""
+    traces = [Trace() for _ in range(repeat)]
+    outputs: Mapping[str, Any] = {}
+    with collect_contradictions() as notes:
+        if repeat > 1:
+            session.run(given)
+        for each in traces:
+            outputs = session.run(given, each)
+    return outputs, traces, list(notes)
 
 
 def _make_rows(session: Session, traces: Sequence[Trace]) -> list[dict[str, Any]]:

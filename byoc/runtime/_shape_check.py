@@ -45,13 +45,13 @@ class ShapeCheck:
     def check_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Note inputs of another shape. Raises InputError where the codegen needs the stated one."""
         for value in self.region.inputs:
-            made = describe_mismatch(inputs[value.name], value.type) if value.name in inputs else ""
-            if not made:
+            if value.name not in inputs:
                 continue
-            if not self.any_shape:
+            made = describe_mismatch(inputs[value.name], value.type)
+            if made and not self.any_shape:
                 wanted = f"{self.region.name} is compiled for {value.type}"
                 raise InputError(f"input '{value.name}' is {made}, but {wanted}")
-            self._note(value, made)
+            _note_contradiction(value, inputs[value.name])
 
     def check_output(
         self, value: TensorContract, given: Mapping[str, Any], inputs: Mapping[str, Any]
@@ -67,13 +67,8 @@ class ShapeCheck:
                 raise InputError(
                     f"gave output '{value.name}' as {made}, but it is declared {value.type}"
                 )
-            self._note(value, made)
+        _note_contradiction(value, given[value.name])
         return np.asarray(given[value.name], order="C")
-
-    def _note(self, value: TensorContract, made: str) -> None:
-        notes = _notes.get()
-        if notes is not None:
-            notes[f"the model says that '{value.name}' is {value.type}, but it is {made}"] = None
 
     def _find_plain_shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """Return the shapes of outputs as plain onnxruntime makes them, empty where it does not run."""
@@ -87,3 +82,21 @@ class ShapeCheck:
     def _run_plain(self) -> Executor:
         with without_optimizations():
             return open_region_session(self.region)
+
+
+def _note_contradiction(value: TensorContract, given: Any) -> None:
+    """Note a tensor of another shape than its contract has, or than the file states."""
+    notes = _notes.get()
+    if notes is None:
+        return
+    kinds = (value.type, value.logical) if _is_as_in_model(value) else (value.type,)
+    for kind in kinds:
+        made = describe_mismatch(given, kind)
+        if made:
+            notes[f"the model says that '{value.name}' is {kind}, but it is {made}"] = None
+            return
+
+
+def _is_as_in_model(value: TensorContract) -> bool:
+    """Return whether a tensor has the layout and the dtype at the boundary that the file states."""
+    return not value.layout and value.logical.dtype == value.type.dtype

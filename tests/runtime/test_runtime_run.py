@@ -74,6 +74,7 @@ def test_json_repeats_and_a_trace(byoc: Byoc, two: Path, given: Path, tmp_path: 
         (16, 16)
     ]
     assert document["repeats"] == 3
+    assert document["notes"] == []
     assert document["seconds"] > 0
     assert document["outputs"] == [
         {"name": "y", "type": "float32[1, 4]"},

@@ -1,5 +1,6 @@
 """Shapes that the file states wrongly: a note where they contradict a run, and never a failure."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,21 @@ def test_a_stale_output_is_a_note(tmp_path: Path, byoc: Callable[..., Ran]) -> N
     ran = byoc("verify", tmp_path / "b")
     assert ran.code == 0
     assert f"note: {STALE_NOTE}" in ran.out
+
+
+def test_a_run_says_what_the_file_states_wrongly(
+    tmp_path: Path, byoc: Callable[..., Ran], golden: Callable[[str, str], None]
+) -> None:
+    cut(STALE, tmp_path, verify=False)
+    np.savez(tmp_path / "x.npz", x=np.ones((1, 7), np.float32), z=np.array([3, 4]))
+    row = ("run", tmp_path / "b", "--inputs", tmp_path / "x.npz", "--repeat", 2)
+    ran = byoc(*row)
+    assert (ran.code, ran.err) == (0, "")
+    _, times, rest = ran.out.partition(" in all, the median of 2 runs\n")
+    assert times
+    golden("cli_run_contradictions.txt", rest)
+    document = json.loads(byoc(*row, "--format", "json").out)
+    assert document["notes"] == [STALE_NOTE]
 
 
 def test_a_spectrum_has_one_side_in_the_cut_model_too(tmp_path: Path) -> None:
