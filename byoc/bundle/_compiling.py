@@ -25,6 +25,7 @@ from byoc.codegen import (
     compile_region,
     compile_together,
     find_codegen,
+    find_executing_options,
     find_identical,
     find_option_problems,
     is_plain_name,
@@ -297,7 +298,8 @@ def find_rule_file_problems(target: Target, codegen: Codegen) -> list[str]:
     cls = getattr(codegen, "Options", None)
     if cls is None:
         return []
-    found = find_option_problems(cls, target.rules.codegen_options)
+    given = target.rules.codegen_options
+    found = find_option_problems(cls, given) | find_executing_options(cls, given)
     return [
         f"{target.source}: {target.locate(f'codegen_options.{key}')}: codegen {codegen.name} {problem}"
         for key, problem in found.items()

@@ -87,12 +87,18 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
         typer.echo("options: none" if options is not None else "options: any, it reads them itself")
         return
     typer.echo("options:")
-    print_rows([_make_option_row(option) for option in options], form)
+    rows = [_make_option_row(option) for option in options]
+    print_rows([{**row, "executes": "yes" if row["executes"] else ""} for row in rows], form)
 
 
 def _make_option_row(option: Option) -> TableRow:
-    default = option.default
-    return {"option": option.name, "takes": option.kind, "default": default, "help": option.help}
+    return {
+        "option": option.name,
+        "takes": option.kind,
+        "default": option.default,
+        "help": option.help,
+        "executes": option.executes,
+    }
 
 
 def strategies(form: FormatOption = OutputFormat.text) -> None:

@@ -22,6 +22,8 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegen_options import Bytes as Bytes
     from byoc.codegen._codegen_options import NoOptions as NoOptions
     from byoc.codegen._codegen_options import Option as Option
+    from byoc.codegen._codegen_options import drop_executing_options as drop_executing_options
+    from byoc.codegen._codegen_options import find_executing_options as find_executing_options
     from byoc.codegen._codegen_options import find_option_problems as find_option_problems
     from byoc.codegen._codegen_options import format_options as format_options
     from byoc.codegen._codegen_options import list_options as list_options
@@ -105,8 +107,8 @@ _MODULES = {
         "parse_codegen_options"
     ),
     "byoc.codegen._codegen_options": (
-        "SIZE_UNITS Bytes NoOptions Option find_option_problems format_options list_options parse_size "
-        "read_options read_stored_options"
+        "SIZE_UNITS Bytes NoOptions Option drop_executing_options find_executing_options "
+        "find_option_problems format_options list_options parse_size read_options read_stored_options"
     ),
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "ArtifactCache find_identical region_structure",

@@ -4,10 +4,12 @@ A codegen's options: a frozen dataclass, parsed from the text that users write.
 
 A field is a str, int, `Bytes` (an int that users may write with a unit, such as 128KiB), float, bool, an
 Enum or a Literal, each optionally None; `field(default=..., metadata={"help": "..."})` documents it.
+With `"executes": True` in the metadata its value is, or may name, something that is executed: it is then
+taken from the user alone, never from a rule file or a bundle.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
 from math import isnan
@@ -52,7 +54,8 @@ class Option:
     """An option of a codegen, as documented to users.
 
     `kind` describes its values in words. `default` is its default as text, None when it is required;
-    `read` parses a value and raises ValueError with the kind in words.
+    `read` parses a value and raises ValueError with the kind in words. The value of one that `executes`
+    is a command, or may make one run something, so it comes from the user alone.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Option:
     default: str | None
     help: str
     read: Callable[[str], Any]
+    executes: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,23 @@ def find_option_problems(cls: Any, given: Mapping[str, str]) -> dict[str, str]:
     return problems
 
 
+def find_executing_options(cls: Any, given: Iterable[str]) -> dict[str, str]:
+    """Return why options that execute are not taken from a file: the end of a sentence, by name."""
+    names = [option.name for option in list_options(cls) if option.executes and option.name in given]
+    return {
+        name: f"takes '{name}' from the user alone, since it may run any command: "
+        f"--codegen-option {name}=..., or codegen_options in Python"
+        for name in names
+    }
+
+
+def drop_executing_options(codegen: object, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that a file has for a codegen, without those that execute."""
+    cls = getattr(codegen, "Options", None)
+    executing = {} if cls is None else find_executing_options(cls, given)
+    return {name: text for name, text in given.items() if name not in executing}
+
+
 def read_options(cls: type[T], given: Mapping[str, str]) -> T:
     """Parse options given as text; return an instance of the dataclass.
 
@@ -127,8 +148,12 @@ def read_options(cls: type[T], given: Mapping[str, str]) -> T:
 
 
 def read_stored_options(cls: type[T], metadata: Mapping[str, str]) -> T:
-    """Return the options that an artifact was compiled with, from its metadata."""
-    return read_options(cls, {option.name: metadata[option.name] for option in list_options(cls)})
+    """Return the options that an artifact was compiled with, from its metadata.
+
+    Those that execute are not read from there: they have their defaults.
+    """
+    stored = [option.name for option in list_options(cls) if not option.executes]
+    return read_options(cls, {name: metadata[name] for name in stored})
 
 
 def format_options(options: Any) -> dict[str, str]:
@@ -147,7 +172,8 @@ def _describe_option(field: Field[Any], annotation: Any) -> Option:
         default = _format_value(field.default)
     elif field.default_factory is not MISSING:
         default = _format_value(field.default_factory())
-    return Option(field.name, kind, default, str(field.metadata.get("help", "")), read)
+    described = str(field.metadata.get("help", ""))
+    return Option(field.name, kind, default, described, read, bool(field.metadata.get("executes")))
 
 
 def _format_value(value: Any) -> str:

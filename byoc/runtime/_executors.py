@@ -6,7 +6,16 @@ from threading import RLock
 from typing import Any
 
 from byoc.bundle import RegionCompiler
-from byoc.codegen import Artifact, Codegen, Executable, Executor, Region, Stamped, find_codegen
+from byoc.codegen import (
+    Artifact,
+    Codegen,
+    Executable,
+    Executor,
+    Region,
+    Stamped,
+    drop_executing_options,
+    find_codegen,
+)
 from byoc.errors import (
     ByocError,
     InputError,
@@ -125,7 +134,7 @@ def _fit_artifact(
         return artifact
     try:
         assert isinstance(codegen, Codegen)
-        return RegionCompiler(codegen, options).compile(region)
+        return RegionCompiler(codegen, drop_executing_options(codegen, options)).compile(region)
     except ByocError as error:  # a compiler that is not installed included
         why = f"its artifact does not fit here ({verdict}) and recompiling it failed"
         raise InputError(f"{why}: {get_error_text(error) or _NO_REASON}") from error

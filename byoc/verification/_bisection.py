@@ -8,8 +8,8 @@ Everything is compiled with the codegen and the options that the bundle was made
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from byoc.bundle import Bundle, RegionCompiler
-from byoc.codegen import Executable, Region, find_codegen
+from byoc.bundle import Bundle, RegionCompiler, RegionEntry
+from byoc.codegen import Executable, Region, drop_executing_options, find_codegen
 from byoc.errors import InputError
 from byoc.model import get_metadata
 from byoc.onnxrt import without_optimizations
@@ -96,7 +96,7 @@ def bisect_region(
     """
     found, run = _open_region(bundle, region)
     entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
-    compiler = RegionCompiler(find_codegen(entry.codegen), entry.codegen_options)
+    compiler = _make_compiler(entry)
     reached = record_reference_runs(bundle, bundle_samples(bundle) if inputs is None else inputs)[region]
     runs = reached.values or list(run_alone(found))
     bench = TrialBench(
@@ -122,7 +122,7 @@ def bisect_region(
         region=region,
         target=found.target,
         codegen=entry.codegen,
-        options=dict(entry.codegen_options),
+        options=dict(compiler.options),
         weights=str(find_weight_layout(found) or ""),
         operation=bench.cutting.operation_name(first),
         op=get_metadata(node, "byoc.composite") or node.op_type,
@@ -131,6 +131,12 @@ def bisect_region(
         trial=trial,
         trial_count=len(bench.trials),
     )
+
+
+def _make_compiler(entry: RegionEntry) -> RegionCompiler:
+    """Return the compiler that a region is for, with the options of the bundle that execute nothing."""
+    codegen = find_codegen(entry.codegen)
+    return RegionCompiler(codegen, drop_executing_options(codegen, entry.codegen_options))
 
 
 def _open_region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Values]]:

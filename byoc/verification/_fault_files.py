@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from byoc.bundle import RegionCompiler
-from byoc.codegen import Region, find_codegen, read_region
+from byoc.codegen import Region, drop_executing_options, find_codegen, read_region
 from byoc.errors import InputError
 from byoc.model import parse_layout
 from byoc.runtime import read_npz, restore_dtype, write_npz
@@ -102,7 +102,8 @@ def rerun_fault(folder: Path) -> tuple[FaultFile, RegionError]:
         raise InputError(f"{path}: not a fault of byoc verify: {first}") from None
     weights = parse_layout(fault.weights) if fault.weights else None
     region = read_region(folder / FAULT_MODEL, fault.region, fault.target, None, weights)
-    compiler = RegionCompiler(find_codegen(fault.codegen), fault.codegen_options)
+    codegen = find_codegen(fault.codegen)
+    compiler = RegionCompiler(codegen, drop_executing_options(codegen, fault.codegen_options))
     trial = run_trial(
         RegionPart(region.model, _read_inputs(folder / FAULT_INPUTS, region)),
         region,

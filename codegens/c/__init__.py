@@ -19,11 +19,11 @@ from byoc.codegen import (
     Region,
     Verdict,
     format_options,
-    read_stored_options,
+    read_options,
     refuse,
 )
 
-from .c_compiler import COptions, compile_library, compiler_version, library_stamp
+from .c_compiler import COptions, compile_library, compiler_version, find_misfit, library_stamp
 from .c_source import check_nodes, compiler, emit_source, refused_nodes, separate_region
 from .shared_library import CExecutor, load_functions
 
@@ -86,11 +86,8 @@ class C:
         """Return whether the library was compiled for a computer like this one."""
         if _LIBRARY not in artifact.files:
             return YES
-        for name, mark in library_stamp(read_stored_options(COptions, artifact.metadata)).items():
-            made = artifact.metadata.get(name, "another")
-            if made != mark:
-                return refuse(f"the library was compiled for the {name} {made}, but this is {mark}")
-        return YES
+        misfit = find_misfit(artifact.metadata)
+        return refuse(misfit) if misfit else YES
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether emx-onnx-cgen supports it, or its reason."""
@@ -102,5 +99,6 @@ class C:
                 return load_functions(artifact.files[_LIBRARY], count)
             except OSError:  # made for another libc, or damaged
                 pass
-        options = read_stored_options(COptions, artifact.metadata)
+        # The user's own compiler: nothing in a bundle chooses a command.
+        options = read_options(COptions, {})
         return load_functions(compile_library(artifact.files[_SOURCE], options), count)

@@ -4,10 +4,12 @@ Compile C to a shared library with the C compiler of the system.
 """
 
 import hashlib
+import os
 import platform
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,10 +18,20 @@ from byoc.codegen import CompileError, MissingRuntimeError, shorten_text
 
 @dataclass(frozen=True)
 class COptions:
-    """Options of the codegen `c`: the command of the C compiler, and flags for optimization."""
+    """Options of the codegen `c`: the command of the C compiler, and flags for optimization.
 
-    cc: str = field(default="cc", metadata={"help": "the C compiler's command"})
-    cflags: str = field(default="-O2", metadata={"help": "flags for optimization"})
+    Both run what they name, flags too (`-fplugin=`, `-wrapper`), so they come from the user alone. The
+    defaults are environment variables, which so decide when a bundle is loaded, too.
+    """
+
+    cc: str = field(
+        default_factory=lambda: os.environ.get("BYOC_CC", "cc"),
+        metadata={"help": "the C compiler's command; by default $BYOC_CC, or cc", "executes": True},
+    )
+    cflags: str = field(
+        default_factory=lambda: os.environ.get("BYOC_CFLAGS", "-O2"),
+        metadata={"help": "flags for optimization; by default $BYOC_CFLAGS, or -O2", "executes": True},
+    )
 
     def __post_init__(self) -> None:
         """Raise ValueError for an empty command, and for flags that cannot be split."""
@@ -28,7 +40,7 @@ class COptions:
         shlex.split(self.cflags)
 
     @property
-    def native(self) -> bool:
+    def is_for_this_cpu(self) -> bool:
         """Whether the library runs only on CPUs like this one."""
         return "native" in self.cflags
 
@@ -64,10 +76,26 @@ def compiler_version(options: COptions) -> str:
     return lines[0] if lines else "unknown"
 
 
+_CPU = "cpu"
+
+
 def library_stamp(options: COptions) -> dict[str, str]:
     """Return the properties of this computer that a shared library depends on."""
+    return _computer_stamp(options.is_for_this_cpu)
+
+
+def find_misfit(stored: Mapping[str, str]) -> str:
+    """Return why a library with a stored stamp is not for this computer, as a sentence; "" if it is."""
+    for name, mark in _computer_stamp(_CPU in stored).items():
+        made = stored.get(name, "another")
+        if made != mark:
+            return f"the library was compiled for the {name} {made}, but this is {mark}"
+    return ""
+
+
+def _computer_stamp(with_cpu: bool) -> dict[str, str]:
     found = {"machine": platform.machine(), "system": platform.system()}
-    return {**found, "cpu": _cpu_hash()} if options.native else found
+    return {**found, _CPU: _cpu_hash()} if with_cpu else found
 
 
 def _cpu_hash() -> str:
