@@ -2,12 +2,8 @@
 
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
-from byoc.verification._bundle_verification import (
-    NotVerified,
-    VerificationModels,
-    make_inputs,
-    verify_bundle,
-)
+from byoc.verification._bundle_comparison import VerificationModels
+from byoc.verification._bundle_verification import NotVerified, make_inputs, verify_bundle
 from byoc.verification._fault_files import is_fault, rerun_fault, write_fault
 from byoc.verification._part_trials import compile_and_load
 from byoc.verification._plain_models import make_reference_executor, run_plain

@@ -12,7 +12,8 @@ from byoc.model import prepare_model, read_recorded_dimensions
 from byoc.samples import MOST_SAMPLES, Sample, read_samples
 from byoc.support import check_minimum
 from byoc.verification._bisection import Fault, bisect_region
-from byoc.verification._bundle_verification import VerificationModels, make_inputs, verify_on_samples
+from byoc.verification._bundle_comparison import VerificationModels
+from byoc.verification._bundle_verification import make_inputs, verify_on_samples
 from byoc.verification._fault_files import write_fault
 from byoc.verification._sample_verification import verify_samples
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds

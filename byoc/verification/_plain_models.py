@@ -1,7 +1,8 @@
 """Models run plainly, to compare with: on onnxruntime; without a kernel there, on `onnx.reference`."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,12 @@ def run_plain(proto: ModelProto, model: Model, inputs: Mapping[str, Any]) -> dic
 def make_reference_executor(region: Region) -> Executor:
     """Return an executor of a region's own ONNX, run plainly. Raises InputError."""
     return open_region(region).run
+
+
+@contextmanager
+def convert_errors(kind: type[InputError], prefix: str) -> Iterator[None]:
+    """Raise an InputError again as `kind`, with a prefix."""
+    try:
+        yield
+    except InputError as error:
+        raise kind(f"{prefix}: {error}") from error

@@ -6,7 +6,9 @@ from byoc.bundle import Bundle
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.samples import Sample, list_samples
-from byoc.verification._bundle_verification import Values, VerificationModels, verify_on_samples
+from byoc.verification._bundle_comparison import VerificationModels
+from byoc.verification._bundle_runs import Values
+from byoc.verification._bundle_verification import verify_on_samples
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import Verification
 

@@ -1,0 +1,223 @@
+"""The comparison of a bundle with its model: outputs on several samples, boundary tensors, regions."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from byoc.bundle import Bundle
+from byoc.codegen import Region
+from byoc.errors import InputError
+from byoc.model import Model, get_stated_types, read_tensor_types
+from byoc.runtime import describe_mismatch
+from byoc.samples import model_samples, sample_inputs
+from byoc.verification._bundle_runs import BundleRuns, Values
+from byoc.verification._noise import NoiseGauge
+from byoc.verification._plain_models import PlainModel, convert_errors, open_original
+from byoc.verification._quantized_tensors import find_quantized_tensors
+from byoc.verification._reaching import compare_alone, vary_inputs
+from byoc.verification._region_verification import (
+    NotVerifiableError,
+    RecordedRuns,
+    compare_boundary,
+    compare_recorded,
+    record_reference_runs,
+    worst_errors,
+)
+from byoc.verification._tensor_comparison import compare_tensors, measure_accuracy
+from byoc.verification._thresholds import Thresholds
+from byoc.verification._verification_result import Accuracy, OutputError, RegionError, Verification
+
+
+@dataclass(frozen=True, eq=False)
+class VerificationModels:
+    """The model that a bundle is compared with; the fields are the arguments of `verify_bundle`."""
+
+    model: Model
+    original: Model | None = None
+    computed: str = ""
+
+
+@dataclass(eq=False)
+class BundleComparison:
+    """The comparison of a bundle with its model, which gathers what samples and regions show.
+
+    Outputs are compared on one sample after the other (`add_sample`), then boundary tensors and regions
+    on what was recorded meanwhile; `conclude` returns everything. The models are opened and the bundle
+    is loaded when they are first needed. `thresholds` are those of the dtype that regions compute in.
+    """
+
+    bundle: Bundle
+    models: VerificationModels
+    thresholds: Thresholds
+    _errors: list[tuple[OutputError, ...]] = field(default_factory=list)
+    _accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    _notes: dict[str, None] = field(default_factory=dict)
+    _samples: int = 0
+    _has_elements: bool = False
+    _first: Values = field(default_factory=dict)
+    _first_runs: Mapping[str, RecordedRuns] = field(default_factory=dict)
+    _recorded: dict[str, RecordedRuns] = field(default_factory=dict)
+    _boundary: tuple[OutputError, ...] = ()
+    _regions: dict[str, RegionError] = field(default_factory=dict)
+    _not_compared: str = ""
+
+    def add_sample(self, name: str, inputs: Values | None) -> None:
+        """Compare the outputs on a sample; None stands for the seeded inputs of the model.
+
+        Raises NotVerifiableError, which has the name, if the model does not run on it; InputError if the
+        bundle does not run, or has other inputs.
+        """
+        model, plain, precise = self.models.model, self._plain, self._precise
+        with convert_errors(NotVerifiableError, f"{name}: {model.source}" if name else model.source):
+            given = self._make_inputs() if inputs is None else inputs
+            expected = plain.run(given)
+            exact = {} if precise is None else precise.run(given)
+        self._runs.check_inputs(model, given)
+        actual = self._runs.run(given, self._notes)
+        self._notes.update(_find_contradictions(model, expected))
+        self._has_elements = self._has_elements or any(map(_has_elements, expected.values()))
+        self._errors.append(self._compare_outputs(given, expected, actual))
+        self._compare_accuracy(exact, actual)
+        self._keep_runs(given)
+        self._samples += 1
+
+    def compare_boundary(self) -> None:
+        """Compare every boundary tensor on the first sample."""
+        try:
+            reference = record_reference_runs(self.bundle, self._first)
+            self._boundary = compare_boundary(
+                self.bundle, self._first, reference, self._first_runs, self.thresholds
+            )
+        except InputError as error:
+            self._not_compared = str(error)
+
+    def compare_regions(self, seeded: bool) -> None:
+        """Compare each region alone on what reached it; one that nothing reached, on other inputs.
+
+        Where the first sample was `seeded`, inputs of other seeds are among these. Nothing is compared
+        if the boundary could not be.
+        """
+        if self._not_compared:
+            return
+        try:
+            self._regions = {
+                region.name: compare_recorded(region, self._recorded[region.name], self.thresholds)
+                for _, region, _ in self.bundle.regions()
+            }
+            self._reach_others(vary_inputs(self.models.model, self._first, seeded))
+        except InputError as error:
+            self._not_compared = str(error)
+
+    def conclude(self) -> Verification:
+        """Return the verification. Raises NotVerifiableError if no sample has outputs with elements."""
+        model, original = self.models.model, self.models.original
+        verification = Verification(
+            model.source,
+            worst_errors(self._errors),
+            "" if original is None else original.source,
+            tuple(self._accuracy.values()),
+            self._boundary,
+            tuple(self._regions.values()),
+            self._not_compared,
+            self._samples,
+            self._plain.judge,
+            tuple(self._notes),
+        )
+        if verification.outputs and not self._has_elements and verification.passed:
+            raise NotVerifiableError(f"{model.source}: its outputs have no elements on any sample")
+        return verification
+
+    @cached_property
+    def _plain(self) -> PlainModel:
+        """The model that the bundle is compared with. Raises NotVerifiableError."""
+        model = self.models.model
+        with convert_errors(NotVerifiableError, model.source):
+            return open_original(model.proto, model)
+
+    @cached_property
+    def _precise(self) -> PlainModel | None:
+        """The model of a higher precision, if there is one. Raises NotVerifiableError."""
+        original = self.models.original
+        with convert_errors(NotVerifiableError, self.models.model.source):
+            return None if original is None else open_original(original.proto, original)
+
+    @cached_property
+    def _runs(self) -> BundleRuns:
+        return BundleRuns.load(self.bundle)
+
+    @cached_property
+    def _quantized(self) -> frozenset[str]:
+        return find_quantized_tensors(self.models.model.proto)
+
+    def _make_inputs(self) -> Values:
+        """Return seeded inputs, at sizes that onnxruntime runs unless something else runs the model."""
+        model = self.models.model
+        if self._plain.judge and model.make_samples is None:
+            return sample_inputs(model.index)
+        return model_samples(model)
+
+    def _compare_outputs(
+        self, inputs: Values, expected: Values, actual: Values
+    ) -> tuple[OutputError, ...]:
+        """Return the error of each output, with its noise where it is beyond its tolerance."""
+        model = self.models.model
+        gauge = NoiseGauge(model.proto, model.folder, inputs, expected)
+        errors = compare_tensors(expected, actual, self.thresholds, self._quantized)
+        return gauge.allow(errors, actual, self.thresholds)
+
+    def _compare_accuracy(self, exact: Values, actual: Values) -> None:
+        """Keep the lowest accuracy of each output over all samples."""
+        for one in measure_accuracy(exact, actual):
+            if one.signal_to_noise < self._accuracy.setdefault(one.name, one).signal_to_noise:
+                self._accuracy[one.name] = one
+
+    def _keep_runs(self, given: Values) -> None:
+        """Keep what the regions read and made on a sample, and those of the first sample apart."""
+        taken = self._runs.take_recorded()
+        if not self._samples:
+            self._first, self._first_runs = given, taken
+        for region, found in taken.items():
+            self._recorded.setdefault(region, RecordedRuns()).add(found)
+
+    def _reach_others(self, samples: Iterable[Values]) -> None:
+        """Compare the regions that were not reached on other samples, at last on values for them alone.
+
+        Outputs are compared on these samples, too; one that the model does not run on is left out.
+        """
+        regions = {region.name: region for _, region, _ in self.bundle.regions()}
+        missing = {name: regions[name] for name in regions if self._regions[name].sample == "none"}
+        for inputs in samples if missing else ():
+            try:
+                expected = self._plain.run(inputs)
+            except InputError:
+                continue
+            self._errors.append(self._compare_outputs(inputs, expected, self._runs.run(inputs)))
+            self._compare_reached(missing)
+            if not missing:
+                return
+        for name, region in missing.items():
+            self._regions[name] = compare_alone(region, self._runs.executors[name], self.thresholds)
+
+    def _compare_reached(self, missing: dict[str, Region]) -> None:
+        """Compare the missing regions that the last run reached, and remove them from `missing`."""
+        recorded = self._runs.take_recorded()
+        for name in [name for name in missing if recorded[name].values]:
+            region = missing.pop(name)
+            self._regions[name] = compare_recorded(region, recorded[name], self.thresholds, "other")
+
+
+def _has_elements(value: Any) -> bool:
+    """Return whether there is something to compare in an output; an optional without content is."""
+    parts = value if isinstance(value, list) else [value]
+    return not parts or any(part is None or np.size(part) for part in parts)
+
+
+def _find_contradictions(model: Model, outputs: Values) -> Iterator[tuple[str, None]]:
+    """Yield a note for each output of another shape than the file states."""
+    for name, kind in read_tensor_types(get_stated_types(model.proto)).items():
+        made = describe_mismatch(outputs[name], kind) if outputs.get(name) is not None else ""
+        if made:
+            yield f"the model says that '{name}' is {kind}, but it is {made}", None

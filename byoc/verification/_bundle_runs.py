@@ -1,0 +1,79 @@
+"""A bundle that is run to be verified: what its regions read and make is recorded."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from byoc.bundle import Bundle
+from byoc.codegen import Executor
+from byoc.errors import InputError, shorten_text
+from byoc.model import Model
+from byoc.onnxrt import without_optimizations
+from byoc.runtime import (
+    Session,
+    collect_contradictions,
+    describe_mismatch,
+    load_bundle,
+    load_executors,
+)
+from byoc.verification._plain_models import convert_errors
+from byoc.verification._region_verification import RecordedRuns
+
+_MOST_SHOWN = 80
+
+Values = Mapping[str, Any]
+
+
+@dataclass(eq=False)
+class BundleRuns:
+    """A loaded bundle whose regions record what they read and make."""
+
+    session: Session
+    executors: Mapping[str, Executor]
+    recorded: dict[str, RecordedRuns]
+
+    @classmethod
+    def load(cls, bundle: Bundle) -> "BundleRuns":
+        """Load a bundle. Raise InputError if that fails."""
+        recorded = {region.name: RecordedRuns() for region in bundle.manifest.regions}
+        with convert_errors(InputError, "the bundle does not run"), without_optimizations():
+            executors = load_executors(bundle)
+            watched = {
+                name: lambda inputs, name=name, run=run: recorded[name].record(run)(inputs)
+                for name, run in executors.items()
+            }
+            return cls(load_bundle(bundle, watched), executors, recorded)
+
+    def run(self, inputs: Values, notes: dict[str, None] | None = None) -> dict[str, Any]:
+        """Return the outputs, and add contradictions to `notes`.
+
+        Raise InputError if the bundle does not run.
+        """
+        with collect_contradictions() as found, convert_errors(InputError, "the bundle does not run"):
+            outputs = self.session(inputs)
+        if notes is not None:
+            notes.update(found)
+        return outputs
+
+    def take_recorded(self) -> dict[str, RecordedRuns]:
+        """Return the runs recorded since the last time."""
+        taken = dict(self.recorded)
+        self.recorded.update((name, RecordedRuns()) for name in taken)
+        return taken
+
+    def check_inputs(self, model: Model, given: Values) -> None:
+        """Raise InputError if the inputs of the bundle differ from those given to the model."""
+        optional = self.session.program.constants
+        wanted = [name for name in self.session.inputs if name in given or name not in optional]
+        if set(wanted) != set(given):
+            raise InputError(
+                f"{model.source} has {_format_inputs(given)}, the bundle {_format_inputs(wanted, '')}"
+            )
+        for name, kind in self.session.types.items():
+            found = describe_mismatch(given[name], kind) if name in given else ""
+            if found:
+                raise InputError(f"{model.source} has input '{name}' as {found}, the bundle as {kind}")
+
+
+def _format_inputs(names: Collection[str], prefix: str = "input ") -> str:
+    return prefix + shorten_text(", ".join(names), _MOST_SHOWN) if names else "no input"
