@@ -75,6 +75,7 @@ from byoc.model._quantized_tensors import (
     may_be_float,
     unshare_dequantize,
 )
+from byoc.model._runtime_operators import state_function_defaults
 from byoc.model._skeletons import make_skeleton, replace_weights
 from byoc.model._tensor_data import (
     DTYPE_NUMBERS,

@@ -25,6 +25,7 @@ from byoc.model._certain_types import find_certain_types
 from byoc.model._composite_functions import Composite, make_composite_call, make_composite_functions
 from byoc.model._graph_index import GraphIndex
 from byoc.model._graph_parts import BoundaryNames, find_boundary
+from byoc.model._runtime_operators import list_missing_defaults
 from byoc.model._tensor_data import rate_knowledge
 from byoc.model._walk import copy_without, is_onnx, sort_nodes
 
@@ -302,11 +303,8 @@ def _state_defaults(index: GraphIndex, node: NodeProto) -> NodeProto:
     needed = schema is not None and (schema.is_function or schema.onnx_schema is None)
     if schema is None or not (needed or (is_onnx(node) and node.op_type == "STFT")):
         return node
-    given = {attribute.name for attribute in node.attribute}
     result = deepcopy(node)
-    for name, attribute in schema.attributes.items():
-        if name not in given and attribute.default is not None:
-            result.attribute.append(attribute.default)
+    result.attribute.extend(list_missing_defaults(node, schema))
     return result
 
 

@@ -6,14 +6,20 @@ of the model in which these are in a domain of their own, so that it checks ever
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from onnx import ModelProto, NodeProto, helper
+from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, helper
 
 from byoc.errors import InputError
 from byoc.model._node_attributes import get_operator_name
 from byoc.model._walk import copy_without, describe_node, is_onnx, walk_nodes
-from byoc.schemas import INSTALL_HINT, get_schema, has_runtime_schemas, list_onnx_domains
+from byoc.schemas import (
+    INSTALL_HINT,
+    OperatorSchema,
+    get_schema,
+    has_runtime_schemas,
+    list_onnx_domains,
+)
 
 _HIDDEN_DOMAIN = "byoc.hidden"
 _MOST_NAMES = 8
@@ -39,27 +45,68 @@ def hide_runtime_operators(model: ModelProto) -> tuple[ModelProto, tuple[str, ..
     return model, (_describe_operators(found),)
 
 
+def state_function_defaults(model: ModelProto) -> ModelProto:
+    """Return a model whose functions state the defaults of operators that only onnxruntime registers.
+
+    onnxruntime 1.32 ends the process when it loads a SimplifiedLayerNormalization in a function without
+    `stash_type`: there it infers types without the defaults. A model whose functions state them is
+    returned as it is.
+    """
+    if not any(list_missing_defaults(node, schema) for node, schema in _walk_functions(model)):
+        return model
+    model = copy_without(model)
+    for node, schema in _walk_functions(model):
+        node.attribute.extend(list_missing_defaults(node, schema))
+    return model
+
+
+def list_missing_defaults(node: NodeProto, schema: OperatorSchema) -> list[AttributeProto]:
+    """Return the defaults of the attributes that a node leaves out."""
+    given = {attribute.name for attribute in node.attribute}
+    return [
+        attribute.default
+        for name, attribute in schema.attributes.items()
+        if name not in given and attribute.default is not None
+    ]
+
+
 def _walk_runtime_nodes(model: ModelProto) -> Iterator[NodeProto]:
     """Yield the nodes whose operators only onnxruntime registers."""
-    called = {(function.domain, function.name) for function in model.functions}
-    scopes = (
-        (model.graph.node, model.opset_import),
-        *((f.node, f.opset_import) for f in model.functions),
-    )
-    for nodes, imports in scopes:
-        versions = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in imports}
-        for node in walk_nodes(nodes):
-            version = versions.get("" if is_onnx(node) else node.domain)
-            if version is None or (node.domain, node.op_type) in called:
-                continue  # an import that the checker will miss, or a function of the model
-            schema = get_schema(node.op_type, node.domain, version)
-            if schema is not None and schema.onnx_schema is None:
-                yield node
-            elif schema is None and node.domain in list_onnx_domains() and not has_runtime_schemas():
-                raise InputError(
-                    f"ONNX's operator set {version} has no operator of {describe_node(node)}; "
-                    f"onnxruntime may have it: {INSTALL_HINT}"
-                )
+    called = _list_functions(model)
+    for node, _ in _walk_scope(model.graph.node, model.opset_import, called):
+        yield node
+    for node, _ in _walk_functions(model):
+        yield node
+
+
+def _walk_functions(model: ModelProto) -> Iterator[tuple[NodeProto, OperatorSchema]]:
+    """Yield the nodes in functions whose operators only onnxruntime registers, with their schemas."""
+    called = _list_functions(model)
+    for function in model.functions:
+        yield from _walk_scope(function.node, function.opset_import, called)
+
+
+def _list_functions(model: ModelProto) -> set[tuple[str, str]]:
+    """Return the domains and names of a model's own functions."""
+    return {(function.domain, function.name) for function in model.functions}
+
+
+def _walk_scope(
+    nodes: Iterable[NodeProto], imports: Iterable[OperatorSetIdProto], called: set[tuple[str, str]]
+) -> Iterator[tuple[NodeProto, OperatorSchema]]:
+    versions = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in imports}
+    for node in walk_nodes(nodes):
+        version = versions.get("" if is_onnx(node) else node.domain)
+        if version is None or (node.domain, node.op_type) in called:
+            continue  # an import that the checker will miss, or a function of the model
+        schema = get_schema(node.op_type, node.domain, version)
+        if schema is not None and schema.onnx_schema is None:
+            yield node, schema
+        elif schema is None and node.domain in list_onnx_domains() and not has_runtime_schemas():
+            raise InputError(
+                f"ONNX's operator set {version} has no operator of {describe_node(node)}; "
+                f"onnxruntime may have it: {INSTALL_HINT}"
+            )
 
 
 def _describe_operators(found: Counter[str]) -> str:

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper
 
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.model import DTYPE_NUMBERS, DTYPES, MAX_IR, copy_without, count_bits
+from byoc.model import (
+    DTYPE_NUMBERS,
+    DTYPES,
+    MAX_IR,
+    copy_without,
+    count_bits,
+    state_function_defaults,
+)
 from byoc.schemas import INSTALL_HINT
 
 _FOREIGN_PREFIXES = ("bfloat16", "float8", "float4", "float6", "int4", "uint4", "int2", "uint2")
@@ -196,6 +203,7 @@ def _create_session(ort: Any, model: Path | ModelProto, options: Any) -> Any:
 
 
 def _serialize(model: ModelProto) -> bytes:
+    model = state_function_defaults(model)
     if model.ir_version <= MAX_IR:
         return model.SerializeToString()
     older = copy_without(model)

@@ -2,14 +2,22 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from support import parse
+from support import VANILLA, parse
 
 from byoc.errors import InputError
-from byoc.model import GraphCuts, OutlineGroup, RegionCut, outline, prepare_model
+from byoc.model import (
+    GraphCuts,
+    OutlineGroup,
+    RegionCut,
+    outline,
+    prepare_model,
+    state_function_defaults,
+)
 from byoc.onnxrt import open_session, run_session
 
 pytest.importorskip("onnxruntime")
@@ -62,6 +70,49 @@ def test_other_findings_of_the_checker_stay_errors() -> None:
     wrong = parse(text.replace("OP", "Softmax <axes = 1>"))
     with pytest.raises(InputError, match="not valid ONNX: Unrecognized attribute: axes"):
         prepare_model(wrong, "test")
+
+
+# onnxruntime 1.32 ends the process where it loads such a function without `stash_type`.
+IN_A_FUNCTION = """
+import onnx, sys
+import numpy as np
+import byoc
+model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+g (float[1, 4] x, float[4] s) => (float[1, 4] y) { t = own.outer (x, s) y = Relu (t) }
+<domain: "own", opset_import: ["" : 17, "own" : 1]> outer (x, s) => (y) { y = own.norm (x, s) }
+<domain: "own", opset_import: ["" : 17]>
+norm (x, s) => (y) { y = SimplifiedLayerNormalization <epsilon: float = 1e-5> (x, s) }''')
+before = model.SerializeToString()
+result = byoc.partition(model, sys.argv[1], output=sys.argv[2], strategy="all-supported")
+assert model.SerializeToString() == before
+print(len(result.plan.regions), result.verification.passed, result.verification.judge or "onnxruntime")
+found = byoc.load(sys.argv[2])({"x": np.array([[3, -4, 0, 0]], np.float32), "s": np.ones(4, np.float32)})
+print(found["y"].astype(np.float64).round(4).tolist())
+"""
+
+
+def test_a_function_with_such_a_node_does_not_end_the_process(tmp_path: Path) -> None:
+    row = [sys.executable, "-c", IN_A_FUNCTION, str(VANILLA), str(tmp_path / "b")]
+    ran = subprocess.run(row, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == "1 True onnxruntime\n[[1.2, 0.0, 0.0, 0.0]]\n"
+
+
+def test_defaults_are_stated_in_functions_alone_and_in_a_copy() -> None:
+    text = f"g (float[1,4] x, float[4] s) => (float[1,4] y) {{ t = {NORM} (x, s) y = own.norm (t, s) }}"
+    model = parse(text)
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    assert state_function_defaults(model) is model
+    given = onnx.helper.make_node("SimplifiedLayerNormalization", ["a", "b"], ["c"], epsilon=0.5)
+    imports = [onnx.helper.make_opsetid("", 17)]
+    model.functions.append(onnx.helper.make_function("own", "norm", ["a", "b"], ["c"], [given], imports))
+    before = model.SerializeToString()
+    stated = state_function_defaults(model)
+    assert model.SerializeToString() == before
+    assert stated.graph == model.graph
+    found = {a.name: onnx.helper.get_attribute_value(a) for a in stated.functions[0].node[0].attribute}
+    assert found == {"epsilon": 0.5, "axis": -1, "stash_type": 1}
+    assert state_function_defaults(stated) is stated
 
 
 def test_a_region_with_such_nodes_runs_as_a_function() -> None:
