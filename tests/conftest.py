@@ -6,11 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import Ran
+from hypothesis import settings
+from support import THOROUGH, Ran
 
 from byoc.cli import main
 
 GOLDEN = Path(__file__).parent / "golden"
+
+settings.register_profile("ordinary", max_examples=THOROUGH // 3)
+settings.register_profile("thorough", max_examples=THOROUGH)
+settings.load_profile("ordinary")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

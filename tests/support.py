@@ -1,11 +1,20 @@
 """What tests of every room use: models written as ONNX text, and what a run of the command line gave."""
 
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import onnx
+import pytest
+from hypothesis import settings
 
 from byoc.model import Model, prepare_model
+
+THOROUGH = 100
+"""How many examples hypothesis tries in the profile `thorough` of a property that says no number."""
 
 VANILLA = Path(__file__).with_name("vanilla.yaml")
 """A rule file for what is not about accelerators: target `dla`, open extents, run by `reference`."""
@@ -15,6 +24,56 @@ LIGHT = (
     *("shufflenet", "squeezenet", "vgg19", "zfnet512"),
 )
 """The nine light models of the zoo, which are always there."""
+
+
+def count_calls(function: Callable[[], object], most: int) -> int:
+    """Return how many functions of Python are called while `function` runs, itself among them.
+
+    Says whether work grows out of hand, on any machine and under any load. More than `most` calls end it
+    with an AssertionError; what is computed inside one function, or by numpy, does not count.
+    """
+    count = 0
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        nonlocal count
+        count += event == "call"
+        assert count <= most, f"more than {most} calls, the last of {frame.f_code.co_qualname}"
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def sample_cases(cases: Sequence[Any], *ordinary: Any, every: int = 0) -> list[Any]:
+    """Return parameters for `pytest.mark.parametrize`, most of them marked `thorough`.
+
+    The ordinary tests run the cases that are given as `ordinary`, and each whose place is a multiple of
+    `every`. `pytest -m thorough` runs the others.
+    """
+
+    def is_ordinary(place: int, case: Any) -> bool:
+        return case in ordinary or bool(every and place % every == 0)
+
+    missing = [case for case in ordinary if case not in cases]
+    assert not missing, f"no such cases: {missing}"
+    return [
+        case
+        if is_ordinary(place, case)
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough)
+        for place, case in enumerate(cases)
+    ]
+
+
+def examples(count: int) -> int:
+    """Return how many examples hypothesis tries: `count` in the profile `thorough`, else a third.
+
+    `pytest --hypothesis-profile thorough` chooses that profile, which tests/conftest.py registers.
+    """
+    return max(count * settings.default.max_examples // THOROUGH, min(count, 10))
 
 
 def parse(text: str, ir: int = 8, opset: int = 17) -> onnx.ModelProto:

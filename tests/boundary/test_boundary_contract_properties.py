@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
+from support import examples
 from test_boundary_contract import DOMAIN, Bounded
 
 from byoc.boundary.contracts._tensor_contract import ContractError
@@ -78,7 +79,7 @@ def _runs(labels: list[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, regions))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(drawn(("", "NHWC", "NCHW16c", "CHWN", "NHWC2c")))
 def test_contracts_hold(case: Drawn) -> None:
     bounded = Bounded(case.text, *case.regions, layout=case.layout)
@@ -91,7 +92,7 @@ def test_contracts_hold(case: Drawn) -> None:
                 assert contract.logical == contract.type
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(drawn(("NHWC", "CHWN", "NCWH")), st.data())
 def test_a_transpose_that_is_turned_otherwise_shows(case: Drawn, data: st.DataObject) -> None:
     bounded = Bounded(case.text, *case.regions, layout=case.layout)

@@ -14,7 +14,7 @@ from laying import arranged, border, put_in, same
 from onnx import ModelProto
 from pipeline.random_graphs import GraphMaker
 from strategies import Alternating, Random
-from support import LIGHT, VANILLA
+from support import LIGHT, VANILLA, examples, sample_cases
 
 from byoc.boundary.convert import ConvertedModel, RegionBoundary, convert_boundary
 from byoc.model import prepare_model, walk_graphs
@@ -40,7 +40,7 @@ def region_borders(plan: GraphPlan, word: str) -> list[RegionBoundary]:
 
 
 @pytest.mark.parametrize("strategy", [AllSupported(), Alternating()], ids=lambda s: s.name)
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", sample_cases(LIGHT, "squeezenet", "shufflenet"))
 def test_light_models_give_the_same_bits(name: str, strategy: Strategy) -> None:
     plan = planned(prepare_model(ClassicModels().load(name), name), plain_dla(), strategy)
 
@@ -71,7 +71,7 @@ def figures(name: str, plan: Plan, word: str) -> None:
     assert outside > 0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(2, 25),

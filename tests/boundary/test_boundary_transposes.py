@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
+from support import examples
 from transposed_graphs import (
     KINDS,
     SHAPE,
@@ -21,7 +22,7 @@ from transposing import NEG, operators, parsed, same
 from byoc.model import get_metadata, get_purpose, parse_layout
 from byoc.onnxrt import open_session, run_session, without_optimizations
 
-_SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
+_SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(150))
 _LAYOUTS = ("NHWC", "NHCW", "CHWN")
 
 

@@ -13,7 +13,7 @@ import pytest
 from cutting import UNLIKE, cut, files, original, ramp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import parse
+from support import examples, parse
 
 from byoc.bundle import describe_file
 from byoc.bundle._manifest import MANIFEST_FILE
@@ -144,7 +144,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_whatever_is_changed_in_a_manifest(data: st.DataObject, kept: Path) -> None:
     """It is refused in a sentence, or what it says about the computation is as before."""

@@ -275,7 +275,7 @@ partition(model, rules.split(","), output=output, verify=False, **asked)
     "arguments",
     [
         ["zoo:squeezenet", "dla,tensorrt-dla"],
-        ["zoo:squeezenet", "ethos-u55", "quantized"],
+        pytest.param(["zoo:squeezenet", "ethos-u55", "quantized"], marks=pytest.mark.thorough),
     ],
 )
 def test_two_processes_write_the_same_bytes(arguments: list[str], tmp_path: Path) -> None:

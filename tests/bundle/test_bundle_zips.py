@@ -13,7 +13,7 @@ import pytest
 from cutting import UNLIKE, cut, files, ramp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Ran, parse
+from support import Ran, examples, parse
 
 from byoc.bundle import _packing as unpack
 from byoc.bundle import open_bundle
@@ -266,7 +266,7 @@ def test_a_file_in_a_file(path: Path, content: Content) -> None:
     assert refused(path).startswith("'model.onnx/x' cannot be unpacked: ")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(data=st.data())
 def test_whatever_is_changed_in_a_zip(data: st.DataObject, made: Path) -> None:
     """It is refused in a sentence, or holds what was packed; never anything else."""

@@ -13,7 +13,7 @@ from cutting import cut, files, original, ramp, same_as_original
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import parse
+from support import examples, parse
 
 from byoc.bundle import describe_file, open_bundle
 from byoc.codegen import (
@@ -237,7 +237,7 @@ def test_contracts_count(tmp_path: Path) -> None:
     assert region_structure(renamed) == region_structure(one)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_renaming_never_tells_and_a_changed_byte_always_does(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

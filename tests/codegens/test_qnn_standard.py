@@ -9,6 +9,7 @@ from cutting import original
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized import CONV, IMAGE, MODELS, feed, model
+from support import examples
 
 
 def replaced(proto: onnx.ModelProto, **constants: np.generic) -> onnx.ModelProto:
@@ -24,7 +25,7 @@ def operators(proto: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in proto.graph.node]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     clamp=st.sampled_from(["conv and relu", "conv and clip", "gemm and relu"]),
     scale=st.floats(2**-10, 2**-3, width=32),

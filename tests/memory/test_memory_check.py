@@ -6,6 +6,7 @@ from checkers.bound_check import refuted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, linked, problems, random_problem
+from support import examples
 
 from byoc.memory.arena import METHODS, ArenaPlan, ArenaProblem, ArenaStep, plan_buffers
 
@@ -16,19 +17,19 @@ def moved(right: ArenaPlan, buffer: int, by: int) -> ArenaPlan:
     return replace(right, offsets=tuple(offsets), size=right.size + abs(by))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(problems(8), st.sampled_from(METHODS))
 def test_every_plan_is_accepted(problem: ArenaProblem, method: str) -> None:
     assert check(plan_buffers(problem, method)) == []
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(problems(7), st.integers(0, 99), st.sampled_from(METHODS))
 def test_every_plan_with_links_is_accepted(problem: ArenaProblem, seed: int, method: str) -> None:
     assert check(plan_buffers(linked(problem, seed), method)) == []
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(problems(8))
 def test_a_bound_too_high_by_one_is_refused(problem: ArenaProblem) -> None:
     right = plan_buffers(problem)

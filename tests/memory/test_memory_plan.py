@@ -5,13 +5,14 @@ from itertools import permutations
 import pytest
 from hypothesis import given, settings
 from problems import branches, chain, least_peak, problems, total_bytes
+from support import examples
 
 from byoc.errors import InputError
 from byoc.memory.arena import METHODS, ArenaProblem, ArenaStep, plan_buffers, plan_by_methods
 from byoc.memory.arena._best_order import OrderResult, find_best_order
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(problems())
 def test_the_bound_is_the_least_peak_and_the_same_for_all_methods(problem: ArenaProblem) -> None:
     plans = [plan_buffers(problem, method) for method in METHODS]

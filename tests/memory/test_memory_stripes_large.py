@@ -7,6 +7,7 @@ from checkers.stripes_check import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
+from support import examples
 
 from byoc.memory.stripes import SAME_ROW, OperandRows, RowLayer, RowTensor, stripe
 from byoc.memory.stripes._cascades import CascadeCuts
@@ -28,7 +29,7 @@ def _planned_by_blocks(net: Numbers, most: int, alignment: int = 1) -> None:
     assert bool(plan.limits) == (highest > most)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(numbers(), st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 4]))
 def test_plan_of_blocks_is_a_plan_of_rows(net: Numbers, most: int, alignment: int) -> None:
     _planned_by_blocks(net, most, alignment)

@@ -7,6 +7,7 @@ from checkers.stripes_check import PlanError, check
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
+from support import examples
 
 from byoc.memory.stripes import RowWindow, StripedPlan, stripe
 from byoc.memory.stripes._striping_problem import RowNetwork
@@ -20,7 +21,7 @@ def checked(net: Numbers, plan: StripedPlan) -> None:
     check(net.tensors, net.layers, net.inputs, net.outputs, plan)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(numbers(), st.sampled_from([1, 4, 16]))
 def test_plan_is_accepted(net: Numbers, alignment: int) -> None:
     plan = planned(net, alignment)
@@ -37,7 +38,7 @@ def test_plan_is_accepted(net: Numbers, alignment: int) -> None:
     assert all(rows[name] <= max(steps[name], rows[name] * (steps[name] == 1)) for name in rows)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(numbers(), st.data())
 def test_window_one_row_short_is_refused(net: Numbers, data: st.DataObject) -> None:
     plan = planned(net)
@@ -52,7 +53,7 @@ def test_window_one_row_short_is_refused(net: Numbers, data: st.DataObject) -> N
         checked(net, replace(plan, places=plan.places | short))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(numbers(), st.data())
 def test_operand_moved_onto_its_result_is_refused(net: Numbers, data: st.DataObject) -> None:
     plan = planned(net)
@@ -70,7 +71,7 @@ def test_operand_moved_onto_its_result_is_refused(net: Numbers, data: st.DataObj
         checked(net, replace(plan, places=plan.places | {operand: moved}))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(numbers(), st.data())
 def test_band_too_early_is_refused(net: Numbers, data: st.DataObject) -> None:
     plan = planned(net)
@@ -92,7 +93,7 @@ def test_band_too_early_is_refused(net: Numbers, data: st.DataObject) -> None:
         checked(net, replace(plan, bands=tuple(bands)))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(numbers(), st.data())
 def test_band_left_out_or_run_twice_is_refused(net: Numbers, data: st.DataObject) -> None:
     plan = planned(net)
@@ -106,7 +107,7 @@ def test_band_left_out_or_run_twice_is_refused(net: Numbers, data: st.DataObject
         checked(net, replace(plan, bands=plan.bands[:number] + plan.bands[number + 1 :]))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(numbers())
 def test_a_byte_fewer_is_refused(net: Numbers) -> None:
     plan = planned(net)
@@ -114,7 +115,7 @@ def test_a_byte_fewer_is_refused(net: Numbers) -> None:
         checked(net, replace(plan, size=plan.size - 1))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(numbers(), st.data())
 def test_layer_left_out_is_refused_even_if_nobody_reads_it(net: Numbers, data: st.DataObject) -> None:
     plan = planned(net)
@@ -124,7 +125,7 @@ def test_layer_left_out_is_refused_even_if_nobody_reads_it(net: Numbers, data: s
         checked(net, replace(plan, bands=without))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(numbers(), st.data())
 def test_place_that_is_not_inside_the_arena_is_refused(net: Numbers, data: st.DataObject) -> None:
     plan = planned(net)

@@ -8,7 +8,7 @@ from checkers.stripes_check import check
 from hypothesis import given, settings
 from onnx import ModelProto
 from stripes_random import convolutional
-from support import parse
+from support import examples, parse
 
 from byoc.memory.stripes import RowWindow
 
@@ -27,7 +27,7 @@ RESIDUAL = """
 """.replace("WEIGHTS", ", ".join(f"{n % 7 - 3}" for n in range(144)))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(convolutional())
 def test_random_network_is_executed_as_onnxruntime_does(model: ModelProto) -> None:
     index, rows = read_rows(model)

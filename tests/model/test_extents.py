@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import examples
 
 from byoc.model import (
     add_dims,
@@ -54,7 +55,9 @@ OPERATIONS = {
 NUMBERS = st.integers(-9, 9).map(lambda value: (value, lambda _: value))
 OPEN = st.sampled_from(NAMES).map(lambda name: (name, lambda sizes: sizes[name]))
 EXPRESSIONS = st.recursive(NUMBERS | OPEN, combine, max_leaves=10)
-SETTINGS = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(
+    max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 SIZES = st.fixed_dictionaries({name: st.integers(0, 30) for name in NAMES})
 
 

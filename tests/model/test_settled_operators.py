@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from model.settling import list_contradictions, read
 from onnx import TensorProto, helper, numpy_helper
+from support import examples
 
 from byoc.errors import InputError
 from byoc.model import prepare_model
 
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 # What onnxruntime says of a model or inputs that it does not run.
 REFUSALS = (
     onnxruntime.capi.onnxruntime_pybind11_state.Fail,

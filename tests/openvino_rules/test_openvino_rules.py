@@ -10,7 +10,7 @@ from agreement import Judged, goal_missed, judge, refusal, table
 from cases import OneNode, light_nodes, operator_tests
 from onnx import helper
 from oracle import Answer, Data, Question, ask, openvino_version
-from support import parse
+from support import parse, sample_cases
 
 from byoc.onnxrt import has_runtime
 from byoc.rules import load_rules
@@ -20,8 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not openvino_version(), reason="openvino is not installed"),
     pytest.mark.skipif(not has_runtime(), reason="onnxruntime is not installed"),
 ]
-
-_EVERY = 3  # of all cases; run.py asks for the others, too
 
 RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 DET = "g (float[2,2] x) => (float y) { y = Det(x) }"
@@ -33,14 +31,15 @@ def question(text: str, x: np.ndarray, y: object) -> Question:
     return Question(parse(text).SerializeToString(), (data,))
 
 
-def test_the_rule_file_agrees_with_openvino(capsys: pytest.CaptureFixture[str]) -> None:
-    sample = [*list(operator_tests())[::_EVERY], *light_nodes(every=_EVERY)]
+@pytest.mark.parametrize("every", sample_cases([3, 12], 12))
+def test_the_rule_file_agrees_with_openvino(every: int, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = [*list(operator_tests())[::every], *light_nodes(every=every)]  # run.py asks for all
     judged = judge(sample, load_rules("openvino-cpu"))
 
     with capsys.disabled():
         print("", *table(judged), sep="\n")  # noqa: T201 - the figures are what this is about
-    assert len(judged) > 1000
-    assert sum(bool(one.answer) for one in judged) > 800
+    assert len(judged) > 3000 // every
+    assert sum(bool(one.answer) for one in judged) > 2400 // every
     assert goal_missed(judged) == ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from support import prepared
+from support import examples, prepared
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex, get_stated_types
@@ -141,7 +141,7 @@ def random_index(size: int, chance: random.Random) -> GraphIndex:
     return GraphIndex(model, {})
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=200)
+@settings(derandomize=True, deadline=None, database=None, max_examples=examples(200))
 @given(st.integers(1, 25), st.randoms(use_true_random=False))
 def test_every_node_is_in_one_unit_and_units_can_run_in_order(size: int, chance: random.Random) -> None:
     index = random_index(size, chance)

@@ -15,7 +15,7 @@ from faulty import REASON, faulty  # noqa: F401 - a fixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import GraphMaker
-from support import parse
+from support import examples, parse
 
 from byoc.codegen import Artifact, CompileError, NoOptions, Operation, Region
 from byoc.pipeline import partition
@@ -234,7 +234,7 @@ def test_a_codegen_that_never_has_enough(tmp_path: Path, monkeypatch: pytest.Mon
     assert counts[f"codegen faulty refused: {reason}"] == 8
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=examples(12), deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
     ops=st.sets(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support import VANILLA
+from support import VANILLA, sample_cases
 
 import byoc
 from byoc.samples import sample_inputs
@@ -19,7 +19,10 @@ SIMULATED = ("bvlc_alexnet", "inception_v1", "shufflenet", "squeezenet", "zfnet5
 CASES = [(entry.name, strategy) for entry in ClassicModels().entries() for strategy in STRATEGIES]
 
 
-@pytest.mark.parametrize(("name", "strategy"), CASES)
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    sample_cases(CASES, ("squeezenet", "min-cut"), ("shufflenet", "all-supported")),
+)
 def test_light_model_verifies(name: str, strategy: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.byoc"
 
@@ -41,9 +44,17 @@ def test_light_model_verifies(name: str, strategy: str, tmp_path: Path) -> None:
     assert byoc.verify_against(path).passed
 
 
-# Shuffled channels, residuals, constant chains, many regions: what the others hold, and quick to load.
-@pytest.mark.parametrize("name", ["squeezenet", "resnet50", "shufflenet", "densenet121", "inception_v1"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+QUICK = ("squeezenet", "resnet50", "shufflenet", "densenet121", "inception_v1")
+"""Networks with shuffled channels, residuals, constant chains, and many regions; quick to load."""
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    sample_cases(
+        [(name, strategy) for strategy in STRATEGIES for name in QUICK],
+        *[("shufflenet", "all-supported"), ("resnet50", "min-cut")],
+    ),
+)
 def test_partitioned_model_runs_in_plain_onnxruntime(name: str, strategy: str) -> None:
     result = byoc.partition(f"zoo:{name}", "dla", strategy=strategy)
     model = result.plan.model

@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
+from support import examples
 
 from byoc.placement import Problem
 
 # Without a database or a random seed: every machine tries the same examples.
-thorough = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+thorough = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 
 # Ties, sums that binary floats get wrong, and 18 decimal orders of magnitude.
 COSTS = st.sampled_from([0.0, 1e-12, 1e-6, 0.1, 0.2, 0.3, 1.0, 2.0, 7.5, 1e6]) | st.floats(0, 4)

@@ -5,7 +5,7 @@ import pytest
 from accelerators import Files, everywhere, notes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import parse
+from support import examples, parse
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex
@@ -158,7 +158,9 @@ def nets(draw: st.DrawFn) -> onnx.ModelProto:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(net=nets(), memory=st.integers(0, 300))
 def test_no_region_needs_more_than_there_is(net: onnx.ModelProto, memory: int, files: Files) -> None:
     rules = files.rules("one", "Relu", "Sub", "Mul", "Neg", more=f"limits: {{memory: {memory}}}\n")

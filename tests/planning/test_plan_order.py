@@ -9,7 +9,7 @@ from cutting import without_what_ifs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs_of_plans import random_model, shuffled
-from support import VANILLA
+from support import VANILLA, examples
 
 from byoc import zoo
 from byoc.pipeline import Result, partition
@@ -41,7 +41,7 @@ def both(folder: Path, launch: str, connected: str) -> list[str]:
 
 
 @pytest.mark.parametrize("strategy", ["launch-aware", "min-cut", "exact"])
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=examples(15), deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.integers(2, 14),

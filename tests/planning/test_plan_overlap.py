@@ -7,7 +7,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import parse, prepared
+from support import examples, parse, prepared
 
 from byoc.options import PlanOptions
 from byoc.patterns import group_with_alternatives
@@ -147,7 +147,7 @@ def nets(draw: st.DrawFn) -> str:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(text=nets())
 def test_leaving_it_open_is_never_worse(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("overlap")

@@ -7,6 +7,7 @@ from math import inf, log10
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
 from byoc.errors import InputError
 from byoc.quantization import Budget, KeptAccuracy, read_budget, search_float_units
@@ -123,7 +124,7 @@ def test_where_noises_add_up_few_trials_are_enough(noises: list[float], least: i
     assert len(set(fake.tried)) == len(fake.tried)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=14), st.integers(1, 50), st.booleans())
 def test_what_does_not_grow_steadily_ends_where_it_is_met(
     steps: list[int], least: int, classes: bool

@@ -7,6 +7,7 @@ from onnx import NodeProto
 from onnx.helper import make_node
 from quantizing import built, form, groups, quantize, ranges, samples, stored, target, tidied, values
 from strategies import Random
+from support import examples
 
 from byoc.model import Model, get_purpose
 from byoc.placement.strategies._baselines import HostOnly
@@ -102,7 +103,9 @@ def targets(draw: st.DrawFn) -> Target:
     )
 
 
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @SETTINGS
@@ -166,7 +169,7 @@ def test_each_tensor_is_off_by_no_more_than_a_step(model: Model, to: Target) -> 
         assert np.abs(back - clipped).max() <= scale * 0.501
 
 
-@settings(SETTINGS, max_examples=15)  # each runs several models
+@settings(SETTINGS, max_examples=examples(15))  # each runs several models
 @given(model=networks(), to=targets(), seed=st.integers(0, 99))
 def test_wherever_units_are(model: Model, to: Target, seed: int) -> None:
     found = quantize(model, [to], ranges(model))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import LIGHT, Ran, prepared
+from support import LIGHT, Ran, prepared, sample_cases
 
 from byoc import zoo
 from byoc.errors import InputError
@@ -197,7 +197,7 @@ def test_golden_text(
     golden(f"explain_{model}_{built_in}.txt", ran.out)
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", sample_cases(LIGHT, "squeezenet", "shufflenet"))
 def test_every_light_model_with_every_rule_file(name: str) -> None:
     model = prepare_model(zoo.load_structure(name), name)
     for built_in in find_files(ANNOTATIONS)[0]:

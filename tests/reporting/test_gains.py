@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import prepared
+from support import examples, prepared
 
 from byoc import zoo
 from byoc.model import Model, prepare_model
@@ -128,7 +128,7 @@ HOSTS: list[dict[str, Any]] = [
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_said_to_be_gained_is(data: st.DataObject) -> None:
     rules = {
         "target": "t",

@@ -6,7 +6,7 @@ import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from support import prepared
+from support import examples, prepared
 
 from byoc.model import GraphIndex, prepare_model
 from byoc.rules import Annotator, OpRule, Target, annotate_graph
@@ -96,7 +96,7 @@ def meets(wanted: Any, extent: int | str) -> bool:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(tensor_rules(), st.lists(DIMS, max_size=4).map(tuple))
 def test_constraints_on_a_tensor(rule: dict[str, Any], shape: tuple[int | str, ...]) -> None:
     content = {**HEAD, "ops": [{"op": "LeakyRelu", "tensors": {"X": rule}}]}
@@ -105,7 +105,7 @@ def test_constraints_on_a_tensor(rule: dict[str, Any], shape: tuple[int | str, .
     assert bool(mark.verdict) == brute(rule, shape)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.tuples(tensor_rules(), bounds(), bounds()), min_size=2, max_size=4),
     st.lists(DIMS, max_size=3).map(tuple),
@@ -232,7 +232,7 @@ g (float[1,4,N,9] x) => (float y) <float[4,4,1,1] w = {1,1,1,1,1,1,1,1,1,1,1,1,1
 """).index
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rule_files())
 def test_random_rule_files_never_crash(content: dict[str, Any]) -> None:
     """Each is refused with sentences, or applies to a model."""

@@ -9,9 +9,9 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from support import LIGHT, sample_cases
 
 from byoc import zoo
-from byoc.zoo._classic_models import ClassicModels
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", params=[entry.name for entry in ClassicModels().entries()])
+@pytest.fixture(scope="session", params=sample_cases(LIGHT, "squeezenet", "shufflenet", "resnet50"))
 def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
     """Run one model; pytest orders tests by this fixture, so one model is in memory at a time."""
     name: str = request.param

@@ -8,8 +8,13 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from support import sample_cases
 
 from byoc.zoo._exported_structures import ExportedStructures
+
+NAMES = [entry.name for entry in ExportedStructures().entries()]
+# A network of convolutions, attention, and a detector with data-dependent extents.
+ORDINARY = ("mobilenet_v3_large", "vit_tiny", "ssdlite320")
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Trial:
     outputs: tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]
 
 
-@pytest.fixture(scope="module", params=[entry.name for entry in ExportedStructures().entries()])
+@pytest.fixture(scope="module", params=sample_cases(NAMES, *ORDINARY))
 def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
     """Run one model; pytest orders tests by this fixture, so one model is in memory at a time."""
     name: str = request.param

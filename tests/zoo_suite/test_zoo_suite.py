@@ -1,6 +1,7 @@
 """A few models of the zoo, each in three ways; `python tests/zoo_suite/run.py` does all of them."""
 
 import pytest
+from support import sample_cases
 from zoo_ways import rows
 
 # A residual network, attention, a detector with If and NonMaxSuppression inside, many small regions,
@@ -11,7 +12,7 @@ SAMPLE = [
 ]
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", sample_cases(SAMPLE, "squeezenet", "decoder_int4"))
 def test_every_way_computes_what_the_model_does(name: str) -> None:
     found = list(rows(name))
 

@@ -25,6 +25,15 @@ FOUND: Any = find_codegen("dla")
 class TestDla(CodegenConformance):
     codegen = "dla"
     rules = "dla"
+    most_cases = 2
+
+
+@pytest.mark.thorough
+class TestDlaThoroughly(CodegenConformance):
+    """The same with as many cases of each operator as a vendor's own tests have by default."""
+
+    codegen = "dla"
+    rules = "dla"
 
 
 class TestDlaStriped(CodegenConformance):

@@ -194,9 +194,9 @@ def partitioned(folder: Path, name: str, **options: str) -> byoc.Result:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("squeezenet", {"scratchpad": "131072"}),
+        pytest.param("squeezenet", {"scratchpad": "131072"}, marks=pytest.mark.thorough),
         ("squeezenet", {"scratchpad": "2097152", "stripes": "yes"}),
-        ("shufflenet", {}),
+        pytest.param("shufflenet", {}, marks=pytest.mark.thorough),
     ],
 )
 def test_networks(name: str, options: dict[str, str], tmp_path: Path) -> None:

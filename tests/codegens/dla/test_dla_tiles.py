@@ -27,6 +27,7 @@ from byoc.codegens.dla.machine import DType, Load, MachineFigures, Store
 from dla_regions import executed, floats, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
 from byoc.codegen import ResourceError
 
@@ -123,7 +124,7 @@ def convolution(  # noqa: PLR0917 - what tells convolutions apart
     return ConvLayer("c", ("c",), y, x, weights, np.zeros(made * groups), multipliers, window, groups)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.sampled_from([1, 1, 1, 3, 8]),
     st.integers(1, 200),
