@@ -6,31 +6,29 @@ instance, it computes with the stated one, and refuses a model in which that doe
 
 from collections.abc import Mapping
 
-from onnx import ModelProto, TypeProto
+from onnx import TypeProto
 
+from byoc.model._dimensions import name_open_dims
 from byoc.model._graph_index import GraphIndex
 from byoc.model._skeletons import replace_weights
-from byoc.model._tensor_data import get_graph_types
 from byoc.model._walk import walk_graphs
 from byoc.model.inference import clear_output_shapes, infer_types
 
-
-def find_certain_types(root: GraphIndex) -> dict[GraphIndex, Mapping[str, TypeProto]]:
-    """Return the certain types of each graph of a model, bodies included, by its index."""
-    typed = infer_types(_make_bare_skeleton(root.proto), {}).typed_graph
-    if typed is None:
-        return {index: {} for index in root.walk()}
-    certain = GraphIndex(root.proto, get_graph_types(typed), typed)
-    return {
-        index: get_graph_types(other.typed_graph) if other.typed_graph is not None else {}
-        for index, other in zip(root.walk(), certain.walk(), strict=True)
-    }
+CertainTypes = Mapping[GraphIndex, Mapping[str, TypeProto]]
+"""The certain types of each graph of a model, bodies included, by its index."""
 
 
-def _make_bare_skeleton(proto: ModelProto) -> ModelProto:
-    """Return a model without large weights, and with no type stated beyond its inputs."""
-    result = replace_weights(proto, "value_info")
-    for graph in walk_graphs(result.graph):
+def find_certain_types(root: GraphIndex) -> CertainTypes:
+    """Return the certain types of each graph: those of a model that states none beyond its inputs.
+
+    The types in `root` plan; they may follow from stated ones.
+    """
+    bare = replace_weights(root.proto, "value_info")
+    name_open_dims(bare)
+    for graph in walk_graphs(bare.graph):
         del graph.value_info[:]
         clear_output_shapes(graph)
-    return result
+    found = infer_types(bare, {})
+    certain = GraphIndex(bare, found.type_protos, found.typed_graph)
+    pairs = zip(root.walk(), certain.walk(), strict=True)
+    return {index: other.type_protos for index, other in pairs}

@@ -58,9 +58,10 @@ class GraphIndex:
     """Look-ups over a model's main graph, or over `body`, a graph inside `outer`.
 
     Nodes must be sorted topologically; a node number is a position in the graph's `node`. `type_protos`
-    maps tensors to their known types (stated or inferred), those of the graphs around included.
-    `typed_graph` is the same graph with inferred types, if there are any; the indices of bodies get
-    theirs from it. `planned` are the sizes of open dimensions that a plan counts with. Uses include
+    maps tensors to their known types, those of the graphs around included: inferred ones, and stated
+    ones where nothing else is known (`find_certain_types` has those that hold whatever is stated).
+    `typed_graph` is the same graph with these types, if there are any; the indices of bodies get theirs
+    from it. `planned` are the sizes of open dimensions that a plan counts with. Uses include
     captures by the bodies of If, Loop and Scan.
     """
 
@@ -94,10 +95,9 @@ class GraphIndex:
     def _make_body_index(self, node: NodeProto, body: GraphProto, typed: GraphProto) -> "GraphIndex":
         own = list_own_names(body)
         values = {name: kind for name, kind in self.type_protos.items() if name not in own}
-        for found in (infer_body_input_types(node, body, self.type_protos), get_graph_types(body)):
-            values.update((name, kind) for name, kind in found.items() if rate_knowledge(kind))
-        for name, kind in get_graph_types(typed).items():
-            if rate_knowledge(kind) >= rate_knowledge(values.get(name)):
+        values |= {**get_graph_types(body), **get_graph_types(typed)}
+        for name, kind in infer_body_input_types(node, body, self.type_protos).items():
+            if rate_knowledge(kind) > rate_knowledge(values.get(name)):
                 values[name] = kind
         return GraphIndex(
             self.proto,
@@ -107,23 +107,6 @@ class GraphIndex:
             self,
             self.planned,
         )
-
-    @cached_property
-    def runtime_types(self) -> Mapping[str, TypeProto]:
-        """The types in `type_protos`, except that an inferred type replaces a stated one.
-
-        Files state wrong shapes, and onnxruntime uses what it infers. A type that must hold at run time
-        is taken from here.
-        """
-        if self.typed_graph is None:
-            return self.type_protos
-        around = self._drop_own_names(self.outer.runtime_types) if self.outer is not None else {}
-        found = {
-            name: kind
-            for name, kind in get_graph_types(self.typed_graph).items()
-            if rate_knowledge(kind)
-        }
-        return {**self.type_protos, **around, **found}
 
     def walk(self) -> "Iterator[GraphIndex]":
         """Yield this index and those of all bodies inside, however deep."""

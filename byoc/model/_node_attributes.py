@@ -92,7 +92,7 @@ def infer_body_input_types(
 ) -> dict[str, TypeProto]:
     """Return the types of a body's inputs that follow from the inputs of its node.
 
-    `around` are the types of the tensors around the node. A tensor that a Loop carries may change its
+    `outer_types` are those of the tensors around the node. A tensor that a Loop carries may change its
     shape from one iteration to the next, so only its dtype follows.
     """
     names = [value.name for value in body.input]

@@ -21,16 +21,13 @@ from onnx import (
 )
 
 from byoc.errors import InputError
-from byoc.model._certain_types import find_certain_types
+from byoc.model._certain_types import CertainTypes, find_certain_types
 from byoc.model._composite_functions import Composite, make_composite_call, make_composite_functions
 from byoc.model._graph_index import GraphIndex
 from byoc.model._graph_parts import BoundaryNames, find_boundary
 from byoc.model._runtime_operators import list_missing_defaults
-from byoc.model._tensor_data import rate_knowledge
+from byoc.model._tensor_data import clear_shape, rate_knowledge
 from byoc.model._walk import copy_without, is_onnx, sort_nodes
-
-CertainTypes = Mapping[GraphIndex, Mapping[str, TypeProto]]
-"""The certain types of each graph, as `find_certain_types` returns them."""
 
 # The metadata of nodes and functions came with IR 10.
 MIN_IR = 10
@@ -107,8 +104,8 @@ def outline(root: GraphCuts) -> ModelProto:
         for domain in domains
         for function in make_composite_functions(domain, [c for d, c in found if d == domain])
     ]
-    made += [_make_region_function(i, cut, find_boundary(i, cut.nodes)) for i, cut in cuts]
     certain = find_certain_types(index)
+    made += [_make_region_function(i, cut, certain) for i, cut in cuts]
     return _assemble_model(index, _rewrite_graph(root, certain), made, set(domains), certain)
 
 
@@ -146,7 +143,7 @@ def _rewrite_bodies(
         del graph.value_info[:]
         graph.node.extend(nodes)
         graph.value_info.extend(infos)
-        _complete_types(graph, body.index)
+        _complete_types(graph, body.index, certain)
     return node
 
 
@@ -161,15 +158,24 @@ def _copy_with_bodies(index: GraphIndex, number: int) -> tuple[NodeProto, list[G
     return node, graphs
 
 
-def _complete_types(graph: GraphProto, index: GraphIndex) -> None:
-    """Set the types of a body's inputs and outputs where more is known than the body states."""
+def _complete_types(graph: GraphProto, index: GraphIndex, certain: CertainTypes) -> None:
+    """Set the types of a body's inputs and outputs where more is certain than the body states."""
     for value in (*graph.input, *graph.output):
-        known = index.runtime_types.get(value.name) or index.type_protos.get(value.name)
+        known = _find_type(index, value.name, certain)
         if known is not None and rate_knowledge(known) > rate_knowledge(value.type):
             value.type.CopyFrom(known)
 
 
-def _state_types(index: GraphIndex, number: int) -> NodeProto:
+def _find_type(index: GraphIndex, name: str, certain: CertainTypes) -> TypeProto | None:
+    """Return what may be stated of a tensor: its certain type, or its dtype alone.
+
+    onnxruntime would rely on a shape that is not certain.
+    """
+    found = certain[index].get(name)
+    return clear_shape(index.type_protos.get(name)) if found is None else found
+
+
+def _state_types(index: GraphIndex, number: int, certain: CertainTypes) -> NodeProto:
     """Return a node with the types of all its bodies stated.
 
     Shape inference of a function has less context than that of the model, and needs them.
@@ -178,18 +184,23 @@ def _state_types(index: GraphIndex, number: int) -> NodeProto:
         return index.nodes[number]
     node, graphs = _copy_with_bodies(index, number)
     for body, graph in zip(index.bodies[number], graphs, strict=True):
-        nodes = [_state_types(body.index, i) for i in range(len(body.index.nodes))]
+        nodes = [_state_types(body.index, i, certain) for i in range(len(body.index.nodes))]
         del graph.node[:]
         graph.node.extend(nodes)
-        _complete_types(graph, body.index)
+        _complete_types(graph, body.index, certain)
     return node
 
 
-def _make_region_function(index: GraphIndex, cut: RegionCut, border: BoundaryNames) -> FunctionProto:
+def _make_region_function(index: GraphIndex, cut: RegionCut, certain: CertainTypes) -> FunctionProto:
+    border = find_boundary(index, cut.nodes)
     nodes = [index.nodes[i] for i in border.constant_nodes]
     for group in cut.groups:
         inside = {line.node for line in group.composite.lines} if group.composite else set()
-        whole = [_state_defaults(index, _state_types(index, i)) for i in group.nodes if i not in inside]
+        whole = [
+            _state_defaults(index, _state_types(index, i, certain))
+            for i in group.nodes
+            if i not in inside
+        ]
         if group.composite is not None:
             whole.append(make_composite_call(cut.domain, group.composite))
         nodes += [_with_metadata(node, group.metadata) for node in whole]
@@ -267,21 +278,15 @@ def set_ir_version(proto: ModelProto, index: GraphIndex) -> None:
 def _make_value_infos(
     index: GraphIndex, made: set[str], certain: CertainTypes
 ) -> Iterator[ValueInfoProto]:
-    """Yield the value infos of the tensors that nodes make, with the user's doc strings and metadata.
-
-    A shape that is not certain is left out, since onnxruntime would rely on it.
-    """
-    known = certain[index]
+    """Yield the value infos of the tensors that nodes make, with the user's doc strings and metadata."""
     stated = {value.name: value for value in index.graph.value_info}
-    for name in sorted(made & index.runtime_types.keys() - index.outputs.keys()):
+    for name in sorted(made - index.outputs.keys()):
+        kind = _find_type(index, name, certain)
+        if kind is None:
+            continue
         info = deepcopy(stated.get(name, ValueInfoProto()))
-        info.ClearField("type")
         info.name = name
-        found = known.get(name, index.runtime_types[name])
-        if name not in known and found.HasField("tensor_type"):
-            info.type.tensor_type.elem_type = found.tensor_type.elem_type
-        else:
-            info.type.CopyFrom(found)
+        info.type.CopyFrom(kind)
         yield info
 
 

@@ -101,7 +101,7 @@ def time_units(
         report_step(f"{model.source}: {task.op}, {len(records)} measured")
         try:
             with TemporaryDirectory(prefix="byoc-") as folder:
-                region_model = extract_call(index, calls[cut], model.index.runtime_types)
+                region_model = extract_call(index, calls[cut], model.index.type_protos)
                 region, stored = _store_region(region_model, model.folder, Path(folder), cut, name)
                 records.add(task, device.measure(region, stored))
         except InputError as error:

@@ -76,7 +76,7 @@ class Short:
 
     def dtypes(self, region: str = FIRST) -> dict[str, str]:
         """The data types of all tensors of a region, by inference of it alone."""
-        index = GraphIndex(self.proto, {**self.original.index.runtime_types, **self.values})
+        index = GraphIndex(self.proto, {**self.original.index.type_protos, **self.values})
         call = next(node for node in index.nodes if node.op_type == region)
         model = extract_call(index, call, index.type_protos)
         del model.graph.value_info[:]
@@ -126,7 +126,7 @@ def computed(
 ) -> Short:
     """Return an outlined model whose regions, in order of their names, are given what they want."""
     borders = [
-        RegionBoundary(names[i] if names else f"npu_{i}", want, frozenset(), model.index.runtime_types)
+        RegionBoundary(names[i] if names else f"npu_{i}", want, frozenset(), model.index.type_protos)
         for i, want in enumerate(wants)
     ]
     edit = ModelEditor(outlined)

@@ -75,7 +75,7 @@ def check_contracts(
     read: dict[str, RegionContracts] = {}
     for name, (index, call) in calls.items():
         context = known[name]
-        values = {**index.runtime_types, **context.added, **context.user_types}
+        values = {**index.type_protos, **context.added, **context.user_types}
         model = models[name] = extract_call(index, call, values)
         _state_shapes(model, context.stated_types)
         typed[name] = infer_region_types(model)
@@ -112,7 +112,7 @@ def _state_shapes(model: onnx.ModelProto, known: Mapping[str, TypeProto]) -> Non
 
 def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) -> None:
     """Raise ContractError if a tensor named in the user's model has another type than it has there."""
-    for name, kind in index.runtime_types.items():
+    for name, kind in index.type_protos.items():
         here, there = read_type(kind), find_type(users, name)
         if here is not None and there is not None and not types_agree(here, there):
             raise ContractError(f"{where}: '{name}' is {here}, but {there} in the user's model")
@@ -177,7 +177,7 @@ def _check_tensor(
         for name in (contract.tensor, *(view.tensor for view in views))
     ]
     tensor = next((name for name in names if name in host.context.user_types), names[-1])
-    found = find_type(host.context.user_types, tensor) or find_type(host.index.runtime_types, tensor)
+    found = find_type(host.context.user_types, tensor) or find_type(host.index.type_protos, tensor)
     converts = dict(contract.converts)
     if any(view.cast for view in views):
         converts["cast"] = "host"

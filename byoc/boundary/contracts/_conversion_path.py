@@ -44,12 +44,12 @@ class RegionContext:
     @property
     def user_types(self) -> Mapping[str, TypeProto]:
         """The types of the user's tensors by name; empty if they are not known."""
-        return self.user_index.runtime_types if self.user_index is not None else {}
+        return self.user_index.type_protos if self.user_index is not None else {}
 
     @property
     def stated_types(self) -> Mapping[str, TypeProto]:
         """The types that conversions rely on, including those that only the user's model states."""
-        return {**self.added, **(self.user_index.type_protos if self.user_index is not None else {})}
+        return {**self.added, **self.user_types}
 
     @cached_property
     def known_types(self) -> Mapping[str, TensorType]:

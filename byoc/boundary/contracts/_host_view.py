@@ -96,7 +96,7 @@ class HostGraph:
         inner_terms = layout_after(self.index, inner_steps, terms, self.context.known_types)
         boundary = layout_after(self.index, path.outer_steps, inner_terms, self.context.known_types)
         layout = _format_layout(boundary, terms)
-        side = TensorView(find_type(self.index.runtime_types, name), layout)
+        side = TensorView(find_type(self.index.type_protos, name), layout)
         return self._build_view(side, path, neighbour, inner_terms)
 
     def view_output(self, name: str, inner: str) -> Iterator[HostView]:
@@ -157,7 +157,7 @@ class HostGraph:
         self, path: ConversionPath, terms: axes.AxisTerms | None, border: axes.AxisTerms | None
     ) -> TensorType | None:
         """Return an output's type at the boundary according to the user's tensor made of it."""
-        crossing = find_type(self.index.runtime_types, path.tensors[0])
+        crossing = find_type(self.index.type_protos, path.tensors[0])
         known = find_type(self.context.user_types, path.end)
         if known is None or crossing is None:
             return crossing
@@ -199,7 +199,7 @@ class HostGraph:
 
         The inputs of a body may have no shape; the steps on the path then give the rank.
         """
-        known = find_type(index.runtime_types, path.end), find_type(self.context.user_types, path.end)
+        known = find_type(index.type_protos, path.end), find_type(self.context.user_types, path.end)
         for kind in (*known, self.context.known_types.get(path.end)):
             if kind is not None and kind.shape is not None:
                 return len(kind.shape)
