@@ -9,6 +9,7 @@ The language: https://github.com/google/cel-spec/blob/master/doc/langdef.md
 """
 
 from byoc.expressions._evaluation import Expression, compile_expression, evaluate
+from byoc.expressions._number_ranges import NumberRange, make_range
 from byoc.expressions._operations import (
     MismatchError,
     NoValueError,

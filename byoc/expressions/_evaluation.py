@@ -1,7 +1,8 @@
 """Conditions, evaluated in three values: true, false, or not known.
 
 A null among the facts stands for a value that is not known, and an expression that reads it is not known
-either: `X.shape[0] != 1` is not true of a batch that may be 1. As in CEL, an operand that decides alone
+either: `X.shape[0] != 1` is not true of a batch that may be 1. A number that is known as a range is used
+as far as all numbers of the range give one answer. As in CEL, an operand that decides alone
 counts: `false && ...`, `true || ...`, an element in `all` for which the body is false. Every node and
 every element is a step, and the number of steps is limited.
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
+from byoc.expressions._number_ranges import NumberRange, apply_to_ranges
 from byoc.expressions._operations import (
     OPERATIONS,
     MismatchError,
@@ -90,7 +92,7 @@ class _Evaluation:
             path = self.describe(node.of, scope)
             raise MismatchError(f"{path} is {describe_kind(of)}, which has no .{node.name}")
         if node.is_test:
-            return node.name in of
+            return node.name in of and not isinstance(of[node.name], NumberRange)
         if node.name not in of:
             raise UnknownError(_explain_missing(self.describe(node.of, scope), node.name, of))
         return of[node.name]
@@ -107,7 +109,15 @@ class _Evaluation:
         if operator == "[.]":
             of, index = operands
             return self.get_element(of, index, scope)
-        return OPERATIONS[operator](self.steps, *(self.evaluate_known(o, scope) for o in operands))
+        values = [self.evaluate_known(operand, scope) for operand in operands]
+        operation = partial(OPERATIONS[operator], self.steps)
+        at = next((i for i, value in enumerate(values) if isinstance(value, NumberRange)), None)
+        if at is None or operator == "in":
+            return operation(*values)
+        found = apply_to_ranges(operator, operation, values)
+        if found is None:
+            raise UnknownError(f"{self.describe(operands[at], scope)} can be anything from {values[at]}")
+        return found
 
     def get_element(self, of: ExpressionNode, index: ExpressionNode, scope: _Scope) -> Any:
         values, at = self.evaluate_known(of, scope), self.evaluate_known(index, scope)

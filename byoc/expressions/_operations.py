@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic_core import SchemaValidator, core_schema
 
+from byoc.expressions._number_ranges import NumberRange, are_disjoint
+
 _COUNT = re.compile(r"\{(?:\d*,)?(\d*)\}", re.ASCII)
 
 
@@ -88,7 +90,7 @@ def describe_kind(value: Any) -> str:
     """Return the kind of a value for messages: `a number`."""
     if isinstance(value, bool):
         return "true or false"
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float, NumberRange)):
         return "a number"
     if isinstance(value, str):
         return "a text"
@@ -127,6 +129,11 @@ def is_equal(steps: StepCounter, left: Any, right: Any) -> bool:
         raise UnknownError("a value in it is not known")
     if isinstance(left, Mapping) or isinstance(right, Mapping):
         raise MismatchError("a tensor is not compared as a whole")
+    if isinstance(left, NumberRange) or isinstance(right, NumberRange):
+        if are_disjoint(left, right):
+            return False
+        span = left if isinstance(left, NumberRange) else right
+        raise UnknownError(f"a number in it can be anything from {span}")
     if isinstance(left, list) and isinstance(right, list):
         if len(left) != len(right):
             return False

@@ -1,16 +1,19 @@
 """Facts of tensors and nodes as plain values, for conditions and check functions."""
 
 from collections.abc import Mapping
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc.expressions import make_range
 from byoc.model._constants import get_constant_value
 from byoc.model._graph_index import GraphIndex
 from byoc.model._quantized_tensors import get_input_quantization, get_output_quantization
+from byoc.model._tensor_data import Dim, TensorType, count_bits
+from byoc.model.inference import bound_dim
 
 TENSOR_FACTS = (
     *("given", "name", "constant", "dtype", "shape", "rank", "elements", "bytes", "value", "quantized"),
@@ -22,25 +25,27 @@ QUANTIZED_FACTS = ("dtype", "bytes")
 """The keys of its facts on the quantized side of the DequantizeLinear or QuantizeLinear next to it."""
 
 
-def collect_tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
+def collect_tensor_facts(
+    index: GraphIndex, tensor: str, known: TensorType | None = None, *, ranged: bool = False
+) -> dict[str, Any]:
     """Return the known facts of a tensor.
 
     Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, None for a dimension that
     is not fixed), rank, elements, bytes, and value (a flat list) of a constant with at most 1,024
     elements. A tensor that DequantizeLinear makes or only QuantizeLinear reads has `quantized`, a
     mapping with dtype and bytes on the quantized side. Facts that are not known are left out.
+
+    `known` is the type of the tensor, that of the graph unless given. If `ranged`, an extent, elements
+    and bytes that are not fixed are a `NumberRange` where the user gave ranges of open dimensions.
     """
     if not tensor:
         return {"given": False}
     facts: dict[str, Any] = {"given": True, "name": tensor, "constant": index.is_constant(tensor)}
-    known = index.types.get(tensor)
+    known = known or index.types.get(tensor)
     if known is not None:
         facts["dtype"] = known.dtype
         if known.shape is not None:
-            facts["shape"] = [dim if isinstance(dim, int) else None for dim in known.shape]
-            facts["rank"] = len(known.shape)
-        if known.elements is not None:
-            facts |= {"elements": known.elements, "bytes": known.bytes}
+            facts |= _collect_shape_facts(known, index.planned.ranges if ranged else {})
     value = get_constant_value(index, tensor)
     if value is not None:
         facts["value"] = list_plain_elements(value)
@@ -50,6 +55,28 @@ def collect_tensor_facts(index: GraphIndex, tensor: str) -> dict[str, Any]:
         if outer.quantized_type.bytes is not None:
             facts["quantized"]["bytes"] = outer.quantized_type.bytes
     return facts
+
+
+def _collect_shape_facts(known: TensorType, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    bounds = [_bound_extent(dim, ranges) for dim in known.shape or ()]
+    facts: dict[str, Any] = {
+        "shape": [None if ends is None else make_range(*ends) for ends in bounds],
+        "rank": len(bounds),
+    }
+    ends = [each for each in bounds if each is not None]
+    if len(ends) == len(bounds):
+        elements = [prod(each[i] for each in ends) for i in (0, 1)]
+        facts["elements"] = make_range(*elements)
+        facts["bytes"] = make_range(*(-(-n * count_bits(known.dtype) // 8) for n in elements))
+    return facts
+
+
+def _bound_extent(dim: Dim, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
+    """Return the least and the largest size of an extent, None where it has none."""
+    if isinstance(dim, int):
+        return dim, dim
+    ends = bound_dim(dim, ranges) if ranges else None
+    return None if ends is None or ends[1] < 0 else (max(ends[0], 0), ends[1])
 
 
 def list_plain_elements(value: NDArray[Any]) -> list[Any]:

@@ -181,7 +181,7 @@ def check_conditions(pattern: Pattern, form: PatternForm, bound: Binding, index:
     facts: dict[str, Any] = {}
     for condition in pattern.where:
         for name in condition.expression.names - facts.keys():
-            facts[name] = _collect_facts(name, form, bound, index)
+            facts[name] = _collect_facts(name, form, bound, index, ranged=True)
         reason = condition.expression.explain_failure(facts)
         if reason:
             return refuse(f"where: {condition.reason or reason}")
@@ -196,13 +196,16 @@ def check_conditions(pattern: Pattern, form: PatternForm, bound: Binding, index:
     return refuse(f"check: {refusal}") if refusal else YES
 
 
-def _collect_facts(name: str, form: PatternForm, bound: Binding, index: GraphIndex) -> dict[str, Any]:
+def _collect_facts(
+    name: str, form: PatternForm, bound: Binding, index: GraphIndex, *, ranged: bool = False
+) -> dict[str, Any]:
     """Return the facts about a name of a pattern at a match.
 
     An input has the facts of a tensor, an output of a line also the `op`, `attr`
-    and `opset` of its node. A name that is left out has only `given`, false.
+    and `opset` of its node. A name that is left out has only `given`, false. `ranged` is as in
+    `collect_tensor_facts`.
     """
-    facts = collect_tensor_facts(index, bound.tensors.get(name, ""))
+    facts = collect_tensor_facts(index, bound.tensors.get(name, ""), ranged=ranged)
     if name in form.makers and facts["given"]:
         node = index.nodes[bound.nodes[form.makers[name][0].output]]
         facts |= {key: value for key, value in collect_node_facts(index, node).items() if key != "name"}

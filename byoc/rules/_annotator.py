@@ -270,7 +270,7 @@ class Annotator:
 
     def _check_conditions(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
         for position, condition in enumerate(rule.rule.where):
-            holds, text = compile_expression(condition.expr).decide(view.facts)
+            holds, text = compile_expression(condition.expr).decide(view.ranged_facts)
             if not holds:
                 kind = ObjectionKind.UNKNOWN if holds is None else ObjectionKind.ATTRIBUTE
                 text = condition.reason if condition.reason and holds is False else text

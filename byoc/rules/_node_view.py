@@ -112,8 +112,13 @@ class RuleView:
 
     @cached_property
     def facts(self) -> "NodeFacts":
-        """The facts for conditions and check functions."""
+        """The facts for check functions."""
         return NodeFacts(self)
+
+    @cached_property
+    def ranged_facts(self) -> "NodeFacts":
+        """The facts for conditions, which must hold for whole ranges of open dimensions."""
+        return NodeFacts(self, ranged=True)
 
 
 class NodeFacts(Mapping[str, Any]):
@@ -123,9 +128,10 @@ class NodeFacts(Mapping[str, Any]):
     returns, a list of them for a variadic parameter.
     """
 
-    def __init__(self, view: RuleView) -> None:
+    def __init__(self, view: RuleView, *, ranged: bool = False) -> None:
         """Wrap a node; nothing is looked up yet."""
         self._view = view
+        self._ranged = ranged
         self._known: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
@@ -175,13 +181,8 @@ class NodeFacts(Mapping[str, Any]):
         return found[0] if found else {"given": False}
 
     def _describe_use(self, use: TensorUse) -> dict[str, Any]:
-        kind = self._view.get_type(use)
-        facts = collect_tensor_facts(self._view.index, use.tensor)
-        if kind is not None and kind.dtype != facts["dtype"]:
-            facts["dtype"] = kind.dtype
-            if kind.bytes is not None:
-                facts["bytes"] = kind.bytes
-        return facts
+        view = self._view
+        return collect_tensor_facts(view.index, use.tensor, view.get_type(use), ranged=self._ranged)
 
 
 NODE_FACTS = ("op", "domain", "opset", "name", "attr")

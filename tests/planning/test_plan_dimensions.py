@@ -98,3 +98,14 @@ def test_rules_hold_for_the_whole_range(files: Files, constraint: str, span: str
     rules = files.rules("near", f"{{op: Relu, tensors: {{X: {{dims: {{0: {constraint}}}}}}}}}")
     plan = partition(parse(ROWS), rules, dims={"N": span}, strategy="all-supported").plan
     assert str(plan.units[0].verdicts[0]) == reason
+
+
+@pytest.mark.parametrize(("limit", "composite"), [(9, "relu_neg"), (8, None)])
+def test_conditions_of_composites_hold_for_the_whole_range(
+    files: Files, limit: int, composite: str | None
+) -> None:
+    pattern = "|\n      a = Relu(x)\n      y = Neg(a)"
+    text = f"composites:\n  - name: relu_neg\n    pattern: {pattern}\n    where: x.shape[0] <= {limit}\n"
+    rules = files.rules("near", "Relu", "Neg", more=text)
+    plan = partition(parse(ROWS), rules, dims={"N": "1..9"}, strategy="all-supported").plan
+    assert plan.regions[0].units[0].composite == composite
