@@ -38,7 +38,7 @@ from byoc.rules import Target
 from byoc.support import report_step
 
 # File systems take 255 bytes; some, such as encrypted ones, fewer.
-_MOST_NAME_BYTES = 200
+_MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,9 +240,9 @@ def _check_file_names(artifact: Artifact) -> Artifact:
     for name in artifact.files:
         if not is_plain_name(name):
             raise CompileError(f"{name!r} is not a plain file name for an artifact")
-        if len(name.encode()) > _MOST_NAME_BYTES:
+        if len(name.encode()) > _MAX_NAME_BYTES:
             raise CompileError(
-                f"the file name {quote_name(name[:40])}... is longer than {_MOST_NAME_BYTES} bytes"
+                f"the file name {quote_name(name[:40])}... is longer than {_MAX_NAME_BYTES} bytes"
             )
     return artifact
 

@@ -67,7 +67,7 @@ def entry_to_contract(entry: ContractEntry) -> TensorContract:
 
 MANIFEST_FORMAT = 3
 MANIFEST_FILE = "manifest.json"
-MOST_MANIFEST_BYTES = 1 << 28
+MAX_MANIFEST_BYTES = 1 << 28
 """The size limit of a manifest; 10,000 regions take about a tenth of it."""
 _LARGEST_SIZE = 2**63 - 1
 _BLOCK = 1 << 20
@@ -147,7 +147,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise InputError(f"{folder}: not a bundle: it holds no {MANIFEST_FILE}")
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_MANIFEST_BYTES + 1)
+            content = file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     manifest = parse_manifest(content, path)
@@ -161,8 +161,8 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
 
     Errors call it `path`. Raises InputError with one sentence.
     """
-    if len(content) > MOST_MANIFEST_BYTES:
-        raise InputError(f"{path}: not a manifest: it has more than {MOST_MANIFEST_BYTES} bytes")
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise InputError(f"{path}: not a manifest: it has more than {MAX_MANIFEST_BYTES} bytes")
     try:
         read = parse_strict_json(content)
         found = read.get("format") if isinstance(read, dict) else None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
-    MOST_MANIFEST_BYTES,
+    MAX_MANIFEST_BYTES,
     Manifest,
     check_file_entry,
     copy_and_hash,
@@ -64,7 +64,7 @@ def pack_folder(folder: Path, files: Iterable[str], path: Path) -> None:
 _ENCRYPTED_FLAG = 1  # a bit of an entry's flags (APPNOTE.TXT, 4.4.4)
 _COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # The largest expansion: Deflate reaches a thousand, weights of mostly zeros only tens.
-_MOST_EXPANSION = 100
+_MAX_EXPANSION = 100
 # Exceptions of zipfile for damaged files.
 _DAMAGED_ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
@@ -159,7 +159,7 @@ def _read_packed_manifest(archive: zipfile.ZipFile, entries: ZipEntries, path: P
     if MANIFEST_FILE not in entries:
         raise InputError(f"{path}: not a bundle: it holds no {MANIFEST_FILE}")
     with archive.open(entries[MANIFEST_FILE]) as file:
-        return file.read(MOST_MANIFEST_BYTES + 1)
+        return file.read(MAX_MANIFEST_BYTES + 1)
 
 
 def _check_sizes(manifest: Manifest, entries: ZipEntries, path: Path, folder: Path) -> None:
@@ -173,9 +173,9 @@ def _check_sizes(manifest: Manifest, entries: ZipEntries, path: Path, folder: Pa
             )
     total = sum(entry.bytes for entry in manifest.files.values())
     packed = path.stat().st_size
-    if total > _MOST_EXPANSION * packed:
+    if total > _MAX_EXPANSION * packed:
         raise InputError(
-            f"{path}: its {packed} bytes would unpack to {total}, over {_MOST_EXPANSION} times as many"
+            f"{path}: its {packed} bytes would unpack to {total}, over {_MAX_EXPANSION} times as many"
         )
     free = shutil.disk_usage(folder).free
     if total > free:

@@ -22,7 +22,7 @@ NOT_VERIFIED = 4
 """The exit code for a bundle that was written, was to be verified, and could not be."""
 
 _PIPE_WIDTH = 10_000
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 
 
 class OutputFormat(StrEnum):
@@ -122,12 +122,12 @@ def _extent(text: str, name: str, option: str) -> int | str | None:
 
 
 def _read_number(text: str) -> int | str:
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return int(text) if is_number else text
 
 
 def _size(name: str, value: str, option: str) -> int:
-    if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS:
+    if not (value.isascii() and value.isdecimal()) or len(value) > _MAX_DIGITS:
         raise typer.BadParameter(f"'{name}={value}': a whole number is expected", param_hint=option)
     return int(value)
 

@@ -18,7 +18,7 @@ from byoc.options import PlanOptions
 from byoc.reporting import format_count, format_quantity, objective_unit
 from byoc.support import keywords_of
 
-_MOST_NOTES = 10
+_MAX_NOTES = 10
 
 
 class TableFormat(StrEnum):
@@ -103,7 +103,7 @@ def _print_text(rows: Sequence[StrategyRow], unit: str) -> None:
     solved = [row for row in rows if row["objective"] is not None]
     if solved:
         notes = Counter(note for row in solved for note in row["notes"])
-        numbers = {note: number for number, (note, _) in enumerate(notes.most_common(_MOST_NOTES), 1)}
+        numbers = {note: number for number, (note, _) in enumerate(notes.most_common(_MAX_NOTES), 1)}
         print_rows([_format_row(row, unit, numbers) for row in solved], OutputFormat.text)
         for note, number in numbers.items():
             typer.echo(f"{number:>3}  {note}")

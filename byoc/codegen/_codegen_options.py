@@ -42,7 +42,7 @@ T = TypeVar("T")
 Bytes = Annotated[int, "bytes"]
 
 NONE = "none"
-_MOST_CHARACTERS_SHOWN = 80
+_MAX_CHARACTERS_SHOWN = 80
 _BOOL_WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -95,13 +95,13 @@ def find_option_problems(cls: Any, given: Mapping[str, str]) -> dict[str, str]:
     for name, text in given.items():
         if name not in known:
             there = ", ".join(known) or "none"
-            shown = shorten_text(str(name), _MOST_CHARACTERS_SHOWN)
+            shown = shorten_text(str(name), _MAX_CHARACTERS_SHOWN)
             problems[name] = f"has no option '{shown}'{suggest_nearest(shown, known)}; it has: {there}"
             continue
         try:
             known[name].read(str(text))
         except ValueError as error:
-            shown = shorten_text(str(text), _MOST_CHARACTERS_SHOWN)
+            shown = shorten_text(str(text), _MAX_CHARACTERS_SHOWN)
             problems[name] = f"takes as option '{name}' {error}, not '{shown}'"
     return problems
 

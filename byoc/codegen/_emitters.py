@@ -9,7 +9,7 @@ from byoc.codegen._operations import Operation
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MOST_NODES = 3  # nodes that a message names
+_MAX_NODES = 3  # nodes that a message names
 
 
 class Emitters(Generic[T]):
@@ -84,6 +84,6 @@ def _display_name(operation: Operation) -> str:
 
 def _describe_missing(lacking: Sequence[Operation]) -> str:
     names = ", ".join(dict.fromkeys(map(_display_name, lacking)))
-    nodes = ", ".join(operation.name for operation in lacking[:_MOST_NODES])
-    more = f" and {len(lacking) - _MOST_NODES} more" if len(lacking) > _MOST_NODES else ""
+    nodes = ", ".join(operation.name for operation in lacking[:_MAX_NODES])
+    more = f" and {len(lacking) - _MAX_NODES} more" if len(lacking) > _MAX_NODES else ""
     return f"no code is emitted for {names} ({nodes}{more})"

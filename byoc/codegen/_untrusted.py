@@ -20,7 +20,7 @@ _PLAIN_NAME = re.compile(
 # Namespaces").
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 _ROOTS = re.compile(r"[/\\]|[A-Za-z]:")
-_MOST_CHARACTERS = 200
+_MAX_CHARACTERS = 200
 
 
 def is_plain_name(name: str) -> bool:
@@ -43,8 +43,8 @@ def quote_name(name: str) -> str:
 
 def escape_line(text: str) -> str:
     """Escape the unprintable characters of a text, and shorten it where it is long."""
-    shown = escape_unprintable(text[:_MOST_CHARACTERS])
-    return shown if len(text) <= _MOST_CHARACTERS else f"{shown}..."
+    shown = escape_unprintable(text[:_MAX_CHARACTERS])
+    return shown if len(text) <= _MAX_CHARACTERS else f"{shown}..."
 
 
 def parse_strict_json(content: bytes) -> Any:

@@ -10,7 +10,7 @@ from byoc.costs._task import Task
 THOUSAND_YEARS = 3.2e10
 """Seconds; with larger costs, sums would not be finite."""
 
-MOST_JOULES = 1e30
+MAX_JOULES = 1e30
 """Joules; with larger costs, sums would not be finite."""
 
 

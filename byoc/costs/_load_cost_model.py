@@ -23,7 +23,7 @@ from byoc.support import (
     validate_content,
 )
 
-_MOST_FALLBACKS = 8
+_MAX_FALLBACKS = 8
 
 KINDS: Mapping[str, type[CostFile]] = {"roofline": Roofline, "table": CostTable, "linear": Linear}
 
@@ -73,8 +73,8 @@ def _load(name: str, asking: tuple[Path, ...]) -> CostModel:
     if real in asking:
         circle = " -> ".join(p.name for p in (*asking[asking.index(real) :], real))
         raise InputError(f"the fallbacks go in a circle: {circle}")
-    if len(asking) > _MOST_FALLBACKS:
-        raise _TooDeepError(f"{asking[0]}: more than {_MOST_FALLBACKS} files ask one another (else)")
+    if len(asking) > _MAX_FALLBACKS:
+        raise _TooDeepError(f"{asking[0]}: more than {_MAX_FALLBACKS} files ask one another (else)")
     found = read_cost_file(path)
     if found.otherwise is None:
         return _as_model(found)

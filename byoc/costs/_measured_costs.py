@@ -80,7 +80,7 @@ class Linear(MeasuredCostFile):
 _TYPE = re.compile(r"(?P<dtype>\w+)\[(?P<dims>(\d+(, \d+)*)?)\]")
 
 # More than any graph computes or moves; fitting a line through larger numbers would overflow.
-_MOST_COUNTED = 1e30
+_MAX_COUNTED = 1e30
 
 
 def _check_types(text: str) -> str:
@@ -110,7 +110,7 @@ def _check_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_count(value: float) -> float:
-    if not value <= _MOST_COUNTED:
+    if not value <= _MAX_COUNTED:
         raise ValueError("expected at most 1e+30")
     return value
 

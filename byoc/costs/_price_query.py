@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from byoc.costs._cost_model import (
     FREE,
-    MOST_JOULES,
+    MAX_JOULES,
     THOUSAND_YEARS,
     Converting,
     CostModel,
@@ -27,9 +27,9 @@ from byoc.patterns import NodeGroup, Unit
 
 Floats = NDArray[np.float64]
 
-_MOST_LISTED = 3
-_MOST_CHARACTERS = 200
-MOST_BYTES = 2**62
+_MAX_LISTED = 3
+_MAX_CHARACTERS = 200
+MAX_BYTES = 2**62
 """More than any memory holds; shapes can state more than a 64-bit number can hold."""
 
 
@@ -51,9 +51,9 @@ class Prices:
         missing = [row for row in rows if self.unknown[row]]
         if not missing:
             return
-        lines = [f"{names[row]}: {self.why[row]}" for row in missing[:_MOST_LISTED]]
-        if len(missing) > _MOST_LISTED:
-            lines.append(f"and {len(missing) - _MOST_LISTED} more")
+        lines = [f"{names[row]}: {self.why[row]}" for row in missing[:_MAX_LISTED]]
+        if len(missing) > _MAX_LISTED:
+            lines.append(f"and {len(missing) - _MAX_LISTED} more")
         what = f"{len(missing)} of {len(names)} units have no known cost on {self.model}"
         raise InputError(f"{what}: {'; '.join(lines)}")
 
@@ -134,7 +134,7 @@ def transfer_prices(
     number: dict[tuple[int, int], int] = {}
     pairs = zip(sizes, converted or repeat(0, len(sizes)), strict=True)
     of = np.array([number.setdefault(pair, len(number)) for pair in pairs], np.int64)
-    capped = ((min(size, MOST_BYTES), min(changed, MOST_BYTES)) for size, changed in number)
+    capped = ((min(size, MAX_BYTES), min(changed, MAX_BYTES)) for size, changed in number)
     found = [_check_price(model, _ask(model, "transfer", *pair)) for pair in capped]
     prices = _select_prices(model, [(each, "") for each in found], of)
     return prices.seconds, prices.joules
@@ -160,7 +160,7 @@ def price_task(model: CostModel, task: Task) -> tuple[Price, str]:
     found = _ask(model, "execution", task)
     if not isinstance(found, Unknown):
         return _check_price(model, found), ""
-    why = shorten_text(str(found.why), _MOST_CHARACTERS) or f"{model.name} does not say why"
+    why = shorten_text(str(found.why), _MAX_CHARACTERS) or f"{model.name} does not say why"
     if isinstance(model, Estimating):
         return _check_price(model, _ask(model, "estimate", task)), why
     if task.parts:
@@ -212,4 +212,4 @@ def _check_price(model: CostModel, found: object) -> Price:
     seconds, joules = map(float, given)
     if not seconds >= 0 or not (joules >= 0 or isnan(joules)):
         raise InputError(f"cost model {model.name}: gave {seconds} s, {joules} J")
-    return Price(min(seconds, THOUSAND_YEARS), joules if isnan(joules) else min(joules, MOST_JOULES))
+    return Price(min(seconds, THOUSAND_YEARS), joules if isnan(joules) else min(joules, MAX_JOULES))

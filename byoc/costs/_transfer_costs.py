@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from byoc.boundary.convert import BoundaryFormat, Conversion, make_transfer_lookup
 from byoc.costs._cost_model import FREE, CostModel, Price
 from byoc.costs._price_query import (
-    MOST_BYTES,
+    MAX_BYTES,
     Floats,
     link_includes_conversions,
     price_task,
@@ -121,12 +121,12 @@ def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the b
         for row, (name, whole) in enumerate(zip(moved.names, moved.whole, strict=True))
         if whole and (each := crossing(name)) is not None
     ]
-    sizes = np.array([min(size, MOST_BYTES) for size in moved.sizes], np.int64)
+    sizes = np.array([min(size, MAX_BYTES) for size in moved.sizes], np.int64)
     converted = np.zeros(len(sizes), np.int64)
     link_converts = link_includes_conversions(device)
     for row, each in some:
-        sizes[row] = min(each.bytes, MOST_BYTES)
-        converted[row] = min(each.converted_bytes, MOST_BYTES) if link_converts else 0
+        sizes[row] = min(each.bytes, MAX_BYTES)
+        converted[row] = min(each.converted_bytes, MAX_BYTES) if link_converts else 0
     base = np.stack(transfer_prices(device, sizes.tolist(), converted.tolist()), axis=1)
     if not some:
         return TransferCosts(base, base, sizes)
@@ -172,7 +172,7 @@ def _task(conversion: Conversion) -> Task:
     kinds = conversion.before, conversion.after
     sizes = Sizes({str(i): kind for i, kind in enumerate(kinds) if kind is not None})
     known = sizes.is_known("0") and sizes.is_known("1")
-    touched = float(min(sizes.get_bytes("0") + sizes.get_bytes("1"), MOST_BYTES))
+    touched = float(min(sizes.get_bytes("0") + sizes.get_bytes("1"), MAX_BYTES))
     return Task(
         op=conversion.op,
         work=Work(0.0, touched, not known),

@@ -22,7 +22,7 @@ from byoc.schemas import (
 )
 
 _HIDDEN_DOMAIN = "byoc.hidden"
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 
 
 def hide_runtime_operators(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
@@ -111,7 +111,7 @@ def _walk_scope(
 
 def _describe_operators(found: Counter[str]) -> str:
     ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    names = [f"{name} ({count})" for name, count in ranked[:_MOST_NAMES]]
-    more = [f"{len(found) - _MOST_NAMES} more"] if len(found) > _MOST_NAMES else []
+    names = [f"{name} ({count})" for name, count in ranked[:_MAX_NAMES]]
+    more = [f"{len(found) - _MAX_NAMES} more"] if len(found) > _MAX_NAMES else []
     what = "an operator" if len(found) == 1 else "operators"
     return f"not ONNX's, but {what} of onnxruntime: {', '.join([*names, *more])}"

@@ -74,7 +74,7 @@ def _from_ort_value(value: Any) -> Any:
 
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
-_MOST_THREADS = 512  # of all sessions that are open together: a container may have no more
+_MAX_THREADS = 512  # of all sessions that are open together: a container may have no more
 _optimized: ContextVar[bool] = ContextVar("optimized", default=True)
 _sessions: ContextVar[int] = ContextVar("sessions", default=1)
 _threads: ContextVar[int] = ContextVar("threads", default=0)
@@ -180,7 +180,7 @@ def measure_node_seconds(
 def _session_options(ort: Any, folder: Path | None) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL_ONLY
-    share = max(1, _MOST_THREADS // _sessions.get())
+    share = max(1, _MAX_THREADS // _sessions.get())
     threads = _threads.get() or os.cpu_count() or 1
     if _threads.get() or share < threads:
         options.intra_op_num_threads = min(share, threads)

@@ -6,7 +6,7 @@ from byoc.model import GraphIndex, is_qdq_node
 from byoc.patterns._matcher import Match, find_matches_at
 from byoc.patterns._node_table import NodeTable
 from byoc.patterns._pattern import Pattern, PatternForm
-from byoc.patterns._pattern_search import MOST_ATTEMPTS, AttemptBudget, PatternSearch
+from byoc.patterns._pattern_search import MAX_ATTEMPTS, AttemptBudget, PatternSearch
 from byoc.patterns._pattern_syntax import ANY_OPERATOR
 from byoc.patterns._qdq_groups import check_unaccepted_nodes
 from byoc.patterns._unit import Mark
@@ -14,7 +14,7 @@ from byoc.patterns._unit import Mark
 # The attempts for one pattern in one graph grow linearly with the graph, so that the time does, too.
 _ATTEMPTS_PER_NODE = 20
 _LEAST_ATTEMPTS = 100_000
-_MOST_AT_A_NODE = 8
+_MAX_AT_A_NODE = 8
 
 
 def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> frozenset[int]:
@@ -70,7 +70,7 @@ def _matches_of_pattern(pattern: Pattern, table: NodeTable, free: Container[int]
                 return
             if number not in free or not search.may_start(number):
                 continue
-            attempts.left = before = min(MOST_ATTEMPTS, attempts_left)
+            attempts.left = before = min(MAX_ATTEMPTS, attempts_left)
             count = 0
             for match in find_matches_at(pattern, search, number):
                 nodes = frozenset(match.nodes.values())
@@ -78,7 +78,7 @@ def _matches_of_pattern(pattern: Pattern, table: NodeTable, free: Container[int]
                     seen.add(nodes)
                     count += 1
                     yield match
-                if count == _MOST_AT_A_NODE:
+                if count == _MAX_AT_A_NODE:
                     break
             attempts_left -= before - max(attempts.left, 0)
 

@@ -14,7 +14,7 @@ from byoc.model import GraphIndex
 
 # Limits on the edges visited: for one search, and for all searches in a graph. Beyond them a path is
 # assumed; matches are local, so that searches are short.
-_MOST_AT_ONCE = 50_000
+_MAX_AT_ONCE = 50_000
 _LEAST_IN_ALL = 2_000_000
 _IN_ALL_PER_NODE = 100
 
@@ -117,7 +117,7 @@ class ContractionOrder:
         after = _DirectedSearch(self, inside, self._readers_of, ties)
         before = _DirectedSearch(self, inside, self._makers_of, ties)
         limit = max(_LEAST_IN_ALL, _IN_ALL_PER_NODE * len(self.index.nodes)) - self._visited_edges
-        limit = min(limit, _MOST_AT_ONCE)
+        limit = min(limit, _MAX_AT_ONCE)
         number = None
         while number is None:
             pending = [side for side in (after, before) if side.pending]

@@ -17,7 +17,7 @@ from byoc.patterns._pattern_syntax import AttributeTest, PatternLine, PatternOpe
 _LITERAL_TOLERANCE = 1e-3
 # Relative tolerance of attributes, which are float32.
 _ATTRIBUTE_TOLERANCE = 1e-6
-_MOST_ELEMENTS_SHOWN = 8
+_MAX_ELEMENTS_SHOWN = 8
 
 
 def check_node(line: PatternLine, number: int, table: NodeTable) -> Verdict:
@@ -119,7 +119,7 @@ def _describe_operand(operand: PatternOperand) -> str:
 def _describe_value(value: NDArray[Any] | None) -> str:
     if value is None:
         return "not known"
-    if value.size > _MOST_ELEMENTS_SHOWN:
+    if value.size > _MAX_ELEMENTS_SHOWN:
         return f"a constant of {value.size} elements"
     is_float = value.dtype.kind == "f"
     numbers = ", ".join(f"{number:g}" if is_float else str(number) for number in value.flat)

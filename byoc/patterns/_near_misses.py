@@ -15,10 +15,10 @@ from byoc.patterns._pattern_syntax import PatternLine
 from byoc.patterns._qdq_groups import check_unaccepted_nodes
 from byoc.patterns._unit import Mark, describe_rejection
 
-_MOST_AROUND = 2_000
-_MOST_ATTEMPTS = 200_000  # in one call, for all patterns: a few seconds
-_MOST_ATTEMPTS_AT_A_NODE = 500
-_MOST_READERS = 4
+_MAX_AROUND = 2_000
+_MAX_ATTEMPTS = 200_000  # in one call, for all patterns: a few seconds
+_MAX_ATTEMPTS_AT_A_NODE = 500
+_MAX_READERS = 4
 _ORDINALS = ("no", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
 
@@ -68,7 +68,7 @@ def find_near_misses(
         own.setdefault(match.pattern.name, set()).update(match.nodes.values())
     explorer = _Explorer(table, free_nodes(index, marks), marks)
     rows: list[tuple[int, int, NearMiss]] = []
-    attempts_left = _MOST_ATTEMPTS
+    attempts_left = _MAX_ATTEMPTS
     for position, pattern in enumerate(patterns):
         explorer.attempts_left = share = attempts_left // (len(patterns) - position)
         excluded = in_composites if node is None else own.get(pattern.name, set())
@@ -99,7 +99,7 @@ def _nodes_around(table: NodeTable, node: int, steps: int) -> Collection[int]:
         readers = {n for e in edge for name in table.outputs[e] for n in index.consumers.get(name, ())}
         edge = (makers | readers) - reached
         reached |= edge
-        if len(reached) > _MOST_AROUND:
+        if len(reached) > _MAX_AROUND:
             break
     return reached
 
@@ -147,7 +147,7 @@ class _Explorer:
             if best is nothing or probe.depth > best.depth:
                 best = probe
 
-        attempts = AttemptBudget(_MOST_ATTEMPTS_AT_A_NODE)
+        attempts = AttemptBudget(_MAX_ATTEMPTS_AT_A_NODE)
         search = PatternSearch(form, self.table, self.free, attempts, record_failure, self._why_not_free)
         first: Binding | None = None
         for bound in search.find_at(number):
@@ -155,7 +155,7 @@ class _Explorer:
             if check_closed(form, bound, self.table)[0]:
                 first = bound
                 break
-        self.attempts_left -= _MOST_ATTEMPTS_AT_A_NODE - max(attempts.left, 0)
+        self.attempts_left -= _MAX_ATTEMPTS_AT_A_NODE - max(attempts.left, 0)
         return best if first is None else _Probe(first, whole=True)
 
     def _why_not_free(self, number: int) -> str:
@@ -262,7 +262,7 @@ class _FormExplorer:
             reason = f"{_describe_progress(matched, count)}; its next line wants {wants}, and {instead}"
             yield self._miss(number, matched, reason, probe)
             return
-        tried = [self._probe(later, reader) for later, reader in fitting[:_MOST_READERS]]
+        tried = [self._probe(later, reader) for later, reader in fitting[:_MAX_READERS]]
         if any(other.whole or len(other.bound.nodes) > matched for other in tried):
             return  # reported from there
         reason = f"{_describe_progress(matched, count)}; {tried[0].reason}"

@@ -172,8 +172,8 @@ def lines_needed(nodes: Sequence[PatternLine], names: Sequence[str]) -> tuple[Pa
 MatchCheck = Callable[[Mapping[str, Any]], str | None]
 """A vendor's check of a match: facts by name (docs/patterns.md) in; out a reason against it, or None."""
 
-_MOST_LINES = 100
-_MOST_CHARACTERS = 20_000
+_MAX_LINES = 100
+_MAX_CHARACTERS = 20_000
 
 
 @dataclass(frozen=True)
@@ -259,8 +259,8 @@ def _unknown_names(pattern: Pattern) -> Iterator[str]:
 
 def _parse_form(text: str, variant: int) -> PatternForm:
     """Parse the text of one variant. Raise ValueError, with one line for each mistake."""
-    if len(text) > _MOST_CHARACTERS:
-        raise ValueError(f"the pattern has {len(text)} characters, at most {_MOST_CHARACTERS}")
+    if len(text) > _MAX_CHARACTERS:
+        raise ValueError(f"the pattern has {len(text)} characters, at most {_MAX_CHARACTERS}")
     nodes: list[PatternLine] = []
     returned: Sequence[str] | None = None
     problems: list[str] = []
@@ -277,8 +277,8 @@ def _parse_form(text: str, variant: int) -> PatternForm:
             nodes.append(parse_line(line, number))
         except ValueError as error:
             problems.extend(f"line {number}: {problem}" for problem in str(error).splitlines())
-    if len(nodes) > _MOST_LINES:
-        problems.append(f"the pattern has {len(nodes)} lines, at most {_MOST_LINES} are possible")
+    if len(nodes) > _MAX_LINES:
+        problems.append(f"the pattern has {len(nodes)} lines, at most {_MAX_LINES} are possible")
     if not problems:
         problems.extend(find_flow_problems(nodes, returned) if nodes else ["the pattern is empty"])
         problems.extend(find_operator_problems(nodes))

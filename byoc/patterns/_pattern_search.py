@@ -17,7 +17,7 @@ from byoc.patterns._operator_schemas import COMMUTATIVE
 from byoc.patterns._pattern import PatternForm, replace_operand
 from byoc.patterns._pattern_syntax import PatternLine, PatternOperand
 
-MOST_ATTEMPTS = 5_000
+MAX_ATTEMPTS = 5_000
 
 _Goals = tuple[tuple[str, str], "_Goals | None"]
 
@@ -58,7 +58,7 @@ class PatternSearch:
     form: PatternForm
     table: NodeTable
     free: Container[int]
-    attempts: AttemptBudget = field(default_factory=lambda: AttemptBudget(MOST_ATTEMPTS))
+    attempts: AttemptBudget = field(default_factory=lambda: AttemptBudget(MAX_ATTEMPTS))
     on_failure: FailureCallback | None = None
     why_not_free: Callable[[int], str] | None = None
     """Explains to `on_failure` why a node is not free."""

@@ -25,7 +25,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]inf", re.ASCII)
 _COMMENT = re.compile(r"""((?:"[^"]*"|'[^']*'|[^"'#])*)#.*""", re.DOTALL)
 _TEXT = re.compile(r"""("[^"]*"|'[^']*')""")
-_MOST_DIGITS = 20  # of a 64-bit number, and its sign
+_MAX_DIGITS = 20  # of a 64-bit number, and its sign
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _parse_scalar(text: str) -> Scalar:
 
 
 def _parse_number(text: str) -> Number:
-    if _INTEGER.fullmatch(text) and len(text) <= _MOST_DIGITS:
+    if _INTEGER.fullmatch(text) and len(text) <= _MAX_DIGITS:
         return int(text)
     if not _FLOAT.fullmatch(text):
         hint = f'; a text is in quotes: "{text}"' if text.replace("_", "").isalpha() else ""

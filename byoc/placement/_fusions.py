@@ -6,7 +6,7 @@ from byoc.placement._form_regions import is_contraction_acyclic
 from byoc.placement._problem import Ints, Problem
 
 # Up to so many candidates are searched exhaustively: at most 2**12 choices.
-_MOST_CANDIDATES = 12
+_MAX_CANDIDATES = 12
 
 
 def choose_fusions(problem: Problem, labels: Ints, regions: Ints) -> tuple[int, ...]:
@@ -28,7 +28,7 @@ def choose_fusions(problem: Problem, labels: Ints, regions: Ints) -> tuple[int, 
     chosen = sorted(number for group in groups for number in _choose(problem, group))
     if are_fusions_acyclic(problem, chosen):
         return tuple(chosen)
-    if len(open_to) <= _MOST_CANDIDATES:
+    if len(open_to) <= _MAX_CANDIDATES:
         return tuple(sorted(_choose(problem, open_to, acyclic=True)))
     return tuple(sorted(_choose_greedily(problem, chosen, acyclic=True)))
 
@@ -54,7 +54,7 @@ def _group_overlapping(problem: Problem, numbers: list[int]) -> list[list[int]]:
 
 
 def _choose(problem: Problem, numbers: list[int], acyclic: bool = False) -> list[int]:
-    if len(numbers) > _MOST_CANDIDATES:
+    if len(numbers) > _MAX_CANDIDATES:
         return _choose_greedily(problem, numbers, acyclic)
     order = sorted(numbers, key=lambda number: (-problem.fusions[number].saving, number))
     rest = [sum(problem.fusions[number].saving for number in order[i:]) for i in range(len(order) + 1)]

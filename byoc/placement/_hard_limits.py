@@ -46,7 +46,7 @@ def repair_labels(problem: Problem, labels: Ints) -> Ints:
     labels = np.where(np.take_along_axis(problem.allowed, labels[:, np.newaxis], 1)[:, 0], labels, 0)
     labels = _place_required(problem, labels)
     # Every round moves a unit; a few rounds are usual.
-    for _ in range(_MOST_REPAIRS):
+    for _ in range(_MAX_REPAIRS):
         regions = form_regions(problem, labels)
         leaving = _units_to_move(problem, labels, regions)
         if not leaving.size:
@@ -56,7 +56,7 @@ def repair_labels(problem: Problem, labels: Ints) -> Ints:
     return np.where(problem.must, labels, 0)
 
 
-_MOST_REPAIRS = 64
+_MAX_REPAIRS = 64
 
 
 def _place_required(problem: Problem, labels: Ints) -> Ints:
@@ -120,7 +120,7 @@ def _units_to_evict(problem: Problem, labels: Ints, regions: Ints, gain: Floats,
 
 
 # Each round sends units to the host; few are needed.
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 def make_feasible(problem: Problem, labels: Ints) -> Ints:
@@ -135,7 +135,7 @@ def make_feasible(problem: Problem, labels: Ints) -> Ints:
     labels = _unite_groups(group, costs, labels)
     if exceeds_capacity(problem, labels).any():
         labels = _fit_memory(problem, group, costs, labels)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         labels = repair_labels(problem, labels)
         split = _is_split(group, labels)
         if not split.any():

@@ -136,8 +136,8 @@ def _check_cost(problem: Problem, placement: Placement) -> str:
     return ""
 
 
-_MOST_CHARACTERS = 1000
-_MOST_NOTES = 20
+_MAX_CHARACTERS = 1000
+_MAX_NOTES = 20
 
 
 def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) -> Placement:
@@ -190,8 +190,8 @@ def normalize_placement(problem: Problem, placement: Placement) -> Placement:
         regions=regions,
         cost=evaluate(problem, labels, regions, fusions),
         bound=None if placement.bound is None else float(placement.bound),
-        notes=tuple(shorten_text(note, _MOST_CHARACTERS) for note in placement.notes[:_MOST_NOTES]),
-        why_host=shorten_text(placement.why_host, _MOST_CHARACTERS),
+        notes=tuple(shorten_text(note, _MAX_CHARACTERS) for note in placement.notes[:_MAX_NOTES]),
+        why_host=shorten_text(placement.why_host, _MAX_CHARACTERS),
         fusions=fusions,
     )
 

@@ -10,7 +10,7 @@ from byoc.placement import Problem
 HOST = "host"
 """The name of the host wherever a device is named."""
 
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,6 @@ class PinnedNodes:
 
 def describe_nodes(source: str, what: str, names: Sequence[str]) -> str:
     """Return a sentence about nodes that are placed anew: who named them, what is wrong, their names."""
-    listed = ", ".join(f"'{name}'" for name in names[:_MOST_NAMES])
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    listed = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return f"{source}: {what}: {listed}{more}; placed anew"

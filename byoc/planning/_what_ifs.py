@@ -12,8 +12,8 @@ from byoc.placement.strategies import LaunchAware
 from byoc.planning._graph_placement import name_units
 from byoc.planning._plan_data import GraphPlan, WhatIf
 
-_MOST_TRIED = 24
-_MOST_UNITS = 2_000
+_MAX_TRIED = 24
+_MAX_UNITS = 2_000
 _SHOWN = 10
 
 
@@ -28,11 +28,11 @@ def estimate_gains(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]
     what is moved for them, are tried, 24 at most, in graphs of up to 2,000 units; none that gains
     nothing is told. What a refused unit would take is what its device's cost model says of it.
     """
-    if len(plan.units) > _MOST_UNITS:
+    if len(plan.units) > _MAX_UNITS:
         return []
     names = name_units(plan.index, plan.units)
     problem = plan.graph_problem.problem
-    candidates = sorted(_find_candidates(plan), key=lambda each: -each[1])[:_MOST_TRIED]
+    candidates = sorted(_find_candidates(plan), key=lambda each: -each[1])[:_MAX_TRIED]
     if not candidates:
         return []
     try:

@@ -41,7 +41,7 @@ from byoc.support import check_output, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
 
 _STATE_SUFFIX = ".partial"
-_MOST_BYTES = 2**30  # of the tensors that one run gives out
+_MAX_BYTES = 2**30  # of the tensors that one run gives out
 _SAVE_SAMPLES, _SAVE_SECONDS = 10, 30.0
 # Beyond these float32 has no room for the bins of a histogram.
 _LEAST, _GREATEST = 1e-30, 1e37
@@ -182,7 +182,7 @@ class _Calibration:
             size = 4 * int(self.seen.size[i])
             if not groups or size > room:
                 groups.append([])
-                room = _MOST_BYTES
+                room = _MAX_BYTES
             groups[-1].append(i)
             room -= size
         return groups

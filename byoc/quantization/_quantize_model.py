@@ -32,7 +32,7 @@ from byoc.quantization._scheme import ConstantStore, QuantizationScheme, choose_
 from byoc.rules import Annotator, Target
 
 _EIGHT_BITS = frozenset({"int8", "uint8"})
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 _OTHER_UNITS = "its operators would be other units"
 
 
@@ -261,7 +261,7 @@ def _format_notes(reasons: Mapping[str, str], units: Mapping[str, tuple[str, ...
             by_reason.setdefault(reason, []).append(name)
     notes = []
     for reason, names in by_reason.items():
-        shown = ", ".join(names[:_MOST_NAMES])
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        shown = ", ".join(names[:_MAX_NAMES])
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         notes.append(f"not quantized: {shown}{more}: {reason}")
     return notes

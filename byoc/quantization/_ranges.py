@@ -30,7 +30,7 @@ _HEAD = """\
 # The range of each tensor's values. Edit it and pass it to `byoc partition --calibration`. Instead of
 # `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale per channel, `axis`.
 """
-_MOST_HINTS = 5
+_MAX_HINTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,12 @@ class Ranges:
             for name in (*graph.inputs, *graph.producers, *graph.stored_tensors)
         }
         unknown = [name for name in self.tensors if name not in known]
-        if len(unknown) == len(self.tensors) > _MOST_HINTS:
+        if len(unknown) == len(self.tensors) > _MAX_HINTS:
             raise make_file_error(
                 path, ["tensors: the model has none of them; are they those of another model?"]
             )
         if unknown:
-            hints = {name: suggest_nearest(name, known) for name in unknown[:_MOST_HINTS]}
+            hints = {name: suggest_nearest(name, known) for name in unknown[:_MAX_HINTS]}
             reason = "the model has no such tensor"
             raise make_file_error(
                 path, [f"tensors.{name}: {reason}{hints.get(name, '')}" for name in unknown]

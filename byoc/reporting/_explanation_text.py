@@ -16,9 +16,9 @@ from byoc.reporting._explanation_document import (
 )
 from byoc.reporting._quantities import format_count, format_share
 
-_MOST_OPERATORS = 4
-_MOST_GAINS = 10
-_MOST_NEARLY = 3
+_MAX_OPERATORS = 4
+_MAX_GAINS = 10
+_MAX_NEAR_MISSES = 3
 # A smaller share would be shown as 0.0 %.
 _LEAST_ESTIMATE = 5e-4
 
@@ -79,7 +79,7 @@ def _format_location(reason: Reason) -> str:
 
 
 def _format_operators(counts: Mapping[str, int]) -> str:
-    shown = list(counts.items())[:_MOST_OPERATORS]
+    shown = list(counts.items())[:_MAX_OPERATORS]
     several = len(counts) > 1
     text = ", ".join(f"{name} x{number}" if several else name for name, number in shown)
     rest = len(counts) - len(shown)
@@ -95,11 +95,11 @@ def _gain_lines(rows: Sequence[GainRow], estimated: float) -> Iterable[str]:
     if not rows:
         return
     yield "\nIf one constraint were relaxed:"
-    for row in rows[:_MOST_GAINS]:
+    for row in rows[:_MAX_GAINS]:
         nodes, compute = format_count(row.nodes, "node"), _format_share(row.compute, estimated)
         yield f"  +{nodes:<10}  +{compute:<11}  {_format_operators(row.operators)}  [{row.place}]"
-    if len(rows) > _MOST_GAINS:
-        yield f"  and {len(rows) - _MOST_GAINS} more (--format json)"
+    if len(rows) > _MAX_GAINS:
+        yield f"  and {len(rows) - _MAX_GAINS} more (--format json)"
 
 
 def _composite_lines(rows: Sequence[CompositeRow]) -> Iterable[str]:
@@ -107,10 +107,10 @@ def _composite_lines(rows: Sequence[CompositeRow]) -> Iterable[str]:
         yield "\nComposites:"
     for row in rows:
         yield f"  {row.found:>5}  {row.name}"
-        for miss in row.nearly[:_MOST_NEARLY]:
+        for miss in row.nearly[:_MAX_NEAR_MISSES]:
             alike = f" (and {miss.nodes - 1} like it)" if miss.nodes > 1 else ""
             yield f"         nearly: {miss.reason}{alike}"
-        rest = sum(miss.nodes for miss in row.nearly[_MOST_NEARLY:])
+        rest = sum(miss.nodes for miss in row.nearly[_MAX_NEAR_MISSES:])
         if rest:
             yield f"         nearly: {format_count(rest, 'other')} (--format json)"
 

@@ -22,7 +22,7 @@ from byoc.runtime._executors import (
     rename_executor,
 )
 from byoc.runtime._program_builder import ProgramBuilder, data_inputs
-from byoc.runtime._stage_program import HOST, MOST_AT_ONCE, Stage, StageProgram, StageValues
+from byoc.runtime._stage_program import HOST, MAX_AT_ONCE, Stage, StageProgram, StageValues
 from byoc.runtime._trace import Trace, record_into
 from byoc.samples import describe_mismatch
 
@@ -119,7 +119,7 @@ class Session:
 
     @cached_property
     def _pool(self) -> Pool:
-        return ThreadPoolExecutor(MOST_AT_ONCE - 1, thread_name_prefix="byoc")
+        return ThreadPoolExecutor(MAX_AT_ONCE - 1, thread_name_prefix="byoc")
 
 
 def load(path: str | Path) -> Session:

@@ -20,7 +20,7 @@ StageValues = Mapping[str, Any]
 
 HOST = "host"
 
-MOST_AT_ONCE = 4
+MAX_AT_ONCE = 4
 """Threads that run stages of one call: the caller's and three more. A stage may use more of its own."""
 
 
@@ -174,7 +174,7 @@ class _ProgramRun:
 
     def _call_helper(self) -> None:
         """Have one more thread run stages, when another stage can start."""
-        if self._pool and self._helpers < MOST_AT_ONCE - 1 and self._startable() is not None:
+        if self._pool and self._helpers < MAX_AT_ONCE - 1 and self._startable() is not None:
             self._helpers += 1
             self._pool.submit(copy_context().run, self._work, wait=False)
 

@@ -4,7 +4,7 @@ from byoc.samples._arrays import describe_mismatch, read_npy, read_npz, restore_
 from byoc.samples._image_inputs import NO_PREPROCESSING, Preprocessing
 from byoc.samples._input_sizes import suggest_sizes
 from byoc.samples._input_values import sample_inputs
-from byoc.samples._sample_folder import MOST_SAMPLES, find_samples, read_samples
+from byoc.samples._sample_folder import MAX_SAMPLES, find_samples, read_samples
 from byoc.samples._sample_search import NoSampleError, list_samples, model_samples
 from byoc.samples._sample_source import (
     Inputs,

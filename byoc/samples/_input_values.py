@@ -15,7 +15,7 @@ from byoc.samples._input_roles import InputRole, Role, find_roles
 from byoc.samples._input_sizes import IMAGE_CHANNELS, OpenSizes, find_open_sizes
 
 # The size limit of one input. Samples are drawn in float64 first.
-_MOST_BYTES = 2**30
+_MAX_BYTES = 2**30
 _BYTES = 256
 _IMAGE_RANK = 4
 
@@ -89,7 +89,7 @@ class InputMaker:
             raise InputError(f"no sample input can be made for '{name}' ({kind or 'not a tensor'})")
         shape = tuple(map(draw.evaluate, kind.shape))
         size = TensorType(kind.dtype, shape).bytes or 0
-        if size > _MOST_BYTES:
+        if size > _MAX_BYTES:
             raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")
         if _is_condition(kind, self.roles[name]):
             value = np.full(shape, self._choose_condition(name, draw))

@@ -39,12 +39,12 @@ from byoc.samples._sample_source import (
     wrap_samples,
 )
 
-MOST_SAMPLES = 16
+MAX_SAMPLES = 16
 """The most samples that a bundle is verified on."""
 
 _TEST_SET, _TENSOR = "test_data_set_", re.compile(r"input_(\d+)\.pb")
 
-_MOST_CHARACTERS = 200  # of a file's name in a message
+_MAX_CHARACTERS = 200  # of a file's name in a message
 
 
 class _FileKind(StrEnum):
@@ -293,7 +293,7 @@ def read_samples(
     except (OSError, ValueError):  # a name that no file can have
         is_folder = exists = False
     if not exists:
-        raise InputError(f"{shorten_text(str(path), _MOST_CHARACTERS)}: no such file or folder")
+        raise InputError(f"{shorten_text(str(path), _MAX_CHARACTERS)}: no such file or folder")
     if is_folder:
         return tuple(read_folder(path, model, most=most).read_from(0))
     found = []

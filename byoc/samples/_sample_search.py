@@ -18,15 +18,15 @@ from byoc.onnxrt import has_runtime, open_session, run_session, without_optimiza
 from byoc.samples._input_sizes import find_open_sizes
 from byoc.samples._input_values import Choice, InputMaker
 
-_MOST_TRIALS = 48
-_MOST_WEIGHTS, _MOST_EXTENTS = 16, 8
+_MAX_TRIALS = 48
+_MAX_WEIGHTS, _MAX_EXTENTS = 16, 8
 # After a poor trial (see `_Runner.grade`) so many more are run to find a good one.
-_MOST_POOR = 8
+_MAX_POOR = 8
 # Sizes that a dimension may have when none of the plausible ones fits.
 _OTHER_SIZES = (1, 2, 4, 8, 32, 64, 128, 256, 512, 3, 5, 7)
 _LARGER, _SMALLER, _OFFSETS = (2, 4), (2, 4, 8), (1, 2, 3)
 # Other samples of a model: other sizes, the other value of a condition.
-_MOST_SAMPLES = 3
+_MAX_SAMPLES = 3
 
 
 class NoSampleError(InputError):
@@ -111,7 +111,7 @@ def _try_sizes_and_values(model: Model) -> _SearchResult:
         return _SearchResult(maker, (plausible,))
     runner = _Runner(model, maker)
     best, problem = None, ""
-    for count, trial in enumerate(islice(_list_trials(maker), _MOST_TRIALS)):
+    for count, trial in enumerate(islice(_list_trials(maker), _MAX_TRIALS)):
         if runner.loading_problem:
             break
         grade = runner.grade(trial)
@@ -120,7 +120,7 @@ def _try_sizes_and_values(model: Model) -> _SearchResult:
             continue
         if best is None or grade > best[0]:
             best = grade, trial, count
-        if grade == _GOOD or count - best[2] >= _MOST_POOR:
+        if grade == _GOOD or count - best[2] >= _MAX_POOR:
             break
     if best is None:
         return _SearchResult(
@@ -211,10 +211,10 @@ def _list_known_extents(maker: InputMaker) -> list[int]:
     """Return extents of inputs and weights, which open ones may have to be equal to."""
     traced = maker.sizes.traced
     shapes = [kind.shape for kind in traced.types.values() if kind and kind.shape]
-    weights = islice(traced.index.proto.graph.initializer, _MOST_WEIGHTS)
+    weights = islice(traced.index.proto.graph.initializer, _MAX_WEIGHTS)
     shapes += [tuple(tensor.dims) for tensor in weights]
     extents = (dim for shape in shapes for dim in shape if isinstance(dim, int) and dim > 1)
-    return list(dict.fromkeys(extents))[:_MOST_EXTENTS]
+    return list(dict.fromkeys(extents))[:_MAX_EXTENTS]
 
 
 def _find_others(maker: InputMaker, first: _Trial, least: int, runner: _Runner) -> Iterator[_Trial]:
@@ -222,7 +222,7 @@ def _find_others(maker: InputMaker, first: _Trial, least: int, runner: _Runner) 
 
     Of those that only change sizes, one is enough.
     """
-    left = _MOST_SAMPLES - 1
+    left = _MAX_SAMPLES - 1
     for trial in _list_changes(maker, first):
         if left and (runner.grade(trial) or 0) >= least:
             left -= 1

@@ -7,7 +7,7 @@ CountEmpty = Callable[[Mapping[str, int]], int]
 """Returns how many extents have no elements at given sizes."""
 
 # The longest distance that is tried is 2**16.
-_MOST_DOUBLINGS = 16
+_MAX_DOUBLINGS = 16
 
 
 def fill_extents(
@@ -55,7 +55,7 @@ def _move(
     def helps(distance: int) -> bool:
         return count_empty(move_by(distance)) < empty
 
-    doubled = (2**power for power in range(_MOST_DOUBLINGS + 1))
+    doubled = (2**power for power in range(_MAX_DOUBLINGS + 1))
     enough = next((distance for distance in doubled if helps(distance)), None)
     if enough is None:
         return None

@@ -34,7 +34,7 @@ from byoc.quantization import (
     quantize_for_targets,
 )
 from byoc.rules import find_unmatched_names
-from byoc.samples import MOST_SAMPLES, read_samples
+from byoc.samples import MAX_SAMPLES, read_samples
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import State
 from byoc.support import report_step
@@ -96,7 +96,7 @@ class Load:
         report_step("load model")
         options = state.options
         original = load_model(state.source, options.dims, options.shapes)
-        samples = () if options.inputs is None else read_samples(options.inputs, original, MOST_SAMPLES)
+        samples = () if options.inputs is None else read_samples(options.inputs, original, MAX_SAMPLES)
         return replace(state, original=original, samples=samples)
 
 

@@ -35,7 +35,7 @@ _PREFERRED_DTYPES = (
     *("float32", "float16", "bfloat16", "float64"),
     *("int32", "int64", "int8", "uint8", "int16", "uint16", "bool"),
 )
-_MOST_DRAWINGS = 6  # attempts to draw a form
+_MAX_DRAWINGS = 6  # attempts to draw a form
 
 
 class NotTakenError(Exception):
@@ -231,7 +231,7 @@ class CaseCompiler:
                     return self._plan_one_region(case)
                 except (NotTakenError, InputError) as error:
                     reason = str(error)
-                if tried == _MOST_DRAWINGS:
+                if tried == _MAX_DRAWINGS:
                     raise NotTakenError(reason)
         raise NotTakenError(reason)
 

@@ -12,7 +12,7 @@ from byoc.testing._case_compiler import CaseCompiler, NotTakenError, PlannedCase
 from byoc.testing._cases import Case, GraphSketch
 
 _SHAPES = ((1, 4, 8, 8), (8, 8), (1, 8, 8))
-_MOST_ATTEMPTS = 12  # attempts
+_MAX_ATTEMPTS = 12  # attempts
 
 # The operands of operators after the first, in the notation of `GraphSketch.add_node`. The default is
 # another tensor of the same shape.
@@ -50,7 +50,7 @@ def plan_composite(workshop: CaseCompiler, name: str) -> PlannedCase:
             if any(called == name or called.startswith(f"{name}_") for called in found.composites):
                 return found
         tried += 1
-        if tried == _MOST_ATTEMPTS:
+        if tried == _MAX_ATTEMPTS:
             break
     raise NotTakenError("this kit makes none from its pattern; name a model of the zoo that has it")
 

@@ -9,7 +9,7 @@ from typing import Any
 from byoc.bundle import Bundle, open_bundle
 from byoc.errors import InputError
 from byoc.model import prepare_model, read_recorded_dimensions
-from byoc.samples import MOST_SAMPLES, Sample, read_samples
+from byoc.samples import MAX_SAMPLES, Sample, read_samples
 from byoc.support import check_minimum
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_comparison import VerificationModels
@@ -59,7 +59,7 @@ class BundleCheck:
             return ()
         if isinstance(self.given, Mapping):
             return (Sample("", self.given),)
-        return read_samples(self.given, self.models.model, MOST_SAMPLES)
+        return read_samples(self.given, self.models.model, MAX_SAMPLES)
 
     def verify(self, regions: bool) -> Verification:
         """Compare the outputs, with `regions` also the boundary tensors and each region alone."""

@@ -19,7 +19,7 @@ from byoc.runtime import (
 from byoc.verification._plain_models import convert_errors
 from byoc.verification._region_verification import RecordedRuns
 
-_MOST_SHOWN = 80
+_MAX_SHOWN = 80
 
 Values = Mapping[str, Any]
 
@@ -76,4 +76,4 @@ class BundleRuns:
 
 
 def _format_inputs(names: Collection[str], prefix: str = "input ") -> str:
-    return prefix + shorten_text(", ".join(names), _MOST_SHOWN) if names else "no input"
+    return prefix + shorten_text(", ".join(names), _MAX_SHOWN) if names else "no input"

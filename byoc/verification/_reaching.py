@@ -21,7 +21,7 @@ from byoc.verification._verification_result import RegionError
 Values = Mapping[str, Any]
 
 _SEEDS = (1, 2, 3)
-_MOST_FLIPS = 8
+_MAX_FLIPS = 8
 
 
 def vary_inputs(model: Model, given: Values, seeded: bool) -> Iterator[Values]:
@@ -33,7 +33,7 @@ def vary_inputs(model: Model, given: Values, seeded: bool) -> Iterator[Values]:
     switches = [name for name, value in given.items() if _is_switch(value)]
     if len(switches) > 1:
         yield {**given, **{name: _flip(given[name]) for name in switches}}
-    for name in switches[:_MOST_FLIPS]:
+    for name in switches[:_MAX_FLIPS]:
         yield {**given, name: _flip(given[name])}
     for seed in _SEEDS if seeded else ():
         try:

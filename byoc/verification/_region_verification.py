@@ -22,7 +22,7 @@ Values = Mapping[str, Any]
 Pair = tuple[Values, Values]
 
 # A region in a Loop may run any number of times; the values of this many runs are kept.
-_MOST_RUNS = 64
+_MAX_RUNS = 64
 
 
 class NotVerifiableError(InputError):
@@ -39,7 +39,7 @@ class RecordedRuns:
     def add(self, other: "RecordedRuns") -> None:
         """Add the runs on another sample."""
         self.runs += other.runs
-        self.values += other.values[: _MOST_RUNS - len(self.values)]
+        self.values += other.values[: _MAX_RUNS - len(self.values)]
 
     def record(self, run: Executor) -> Executor:
         """Return an executor that does the same, and records its inputs and outputs."""
@@ -47,7 +47,7 @@ class RecordedRuns:
         def run_and_record(inputs: Values) -> Values:
             outputs = run(inputs)
             self.runs += 1
-            if len(self.values) < _MOST_RUNS:
+            if len(self.values) < _MAX_RUNS:
                 self.values.append((dict(inputs), dict(outputs)))
             return outputs
 

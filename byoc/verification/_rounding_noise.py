@@ -28,8 +28,8 @@ Values = Mapping[str, Any]
 
 _UNITS = 2.0  # in the last place, by which a tensor on the way is moved
 _DRAWS = 4
-_MOST_NODES = 16
-_MOST_ELEMENTS = 1 << 22  # of a tensor; the reference implementation is slow
+_MAX_NODES = 16
+_MAX_ELEMENTS = 1 << 22  # of a tensor; the reference implementation is slow
 
 _MOVING = frozenset(
     [
@@ -80,7 +80,7 @@ class RoundingNoise:
         try:
             reads = {read for i in tail for read in self._index.nodes[i].input if read}
             values = self._compute({*reads, name} | self._operands_of(reads))
-            if any(np.size(value) > _MOST_ELEMENTS for value in values.values()):
+            if any(np.size(value) > _MAX_ELEMENTS for value in values.values()):
                 return 0.0
             return self._measure_tail(tail, name, values)
         except (InputError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError):
@@ -189,7 +189,7 @@ def find_tail(index: GraphIndex, name: str) -> list[int]:
     """
     found: set[int] = set()
     pending = deque([name])
-    while pending and len(found) < _MOST_NODES:
+    while pending and len(found) < _MAX_NODES:
         number = index.producers.get(pending.popleft())
         if number is None or number in index.constant_nodes:
             continue

@@ -48,7 +48,7 @@ class COptions:
 # Each node's function is called once, so all would be inlined into one, which is slow to optimize:
 # 910 nodes take 10 s instead of 3.5, for code that is a tenth faster.
 _APART = "-DEMX_NODE_FN=static __attribute__((noinline))"
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 _NEWER = {
     "_BitInt": "it has no types of 2 or 4 bits (GCC 14 and Clang 16 do)",
     "__bf16": "it has no type bfloat16 (GCC 13 and Clang 17 do)",
@@ -127,4 +127,4 @@ def _first_error(text: str) -> str:
         return newer
     lines = text.splitlines()
     errors = (line.partition("error: ")[2] for line in lines if "error: " in line)
-    return shorten_text(next(errors, "") or " ".join(lines) or "it says nothing", _MOST_CHARACTERS)
+    return shorten_text(next(errors, "") or " ".join(lines) or "it says nothing", _MAX_CHARACTERS)

@@ -42,10 +42,10 @@ _MISSING = (
     "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'; "
     "--codegen reference runs on onnxruntime instead)"
 )
-_MOST_INSIDE = 128  # bytes of a constant that is written into the source,
-_MOST_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what is emitted
-_MOST_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
-_MOST_CHARACTERS = 300
+_MAX_INSIDE = 128  # bytes of a constant that is written into the source,
+_MAX_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what is emitted
+_MAX_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
+_MAX_CHARACTERS = 300
 # The emitted function returns early, without an error, if it gets no memory.
 FAILED = "region_failed"
 _STDLIB = "#include <stdlib.h>"
@@ -112,7 +112,7 @@ def separate_region(region: Region) -> SeparatedRegion:
     kept = []
     for name, tensor in stored.items():
         array = numpy_helper.to_array(tensor)
-        most = _MOST_INDICES if tensor.data_type == TensorProto.INT64 else _MOST_INSIDE
+        most = _MAX_INDICES if tensor.data_type == TensorProto.INT64 else _MAX_INSIDE
         if name in used and name not in inner and array.nbytes > most:
             weights[name] = array
             graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
@@ -197,7 +197,7 @@ def compiler() -> Any:
         raise MissingRuntimeError(_MISSING) from None
     return Compiler(
         CompilerOptions(
-            model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
+            model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MAX_ON_STACK
         )
     )
 
@@ -231,4 +231,4 @@ def _shorten_message(error: Exception) -> str:
     text = str(error)
     for end in (" (while lowering", " (during ", " Hint:"):
         text = text.partition(end)[0]
-    return f"emx-onnx-cgen: {shorten_text(text.rstrip('. '), _MOST_CHARACTERS)}"
+    return f"emx-onnx-cgen: {shorten_text(text.rstrip('. '), _MAX_CHARACTERS)}"

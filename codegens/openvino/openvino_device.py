@@ -17,9 +17,9 @@ _MISSING = (
     "openvino is not installed (pip install 'onnx-byoc[openvino]'; "
     "--codegen reference runs on onnxruntime instead)"
 )
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 _SAME = 1e-3
-_MOST_IN_MEMORY = 1 << 30  # bytes of constants; a protobuf holds at most 2 GB
+_MAX_IN_MEMORY = 1 << 30  # bytes of constants; a protobuf holds at most 2 GB
 
 _NO_RULE = re.compile(r"^-- No conversion rule found for operations: (.+)$", re.MULTILINE)
 _FAILED = re.compile(r"^-- (\w[\w.]*?)-\d+ with a message:$", re.MULTILINE)
@@ -125,7 +125,7 @@ def _read(region: Region) -> Any:
     if not bare.functions:
         return openvino_core().read_model(region.path)
     model = region.load(inline=True)
-    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= _MOST_IN_MEMORY:
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= _MAX_IN_MEMORY:
         return openvino_core().read_model(model.SerializeToString())
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "region.onnx"
@@ -163,10 +163,10 @@ def shorten_refusal(error: Exception) -> str:
     missing = _NO_RULE.search(text)
     if missing:
         operators = re.sub(r"-\d+\b", "", missing[1])
-        return shorten_text(f"OpenVINO has no conversion for {operators}", _MOST_CHARACTERS)
+        return shorten_text(f"OpenVINO has no conversion for {operators}", _MAX_CHARACTERS)
     failed = _FAILED.search(text)
     body = text[failed.end() :] if failed else text
     lines = [line.strip() for line in body.partition("\nSummary:")[0].splitlines()]
     relevant = [line for line in lines if line and not line.startswith(_CONTEXT)]
     what = f"OpenVINO refuses {failed[1]}: " if failed else "OpenVINO refuses: "
-    return shorten_text(what + (" ".join(relevant) or type(error).__name__), _MOST_CHARACTERS)
+    return shorten_text(what + (" ".join(relevant) or type(error).__name__), _MAX_CHARACTERS)

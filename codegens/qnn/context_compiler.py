@@ -63,7 +63,7 @@ _MISSING = (
     "onnxruntime-qnn is not installed (pip install 'onnx-byoc[qnn]'; "
     "--codegen reference runs on onnxruntime instead)"
 )
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 _FAILED = re.compile(
     r"Validation FAILED for \d+ nodes in OrtNodeUnit \([^)]*\) :\s*\n"
     r"(?P<nodes>(?:\s*Operator type: [^\n]*\n)+)\s*REASON : (?P<reason>[^\n]*)"
@@ -98,11 +98,11 @@ class CompileAnswer:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             why = f": {self.left[positions[0]]}" if given else ", and does not say why"
             text = f"QNN leaves {op} '{names[0]}'{more} to the CPU{why}"
-            raise CompileError(shorten_text(text, _MOST_CHARACTERS), names)
+            raise CompileError(shorten_text(text, _MAX_CHARACTERS), names)
         if self.strays:
             raise CompileError(f"QNN leaves {', '.join(self.strays)} of onnxruntime's own to the CPU")
         if self.error or self.context is None:
-            raise CompileError(shorten_text(f"QNN does not compile it: {self.error}", _MOST_CHARACTERS))
+            raise CompileError(shorten_text(f"QNN does not compile it: {self.error}", _MAX_CHARACTERS))
         nodes = list(self.context.graph.node)
         if [node.op_type for node in nodes] != ["EPContext"]:
             made = ", ".join(sorted({node.op_type for node in nodes})) or "nothing"
@@ -151,7 +151,7 @@ def compile_context(model: ProviderModel, options: QNNOptions) -> CompileAnswer:
 
 def shorten_error(error: Exception) -> str:
     """Return the message of an error of onnxruntime in one line, without its codes."""
-    return shorten_text(" ".join(_CODE.sub("", str(error)).split()), _MOST_CHARACTERS)
+    return shorten_text(" ".join(_CODE.sub("", str(error)).split()), _MAX_CHARACTERS)
 
 
 def _run_provider(folder: Path, timeout: float) -> str:

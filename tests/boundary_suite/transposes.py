@@ -36,7 +36,7 @@ from byoc.errors import ByocError  # noqa: E402
 from byoc.placement.strategies import AllSupported  # noqa: E402
 from byoc.rules import load_rules  # noqa: E402
 
-_MOST_NODES = 20_000
+_MAX_NODES = 20_000
 _PER_MB = 1e6
 
 
@@ -77,7 +77,7 @@ def _cell(model: ModelProto | None) -> str:
 def main(names: Sequence[str]) -> int:
     """Print the table, and return the exit code."""
     pairs = failed = 0
-    chosen = names or [e.name for e in zoo.list_entries() if (e.nodes or 0) <= _MOST_NODES]
+    chosen = names or [e.name for e in zoo.list_entries() if (e.nodes or 0) <= _MAX_NODES]
     heads = "".join(f"{head:>7}{'MB':>10}" for head in ("put in", "left", "ort"))
     sys.stdout.write(f"{'model':<22}{'regions':>8}{heads}{'pairs':>7}\n")
     for name in chosen:

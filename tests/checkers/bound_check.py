@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from byoc.memory.arena import ArenaPlan, ArenaProblem, Buffer
 
-_MOST_STATES = 100_000
+_MAX_STATES = 100_000
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Proof:
     is_checked: bool = True
 
 
-def refuted(plan: ArenaPlan, most_states: int = _MOST_STATES) -> Proof:
+def refuted(plan: ArenaPlan, most_states: int = _MAX_STATES) -> Proof:
     """Check the proof that a plan names; a search gives up at `most_states` sets of steps."""
     proofs: dict[str, Callable[[ArenaPlan], Proof]]
     proofs = {"total": _total, "cut": _cut, "search": lambda it: _search(it, most_states)}

@@ -112,7 +112,7 @@ def test_bfloat16_crosses(tmp_path: Path) -> None:
 def test_composites_are_inlined(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from byoc.codegens.openvino import openvino_device as device  # noqa: PLC0415 - what is replaced
 
-    monkeypatch.setattr(device, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(device, "_MAX_IN_MEMORY", most)
     proto = with_composite()
     x = ramp(1, 3, 8, 8)
 

@@ -31,8 +31,8 @@ from shrink import shrink  # noqa: E402
 from targets import TARGETS, Models, Rules, peak_bytes, read_costs_once, signature  # noqa: E402
 
 CORPUS = Path(__file__).parent / "corpus"
-MOST_SECONDS = 10
-MOST_BYTES = 2 << 30
+MAX_SECONDS = 10
+MAX_BYTES = 2 << 30
 _MAKERS = {"models": model_inputs.make, "rules": rule_inputs.make}
 _GRACE = 10  # seconds for what runs outside Python, where no signal is seen
 
@@ -57,7 +57,7 @@ def make(kind: str, seed: int, number: int) -> bytes:
 
 def attempt(target: Models | Rules, data: bytes) -> tuple[str, str, str]:
     """Return what became of an input: the outcome, or else the finding's signature and trace."""
-    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
     try:
         return target(data), "", ""
     except BaseException as error:
@@ -84,7 +84,7 @@ def _too_long(_: int, __: FrameType | None) -> None:
 
 def _worker(kind: str, seed: int, numbers: range, folder: Path) -> None:
     """Try inputs one after the other; what is found goes to standard output, a line each."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     target = ready(kind, folder)
     outcomes: Counter[str] = Counter()
     slowest = (0.0, -1)
@@ -137,7 +137,7 @@ def _watch(process: "subprocess.Popen[bytes]", folder: Path) -> str:
             now = at.read_bytes() if at.exists() else b""
             if now != last:
                 last, since = now, time.monotonic()
-            elif time.monotonic() - since > MOST_SECONDS + _GRACE + 20 * (not now):
+            elif time.monotonic() - since > MAX_SECONDS + _GRACE + 20 * (not now):
                 process.kill()
                 return "too long, outside Python"
 

@@ -7,13 +7,13 @@ from google.protobuf.message import DecodeError
 from model_inputs import is_repeated, messages
 from onnx import ModelProto
 
-_MOST_ATTEMPTS = 3000
+_MAX_ATTEMPTS = 3000
 Same = Callable[[bytes], bool]
 
 
 def shrink(kind: str, data: bytes, same: Same) -> bytes:
     """Return a smaller input of which `same` still holds."""
-    tries = iter(range(_MOST_ATTEMPTS))
+    tries = iter(range(_MAX_ATTEMPTS))
 
     def limited(smaller: bytes) -> bool:
         return next(tries, None) is not None and same(smaller)

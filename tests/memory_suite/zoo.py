@@ -22,7 +22,7 @@ from byoc.memory.reading import CONVENTIONS, read_memory_model  # noqa: E402
 from byoc.model import Model, prepare_model  # noqa: E402
 from byoc.zoo import load_model  # noqa: E402
 
-_MOST_NODES = 20_000
+_MAX_NODES = 20_000
 
 
 def load(name: str) -> Model:
@@ -45,7 +45,7 @@ def load(name: str) -> Model:
 def main(names: Sequence[str]) -> int:
     """Print the table, and return the exit code."""
     here = [entry for entry in zoo.list_entries() if entry.present]
-    chosen = names or [entry.name for entry in here if (entry.nodes or 0) <= _MOST_NODES]
+    chosen = names or [entry.name for entry in here if (entry.nodes or 0) <= _MAX_NODES]
     sys.stdout.write(f"{'model':<22}{'counts':<7}{'steps':>7}{'bytes':>12}{'bound':>12}{'gap':>9}")
     sys.stdout.write(f"{'seconds':>9}  proof\n")
     proven = total = left = wrong = 0

@@ -25,7 +25,7 @@ from partitioned import attempt, plain  # noqa: E402 - needs the path
 from suite import NEWEST_OPSET, Case, Values, collect  # noqa: E402 - needs the path
 
 _RTOL, _ATOL = 1e-3, 1e-5
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _FEW = (0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5)
 
 
@@ -168,7 +168,7 @@ def _with_constants(case: Case, original: onnx.ModelProto, data: Sequence[Data])
     return _one(case, "constants", model, fewer)
 
 
-def light_nodes(every: int = 1, most_bytes: float = _MOST_BYTES) -> Iterator[OneNode]:
+def light_nodes(every: int = 1, most_bytes: float = _MAX_BYTES) -> Iterator[OneNode]:
     """Yield one in so many nodes of the light models; no two have the same attributes and shapes.
 
     Nodes whose constants are larger than `most_bytes` are left out. What they compute is onnxruntime's

@@ -38,7 +38,7 @@ TOLERANCE = 1e-9
 
 # How many units can be searched one and all, by accelerators; regions that may be any set take longer.
 _MOST = {1: 14, 2: 10, 3: 8}
-_MOST_SETS = {1: 9, 2: 8, 3: 6}
+_MAX_SETS = {1: 9, 2: 8, 3: 6}
 _SETS = {"connected", "region size", "fusions"}
 
 
@@ -63,7 +63,7 @@ def features_of(seed: int) -> frozenset[str]:
 def examine(seed: int) -> Finding:
     features = features_of(seed)
     devices = 3 if "three devices" in features else 2 if "two devices" in features else 1
-    most = (_MOST_SETS if features & _SETS else _MOST)[devices]
+    most = (_MAX_SETS if features & _SETS else _MOST)[devices]
     problem = random_problem(seed, most, features)
     best = attempt(Exhaustive(), problem)
     optimum = best.cost.total if best else math.inf

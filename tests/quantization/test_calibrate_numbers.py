@@ -182,7 +182,7 @@ def test_groups_of_tensors_give_the_same(
 ) -> None:
     whole = calibrate(net, SAMPLES, method="mse")
     steps: list[str] = []
-    monkeypatch.setattr("byoc.quantization._calibrate._MOST_BYTES", limit)
+    monkeypatch.setattr("byoc.quantization._calibrate._MAX_BYTES", limit)
     assert calibrate(net, SAMPLES, method="mse", progress=steps.append) == whole
     titles = {step.partition(":")[0] for step in steps if step.startswith("histograms")}
     # x is of 768 bytes, c, r, s and m are of 1024 each, p and f of 16, y is of 20.

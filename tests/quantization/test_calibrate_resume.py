@@ -25,7 +25,7 @@ def few_bins_saved_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("byoc.quantization._calibrators.BINS", 256)
     monkeypatch.setattr("byoc.quantization._calibrate.BINS", 256)
     monkeypatch.setattr("byoc.quantization._calibrate._SAVE_SAMPLES", 3)
-    monkeypatch.setattr("byoc.quantization._calibrate._MOST_BYTES", 2500)
+    monkeypatch.setattr("byoc.quantization._calibrate._MAX_BYTES", 2500)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from byoc.rules import load_rules, read_library
 from byoc.zoo import load_model
 
 SIZE = 5_000
-_MOST_CALLS = 5_000_000  # of functions; graphs of four times the size need about as many
+_MAX_CALLS = 5_000_000  # of functions; graphs of four times the size need about as many
 
 
 def graph(nodes: list[NodeProto]) -> Model:
@@ -68,7 +68,7 @@ def test_what_nearly_matched_is_found_within_a_budget(
     def explain() -> None:
         find_near_misses(index, [pattern], marks, matches=())
 
-    assert count_calls(explain, most=_MOST_CALLS) > len(index.nodes)
+    assert count_calls(explain, most=_MAX_CALLS) > len(index.nodes)
 
 
 @pytest.mark.thorough

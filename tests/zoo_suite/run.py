@@ -15,13 +15,13 @@ from zoo_ways import rows  # noqa: E402 - needs the path
 from byoc import zoo  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
 
-_MOST_NODES = 20_000
+_MAX_NODES = 20_000
 
 
 def main(names: Sequence[str]) -> int:
     """Print the table, and return the exit code."""
     failed = 0
-    chosen = names or [e.name for e in zoo.list_entries() if (e.nodes or 0) <= _MOST_NODES]
+    chosen = names or [e.name for e in zoo.list_entries() if (e.nodes or 0) <= _MAX_NODES]
     sys.stdout.write(
         f"{'model':<22}{'placement':<15}{'nodes':>7}{'regions':>9}{'error':>10}{'seconds':>9}\n"
     )

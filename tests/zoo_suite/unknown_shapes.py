@@ -37,7 +37,7 @@ from byoc import zoo  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
 from byoc.model import GraphIndex, prepare_model  # noqa: E402
 
-_MOST_NODES = 20_000
+_MAX_NODES = 20_000
 _LIMIT = 0.01
 
 
@@ -139,7 +139,7 @@ def _is_known(index: GraphIndex, name: str) -> bool:
 
 def _list_zoo(names: Sequence[str]) -> Iterator[tuple[str, ModelProto, Mapping[str, Any]]]:
     here = [entry for entry in zoo.list_entries() if entry.present]
-    for name in names or [each.name for each in here if (each.nodes or 0) <= _MOST_NODES]:
+    for name in names or [each.name for each in here if (each.nodes or 0) <= _MAX_NODES]:
         yield name, zoo.load(name), zoo.sample_inputs(name)
 
 

@@ -10,7 +10,7 @@ from byoc.model import Dim, TensorType
 Converter = Literal["host", "device", "model"]
 """Who converts: byoc's nodes on the host, byoc's nodes in the region, or nodes of the user's own."""
 
-_MOST_SHOWN = 4  # numbers that are written out
+_MAX_SHOWN = 4  # numbers that are written out
 
 
 class ContractError(ByocError):
@@ -113,7 +113,7 @@ def _dims_agree(one: Dim, other: Dim) -> bool:
 
 def _format_numbers(own: tuple[float, ...], other: tuple[float, ...] | None) -> str:
     """Format numbers: all of a few, otherwise the first that differs from the other view's."""
-    if len(own) <= _MOST_SHOWN:
+    if len(own) <= _MAX_SHOWN:
         return ", ".join(map(_format_number, own))
     pairs = enumerate(zip(own, other or (), strict=False))
     first = next((i for i, (own_number, other_number) in pairs if own_number != other_number), None)

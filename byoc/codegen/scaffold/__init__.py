@@ -20,7 +20,7 @@ TEMPLATE = Path(__file__).parent / "template"
 _SUFFIX = ".tmpl"
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
-_MOST_CHARACTERS = 32  # keeps all lines of the package short enough
+_MAX_CHARACTERS = 32  # keeps all lines of the package short enough
 _RESERVED = frozenset({"any", "byoc", "host", "onnx", "test", "tests"})
 
 
@@ -77,10 +77,10 @@ def _fill_template(text: str, words: Mapping[str, str]) -> str:
 
 def _check_words(name: str) -> dict[str, str]:
     """Return the values of the placeholders. Raises InputError for a malformed or taken name."""
-    if not _NAME.fullmatch(name) or len(name) > _MOST_CHARACTERS:
+    if not _NAME.fullmatch(name) or len(name) > _MAX_CHARACTERS:
         raise InputError(
             f"{name!r}: the name of a codegen is made of lower-case letters and digits, in parts joined "
-            f"by - or _, begins with a letter, and has at most {_MOST_CHARACTERS} characters: my-npu"
+            f"by - or _, begins with a letter, and has at most {_MAX_CHARACTERS} characters: my-npu"
         )
     words = _placeholder_words(name)
     module = words["module"]

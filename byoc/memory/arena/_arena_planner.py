@@ -18,7 +18,7 @@ METHODS = ("no-reuse", "best-fit", "by-size", "reordered", "exact")
 """The methods of `plan_buffers`: an offset of its own for each buffer; the given order with offsets step
 by step or from the largest buffer on; the best order with quick offsets, or with the best ones."""
 
-_MOST_ORDERS = 4
+_MAX_ORDERS = 4
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _candidate_orders(problem: ArenaProblem, order: Sequence[int]) -> Iterator[L
     other = find_live_ranges(problem, order, last_operand=True)
     if other.overwrites != first.overwrites:
         yield other
-    for seed in range(_MOST_ORDERS):
+    for seed in range(_MAX_ORDERS):
         yield vary_order(first, seed)
 
 

@@ -11,8 +11,8 @@ from byoc.memory.arena._live_ranges import LiveRanges, find_live_ranges
 from byoc.memory.arena._order_search import search_order
 from byoc.memory.arena._segments import Backward, Forward, Segment, split_segments
 
-_MOST_STATES = 20_000
-_MOST_DOUBTS = 4
+_MAX_STATES = 20_000
+_MAX_DOUBTS = 4
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class OrderResult:
 
 
 def find_best_order(
-    problem: ArenaProblem, most_states: int = _MOST_STATES, deadline: float = inf
+    problem: ArenaProblem, most_states: int = _MAX_STATES, deadline: float = inf
 ) -> OrderResult:
     """Return an order of the steps with the least peak found.
 
@@ -61,7 +61,7 @@ def _order_segment(
     best = tuple(range(segment.count))
     (high, _), low = _find_peak(forward, best), proven
     budget, doubts = proven, 0
-    while low < high and doubts < _MOST_DOUBTS:
+    while low < high and doubts < _MAX_DOUBTS:
         answer = search_order(forward, backward, budget, most_states, deadline)
         if answer.steps is not None:
             best = answer.steps

@@ -8,9 +8,9 @@ from time import monotonic
 
 from byoc.memory.arena._greedy_packing import GreedyPacking
 
-_MOST_PLACED = 100_000
-_MOST_PLACED_AT_RANDOM = 8_000
-_MOST_TRIES = 500
+_MAX_PLACED = 100_000
+_MAX_PLACED_AT_RANDOM = 8_000
+_MAX_TRIES = 500
 
 
 def place_quickly(packing: GreedyPacking, goal: int) -> list[int]:
@@ -34,7 +34,7 @@ def search_offsets(packing: GreedyPacking, goal: int, deadline: float = inf) -> 
     it reaches the deadline, a time of `time.monotonic`.
     """
     best = place_quickly(packing, goal)
-    if packing.height(best) > goal and len(packing.compounds) <= MOST_EXHAUSTIVE:
+    if packing.height(best) > goal and len(packing.compounds) <= MAX_EXHAUSTIVE:
         return find_lowest_offsets(packing)
     for repair in (_move_first_to_front, _move_any_earlier):
         for best_fit, sequence in product((False, True), _sequences(packing)):
@@ -51,7 +51,7 @@ def _sequences(packing: GreedyPacking) -> tuple[list[int], ...]:
 
 def _tries(packing: GreedyPacking, most_placed: int, deadline: float) -> Iterator[int]:
     """Count tries that place at most so many compounds together, until the deadline."""
-    for number in range(min(most_placed // (len(packing.compounds) + 1), _MOST_TRIES)):
+    for number in range(min(most_placed // (len(packing.compounds) + 1), _MAX_TRIES)):
         if monotonic() > deadline:
             return
         yield number
@@ -63,7 +63,7 @@ def _move_first_to_front(
     """Move the first compound that ends above the goal to the front, until a sequence occurs again."""
     goal, deadline = limits
     order, seen = list(sequence), set[tuple[int, ...]]()
-    for _ in _tries(packing, _MOST_PLACED, deadline):
+    for _ in _tries(packing, _MAX_PLACED, deadline):
         if tuple(order) in seen:
             break
         seen.add(tuple(order))
@@ -82,7 +82,7 @@ def _move_any_earlier(
     goal, deadline = limits
     random, order = Random(0), list(sequence)
     best = offsets = packing.place(order, best_fit)
-    for _ in _tries(packing, _MOST_PLACED_AT_RANDOM, deadline):
+    for _ in _tries(packing, _MAX_PLACED_AT_RANDOM, deadline):
         above = [n for n in order if offsets[n] + packing.sizes[n] > goal]
         if not above:
             break
@@ -94,7 +94,7 @@ def _move_any_earlier(
 
 
 # How many compounds are placed below ceilings, for each sequence to begin with.
-_MOST_PLACED_UNDER = 4000
+_MAX_PLACED_UNDER = 4000
 
 
 def pack_under(
@@ -114,7 +114,7 @@ def pack_under(
     best: Sequence[int | None] = [None] * len(sizes)
     least = sum(losses)
     for order in (packing.by_size(), by_room, packing.by_area(), packing.by_start()):
-        for _ in range(max(3, _MOST_PLACED_UNDER // max(1, len(order)))):
+        for _ in range(max(3, _MAX_PLACED_UNDER // max(1, len(order)))):
             offsets = packing.place_under(order, highest)
             left = [n for n in order if offsets[n] is None]
             if (loss := sum(losses[n] for n in left)) < least or not left:
@@ -129,7 +129,7 @@ def pack_under(
     return best
 
 
-MOST_EXHAUSTIVE = 4
+MAX_EXHAUSTIVE = 4
 """Compounds: so many take at most some thousand tries."""
 
 

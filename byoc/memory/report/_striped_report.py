@@ -31,7 +31,7 @@ class StripedModel:
 
 
 # The search ends after so many operations, but what it cannot do without grows with layers, too.
-_MOST_LAYERS = 3000
+_MAX_LAYERS = 3000
 
 
 def plan_striped(index: GraphIndex, name: str, alignment: int) -> StripedModel | str:
@@ -43,7 +43,7 @@ def plan_striped(index: GraphIndex, name: str, alignment: int) -> StripedModel |
     rows = {tensor.name: tensor.rows for tensor in model.tensors}
     if not any(rows[name] > 1 for layer in model.layers for name in layer.writes):
         return "nothing is computed by rows, so there is no striped execution"
-    if len(model.layers) > _MOST_LAYERS:
+    if len(model.layers) > _MAX_LAYERS:
         return f"of {len(model.layers)} layers, no striped execution is searched: too many"
     return StripedModel(
         model, stripe(model.tensors, model.layers, model.inputs, model.outputs, alignment)

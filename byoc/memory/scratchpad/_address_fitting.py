@@ -38,7 +38,7 @@ _SECONDS = 1.0
 # How many ways to give one thing up are tried for their addresses before more is given up at once.
 _SINGLE = 8
 # Beyond so many residencies that takes too long.
-_MOST_UNITS = 200
+_MAX_UNITS = 200
 # One in so many of those that find no place is given up at once.
 _PART = 8
 # More than all that a plan can move.
@@ -120,7 +120,7 @@ def _give_up_one(
     schedule: AccessSchedule, size: int, choice: ResidencyChoice, until: float
 ) -> AddressedChoice | None:
     """Give up one residency, if that is enough."""
-    if len(build_chains(schedule, choice)) > _MOST_UNITS:
+    if len(build_chains(schedule, choice)) > _MAX_UNITS:
         return None
     ways = sorted(_possible_changes(schedule, choice, 0, len(schedule.turns)), key=lambda way: way[0])
     choices = [_apply_change(choice, way) for way in ways[:_SINGLE]]

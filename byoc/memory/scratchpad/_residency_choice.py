@@ -133,7 +133,7 @@ def count_occupied(schedule: AccessSchedule, choice: ResidencyChoice) -> NDArray
 
 
 # Beyond so many accesses of a buffer only neighbouring ones are tried, and all of them.
-_MOST_ACCESSES = 10
+_MAX_ACCESSES = 10
 
 
 def find_smallest_choice(schedule: AccessSchedule) -> list[BufferResidency]:
@@ -182,7 +182,7 @@ def _possible_residencies(keep: BufferResidency) -> Iterator[BufferResidency]:
     """Yield the possible periods of residency: from one access to a later one, or a single access."""
     count = len(keep.resident)
     pairs = [(0, count - 1), *((n, n + 1) for n in range(count - 1))]
-    if count <= _MOST_ACCESSES:
+    if count <= _MAX_ACCESSES:
         pairs = list(combinations(range(count), 2))
     for first, last in [*pairs, *((n, n) for n in range(count))]:
         resident = tuple(first <= n <= last for n in range(count))

@@ -49,11 +49,11 @@ def find_incumbent(problem: Problem) -> Placement | None:
 # A relative gap that the tolerances of the solver may hide; below it a placement is optimal.
 OPTIMALITY_GAP = 1e-9
 # Entries of the launch program's largest variable: beyond that it is too slow to be useful.
-_MOST_MEMBERS = 1200
+_MAX_MEMBERS = 1200
 
 # Factors on launch costs that give fewer regions, and how often small regions are dissolved.
 _LAUNCH_FACTORS = (1.0, 4.0, 16.0)
-_MOST_TRIES = 6
+_MAX_TRIES = 6
 
 _UNPROVEN = "launches and limits of regions are proven in part only: the bound leaves out the rest"
 _STOPPED = "the search was stopped before the optimum was proven"
@@ -78,7 +78,7 @@ def solve_exactly(
         best = search.avoid_small_regions(best)
     if not exact and _can_improve(best, solution):
         launches = search.bound_launches(best)
-        if problem.units * problem.devices * launches <= _MOST_MEMBERS:
+        if problem.units * problem.devices * launches <= _MAX_MEMBERS:
             best, solution = search.solve_by_launches(best, launches)
             bound, exact = max(bound, solution.bound), True
     if best is None:
@@ -143,7 +143,7 @@ class _MilpSearch:
         for factor in _LAUNCH_FACTORS:
             variant = replace(problem, launch=problem.launch * factor)
             labels = self._solve_labels(variant)
-            for _ in range(_MOST_TRIES):
+            for _ in range(_MAX_TRIES):
                 if labels is None:
                     break
                 best = select_best([best, build_incumbent(problem, labels)])

@@ -11,7 +11,7 @@ from scipy.cluster.hierarchy import DisjointSet
 from byoc.placement.solvers._neighbours import Neighbours
 
 # With more accelerators, only sets of up to two are tried for a tensor.
-_MOST_DEVICES_TRIED = 5
+_MAX_DEVICES_TRIED = 5
 
 CopyChoice = tuple[int, tuple[int, ...]]
 """The home of a tensor, and all devices that hold a copy."""
@@ -80,7 +80,7 @@ class ForestSolver:
         """Take the units and tensors of a problem."""
         self._around = around
         self._device_sets = lru_cache(maxsize=None)(partial(_device_sets, around.devices))
-        many = around.devices > _MOST_DEVICES_TRIED and max(map(len, around.consumers), default=0) > 2
+        many = around.devices > _MAX_DEVICES_TRIED and max(map(len, around.consumers), default=0) > 2
         self.exact = not many
         """Whether every set of devices is tried for each tensor."""
 
@@ -94,7 +94,7 @@ def _device_sets(devices: int, level: int, home: int, held: frozenset[int]) -> C
     `level` consumers (2 means two or more) choose their device; `home` and `held` hold a copy in any
     case.
     """
-    largest = level if level < 2 else 2 if devices > _MOST_DEVICES_TRIED else devices + 1
+    largest = level if level < 2 else 2 if devices > _MAX_DEVICES_TRIED else devices + 1
     found = {}
     for count in range(largest + 1):
         for opened in combinations(range(devices + 1), count):

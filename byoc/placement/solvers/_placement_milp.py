@@ -8,7 +8,7 @@ from byoc.numerics.solvers import MilpBuilder
 from byoc.placement._problem import UNLIMITED, Bools, Floats, Ints, Problem
 
 # The sets take the square of the number of units in bits.
-_MOST_PRUNED = 5_000
+_MAX_PRUNED = 5_000
 
 
 def find_compatible_units(problem: Problem, open_to: Bools) -> list[int]:
@@ -41,7 +41,7 @@ def remove_isolated_units(problem: Problem) -> Problem:
     No placement that keeps the limits is lost. Raises ValueError if a unit that must be on an
     accelerator has no device left.
     """
-    if problem.units > _MOST_PRUNED:
+    if problem.units > _MAX_PRUNED:
         return problem
     seconds = problem.seconds.copy()
     for d in np.flatnonzero(problem.min_nodes > 1):
@@ -78,7 +78,7 @@ def _has_nodes(members: int, size: Ints, least: int) -> bool:
 
 
 # Rows on compatible units need memory for this number of units squared.
-_MOST_PAIRED = 700
+_MAX_PAIRED = 700
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +215,7 @@ def _add_levels(program: MilpBuilder, problem: Problem, placed: Ints, d: int, mo
 
 def _require_compatible(program: MilpBuilder, problem: Problem, placed: Ints, d: int) -> None:
     """Require enough compatible units on the device for each unit placed there."""
-    if problem.units > _MOST_PAIRED:
+    if problem.units > _MAX_PAIRED:
         return
     least = int(problem.min_nodes[d])
     for unit, members in enumerate(find_compatible_units(problem, problem.allowed[:, 1 + d])):

@@ -92,8 +92,8 @@ class Exact:
 
 
 # Above these numbers of units, strategies that visit units one by one take longer than the rest.
-_MOST_FOR_SWEEPS = 20_000
-_MOST_FOR_TREES = 3_000
+_MAX_FOR_SWEEPS = 20_000
+_MAX_FOR_TREES = 3_000
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def _solve_cheaply(problem: Problem) -> Iterator[Placement]:
     strategies: list[Strategy] = [HostOnly(), AllSupported(), FasterOps()]
     if problem.devices == 1:
         strategies.append(MinCut())
-    if problem.units <= _MOST_FOR_SWEEPS:
+    if problem.units <= _MAX_FOR_SWEEPS:
         strategies.append(FasterOpsTransfer())
-    if problem.units <= _MOST_FOR_TREES:
+    if problem.units <= _MAX_FOR_TREES:
         strategies.append(TreeDP())
     for placement in solve_applicable(problem, strategies):
         if not find_broken_limit(problem, placement.labels, placement.regions):

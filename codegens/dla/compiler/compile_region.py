@@ -94,7 +94,7 @@ EMITTERS: Mapping[type[MachineLayer], Emitter] = {
 """By type of layer, the function that emits the commands of some of its rows."""
 
 _ADDRESSES = 2**32  # addresses and sizes are words of 32 bits
-_MOST_COMMANDS = 2**18  # the simulator takes about a minute for so many
+_MAX_COMMANDS = 2**18  # the simulator takes about a minute for so many
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +164,11 @@ def _check_addresses(network: LayerNetwork, schedule: LayerSchedule) -> None:
 
 def _check_count(network: LayerNetwork, commands: Iterator[Command]) -> Sequence[Command]:
     """Return the commands. Raises ResourceError, with the nodes of the longest layer, for too many."""
-    found = list(islice(commands, _MOST_COMMANDS + 1))
-    if len(found) <= _MOST_COMMANDS:
+    found = list(islice(commands, _MAX_COMMANDS + 1))
+    if len(found) <= _MAX_COMMANDS:
         return found
     longest = network.layers[Counter(command.layer for command in found).most_common(1)[0][0]]
-    what = f"its program has more than {_MOST_COMMANDS} commands, most of them for '{longest.y.name}'"
+    what = f"its program has more than {_MAX_COMMANDS} commands, most of them for '{longest.y.name}'"
     raise ResourceError(what, longest.nodes)
 
 

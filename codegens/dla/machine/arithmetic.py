@@ -20,7 +20,7 @@ from .operands import DType
 Integers = NDArray[np.int64]
 
 _BITS = 31
-MOST_SHIFT = 62
+MAX_SHIFT = 62
 """The largest shift: a smaller factor takes every int32 to 0."""
 
 
@@ -37,7 +37,7 @@ def to_multiplier(factor: float) -> tuple[int, int]:
         mantissa, shift = mantissa // 2, shift - 1
     if shift < 0:
         raise InputError(f"a scale of {factor}: a multiplier is less than 2**{_BITS}")
-    return (mantissa, shift) if mantissa and shift <= MOST_SHIFT else (0, 0)
+    return (mantissa, shift) if mantissa and shift <= MAX_SHIFT else (0, 0)
 
 
 def to_common_multipliers(one: float, other: float) -> tuple[int, int, int]:

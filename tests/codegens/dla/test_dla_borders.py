@@ -79,12 +79,12 @@ def test_batches(batch: int, tmp_path: Path) -> None:
 
 def test_a_program_of_too_many_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build = import_module("byoc.codegens.dla.compiler.compile_region")
-    monkeypatch.setattr(build, "_MOST_COMMANDS", 100)
+    monkeypatch.setattr(build, "_MAX_COMMANDS", 100)
     text = "g (float[1,4,64,64] x) => (float[1,4,64,64] y) { a = Sigmoid(x) y = Tanh(a) }"
     proto = model(text)
     with pytest.raises(ResourceError, match="more than 100 commands, most of them for '"):
         executed(proto, given(proto), tmp_path, scratchpad="2048")
-    monkeypatch.setattr(build, "_MOST_COMMANDS", 400)
+    monkeypatch.setattr(build, "_MAX_COMMANDS", 400)
     agrees(proto, given(proto), tmp_path)
 
 
