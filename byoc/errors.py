@@ -4,15 +4,33 @@ Everything that a user can cause is an `InputError`: one clear sentence that nam
 the location in it. Any other exception that escapes is a defect of byoc.
 """
 
+import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from unicodedata import category
 
 
 class ByocError(Exception):
-    """The base of all errors that byoc raises on purpose."""
+    """The base of all errors that byoc raises on purpose, with a line for each thing that is wrong.
+
+    The lines are printable whatever names they quote: a line break in a name is shown as `\\n`.
+    """
+
+    def __init__(self, *lines: object) -> None:
+        """Make the error of its lines."""
+        super().__init__(*(escape_unprintable(str(line)) for line in lines))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of the message."""
+        return self.args
+
+    def __str__(self) -> str:
+        """Return the lines as one text."""
+        return "\n".join(self.lines)
 
 
 class InputError(ByocError):
@@ -57,9 +75,24 @@ def shorten_text(text: str, max_characters: int) -> str:
     )
 
 
+# Joiners are invisible, and needed inside of words of some scripts and of emoji: not beside ASCII.
+_JOINERS = re.compile("(?<=[^\x00-\x7f])[\u200c\u200d](?=[^\x00-\x7f])")
+
+
 def escape_unprintable(text: str) -> str:
-    """Escape the characters of a text that are not printable."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    """Make a text of others printable on one line: `\\x1b`, `\\n`, `\\u202e` for what is not.
+
+    That is control characters, line breaks, marks that turn the direction of writing, invisible
+    characters, lone surrogates and what Unicode has not assigned. Letters of every script stay, and so
+    do spaces and emoji.
+    """
+    if text.isprintable():
+        return text
+    joiners = {found.start() for found in _JOINERS.finditer(text)}
+    return "".join(
+        c if c.isprintable() or at in joiners or category(c) == "Zs" else ascii(c)[1:-1]
+        for at, c in enumerate(text)
+    )
 
 
 def must_propagate(error: BaseException) -> bool:

@@ -289,7 +289,7 @@ def rule_file_options(target: Target, codegen: Codegen) -> OptionTexts:
         return {}
     problems = find_rule_file_problems(target, codegen)
     if problems:
-        raise InputError("\n".join(problems))
+        raise InputError(*problems)
     return target.rules.codegen_options
 
 

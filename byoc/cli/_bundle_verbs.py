@@ -22,11 +22,11 @@ from byoc.bundle import (
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
-    make_console,
     print_json,
     print_rows,
     show_status,
 )
+from byoc.console import make_console, print_line, print_lines
 from byoc.reporting import format_count, format_quantity, print_report
 
 _WIDTH = 11
@@ -55,8 +55,8 @@ def inspect(
         print_json(manifest.model_dump(mode="json"))
         return
     for name, value in _make_summary(opened).items():
-        typer.echo(f"{name + ':':{_WIDTH}}{value}")
-    typer.echo()
+        print_line(f"{name + ':':{_WIDTH}}{value}")
+    print_line()
     print_report(manifest.report, make_console())
     sections = {
         "Regions and their artifacts": [_make_row(manifest, region) for region in manifest.regions],
@@ -69,7 +69,7 @@ def inspect(
     }
     for title, rows in sections.items():
         if rows:
-            typer.echo(f"\n{title}:")
+            print_lines(["", f"{title}:"])
             print_rows(rows, form)
 
 
@@ -191,4 +191,4 @@ def pack(
     if form is OutputFormat.json:
         print_json({"bundle": str(output), **written.model_dump()})
     else:
-        typer.echo(f"{output}: {format_quantity(written.bytes, 'B')}, sha256 {written.sha256}")
+        print_line(f"{output}: {format_quantity(written.bytes, 'B')}, sha256 {written.sha256}")

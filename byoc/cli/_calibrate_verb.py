@@ -1,12 +1,12 @@
 """`byoc calibrate`: measure the ranges of tensors, and write them as YAML."""
 
-import sys
 from typing import Annotated
 
 import typer
 
 from byoc.cli._common import FormatOption, OutputFormat, print_json, reserve_stdout, show_status
 from byoc.cli._option_flags import take_options
+from byoc.console import print_errors, print_line
 from byoc.quantization import CalibrationOptions, Range, Ranges
 from byoc.quantization import calibrate as run
 from byoc.reporting import format_count
@@ -25,14 +25,13 @@ def calibrate(
     with show_status() as show, reserve_stdout():
         show("load")
         ranges = run(model, **keywords_of(options, CalibrationOptions))
-    for note in ranges.notes:
-        sys.stderr.write(f"byoc: {note}\n")
+    print_errors(ranges.notes)
     if form is OutputFormat.json:
         print_json(_make_document(ranges))
     else:
         told = format_count(len(ranges.tensors), "tensor")
         seen = format_count(ranges.samples, "sample")
-        typer.echo(
+        print_line(
             f"{options.output}: ranges of {told}, by {ranges.method}, on {seen} of {ranges.source}"
         )
 

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from byoc.console import print_table
 from byoc.errors import InputError
 from byoc.support import report_step, show_progress
 
 NOT_VERIFIED = 4
 """The exit code for a bundle that was written, was to be verified, and could not be."""
 
-_PIPE_WIDTH = 10_000
 _MAX_DIGITS = 20
 
 
@@ -35,12 +33,6 @@ class OutputFormat(StrEnum):
 FormatOption = Annotated[
     OutputFormat, typer.Option("--format", help="text for people, json for programs.")
 ]
-
-
-def make_console() -> Console:
-    """Return the console for results; in a pipe no line is folded to the width of a terminal."""
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    return Console(width=width, emoji=False)  # in a name, `:car:` is just that
 
 
 @contextmanager
@@ -140,7 +132,7 @@ def check_outside(path: Path, other: Path, reason: str) -> None:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on standard output."""
+    """Print one JSON document on standard output: in ASCII, names escaped as JSON does it."""
     sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
@@ -149,19 +141,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], form: OutputFormat) -> None:
     if form is OutputFormat.json:
         print_json([dict(row) for row in rows])
         return
-    rows = _without_empty_columns(rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in rows[0] if rows else ():
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(_cell(value)) for value in row.values()))
-    make_console().print(table)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "" if value is None else str(value)
+    print_table(_without_empty_columns(rows))
 
 
 def _without_empty_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.codegen import CompileError
+from byoc.console import print_line, print_lines
 from byoc.costs import load_cost_model
 from byoc.errors import InputError
 from byoc.model import prepare_model
@@ -133,12 +134,12 @@ def _print_comparison(
     print_rows([_format_node_row(each) for each in found], form)
     for each in found:
         if each.measured.spread > _WIDE * each.measured.median:
-            typer.echo(f"warning: {each.model}: {_describe_uncertainty(each)}")
+            print_line(f"warning: {each.model}: {_describe_uncertainty(each)}")
     if rank is not None:
-        typer.echo(f"rank correlation over the models: {rank:.3f}")
-    typer.echo(f"predictions are off by a factor of {mean_error_factor(found):.2f} (geometric mean)")
+        print_line(f"rank correlation over the models: {rank:.3f}")
+    print_line(f"predictions are off by a factor of {mean_error_factor(found):.2f} (geometric mean)")
     if regions:
-        typer.echo("\nRegions, as their codegens time them:")
+        print_lines(["", "Regions, as their codegens time them:"])
         print_rows([_format_region_row(name, each) for name, each in regions], form)
 
 

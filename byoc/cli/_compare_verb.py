@@ -14,6 +14,8 @@ from byoc.cli._common import OutputFormat, print_json, print_rows, reserve_stdou
 from byoc.cli._option_flags import take_options
 from byoc.comparison import FAST_STRATEGIES, ROW_KEYS, TOTAL, StrategyRow, summarize_strategies
 from byoc.comparison import compare as run
+from byoc.console import print_line, print_lines
+from byoc.errors import escape_unprintable
 from byoc.options import PlanOptions
 from byoc.reporting import format_count, format_quantity, objective_unit
 from byoc.support import keywords_of
@@ -94,7 +96,14 @@ def _print(rows: list[StrategyRow], form: TableFormat, unit: str) -> None:
     elif form is TableFormat.csv:
         writer = csv.DictWriter(sys.stdout, ROW_KEYS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(row | {"notes": "; ".join(row["notes"])} for row in rows)
+        for row in rows:  # CSV has no escapes: names are printable here, and exact in JSON
+            cells = row | {"notes": "; ".join(row["notes"])}
+            writer.writerow(
+                {
+                    name: escape_unprintable(cell) if isinstance(cell, str) else cell
+                    for name, cell in cells.items()
+                }
+            )
     else:
         _print_text(rows, unit)
 
@@ -106,17 +115,17 @@ def _print_text(rows: Sequence[StrategyRow], unit: str) -> None:
         numbers = {note: number for number, (note, _) in enumerate(notes.most_common(_MAX_NOTES), 1)}
         print_rows([_format_row(row, unit, numbers) for row in solved], OutputFormat.text)
         for note, number in numbers.items():
-            typer.echo(f"{number:>3}  {note}")
+            print_line(f"{number:>3}  {note}")
         if len(notes) > len(numbers):
-            typer.echo(
+            print_line(
                 f"     and {format_count(len(notes) - len(numbers), 'other note')} (--format json)"
             )
     for model in dict.fromkeys(row["model"] for row in rows if row["error"]):
-        typer.echo(f"error: {_describe_errors(model, [row for row in rows if row['model'] == model])}")
+        print_line(f"error: {_describe_errors(model, [row for row in rows if row['model'] == model])}")
     cases = len({(row["model"], row["link"]) for row in solved})
     alike = " by the same measure" if len({row["measure"] for row in solved}) > 1 else ""
     over = f"Over {format_count(cases, 'case')}, each a model at a link"
-    typer.echo(f"\n{over}, as ratios to the best that was found for it{alike}:")
+    print_lines(["", f"{over}, as ratios to the best that was found for it{alike}:"])
     print_rows([_format_mean(row) for row in summarize_strategies(rows)], OutputFormat.text)
 
 

@@ -7,12 +7,12 @@ import typer
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
-    make_console,
     print_json,
     reserve_stdout,
     show_status,
 )
 from byoc.cli._option_flags import take_options
+from byoc.console import make_console
 from byoc.reporting import ExplainOptions, make_explanation_document, print_explanation
 from byoc.reporting import explain as run
 from byoc.support import keywords_of

@@ -9,8 +9,8 @@ traceback.
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from io import TextIOWrapper
@@ -20,7 +20,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from byoc.errors import InputError, MissingRuntimeError, suggest_nearest
+from byoc.console import make_warnings_printable, print_errors, print_line, print_traceback
+from byoc.errors import InputError, MissingRuntimeError, escape_unprintable, suggest_nearest
 
 _VERBS = {
     "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
@@ -49,6 +50,8 @@ _VERBS = {
     "rules": ("_rules_verb:app", "List rule files, check one, or help to write one."),
 }
 """The function (or Typer application) of each verb, and the first sentence of its docstring."""
+# The error of click, or of Typer's own copy of it.
+_USAGE_ERROR: Any = typer.BadParameter.__base__
 
 
 def load_verb(name: str) -> Any:
@@ -68,8 +71,28 @@ def load_verb(name: str) -> Any:
     return command
 
 
+@contextmanager
+def _make_usage_printable() -> Iterator[None]:
+    """Make the message of a usage error printable: it quotes names of files."""
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        error.message = escape_unprintable(error.message)
+        raise
+
+
 class _LazyGroup(TyperGroup):
     """The verbs by name; the module of one is imported only when that verb is used."""
+
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        """Read the options before the verb."""
+        with _make_usage_printable():
+            return super().make_context(*arguments, **named)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the options of the verb, and run it."""
+        with _make_usage_printable():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the verbs in the order of the help."""
@@ -101,7 +124,7 @@ def _make_app(group: type[TyperGroup] | None = None) -> typer.Typer:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"byoc {version('onnx-byoc')}")
+        print_line(f"byoc {version('onnx-byoc')}")
         raise typer.Exit
 
 
@@ -123,6 +146,7 @@ def main() -> None:
     for name in ("SIGTERM", "SIGHUP"):  # leave by the way that cleans up; Windows has no SIGHUP
         if number := getattr(signal, name, None):
             signal.signal(number, lambda caught, _: sys.exit(128 + caught))
+    make_warnings_printable()
     app = _make_app(_LazyGroup)
     app.callback()(_describe)
     _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
@@ -150,19 +174,18 @@ def _exit_by_fault(run: Callable[[], object]) -> None:
         run()
     except (InputError, MissingRuntimeError) as error:
         if os.environ.get("BYOC_DEBUG"):
-            traceback.print_exc()
-        _fail(str(error))
+            print_traceback()
+        _fail(*error.lines)
     except OSError as error:
         _fail(f"{error.filename or 'the results'}: {error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception:
-        traceback.print_exc()
-        print("byoc: this is a defect of byoc; please report it with the lines above", file=sys.stderr)  # noqa: T201
+        print_traceback()
+        print_errors(["this is a defect of byoc; please report it with the lines above"])
         sys.exit(3)
 
 
-def _fail(message: str) -> NoReturn:
-    for line in message.splitlines():
-        print(f"byoc: {line}", file=sys.stderr)  # noqa: T201
+def _fail(*lines: str) -> NoReturn:
+    print_errors(lines)
     sys.exit(1)

@@ -12,7 +12,6 @@ from byoc.cli._common import (
     FormatOption,
     OutputFormat,
     check_outside,
-    make_console,
     print_json,
     read_pairs,
     reserve_stdout,
@@ -20,6 +19,7 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import take_options
 from byoc.comparison import fastest
+from byoc.console import make_console
 from byoc.options import Options
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run

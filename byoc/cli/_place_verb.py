@@ -14,6 +14,7 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
+from byoc.console import print_line
 from byoc.planning import place as run
 from byoc.support import write_text
 
@@ -44,10 +45,10 @@ def place(
         return
     bound = document["bound_seconds"]
     gap = "" if document["gap"] is None else f", gap {document['gap']:.3%}"
-    typer.echo(f"{instance}: {strategy}")
-    typer.echo(f"  {document['objective']:<9} {_format_seconds(document['objective_seconds'])}")
-    typer.echo(f"  {'bound':<9} {'none' if bound is None else _format_seconds(bound) + gap}")
-    typer.echo(f"  {'regions':<9} {document['regions']}")
+    print_line(f"{instance}: {strategy}")
+    print_line(f"  {document['objective']:<9} {_format_seconds(document['objective_seconds'])}")
+    print_line(f"  {'bound':<9} {'none' if bound is None else _format_seconds(bound) + gap}")
+    print_line(f"  {'regions':<9} {document['regions']}")
     print_rows(
         [
             {
@@ -63,7 +64,7 @@ def place(
         form,
     )
     for note in document["notes"]:
-        typer.echo(f"note: {note}")
+        print_line(f"note: {note}")
 
 
 def _write_placement(path: Path, document: dict[str, Any]) -> None:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
 from byoc.cli._common import OutputFormat, print_rows
+from byoc.console import print_line
 from byoc.memory.report import STRIPED, STRIPED_COUNTS, MemoryReport, ReportRow, describe_conventions
 from byoc.memory.scratchpad import ScratchpadPlan
 from byoc.reporting import describe_convention, format_count, format_quantity
@@ -25,15 +24,15 @@ def print_report(report: MemoryReport, size: int | None) -> None:
     problem = report.plan.problem
     made = f"{format_count(len(problem.steps), 'step')}, {format_count(len(problem.sizes), 'buffer')}"
     rounded = f", rounded up to {problem.alignment} B" if problem.alignment > 1 else ""
-    typer.echo(_summarize(report))
-    typer.echo(f"{made} in {describe_convention(report)}{rounded}")
+    print_line(_summarize(report))
+    print_line(f"{made} in {describe_convention(report)}{rounded}")
     print_rows([_make_row(row, size) for row in report.rows], OutputFormat.text)
     if report.scratchpad is not None:
         there = format_quantity(report.scratchpad.size, "B")
-        typer.echo(f"scratchpad of {there} and system memory, bytes moved:")
+        print_line(f"scratchpad of {there} and system memory, bytes moved:")
         print_rows([_format_traffic(report.scratchpad)], OutputFormat.text)
     for note in report.notes:
-        typer.echo(f"note: {note}")
+        print_line(f"note: {note}")
 
 
 def explain_conventions(has_striped: bool) -> Iterator[str]:

@@ -7,6 +7,7 @@ import typer
 from byoc.cli._common import FormatOption, OutputFormat, print_json, reserve_stdout, show_status
 from byoc.cli._option_flags import take_options
 from byoc.cli._plan_memory_text import explain_conventions, print_report
+from byoc.console import print_line
 from byoc.memory.report import STRIPED, build_memory_document, describe_conventions
 from byoc.reporting import MemoryPlanOptions
 from byoc.reporting import plan_memory as run
@@ -44,4 +45,4 @@ def plan_memory(
     for report in reports.values():
         print_report(report, size)
     for line in explain_conventions(any(report.striped for report in reports.values())):
-        typer.echo(line)
+        print_line(line)

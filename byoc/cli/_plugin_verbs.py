@@ -10,6 +10,7 @@ import typer
 from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
 from byoc.codegen import ABILITIES, API_VERSION, Executable, Option, find_codegen, list_options
 from byoc.codegen.scaffold import new_codegen as write
+from byoc.console import print_line, print_lines
 from byoc.costs import load_cost_model, read_cost_file
 from byoc.errors import InputError
 from byoc.support import (
@@ -57,7 +58,7 @@ def _list_plugins(group: str, empty: TableRow, describe: Callable[[str], TableRo
             with reserve_stdout():
                 row |= describe(name)
         except InputError as error:
-            row["problem"] = str(error).splitlines()[0]
+            row["problem"] = error.lines[0]
         rows.append(row)
     return rows
 
@@ -80,13 +81,13 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
     if form is OutputFormat.json:
         print_json(shown)
         return
-    typer.echo(name + f": {shown['description']}" * bool(shown["description"]))
-    typer.echo(f"from: {get_distribution(point)}, interface version {shown['api']}")
-    typer.echo(f"abilities: {', '.join(shown['abilities']) or 'none but to compile'}")
+    print_line(name + f": {shown['description']}" * bool(shown["description"]))
+    print_line(f"from: {get_distribution(point)}, interface version {shown['api']}")
+    print_line(f"abilities: {', '.join(shown['abilities']) or 'none but to compile'}")
     if not options:
-        typer.echo("options: none" if options is not None else "options: any, it reads them itself")
+        print_line("options: none" if options is not None else "options: any, it reads them itself")
         return
-    typer.echo("options:")
+    print_line("options:")
     rows = [_make_option_row(option) for option in options]
     print_rows([{**row, "executes": "yes" if row["executes"] else ""} for row in rows], form)
 
@@ -152,7 +153,7 @@ def make_file_rows(group: str, describe: Callable[[Path], TableRow]) -> Iterable
             try:
                 rows.append(row | describe(file.path) | {"problem": _describe_clash(len(same))})
             except InputError as error:
-                rows.append(row | {"problem": str(error).splitlines()[0]})
+                rows.append(row | {"problem": error.lines[0]})
     rows.extend({"problem": f"could not look in {problem}"} for problem in broken)
     keys = dict.fromkeys(key for row in rows for key in row if key != "problem")
     return ({**dict.fromkeys(keys), **row, "problem": row["problem"]} for row in rows)
@@ -174,9 +175,14 @@ def new_codegen(
     It has a codegen, a rule file, a cost model and tests, and works as it is."""
     folder = Path(name) if into is None else into
     for path in write(name, folder):
-        typer.echo(folder / path)
+        print_line(folder / path)
     place = folder if folder.is_absolute() else f"./{folder}"  # else pip takes it for a project's name
-    typer.echo(
-        f"\nNext:\n  pip install -e '{place}[test]'\n  pytest {folder}\n"
-        f"  byoc partition zoo:squeezenet --rules {name}.yaml -o squeezenet.byoc"
+    print_lines(
+        [
+            "",
+            "Next:",
+            f"  pip install -e '{place}[test]'",
+            f"  pytest {folder}",
+            f"  byoc partition zoo:squeezenet --rules {name}.yaml -o squeezenet.byoc",
+        ]
     )

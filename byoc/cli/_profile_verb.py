@@ -1,12 +1,12 @@
 """`byoc profile`: measure operators on this machine, and write a cost model."""
 
-import sys
 from typing import Annotated
 
 import typer
 
 from byoc.cli._common import reserve_stdout, show_status
 from byoc.cli._option_flags import take_options
+from byoc.console import print_errors, print_line
 from byoc.profiling import HOST, ProfileOptions
 from byoc.profiling import profile as run
 from byoc.support import keywords_of
@@ -22,7 +22,6 @@ def profile(
         raise typer.BadParameter("--rules and --codegen-option are for a codegen", param_hint="--device")
     with show_status(), reserve_stdout():
         found = run(models, **keywords_of(options, ProfileOptions))
-    for note in found.notes:
-        sys.stderr.write(f"byoc: {note}\n")
+    print_errors(found.notes)
     what = "lines fitted to measurements" if options.fit else "measurements"
-    typer.echo(f"{options.output}: {what} of {found.operators} operators, each on tensors of its types")
+    print_line(f"{options.output}: {what} of {found.operators} operators, each on tensors of its types")

@@ -10,6 +10,7 @@ import typer
 
 from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
 from byoc.cli._plugin_verbs import TableRow, make_file_rows
+from byoc.console import print_line, print_lines
 from byoc.patterns import parse_pattern
 from byoc.reporting import check_rules
 from byoc.rules import (
@@ -69,9 +70,9 @@ def _print_problems(rows: Sequence[TableRow]) -> None:
         new = [problem for problem in row["problems"] if problem not in told]
         told.update(new)
         if row["problems"] and not new:
-            typer.echo(f"{row['file']}: builds on what is wrong above")
+            print_line(f"{row['file']}: builds on what is wrong above")
         else:
-            typer.echo("\n".join(new) or _describe_success(row))
+            print_lines(new or [_describe_success(row)])
 
 
 def _describe_success(row: TableRow) -> str:
@@ -126,10 +127,10 @@ def _print_composite(composite: LibraryComposite, form: OutputFormat) -> None:
         shown = composite.model_dump(mode="json")
         print_json({**shown, "names": _list_names(composite)})
         return
-    typer.echo(f"{composite.name}: {composite.description}")
+    print_line(f"{composite.name}: {composite.description}")
     for number, text in enumerate(composite.pattern):
         title = "pattern:" if len(composite.pattern) == 1 else f"pattern[{number}]:"
-        typer.echo("\n".join([title, *(f"  {line}" for line in text.strip().splitlines())]))
+        print_lines([title, *(f"  {line}" for line in text.strip().splitlines())])
     for condition in composite.where:
-        typer.echo(f"where: {condition.expr}" + f"  ({condition.reason})" * bool(condition.reason))
-    typer.echo(f"names: {', '.join(_list_names(composite))}")
+        print_line(f"where: {condition.expr}" + f"  ({condition.reason})" * bool(condition.reason))
+    print_line(f"names: {', '.join(_list_names(composite))}")

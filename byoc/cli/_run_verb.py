@@ -19,6 +19,7 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
+from byoc.console import print_line
 from byoc.model import prepare_model
 from byoc.reporting import format_count, format_quantity
 from byoc.runtime import (
@@ -98,14 +99,14 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
         return
     print_rows([_format_row(row) for row in rows], form)
     times = f", the median of {format_count(repeat, 'run')}" if repeat > 1 else ""
-    typer.echo(f"{format_quantity(whole, 's')} in all{times}")
+    print_line(f"{format_quantity(whole, 's')} in all{times}")
     for entry in made:
-        typer.echo(f"{entry['name']}: {entry['type']}")
+        print_line(f"{entry['name']}: {entry['type']}")
     for note in notes:
-        typer.echo(f"note: {note}")
+        print_line(f"note: {note}")
     for path in (output, trace):
         if path is not None:
-            typer.echo(f"Written to {path}")
+            print_line(f"Written to {path}")
 
 
 def _prepare_session(

@@ -17,6 +17,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import flag_field, take_options
+from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import (
     RegionErrorReport,
@@ -128,35 +129,35 @@ def verify(
 
 def _print_verification(verification: Verification, bundle: str) -> None:
     by = f", run by {verification.judge}" if verification.judge else ""
-    typer.echo(f"{bundle} against {verification.against}{by}:")
+    print_line(f"{bundle} against {verification.against}{by}:")
     print_rows(make_error_rows("output", verification.outputs), OutputFormat.text)
     for note in verification.notes:
-        typer.echo(f"note: {note}")
+        print_line(f"note: {note}")
     for left in verification.accuracy:
         if left.exact:
-            typer.echo(f"{left.name}: equal to {verification.original}")
+            print_line(f"{left.name}: equal to {verification.original}")
             continue
-        typer.echo(
+        print_line(
             f"{left.name}: {left.signal_to_noise:.1f} dB signal-to-noise against "
             f"{verification.original}; the largest element is the same in "
             f"{format_share(left.same_class)} of the rows"
         )
     if verification.not_compared:
-        typer.echo(f"Regions are not compared: {verification.not_compared}")
+        print_line(f"Regions are not compared: {verification.not_compared}")
         return
     if verification.boundary:
-        typer.echo("Boundary tensors, against the same regions on plain onnxruntime:")
+        print_line("Boundary tensors, against the same regions on plain onnxruntime:")
         print_rows(make_error_rows("tensor", verification.boundary), OutputFormat.text)
     reached = [region for region in verification.regions if region.outputs]
     if reached:
-        typer.echo("Each region alone, on what reaches it, against its own ONNX on plain onnxruntime:")
+        print_line("Each region alone, on what reaches it, against its own ONNX on plain onnxruntime:")
         rows = [row for r in reached for row in make_error_rows("output", r.outputs, r.name)]
         print_rows(rows, OutputFormat.text)
     for region in verification.regions:
         if region.problem or region.sample in _SAMPLES:
-            typer.echo(f"{region.name} {region.problem or _SAMPLES[region.sample]}")
+            print_line(f"{region.name} {region.problem or _SAMPLES[region.sample]}")
         if region.judge:
-            typer.echo(f"{region.name} is compared with {region.judge}")
+            print_line(f"{region.name} is compared with {region.judge}")
 
 
 def _print_faults(
@@ -164,12 +165,12 @@ def _print_faults(
 ) -> None:
     for fault in faults.values():
         if isinstance(fault, str):
-            typer.echo(fault)
+            print_line(fault)
         else:
-            typer.echo(f"{fault[0]}. Written to {fault[1]}")
+            print_line(f"{fault[0]}. Written to {fault[1]}")
     if narrow and not faults:
         why = "none is compared" if verification.not_compared else "each is within its tolerance"
-        typer.echo(f"There is no region to narrow: {why}")
+        print_line(f"There is no region to narrow: {why}")
 
 
 def _make_fault_document(region: str, fault: tuple[Fault, Path] | str) -> dict[str, Any]:
@@ -187,6 +188,6 @@ def _repeat_fault(folder: Path, form: OutputFormat) -> None:
         now = RegionErrorReport.model_validate(region).to_json()
         print_json({"fault": fault.model_dump(mode="json"), "now": now})
     else:
-        typer.echo(f"{fault.told}.\nNow:")
+        print_lines([f"{fault.told}.", "Now:"])
         print_rows(make_error_rows("output", region.outputs), OutputFormat.text)
     require_passed(Verification("", (), regions=(region,)))

@@ -1,12 +1,12 @@
 """`byoc zoo`: list models; `byoc zoo fetch`: fetch trained ones."""
 
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from byoc.cli._common import FormatOption, OutputFormat, print_rows, reserve_stdout, show_status
+from byoc.console import print_errors
 from byoc.zoo import FetchResult, ZooEntry, find_problems, list_entries
 from byoc.zoo import fetch as fetch_models
 
@@ -21,8 +21,7 @@ def zoo(context: typer.Context, form: FormatOption = OutputFormat.text) -> None:
     with reserve_stdout():
         rows = [_make_entry_row(entry) for entry in list_entries()]
         broken = find_problems()
-    for problem in broken:
-        _print_problem(f"could not look in {problem}")
+    print_errors(f"could not look in {problem}" for problem in broken)
     print_rows(rows, form)
 
 
@@ -43,7 +42,7 @@ def fetch(
         for result in fetch_models(names or None):
             results.append(result)
             if result.problem:
-                _print_problem(f"{result.name}: {result.problem}")
+                print_errors([f"{result.name}: {result.problem}"])
     print_rows([_make_result_row(result, form) for result in results], form)
     if any(result.outcome == "failed" for result in results):
         raise typer.Exit(1)
@@ -59,7 +58,3 @@ def _make_result_row(result: FetchResult, form: OutputFormat) -> dict[str, objec
     if form is OutputFormat.text:  # why one failed stands on standard error
         del row["problem"]
     return row
-
-
-def _print_problem(message: str) -> None:
-    sys.stderr.write(f"byoc: {message}\n")

@@ -45,8 +45,8 @@ class CompileError(InputError):
     """
 
     def __init__(self, reason: str, nodes: Sequence[str] = ()) -> None:
-        """Keep the nodes beside the message."""
-        super().__init__(reason)
+        """Keep the nodes beside the message, which is made one line: compilers say it in several."""
+        super().__init__(" ".join(str(reason).split()))
         self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
 
 

@@ -84,9 +84,7 @@ def _load(name: str, asking: tuple[Path, ...]) -> CostModel:
     except _TooDeepError:
         raise
     except InputError as error:
-        raise InputError(
-            "\n".join(f"{path}: else: {line}" for line in str(error).splitlines())
-        ) from None
+        raise InputError(*(f"{path}: else: {line}" for line in error.lines)) from None
     return Fallback(_as_model(found), second)
 
 

@@ -137,8 +137,7 @@ def prepare_model(
         notes = (*notes, *_check_model(light))
         inferred = infer_types(light, get_stated_types(light))
     except InputError as error:
-        text = "\\n".join(str(error).splitlines())  # names may contain line breaks
-        raise InputError(f"{source}: {text}") from None
+        raise InputError(*(f"{source}: {line}" for line in error.lines)) from None
     except (RecursionError, DecodeError, EncodeError):
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
     inferred = replace(inferred, notes=(*notes, *inferred.notes))

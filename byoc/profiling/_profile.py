@@ -187,4 +187,4 @@ def _describe_source(names: Sequence[str]) -> str:
 
 def _require_entries(records: MeasurementRecords, notes: Sequence[str]) -> None:
     if not len(records):
-        raise InputError("\n".join([*notes, "nothing was measured, so there is nothing to write"]))
+        raise InputError(*notes, "nothing was measured, so there is nothing to write")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 
+from byoc.console import print_lines
 from byoc.reporting._explanation_document import (
     CompositeRow,
     ExplanationDocument,
@@ -25,8 +25,7 @@ _LEAST_ESTIMATE = 5e-4
 
 def print_explanation(document: ExplanationDocument, console: Console) -> None:
     """Print the data made by `make_explanation_document`."""
-    for line in _explanation_lines(document):
-        console.print(escape(line), soft_wrap=True, highlight=False)
+    print_lines(_explanation_lines(document), console)
 
 
 def _explanation_lines(found: ExplanationDocument) -> Iterable[str]:
@@ -65,7 +64,7 @@ def _format_share(part: float, estimated: float) -> str:
 def _refused_lines(rows: Iterable[RefusedGroup], estimated: float) -> Iterable[str]:
     for position, row in enumerate(rows):
         if not position:
-            yield "\nRefused, and why:"
+            yield from ("", "Refused, and why:")
             yield "  nodes  compute      operators"
         share = _format_share(row.compute, estimated)
         yield f"  {row.nodes:>5}  {share:<11}  {_format_operators(row.operators)}"
@@ -94,7 +93,7 @@ def _format_reason(reason: SharedReason) -> str:
 def _gain_lines(rows: Sequence[GainRow], estimated: float) -> Iterable[str]:
     if not rows:
         return
-    yield "\nIf one constraint were relaxed:"
+    yield from ("", "If one constraint were relaxed:")
     for row in rows[:_MAX_GAINS]:
         nodes, compute = format_count(row.nodes, "node"), _format_share(row.compute, estimated)
         yield f"  +{nodes:<10}  +{compute:<11}  {_format_operators(row.operators)}  [{row.place}]"
@@ -104,7 +103,7 @@ def _gain_lines(rows: Sequence[GainRow], estimated: float) -> Iterable[str]:
 
 def _composite_lines(rows: Sequence[CompositeRow]) -> Iterable[str]:
     if rows:
-        yield "\nComposites:"
+        yield from ("", "Composites:")
     for row in rows:
         yield f"  {row.found:>5}  {row.name}"
         for miss in row.nearly[:_MAX_NEAR_MISSES]:
@@ -119,7 +118,8 @@ def _node_lines(row: NodeRow, estimated: float) -> Iterable[str]:
     inside = f" in {row.graph}" if row.graph else ""
     share = _format_share(row.compute, estimated)
     share = "an unknown share" if share == "unknown" else share
-    yield f"\n{row.operator} '{row.node}'{inside}, {share} of the compute"
+    yield ""
+    yield f"{row.operator} '{row.node}'{inside}, {share} of the compute"
     yield f"  reads  {', '.join(row.inputs) or 'nothing'}"
     yield f"  makes  {', '.join(row.outputs)}"
     if row.taken:

@@ -3,10 +3,7 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from byoc.bundle import (
     HostReason,
@@ -18,6 +15,7 @@ from byoc.bundle import (
     TrialCandidate,
     VerificationReport,
 )
+from byoc.console import print_lines, print_table
 from byoc.planning import WhatIf
 from byoc.reporting._estimates import ESTIMATE_LIMIT
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
@@ -25,6 +23,8 @@ from byoc.reporting._quantities import format_count, format_quantity, format_sha
 _REASONS = 3
 _UNITS = 10
 _FLAGS = 4
+# The columns of numbers, which are aligned on the right.
+_NUMBERS = ("nodes", "inputs", "outputs", "runs", "predicted")
 # Gains below this share of the objective are in the JSON only.
 _LEAST_GAIN = 1e-3
 # A smaller share would be shown as 0.0 %.
@@ -105,24 +105,31 @@ def _measurement_lines(candidates: Iterable[TrialCandidate]) -> Iterator[str]:
 def print_report(report: Report, console: Console, every_reason: bool = False) -> None:
     """Print the summary, the regions, and the commonest (or all) reasons for staying on the host."""
 
-    def print_lines(lines: Iterable[str]) -> None:
-        for line in lines:
-            console.print(escape(line), soft_wrap=True, highlight=False)
-
-    if report.verification_missing:
-        print_lines([f"Not verified: {report.not_verified}"])
-    print_lines((summarize_report(report), *_measurement_lines(report.measured)))
-    print_lines(_dimension_lines(report))
+    print_lines(_lines_above(report), console)
     if report.regions:
-        console.print(_region_table(report))
-    print_lines(_host_reason_lines(report.host_reasons, every_reason))
-    print_lines(_what_if_lines(report))
-    print_lines(_budget_lines(report))
-    print_lines(f"{note.severity}: {note.text}" for note in report.notes)
+        print_table(_region_rows(report), console, _NUMBERS)
+    print_lines(_lines_below(report, every_reason), console)
+
+
+def _lines_above(report: Report) -> Iterator[str]:
+    """Yield the lines above the table of regions."""
+    if report.verification_missing:
+        yield f"Not verified: {report.not_verified}"
+    yield summarize_report(report)
+    yield from _measurement_lines(report.measured)
+    yield from _dimension_lines(report)
+
+
+def _lines_below(report: Report, every_reason: bool) -> Iterator[str]:
+    """Yield the lines below the table of regions."""
+    yield from _host_reason_lines(report.host_reasons, every_reason)
+    yield from _what_if_lines(report)
+    yield from _budget_lines(report)
+    yield from (f"{note.severity}: {note.text}" for note in report.notes)
     if report.verification is not None:
-        print_lines(f"note: {text}" for text in report.verification.notes)
+        yield from (f"note: {text}" for text in report.verification.notes)
     if report.bundle:
-        print_lines([f"\nWritten to {report.bundle}"])
+        yield from ("", f"Written to {report.bundle}")
 
 
 def _dimension_lines(report: Report) -> Iterator[str]:
@@ -143,7 +150,7 @@ def _dimension_lines(report: Report) -> Iterator[str]:
 def _host_reason_lines(reasons: Sequence[HostReason], every_reason: bool) -> Iterator[str]:
     shown = len(reasons) if every_reason else _REASONS
     if reasons:
-        yield "\nOn the host, and why:"
+        yield from ("", "On the host, and why:")
     for item in reasons[:shown]:
         yield f"  {item.nodes:>5}  {item.reason}"
     if rest := reasons[shown:]:
@@ -155,7 +162,7 @@ def _what_if_lines(report: Report) -> Iterator[str]:
     least = _LEAST_GAIN * report.predicted.optimized
     gains = [item for item in report.what_if if item.gain >= least]
     if gains:
-        yield "\nIf it were supported:"
+        yield from ("", "If it were supported:")
     for item in gains:
         yield _format_what_if(item, report)
 
@@ -168,26 +175,22 @@ def _format_what_if(item: WhatIf, report: Report) -> str:
     return f"  -{saved:<9} {item.operator}{nodes}{where}: {reason}"
 
 
-def _region_table(report: Report) -> Table:
-    """Make the table of regions; if some are in bodies, with their paths and trip counts."""
+def _region_rows(report: Report) -> list[dict[str, str]]:
+    """Return a row for each region; if some are in bodies, with their paths and trip counts."""
     inside = any(region.graph for region in report.regions)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("region", "device", *(("in",) if inside else ())):
-        table.add_column(name, overflow="fold")
-    for name in ("nodes", "inputs", "outputs", *(("runs",) if inside else ()), "predicted"):
-        table.add_column(name, justify="right")
-    for region in report.regions:
-        table.add_row(
-            escape(region.name),
-            escape(region.device),
-            *((escape(region.graph),) if inside else ()),
-            str(region.nodes),
-            _format_boundary(region.inputs),
-            _format_boundary(region.outputs),
-            *((f"{region.trips:g} x",) if inside else ()),
-            format_quantity(region.seconds, "s"),
-        )
-    return table
+    return [
+        {
+            "region": region.name,
+            "device": region.device,
+            **({"in": region.graph} if inside else {}),
+            "nodes": str(region.nodes),
+            "inputs": _format_boundary(region.inputs),
+            "outputs": _format_boundary(region.outputs),
+            **({"runs": f"{region.trips:g} x"} if inside else {}),
+            "predicted": format_quantity(region.seconds, "s"),
+        }
+        for region in report.regions
+    ]
 
 
 def _format_boundary(values: Sequence[ReportedTensor]) -> str:
@@ -265,8 +268,9 @@ def _budget_lines(report: Report) -> Iterator[str]:
         return f"{value:.1f} dB" if snr else f"{100 * value:.1f} % of classes"
 
     seen = f"{format_count(precision.measured, 'sample')} of {precision.measured_on}"
+    yield ""
     yield (
-        f"\nAccuracy budget {precision.budget}: {accuracy(precision.reached)} kept on {seen}, "
+        f"Accuracy budget {precision.budget}: {accuracy(precision.reached)} kept on {seen}, "
         f"{accuracy(precision.all_quantized)} with all quantized"
     )
     if not precision.units:

@@ -37,7 +37,7 @@ def _check_file(file: str) -> RuleCheck:
     try:
         target = load_rules(file)
     except InputError as error:
-        return RuleCheck(file, None, None, str(error).splitlines())
+        return RuleCheck(file, None, None, list(error.lines))
     operators = len({op for rule in target.rules.ops for op in rule.op})
     problems = find_missing_plugins(target) + _find_option_problems(target)
     return RuleCheck(file, operators, len(target.rules.composites), problems)

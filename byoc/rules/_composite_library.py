@@ -90,7 +90,7 @@ def read_library() -> Library:
         try:
             content = _read_file(file.path, file.path.stat().st_mtime_ns)
         except (InputError, OSError) as error:
-            problems.append(str(error).splitlines()[0])
+            problems.append(error.lines[0] if isinstance(error, InputError) else str(error))
             continue
         for composite in content.composites:
             found.setdefault(composite.name, []).append(LibraryEntry(composite, file))

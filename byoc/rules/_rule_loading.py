@@ -148,9 +148,8 @@ def _read_rules(path: Path, chain: tuple[Path, ...]) -> _RuleFileContent:
         base = _read_base(path, extends, (*chain, path)) if isinstance(extends, str) else None
     except InputError as error:
         own = _find_own_problems(content)
-        raise InputError(
-            "\n".join([str(error), *([str(make_file_error(path, own))] if own else [])])
-        ) from None
+        also = make_file_error(path, own).lines if own else ()
+        raise InputError(*error.lines, *also) from None
     whole = apply_defaults(content, base.content) if base else content
     rules, problems = validate_content(whole, RuleFile)
     problems += lint_rule_file(content, base.target.rules if base else None)

@@ -4,12 +4,17 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from byoc.errors import escape_unprintable
+
 _LOGGER = logging.getLogger("byoc")
 
 
 def report_step(step: str) -> None:
-    """Report the name of a step that begins, at level INFO of the logger `byoc`."""
-    _LOGGER.info("%s", step)
+    """Report the name of a step that begins, at level INFO of the logger `byoc`.
+
+    Names in it are printable then, as loggers write to terminals.
+    """
+    _LOGGER.info("%s", escape_unprintable(step))
 
 
 @contextmanager

@@ -92,12 +92,10 @@ def read_yaml(path: Path, kind: type[ModelT]) -> ModelT:
 
 def make_file_error(path: Path, problems: Sequence[str]) -> InputError:
     """Make the error for a file with problems: a line for each, up to a limit."""
-    # Problems quote keys, which may contain line breaks.
-    texts = (_cut_line("\\n".join(problem.splitlines())) for problem in problems[:_MAX_PROBLEMS])
-    lines = [f"{path}: {problem}" for problem in texts]
+    lines = [f"{path}: {_cut_line(problem)}" for problem in problems[:_MAX_PROBLEMS]]
     if len(problems) > _MAX_PROBLEMS:
         lines.append(f"{path}: and {len(problems) - _MAX_PROBLEMS} more")
-    return InputError("\n".join(lines))
+    return InputError(*lines)
 
 
 def _cut_line(text: str) -> str:

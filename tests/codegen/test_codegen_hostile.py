@@ -161,7 +161,11 @@ def test_a_closed_mapping_from_compile_all(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("stage", ["load", "run"])
 @pytest.mark.parametrize(
-    ("error", "why"), [(SilentError("x"), "it does not say why"), (InputError(ODD), ESCAPED)]
+    ("error", "why"),
+    [
+        (SilentError("x"), "it does not say why"),
+        (InputError(ODD), ESCAPED.replace(" x", " \\r\\n x")),
+    ],
 )
 def test_what_loads_and_runs_may_be_silent_too(
     stage: str, error: Exception, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -115,8 +115,8 @@ def test_all_nodes_behind_the_culprit_have_one_reason(tmp_path: Path) -> None:
     assert document.compute.estimated > 0.75
     lines = list(_explanation_lines(document))
     assert lines[0].endswith("of the work is an estimate")
-    (shown,) = [line for line in lines if line.startswith("\nAdd 'y'")]
-    assert shown == "\nAdd 'y', an unknown share of the compute"
+    (shown,) = [line for line in lines if line.startswith("Add 'y'")]
+    assert shown == "Add 'y', an unknown share of the compute"
     assert document.details is not None
     assert document.details[-1].reasons[0].text == f"the rank of A is not known: {CAUSE}"
 

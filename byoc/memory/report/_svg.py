@@ -1,10 +1,10 @@
 """Pictures as SVG: a single file for any browser, without scripts, fonts or links."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from byoc.errors import escape_unprintable
 from byoc.memory.report._memory_picture import MemoryPicture, PictureBox, PictureLine, PictureSpan
 
 # Quiet fills, and one stroke for all. What is between has two in turn, so that neighbours differ.
@@ -18,7 +18,6 @@ _LETTER, _LINE = 6.2, 13  # pixels of a letter's width and of a line's height at
 _CELL = 4
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 # What XML 1.0 has no way to write.
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -113,11 +112,12 @@ def _render_steps_axis(scale: _PixelScale, picture: MemoryPicture) -> Iterator[s
 def _render_box(scale: _PixelScale, box: PictureBox, fill: str, unit: str) -> str:
     x, y, width, height = _box_rectangle(scale, box)
     where = f"bytes {box.offset} to {box.offset + box.bytes} ({box.bytes})"
-    tip = "\n".join((box.name, box.detail, where, _format_steps(box, unit)))
+    lines = (box.name, box.detail, where, _format_steps(box, unit))
+    tip = "\n".join(map(_escape_text, lines))
     return (
         f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="{fill}" '
         f'fill-opacity="0.85" stroke="{_STROKE}" stroke-width="0.6">'
-        f"<title>{_escape_text(tip)}</title></rect>"
+        f"<title>{tip}</title></rect>"
     )
 
 
@@ -175,4 +175,4 @@ def _render_level(scale: _PixelScale, y: float, style: str) -> str:
 
 
 def _escape_text(name: str) -> str:
-    return escape(_NOT_XML.sub("\ufffd", name))
+    return escape(escape_unprintable(name))

@@ -1,0 +1,101 @@
+"""The one place where lines and tables are printed; what is foreign in them becomes printable here.
+
+Names of models, tensors, devices and files come from elsewhere, and a terminal obeys what stands in
+them: escape sequences, line breaks, marks that turn the direction of writing. So a text that is printed
+is one line, whatever it holds, and a cell of a table is one line, too.
+"""
+
+import sys
+import traceback
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from byoc.errors import escape_unprintable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_PIPE_WIDTH = 10_000
+_PROGRAM = "byoc"
+
+
+def make_console() -> "Console":
+    """Return the console for results; in a pipe no line is folded to the width of a terminal."""
+    from rich.console import Console  # noqa: PLC0415 - the help and most errors do without
+
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, emoji=False)  # in a name, `:car:` is just that
+
+
+def print_lines(lines: Iterable[object], console: "Console | None" = None) -> None:
+    """Print lines, by default on standard output. A line break inside one is shown as `\\n`."""
+    for line in lines:
+        print(escape_unprintable(str(line)), file=None if console is None else console.file)
+
+
+def print_line(line: object = "") -> None:
+    """Print a line on standard output."""
+    print_lines([line])
+
+
+def print_errors(lines: Iterable[object]) -> None:
+    """Print lines on standard error, each after the name of the program."""
+    for line in lines:
+        print(f"{_PROGRAM}: {escape_unprintable(str(line))}", file=sys.stderr)  # noqa: T201
+
+
+def print_traceback() -> None:
+    """Print the traceback of the exception that is being handled on standard error."""
+    _print_text(traceback.format_exc(), sys.stderr)
+
+
+def print_table(
+    rows: Sequence[Mapping[str, Any]], console: "Console | None" = None, right: Collection[str] = ()
+) -> None:
+    """Print rows that share their keys as a table; the columns in `right` are aligned there."""
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in rows[0] if rows else ():
+        title = _make_cell(name.replace("_", " "))
+        if name in right:
+            table.add_column(title, justify="right")
+        else:
+            table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(_make_cell(value) for value in row.values()))
+    (console or make_console()).print(table)
+
+
+def make_warnings_printable() -> None:
+    """Print Python's warnings as other lines are printed: they quote names, too."""
+
+    def show(  # noqa: PLR0913, PLR0917 - the parameters of warnings.showwarning
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        _print_text(text, file or sys.stderr)
+
+    warnings.showwarning = show
+
+
+def _print_text(text: str, stream: TextIO | None) -> None:
+    """Print a text of several lines."""
+    for line in text.splitlines():
+        print(escape_unprintable(line), file=stream)
+
+
+def _make_cell(value: Any) -> "Text":
+    from rich.text import Text  # noqa: PLC0415
+
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    return Text("" if value is None else escape_unprintable(str(value)))
