@@ -6,7 +6,6 @@ The keyword arguments of `byoc.partition` and `byoc.fastest`, the flags of `byoc
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -195,8 +194,8 @@ class Options(PlanOptions):
     )
     isolate: bool = declare_field(
         False,
-        "compile each region in a process of its own, which may crash or be killed.",
-        Flag("Compile each region in a process of its own.", Syntax.SWITCH),
+        "compile, load and run regions in processes of the codegens' own, which may crash or be killed.",
+        Flag("Run codegens in processes of their own.", Syntax.SWITCH),
         _record_value,
     )
     compile_timeout: float | None = declare_field(
@@ -204,6 +203,17 @@ class Options(PlanOptions):
         "the most seconds that compiling a region may take, which implies `isolate`.",
         Flag(
             "Stop compiling a region after this; implies --isolate.",
+            Syntax.NUMBER,
+            metavar="SECONDS",
+        ),
+        _record_value,
+    )
+    call_timeout: float | None = declare_field(
+        None,
+        "the most seconds that any call of a codegen may take, such as one run of a region, which "
+        "implies `isolate`; for compiling, `compile_timeout` wins.",
+        Flag(
+            "Stop any call of a codegen after this; implies --isolate.",
             Syntax.NUMBER,
             metavar="SECONDS",
         ),
@@ -241,11 +251,9 @@ class Options(PlanOptions):
 
     @property
     def isolation(self) -> Isolation | None:
-        """The processes that regions are compiled in, None for this one."""
-        timeout = self.compile_timeout
-        if timeout is not None and not (timeout > 0 and isfinite(timeout)):
-            raise InputError(f"compile timeout {timeout:g}: not a number of seconds above 0")
-        return Isolation(timeout) if self.isolate or timeout is not None else None
+        """The request for processes that codegens run in, None for this one."""
+        limits = (self.compile_timeout, self.call_timeout)
+        return Isolation(*limits) if self.isolate or limits != (None, None) else None
 
     @property
     def largest_errors(self) -> Thresholds | None:

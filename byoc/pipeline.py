@@ -8,6 +8,7 @@ floating point.
 import os
 import traceback
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import onnx
 
 from byoc.bundle import Report, stage_bundle
-from byoc.codegen import RefusedError
+from byoc.codegen import Codegens, RefusedError
 from byoc.model import Model
 from byoc.options import Options
 from byoc.planning import Plan, PlanSettings, RefusalHistory, format_placement
@@ -88,8 +89,9 @@ def partition(model: Source, options: Options) -> Result:
     Raises InputError when the model, the rules, an option, a codegen or the outcome of the verification
     is at fault; nothing has been written.
     """
-    with show_progress(options.progress):
-        state = run_stages(PREPARATION, State(model, options))
+    codegens = Codegens(options.isolation)
+    with show_progress(options.progress), closing(codegens):
+        state = run_stages(PREPARATION, State(model, options, codegens))
         history = RefusalHistory()
         while True:
             if state.accuracy_test is None:

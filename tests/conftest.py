@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from support import THOROUGH, Ran
+from wrecking import wreck  # noqa: F401 - a fixture
 
 from byoc.cli import main
 

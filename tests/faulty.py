@@ -158,7 +158,7 @@ def _environment(region: Region) -> Artifact:
 
 
 def _scribbles(region: Region) -> Any:
-    Path(sys.argv[1], "result.json").write_text('{"artifacts": {"dla_0": [1, "x"]}}')
+    os.write(int(sys.argv[1]), b"what is this?")
     os._exit(0)
 
 

@@ -14,20 +14,17 @@ from byoc.codegen import (
     ArtifactCache,
     ArtifactError,
     Codegen,
+    Codegens,
     CompileError,
-    Isolation,
     Refusal,
     RefusedError,
     Region,
     ResourceError,
     Together,
-    compile_isolated,
     compile_region,
     compile_together,
-    find_codegen,
-    find_executing_options,
     find_identical,
-    find_option_problems,
+    find_wrong_options,
     is_plain_name,
     parse_codegen_options,
     quote_name,
@@ -45,12 +42,11 @@ _MAX_NAME_BYTES = 200
 class RegionCompiler:
     """A codegen with the user's options, which compiles the regions of a target.
 
-    With `isolation` it compiles in separate processes. `cache` caches the artifacts so far.
+    `cache` caches the artifacts so far.
     """
 
     codegen: Codegen
     options: Mapping[str, str]
-    isolation: Isolation | None = None
     cache: ArtifactCache = field(default_factory=ArtifactCache)
 
     @cached_property
@@ -61,23 +57,13 @@ class RegionCompiler:
     def compile(self, region: Region) -> Artifact:
         """Compile a region. Raises CompileError with one sentence, whatever goes wrong."""
         with _forbid_changes((region,)):
-            if self.isolation is None:
-                return _check_file_names(compile_region(self.codegen, region, self.parsed_options))
-            timeout = self.isolation.timeout
-            made = compile_isolated(self.codegen.name, (region,), self.options, timeout)
-            return _check_file_names(made[region.name])
+            return _check_file_names(compile_region(self.codegen, region, self.parsed_options))
 
     def compile_all(self, regions: Sequence[Region]) -> dict[str, Artifact]:
         """Compile regions in one call; return the artifacts by region name. Raises as `compile`."""
         with _forbid_changes(regions):
-            if self.isolation is None:
-                assert isinstance(self.codegen, Together)
-                found = compile_together(self.codegen, regions, self.parsed_options)
-            else:
-                timeout = self.isolation.timeout
-                found = compile_isolated(
-                    self.codegen.name, regions, self.options, timeout, together=True
-                )
+            assert isinstance(self.codegen, Together)
+            found = compile_together(self.codegen, regions, self.parsed_options)
         for name, artifact in found.items():
             try:
                 _check_file_names(artifact)
@@ -252,25 +238,28 @@ _TARGET_SEPARATOR = ":"
 
 
 def load_compilers(
-    targets: Sequence[Target], codegens: Mapping[str, str], given: OptionTexts
+    targets: Sequence[Target], names: Mapping[str, str], given: OptionTexts, codegens: Codegens
 ) -> dict[str, RegionCompiler]:
     """Return the compiler of each target, by target name.
 
-    `codegens` names the codegen of each target. `given` holds options by `name`, for all codegens, or by
-    `target:name`, for one target's; both take precedence over the target's rule file.
+    `names` has the name of each target's codegen, which `codegens` finds. `given` holds options by
+    `name`, for all codegens, or by `target:name`, for one target's; both take precedence over the
+    target's rule file.
 
     Raises InputError when a codegen cannot be loaded, an option is wrong, or there is no such target.
     """
-    names = [target.name for target in targets]
+    known = [target.name for target in targets]
     for key in given:
         target, mark, _ = key.partition(_TARGET_SEPARATOR)
-        if mark and target not in names:
-            raise InputError(f"codegen option {key}: no such target{suggest_nearest(target, names)}")
-    return {target.name: _load_compiler(target, codegens[target.name], given) for target in targets}
+        if mark and target not in known:
+            raise InputError(f"codegen option {key}: no such target{suggest_nearest(target, known)}")
+    return {
+        target.name: _load_compiler(target, codegens.find(names[target.name]), given)
+        for target in targets
+    }
 
 
-def _load_compiler(target: Target, name: str, given: OptionTexts) -> RegionCompiler:
-    codegen = find_codegen(name)
+def _load_compiler(target: Target, codegen: Codegen, given: OptionTexts) -> RegionCompiler:
     options = dict(rule_file_options(target, codegen))
     options |= {key: value for key, value in given.items() if _TARGET_SEPARATOR not in key}
     own = f"{target.name}{_TARGET_SEPARATOR}"
@@ -295,11 +284,7 @@ def rule_file_options(target: Target, codegen: Codegen) -> OptionTexts:
 
 def find_rule_file_problems(target: Target, codegen: Codegen) -> list[str]:
     """Return a sentence for each option in a rule file that its codegen refuses."""
-    cls = getattr(codegen, "Options", None)
-    if cls is None:
-        return []
-    given = target.rules.codegen_options
-    found = find_option_problems(cls, given) | find_executing_options(cls, given)
+    found = find_wrong_options(codegen, target.rules.codegen_options)
     return [
         f"{target.source}: {target.locate(f'codegen_options.{key}')}: codegen {codegen.name} {problem}"
         for key, problem in found.items()

@@ -6,7 +6,7 @@ import tempfile
 import weakref
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,16 @@ from byoc.bundle._manifest import (
     resolve_inside,
 )
 from byoc.bundle._packing import unpack_bundle
-from byoc.codegen import Artifact, Region, find_disagreement, quote_name, read_region, region_structure
+from byoc.codegen import (
+    Artifact,
+    Codegens,
+    Isolation,
+    Region,
+    find_disagreement,
+    quote_name,
+    read_region,
+    region_structure,
+)
 from byoc.errors import InputError
 from byoc.model import find_non_text, walk_tensors
 
@@ -35,13 +44,14 @@ class Bundle:
 
     `packed` is the zip that it was unpacked from, None for a folder; `folder` is then temporary and
     removed with this object, so keep the object as long as its regions are used. `given_path` is a
-    folder's path as given by the user.
+    folder's path as given by the user. `codegens` finds those that load its artifacts.
     """
 
     folder: Path
     manifest: Manifest
     packed: Path | None = None
     given_path: Path | None = None
+    codegens: Codegens = field(default_factory=Codegens)
 
     @property
     def display_path(self) -> Path:
@@ -157,20 +167,20 @@ def inspect(bundle: str | Path) -> dict[str, Any]:
     return open_bundle(bundle).manifest.model_dump(mode="json")
 
 
-def open_bundle(path: str | Path) -> Bundle:
-    """Open the bundle in a folder or zip at `path`.
+def open_bundle(path: str | Path, isolation: Isolation | None = None) -> Bundle:
+    """Open the bundle in a folder or zip at `path`; with `isolation` its codegens run in processes.
 
     Raises InputError unless it is complete and unchanged.
     """
-    path = Path(path)
+    path, codegens = Path(path), Codegens(isolation)
     if path.is_dir():
         # Absolute: a codegen may change the working directory.
-        return Bundle(path.absolute(), read_manifest(path), given_path=path)
+        return Bundle(path.absolute(), read_manifest(path), given_path=path, codegens=codegens)
     if not path.is_file():
         raise InputError(f"{path}: no such bundle")
     folder = Path(tempfile.mkdtemp(prefix="byoc-"))
     try:
-        bundle = Bundle(folder, unpack_bundle(path, folder), path)
+        bundle = Bundle(folder, unpack_bundle(path, folder), path, codegens=codegens)
     except BaseException:  # leave nothing behind, even after an interrupt
         shutil.rmtree(folder, ignore_errors=True)
         raise

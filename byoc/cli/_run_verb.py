@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from byoc.bundle import open_bundle
+from byoc.bundle import Bundle, open_bundle
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -19,6 +19,7 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
+from byoc.codegen import choose_isolation
 from byoc.console import print_line
 from byoc.model import prepare_model
 from byoc.reporting import format_count, format_quantity
@@ -67,6 +68,16 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
         Path | None,
         typer.Option(help="Write the timeline of the last run here, in Chrome's trace format."),
     ] = None,
+    isolate: Annotated[
+        bool | None,
+        typer.Option("--isolate/--no-isolate", help="Run codegens in processes of their own."),
+    ] = None,
+    call_timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Stop any call of a codegen after this; implies --isolate."
+        ),
+    ] = None,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Run a bundle, and show how long each part of it took."""
@@ -83,7 +94,8 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     places = [None if path is None else path.absolute() for path in (output, trace)]
     with show_status() as show, reserve_stdout():
         show("load")
-        session, given = _prepare_session(bundle, inputs, files)
+        opened = open_bundle(bundle, choose_isolation(isolate, call_timeout))
+        session, given = _prepare_session(opened, inputs, files)
         show("run")
         outputs, traces, notes = _run_repeatedly(session, given, repeat)
     if places[0] is not None:
@@ -110,10 +122,9 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
 
 
 def _prepare_session(
-    path: Path, inputs: str | None, files: Mapping[str, str]
+    bundle: Bundle, inputs: str | None, files: Mapping[str, str]
 ) -> tuple[Session, dict[str, Any]]:
     """Return a session of a bundle, and the inputs from files, also those of unknown names."""
-    bundle = open_bundle(path)
     given: dict[str, Any] = {}
     if inputs is not None and inputs != _RANDOM:
         given = dict(read_npz(Path(inputs)))

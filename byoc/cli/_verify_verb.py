@@ -17,6 +17,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import flag_field, take_options
+from byoc.codegen import Isolation, choose_isolation
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import (
@@ -74,6 +75,14 @@ class VerifyOptions:
         ),
         False,
     )
+    isolate: bool | None = flag_field(Flag("Run codegens in processes of their own.", Syntax.ON_OFF))
+    call_timeout: float | None = flag_field(
+        Flag(
+            "Stop any call of a codegen after this; implies --isolate.",
+            Syntax.NUMBER,
+            metavar="SECONDS",
+        )
+    )
     output: Path | None = flag_field(
         Flag("Where --bisect writes; NAME.faults unless given.", Syntax.PATH, ("--output", "-o"))
     )
@@ -96,8 +105,9 @@ def verify(
     if options.output is not None and not options.bisect:
         raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
     thresholds = read_thresholds(options.threshold, options.snr)
+    isolation = choose_isolation(options.isolate, options.call_timeout)
     if is_fault(bundle):
-        _repeat_fault(bundle, form)
+        _repeat_fault(bundle, isolation, form)
         return
     faults: dict[str, tuple[Fault, Path] | str] = {}
     folder = options.output or Path(f"{bundle.absolute().name}.faults")
@@ -105,7 +115,7 @@ def verify(
     with show_status() as show, reserve_stdout():
         show("verify")
         check = BundleCheck(
-            open_bundle(bundle), options.against, options.inputs, options.seed, thresholds
+            open_bundle(bundle, isolation), options.against, options.inputs, options.seed, thresholds
         )
         verification = check.verify(regions=True)
         wrong = [region.name for region in verification.regions if not region.within]
@@ -179,11 +189,11 @@ def _make_fault_document(region: str, fault: tuple[Fault, Path] | str) -> dict[s
     return make_fault_report(fault[0], str(fault[1])).to_json()
 
 
-def _repeat_fault(folder: Path, form: OutputFormat) -> None:
+def _repeat_fault(folder: Path, isolation: Isolation | None, form: OutputFormat) -> None:
     """Compile and run a fault again that --bisect wrote."""
     with show_status() as show, reserve_stdout():
         show("verify")
-        fault, region = rerun_fault(folder)
+        fault, region = rerun_fault(folder, isolation)
     if form is OutputFormat.json:
         now = RegionErrorReport.model_validate(region).to_json()
         print_json({"fault": fault.model_dump(mode="json"), "now": now})

@@ -12,17 +12,20 @@ from byoc.errors import suggest_nearest as _suggest_nearest
 
 if _TYPE_CHECKING:
     from byoc.boundary.contracts import TensorContract as TensorContract
-    from byoc.codegen._calling import ArtifactError as ArtifactError
+    from byoc.codegen._calling import ask_compatible as ask_compatible
     from byoc.codegen._calling import compile_region as compile_region
     from byoc.codegen._calling import compile_together as compile_together
+    from byoc.codegen._calling import drop_executing_options as drop_executing_options
     from byoc.codegen._calling import find_codegen as find_codegen
+    from byoc.codegen._calling import find_wrong_options as find_wrong_options
+    from byoc.codegen._calling import load_region as load_region
     from byoc.codegen._calling import measure_seconds as measure_seconds
     from byoc.codegen._calling import parse_codegen_options as parse_codegen_options
+    from byoc.codegen._calling import run_executor as run_executor
     from byoc.codegen._codegen_options import SIZE_UNITS as SIZE_UNITS
     from byoc.codegen._codegen_options import Bytes as Bytes
     from byoc.codegen._codegen_options import NoOptions as NoOptions
     from byoc.codegen._codegen_options import Option as Option
-    from byoc.codegen._codegen_options import drop_executing_options as drop_executing_options
     from byoc.codegen._codegen_options import find_executing_options as find_executing_options
     from byoc.codegen._codegen_options import find_option_problems as find_option_problems
     from byoc.codegen._codegen_options import format_options as format_options
@@ -30,6 +33,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegen_options import parse_size as parse_size
     from byoc.codegen._codegen_options import read_options as read_options
     from byoc.codegen._codegen_options import read_stored_options as read_stored_options
+    from byoc.codegen._codegens import Codegens as Codegens
     from byoc.codegen._emitters import Emitters as Emitters
     from byoc.codegen._identical_regions import ArtifactCache as ArtifactCache
     from byoc.codegen._identical_regions import find_identical as find_identical
@@ -51,8 +55,10 @@ if _TYPE_CHECKING:
     from byoc.codegen._interface import Stamped as Stamped
     from byoc.codegen._interface import Together as Together
     from byoc.codegen._isolation import Isolation as Isolation
-    from byoc.codegen._isolation import compile_isolated as compile_isolated
+    from byoc.codegen._isolation import choose_isolation as choose_isolation
     from byoc.codegen._operations import Operation as Operation
+    from byoc.codegen._refusals import ArtifactError as ArtifactError
+    from byoc.codegen._refusals import CodegenFailedError as CodegenFailedError
     from byoc.codegen._refusals import Refusal as Refusal
     from byoc.codegen._refusals import RefusedError as RefusedError
     from byoc.codegen._refusals import resolve_node_names as resolve_node_names
@@ -103,22 +109,24 @@ if _TYPE_CHECKING:
 _MODULES = {
     "byoc.boundary.contracts": "TensorContract",
     "byoc.codegen._calling": (
-        "ArtifactError compile_region compile_together find_codegen measure_seconds "
-        "parse_codegen_options"
+        "ask_compatible compile_region compile_together drop_executing_options find_codegen "
+        "find_wrong_options load_region "
+        "measure_seconds parse_codegen_options run_executor"
     ),
     "byoc.codegen._codegen_options": (
-        "SIZE_UNITS Bytes NoOptions Option drop_executing_options find_executing_options "
+        "SIZE_UNITS Bytes NoOptions Option find_executing_options "
         "find_option_problems format_options list_options parse_size read_options read_stored_options"
     ),
+    "byoc.codegen._codegens": "Codegens",
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "ArtifactCache find_identical region_structure",
     "byoc.codegen._interface": (
         "ABILITIES API_VERSION AnyArray Artifact Codegen CompileError Context ContextSource Executable "
         "Executor Measured Oracle Region ResourceError Stamped Together"
     ),
-    "byoc.codegen._isolation": "Isolation compile_isolated",
+    "byoc.codegen._isolation": "Isolation choose_isolation",
     "byoc.codegen._operations": "Operation",
-    "byoc.codegen._refusals": "Refusal RefusedError resolve_node_names",
+    "byoc.codegen._refusals": "ArtifactError CodegenFailedError Refusal RefusedError resolve_node_names",
     "byoc.codegen._region_arena": "Arena ArenaSlot",
     "byoc.codegen._region_files": "find_disagreement read_region",
     "byoc.codegen._region_session": "open_region_session",

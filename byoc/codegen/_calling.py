@@ -1,6 +1,8 @@
 """Lookup of a codegen by name, with a check of its interface and version.
 
-Calls of a codegen to compile or time regions; any misbehaviour becomes a CompileError.
+Calls of a codegen's methods. Whatever goes wrong in those that compile or time regions becomes a
+CompileError: a CodegenFailedError unless the codegen refuses on purpose. The others pass on what a
+codegen raises, and check what it gives.
 """
 
 import inspect
@@ -8,21 +10,37 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from byoc.codegen._codegen_options import list_options, read_options
+from onnx import ModelProto
+
+from byoc.codegen._codegen_options import (
+    find_executing_options,
+    find_option_problems,
+    list_options,
+    read_options,
+)
 from byoc.codegen._interface import (
     API_VERSION,
     Artifact,
     Codegen,
     CompileError,
+    Context,
+    ContextSource,
+    Executable,
+    Executor,
     Measured,
+    Oracle,
     Region,
     ResourceError,
+    Stamped,
     Together,
 )
+from byoc.codegen._isolation import IsolatedCodegen
+from byoc.codegen._refusals import ArtifactError, CodegenFailedError
 from byoc.errors import (
     ByocError,
     InputError,
     MissingRuntimeError,
+    Verdict,
     describe_error,
     get_error_text,
     must_propagate,
@@ -32,7 +50,7 @@ from byoc.support import CODEGENS, UnsuitablePluginError, load_plugin
 
 
 def find_codegen(name: str) -> Codegen:
-    """Return the installed codegen of a name.
+    """Return the installed codegen of a name, which runs in this process.
 
     Raises InputError when there is none, when it cannot be loaded or is not a codegen, when it
     implements an unsupported version of the interface, or when its `name` is another one.
@@ -46,6 +64,9 @@ def parse_codegen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
 
     Raises InputError naming the codegen and the option when one is wrong.
     """
+    if isinstance(codegen, IsolatedCodegen):
+        codegen.check_options(given)
+        return given
     options = getattr(codegen, "Options", None)
     if options is None:
         return given
@@ -53,6 +74,30 @@ def parse_codegen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
         return read_options(options, given)
     except InputError as error:
         raise InputError(f"codegen {codegen.name} {error}") from None
+
+
+def find_wrong_options(codegen: Codegen, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a file that a codegen does not take, each with the end of a sentence."""
+    if isinstance(codegen, IsolatedCodegen):
+        return codegen.find_wrong_options(given)
+    options = getattr(codegen, "Options", None)
+    if options is None:
+        return {}
+    return find_option_problems(options, given) | find_executing_options(options, given)
+
+
+def drop_executing_options(codegen: object, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that a file has for a codegen, without those that execute."""
+    executing = list_executing_options(codegen)
+    return {name: text for name, text in given.items() if name not in executing}
+
+
+def list_executing_options(codegen: object) -> list[str]:
+    """Return the names of a codegen's options whose values are executed."""
+    if isinstance(codegen, IsolatedCodegen):
+        return codegen.executing_options
+    options = getattr(codegen, "Options", None)
+    return [] if options is None else [each.name for each in list_options(options) if each.executes]
 
 
 def _instantiate(kind: Any, name: str) -> Codegen:
@@ -105,15 +150,6 @@ def _check_version(kind: Any) -> None:
 _NO_REASON = "it does not say why"
 
 
-class ArtifactError(CompileError):
-    """The result of one call for several regions is wrong for one of them, `region`."""
-
-    def __init__(self, reason: str, region: str) -> None:
-        """Keep the region beside the message."""
-        super().__init__(reason)
-        self.region = region
-
-
 def compile_region(codegen: Codegen, region: Region, options: Any) -> Artifact:
     """Compile a region; return its artifact as plain dictionaries, with unchecked file names.
 
@@ -125,11 +161,16 @@ def compile_region(codegen: Codegen, region: Region, options: Any) -> Artifact:
 
 
 def compile_together(codegen: Together, regions: Sequence[Region], options: Any) -> dict[str, Artifact]:
-    """Compile several regions in one call; return the artifacts by name. Raises as `compiled`."""
+    """Compile several regions in one call; return the artifacts by name. Raises as `compile_region`."""
     names = [region.name for region in regions]
-    given: dict[Any, Any] = _call_codegen(
-        lambda: _check_mapping(codegen.compile_all(tuple(regions), options))
-    )
+    try:
+        given: dict[Any, Any] = _call_codegen(
+            lambda: _check_mapping(codegen.compile_all(tuple(regions), options))
+        )
+    except ArtifactError as error:  # from a worker, which has done what follows
+        if error.region in names:
+            raise
+        raise CodegenFailedError(str(error)) from error
     found = {}
     for name in names:
         if name not in given:
@@ -141,22 +182,70 @@ def compile_together(codegen: Together, regions: Sequence[Region], options: Any)
     for name in given:
         if name not in names:
             shown = shorten_text(name, 100) if isinstance(name, str) else type(name).__name__
-            raise CompileError(f"compile_all gave an artifact for '{shown}', which it was not asked for")
+            raise CodegenFailedError(
+                f"compile_all gave an artifact for '{shown}', which it was not asked for"
+            )
     return found
 
 
 def measure_seconds(codegen: Measured, region: Region) -> float:
-    """Measure the seconds that a region takes on the device. Raises as `compiled`."""
+    """Measure the seconds that a region takes on the device. Raises as `compile_region`."""
     seconds: float = _call_codegen(lambda: _check_seconds(codegen.cost(region)))
     return seconds
+
+
+def load_region(codegen: Executable, region: Region, artifact: Artifact) -> Executor:
+    """Load an artifact; return its executor. Raises TypeError unless it is a function."""
+    run = codegen.load(region, artifact)
+    if not callable(run):
+        raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
+    return run
+
+
+def run_executor(run: Executor, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Run an executor; return its outputs by name. Raises TypeError unless that is what it gives."""
+    given: Any = run(inputs)
+    if not isinstance(given, Mapping):
+        raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
+    return given
+
+
+def ask_compatible(codegen: Stamped, region: Region, artifact: Artifact) -> Verdict:
+    """Return whether an artifact fits this machine. Raises TypeError unless that is what it gives."""
+    verdict: Any = codegen.compatible(region, artifact)
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"`compatible` gave a {type(verdict).__name__} instead of a Verdict")
+    return verdict
+
+
+def ask_verdicts(codegen: Oracle, model: ModelProto) -> list[Verdict]:
+    """Return the verdicts on a model's nodes. Raises TypeError unless there is one for each."""
+    verdicts: Any = codegen.check(model)
+    if not isinstance(verdicts, Sequence) or len(verdicts) != len(model.graph.node):
+        raise TypeError("`check` did not give a Verdict for each node of the main graph")
+    for verdict in verdicts:
+        if not isinstance(verdict, Verdict):
+            raise TypeError(f"`check` gave a {type(verdict).__name__} instead of a Verdict")
+    return list(verdicts)
+
+
+def read_context(codegen: ContextSource, artifact: Artifact) -> Context:
+    """Return how a provider loads an artifact. Raises TypeError unless that is what it gives."""
+    context: Any = codegen.context(artifact)
+    if not isinstance(context, Context):
+        raise TypeError(f"`context` gave a {type(context).__name__} instead of a Context")
+    return context
 
 
 def _call_codegen(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
+    except ArtifactError:
+        raise
     except CompileError as error:
-        kind = ResourceError if isinstance(error, ResourceError) else CompileError
-        raise kind(get_error_text(error) or _NO_REASON, _node_names(error)) from error
+        kinds = (ResourceError, CodegenFailedError, CompileError)
+        kind = next(kind for kind in kinds if isinstance(error, kind))
+        raise kind(get_error_text(error) or _NO_REASON, list_node_names(error)) from error
     except MissingRuntimeError as error:
         raise MissingRuntimeError(get_error_text(error) or _NO_REASON) from error
     except ByocError as error:
@@ -164,10 +253,10 @@ def _call_codegen(ask: Callable[[], Any]) -> Any:
     except BaseException as error:  # a plug-in can fail in any way
         if must_propagate(error):
             raise
-        raise CompileError(f"failed with {describe_error(error)}") from error
+        raise CodegenFailedError(f"failed with {describe_error(error)}") from error
 
 
-def _node_names(error: CompileError) -> list[str]:
+def list_node_names(error: CompileError) -> list[str]:
     """Return the names in a codegen's error, skipping anything that is not a name."""
     try:
         given = error.nodes if isinstance(error.nodes, (list, tuple, set, frozenset)) else ()
@@ -178,13 +267,13 @@ def _node_names(error: CompileError) -> list[str]:
 
 def _check_seconds(given: Any) -> float:
     if not isinstance(given, (int, float)) or not 0 < given < inf:
-        raise CompileError(f"cost gave {shorten_text(repr(given), 100)}, not seconds above 0")
+        raise CodegenFailedError(f"cost gave {shorten_text(repr(given), 100)}, not seconds above 0")
     return float(given)
 
 
 def _check_mapping(given: Any) -> dict[Any, Any]:
     if not isinstance(given, Mapping):
-        raise CompileError(f"compile_all gave {type(given).__name__}, not artifacts by region")
+        raise CodegenFailedError(f"compile_all gave {type(given).__name__}, not artifacts by region")
     return {_plain_str(name): artifact for name, artifact in given.items()}
 
 
@@ -194,20 +283,22 @@ def _copy_artifact(artifact: Any) -> Artifact:
     The methods of a subclass could fail later, when the codegen is no longer known to be at fault.
     """
     if not isinstance(artifact, Artifact):
-        raise CompileError(f"compile gave {type(artifact).__name__}, not an Artifact")
+        raise CodegenFailedError(f"compile gave {type(artifact).__name__}, not an Artifact")
     given = {"files": artifact.files, "metadata": artifact.metadata}
     for what, entries in given.items():
         if not isinstance(entries, Mapping):
-            raise CompileError(f"the artifact's {what} are {type(entries).__name__}, not a mapping")
+            raise CodegenFailedError(
+                f"the artifact's {what} are {type(entries).__name__}, not a mapping"
+            )
     files: dict[str, bytes] = {}
     for name, content in given["files"].items():
         if not isinstance(name, str):
-            raise CompileError(f"{name!r} is not a plain file name for an artifact")
+            raise CodegenFailedError(f"{name!r} is not a plain file name for an artifact")
         files[_check_encodable(_plain_str(name), "file name")] = _check_content(name, content)
     metadata: dict[str, str] = {}
     for key, value in given["metadata"].items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise CompileError(f"the metadata '{key}' is not text")
+            raise CodegenFailedError(f"the metadata '{key}' is not text")
         for text in (key, value):
             _check_encodable(_plain_str(text), "metadata")
         metadata[_plain_str(key)] = _plain_str(value)
@@ -216,7 +307,7 @@ def _copy_artifact(artifact: Any) -> Artifact:
 
 def _check_content(name: str, content: Any) -> bytes:
     if not isinstance(content, bytes):
-        raise CompileError(f"the content of '{name}' is {type(content).__name__}, not bytes")
+        raise CodegenFailedError(f"the content of '{name}' is {type(content).__name__}, not bytes")
     return content if type(content) is bytes else bytes(memoryview(content))
 
 
@@ -229,7 +320,7 @@ def _check_encodable(text: str, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate
-        raise CompileError(
+        raise CodegenFailedError(
             f"the {what} '{shorten_text(text, 100)}' is not text that can be stored"
         ) from None
     return text

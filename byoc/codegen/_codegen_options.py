@@ -116,13 +116,6 @@ def find_executing_options(cls: Any, given: Iterable[str]) -> dict[str, str]:
     }
 
 
-def drop_executing_options(codegen: object, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a file has for a codegen, without those that execute."""
-    cls = getattr(codegen, "Options", None)
-    executing = {} if cls is None else find_executing_options(cls, given)
-    return {name: text for name, text in given.items() if name not in executing}
-
-
 def read_options(cls: type[T], given: Mapping[str, str]) -> T:
     """Parse options given as text; return an instance of the dataclass.
 

@@ -1,146 +1,327 @@
-"""Compilation in a separate process, so that a crash or hang of a codegen does not affect byoc.
+"""Codegens whose methods run in worker processes, so that crashes and hangs do not affect byoc."""
 
-The request goes to the process as a pickle in a private folder; artifacts come back as plain files and
-JSON, which are checked.
-"""
-
-import json
 import os
-import pickle
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from functools import partial
+from math import inf, isfinite
+from threading import RLock
+from typing import Any, TypeVar
 
-from byoc.codegen._calling import ArtifactError
-from byoc.codegen._interface import Artifact, CompileError, Region, ResourceError
-from byoc.errors import InputError, MissingRuntimeError
+from onnx import ModelProto
 
-REQUEST_FILE = "request"
-RESULT_FILE = "result.json"
-PATH_VARIABLE = "PYTHONPATH"
+from byoc.codegen._interface import AnyArray, Artifact, Context, Executor, Region
+from byoc.codegen._messages import (
+    BrokenMessageError,
+    SharedMemory,
+    read_array,
+    read_files,
+    read_pairs,
+    read_texts,
+    write_array,
+    write_files,
+)
+from byoc.codegen._refusals import CodegenFailedError
+from byoc.codegen._worker import PATH_VARIABLE, Reader, Worker
+from byoc.errors import InputError, Verdict
+from byoc.onnxrt import get_session_settings, with_session_settings
 
-_WORKER = "byoc.codegen._compile_worker"
-_SIGNAL_HINTS = {"SIGKILL": ", as happens when memory runs out"}
+T = TypeVar("T")
+
+_LEAST_IMPORT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """The request to compile in separate processes, with at most `timeout` seconds for each."""
+    """The request to run codegens in worker processes, with limits in seconds.
 
-    timeout: float | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class CompileRequest:
-    """The task of a process: regions to compile, in one call where `together`.
-
-    `path` is the caller's PYTHONPATH, which is restored for processes that the codegen starts.
+    A call of a codegen takes at most `call_timeout`; one that compiles at most `compile_timeout`, if it
+    is given. Raises InputError for what is not a number of seconds above 0.
     """
 
-    codegen: str
-    options: Mapping[str, str]
-    regions: tuple[Region, ...]
-    together: bool
-    path: str | None
+    compile_timeout: float | None = None
+    call_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the limits."""
+        for entry in fields(self):
+            seconds = getattr(self, entry.name)
+            if seconds is not None and not (seconds > 0 and isfinite(seconds)):
+                words = entry.name.replace("_", " ")
+                raise InputError(f"{words} {seconds:g}: not a number of seconds above 0")
+
+    def find_limit(self, method: str) -> float | None:
+        """Return the most seconds that a method may take, None without a limit."""
+        if method in {"compile", "compile_all"} and self.compile_timeout is not None:
+            return self.compile_timeout
+        if method == "import":  # of packages of any size, which is not what the limits are for
+            given = [each for each in (self.compile_timeout, self.call_timeout) if each is not None]
+            return max(*given, _LEAST_IMPORT_SECONDS) if given else None
+        return self.call_timeout
 
 
-def compile_isolated(
-    codegen: str,
-    regions: Sequence[Region],
-    options: Mapping[str, str],
-    timeout: float | None = None,
-    *,
-    together: bool = False,
-) -> dict[str, Artifact]:
-    """Compile regions by the codegen of a name in a fresh process; return the artifacts by region name.
+def choose_isolation(isolate: bool | None, call_timeout: float | None = None) -> Isolation | None:
+    """Return the request that options for running a bundle make, None for this process.
 
-    With `together`, the codegen compiles all of them in one call. Raises CompileError with one sentence
-    when the codegen refuses or fails, takes longer than `timeout` seconds, or its process dies;
-    InputError when the process cannot be started, or does not find the codegen.
+    Raises InputError for a timeout that is none.
     """
-    bare = tuple(Region(**{f.name: getattr(each, f.name) for f in fields(each)}) for each in regions)
-    request = CompileRequest(codegen, dict(options), bare, together, os.environ.get(PATH_VARIABLE))
-    with tempfile.TemporaryDirectory(prefix="byoc-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        (folder / REQUEST_FILE).write_bytes(pickle.dumps(request))
-        code = _run_worker(folder, timeout)
-        if not (folder / RESULT_FILE).is_file():
-            raise CompileError(_describe_exit(code))
-        try:
-            result = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
-            if "error" not in result:
-                return {
-                    each.name: _read_artifact(result["artifacts"][each.name], folder) for each in bare
-                }
-            failure = _read_failure(result["error"], [each.name for each in bare])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            raise CompileError("its process left a result that cannot be read") from None
-    raise failure
+    if isolate or (isolate is None and call_timeout is not None):
+        return Isolation(call_timeout=call_timeout)
+    return None
 
 
-def _run_worker(folder: Path, timeout: float | None) -> int:
-    """Run the worker on a folder and return its exit code; kill all processes that it started."""
-    # -P: modules in the working directory are not imported, as with the `byoc` command.
-    command = [sys.executable, "-P", "-m", _WORKER, str(folder)]
-    path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
-    try:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, PATH_VARIABLE: path},
-            stdin=subprocess.DEVNULL,
-            stdout=_stderr_or_null(),  # standard output is for byoc's results
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise InputError(f"no process can be started to compile in: {error}") from None
-    try:
-        return process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        raise CompileError(f"took longer than {timeout:g} s and was stopped") from None
-    finally:
-        with suppress(OSError):  # the group is gone with all that it started
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+class IsolatedCodegen:
+    """A codegen whose methods run in a worker process; a subclass has the abilities that it has.
+
+    The process is started when it is needed, serves one call at a time, and ends with this object. After
+    it died, the next call starts another.
+    """
+
+    concurrent = False
+
+    def __init__(self, name: str, isolation: Isolation) -> None:
+        """Keep both."""
+        self.name, self.isolation = name, isolation
+        self.lock = RLock()
+        self._worker: Worker | None = None
+        self.description: Mapping[str, Any] = {}
+
+    @property
+    def open_shapes(self) -> bool:
+        """Whether its executors take inputs of other extents than declared."""
+        return bool(self.description["open_shapes"])
+
+    @property
+    def recompiles(self) -> bool:
+        """Whether its `load` itself handles an artifact that does not fit."""
+        return bool(self.description["recompiles"])
+
+    @property
+    def executing_options(self) -> list[str]:
+        """The names of its options whose values are executed."""
+        return read_texts(self.description["executing_options"])
+
+    @property
+    def worker(self) -> Worker:
+        """The process, started unless it runs. Raises InputError when the codegen cannot be loaded."""
+        with self.lock:
+            if self._worker is None or not self._worker.is_alive:
+                self._worker = worker = Worker()
+                request = {"codegen": self.name, "path": os.environ.get(PATH_VARIABLE)}
+                try:
+                    self.description = self._ask(worker, "import", _read_description, request)
+                except CodegenFailedError as error:
+                    raise InputError(f"codegen {self.name} cannot be loaded: {error}") from error
+            return self._worker
+
+    def close(self) -> None:
+        """End the process."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def check_options(self, given: Mapping[str, str]) -> None:
+        """Raise InputError when an option is wrong."""
+        self.call("options", _read_nothing, options=dict(given))
+
+    def find_wrong_options(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the options that the codegen does not take, each with the end of a sentence."""
+        return self.call("find wrong options", _read_pairs_of_texts, options=dict(given))
+
+    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+        """Compile a region with options as text. Raises CompileError."""
+        return self.call("compile", _read_artifact, region=_copy_region(region), options=dict(options))
+
+    def call(
+        self,
+        method: str,
+        read: Reader[T],
+        write: Callable[[SharedMemory], Mapping[str, Any]] = lambda _: {},
+        **request: Any,
+    ) -> T:
+        """Call a method in the process: `write` gives what is in the memory, `read` reads the result.
+
+        Raises what the method raises, and CodegenFailedError when the process fails.
+        """
+        with self.lock:
+            worker = self.worker
+            return self._ask(worker, method, read, request, write)
+
+    def _ask(
+        self,
+        worker: Worker,
+        method: str,
+        read: Reader[T],
+        request: Mapping[str, Any],
+        write: Callable[[SharedMemory], Mapping[str, Any]] = lambda _: {},
+    ) -> T:
+        worker.memory.clear()
+        released, worker.released[:] = list(worker.released), []
+        common = {"settings": get_session_settings(), "released": released}
+        asked = {**request, **write(worker.memory), **common}
+        return worker.call(method, asked, self.isolation.find_limit(method), read)
 
 
-def _stderr_or_null() -> int:
-    try:
-        os.fstat(2)
-    except OSError:  # closed
-        return subprocess.DEVNULL
-    return 2
+class _Loads(IsolatedCodegen):
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        return _IsolatedExecutor(self, _copy_region(region), artifact)
 
 
-def _describe_exit(code: int) -> str:
-    """Describe the end of a process that left no result, as a sentence."""
-    if code >= 0:
-        return f"its process ended with exit code {code} and without a result"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"its process was killed by {name}{_SIGNAL_HINTS.get(name, '')}"
+class _Checks(IsolatedCodegen):
+    def check(self, model: ModelProto) -> Sequence[Verdict]:
+        return self.call("check", _read_verdicts, model=model)
 
 
-def _read_failure(failure: Any, names: Sequence[str]) -> Exception:
-    """Return the error that a result describes."""
-    kind, reason = str(failure["kind"]), str(failure["reason"])
-    if kind == "missing":
-        return MissingRuntimeError(reason)
-    if kind == "unusable":
-        return InputError(reason)
-    if failure["region"]:
-        return ArtifactError(reason, names[names.index(failure["region"])])
-    nodes = [name for name in failure["nodes"] if isinstance(name, str)]
-    return (ResourceError if kind == "too large" else CompileError)(reason, nodes)
+class _Measures(IsolatedCodegen):
+    def cost(self, region: Region) -> float:
+        return self.call("cost", _read_seconds, region=_copy_region(region))
 
 
-def _read_artifact(entry: Any, folder: Path) -> Artifact:
-    files = {str(name): (folder / str(int(number))).read_bytes() for name, number in entry["files"]}
-    return Artifact(files, {str(key): str(value) for key, value in entry["metadata"]})
+class _Stamps(IsolatedCodegen):
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        copied = _copy_region(region)
+        return self.call("compatible", _read_verdict, partial(_write_artifact, artifact), region=copied)
+
+
+class _CompilesTogether(IsolatedCodegen):
+    def compile_all(
+        self, regions: Sequence[Region], options: Mapping[str, str]
+    ) -> Mapping[str, Artifact]:
+        copied = tuple(map(_copy_region, regions))
+        return self.call("compile_all", _read_artifacts, regions=copied, options=dict(options))
+
+
+class _GivesContexts(IsolatedCodegen):
+    def context(self, artifact: Artifact) -> Context:
+        return self.call("context", _read_context, partial(_write_artifact, artifact))
+
+
+_ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
+    "executable": _Loads,
+    "oracle": _Checks,
+    "measured": _Measures,
+    "stamped": _Stamps,
+    "together": _CompilesTogether,
+    "context": _GivesContexts,
+}
+
+
+def find_isolated(name: str, isolation: Isolation) -> IsolatedCodegen:
+    """Return the installed codegen of a name, which runs in a worker process and is imported only there.
+
+    Raises InputError as `find_codegen` does, and when no process can be started.
+    """
+    found = IsolatedCodegen(name, isolation)
+    _ = found.worker
+    abilities = [_ABILITY_CLASSES[ability] for ability in found.description["abilities"]]
+    found.__class__ = type(IsolatedCodegen.__name__, (*abilities, IsolatedCodegen), {})
+    return found
+
+
+class _IsolatedExecutor:
+    """A region that is loaded in a codegen's process, and loaded again in the next one after it died."""
+
+    def __init__(self, codegen: IsolatedCodegen, region: Region, artifact: Artifact) -> None:
+        self._codegen, self._region, self._artifact = codegen, region, artifact
+        self._settings = get_session_settings()
+        self._loaded_in: Worker | None = None
+        self._number = 0
+        self._load()
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, AnyArray]:
+        codegen = self._codegen
+        with codegen.lock:
+            if self._loaded_in is not codegen.worker:
+                with with_session_settings(self._settings):
+                    self._load()
+            write = partial(_write_inputs, inputs)
+            return codegen.call("run", _read_outputs, write, executor=self._number)
+
+    def _load(self) -> None:
+        codegen = self._codegen
+        with codegen.lock:
+            worker = codegen.worker
+            write = partial(_write_artifact, self._artifact)
+            self._number = codegen.call("load", _read_number, write, region=self._region)
+            self._loaded_in = worker
+            weakref.finalize(self, worker.released.append, self._number).atexit = False
+
+
+def _copy_region(region: Region) -> Region:
+    """Return a region without what was read of it, its path absolute: a codegen may change folders."""
+    values = {entry.name: getattr(region, entry.name) for entry in fields(Region)}
+    return Region(**{**values, "path": region.path.absolute()})
+
+
+def _write_artifact(artifact: Artifact, memory: SharedMemory) -> dict[str, Any]:
+    return {"files": write_files(artifact.files, memory), "metadata": dict(artifact.metadata)}
+
+
+def _write_inputs(inputs: Mapping[str, Any], memory: SharedMemory) -> dict[str, Any]:
+    return {"inputs": [(name, write_array(value, memory)) for name, value in inputs.items()]}
+
+
+def _read_nothing(_: Any, __: SharedMemory) -> None:
+    pass
+
+
+def _read_description(result: Any, _: SharedMemory) -> Mapping[str, Any]:
+    if not isinstance(result, dict) or not {"open_shapes", "recompiles"} <= result.keys():
+        raise BrokenMessageError("a description is missing")
+    read_texts(result.get("executing_options"))
+    if not set(read_texts(result.get("abilities"))) <= _ABILITY_CLASSES.keys():
+        raise BrokenMessageError("it has an ability that there is not")
+    return result
+
+
+def _read_pairs_of_texts(result: Any, _: SharedMemory) -> dict[str, str]:
+    pairs = read_pairs(result)
+    read_texts([value for _, value in pairs])
+    return dict(pairs)
+
+
+def _read_artifact(result: Any, memory: SharedMemory) -> Artifact:
+    if not isinstance(result, dict):
+        raise BrokenMessageError("an artifact is missing")
+    files = read_files(result.get("files"), memory)
+    return Artifact(files, _read_pairs_of_texts(result.get("metadata"), memory))
+
+
+def _read_artifacts(result: Any, memory: SharedMemory) -> dict[str, Artifact]:
+    return {name: _read_artifact(entry, memory) for name, entry in read_pairs(result)}
+
+
+def _read_number(result: Any, _: SharedMemory) -> int:
+    if type(result) is not int:
+        raise BrokenMessageError("a number is missing")
+    return result
+
+
+def _read_outputs(result: Any, memory: SharedMemory) -> dict[str, AnyArray]:
+    return {name: read_array(entry, memory) for name, entry in read_pairs(result)}
+
+
+def _read_verdict(result: Any, _: SharedMemory) -> Verdict:
+    return Verdict(tuple(read_texts(result)))
+
+
+def _read_verdicts(result: Any, memory: SharedMemory) -> list[Verdict]:
+    if not isinstance(result, list):
+        raise BrokenMessageError("a list of verdicts is missing")
+    return [_read_verdict(each, memory) for each in result]
+
+
+def _read_seconds(result: Any, _: SharedMemory) -> float:
+    if not isinstance(result, float) or not 0 < result < inf:
+        raise BrokenMessageError("a number of seconds is missing")
+    return result
+
+
+def _read_context(result: Any, _: SharedMemory) -> Context:
+    names = {entry.name for entry in fields(Context)}
+    if not isinstance(result, dict) or result.keys() != names or not isinstance(result["more"], dict):
+        raise BrokenMessageError("a context is missing")
+    texts = {"inputs", "outputs"}
+    read_texts([value for name, value in result.items() if name not in {*texts, "more"}])
+    return Context(**{**result, **{name: tuple(read_texts(result[name])) for name in texts}})

@@ -11,6 +11,19 @@ from byoc.codegen._interface import CompileError, Region
 from byoc.codegen._operations import Operation
 
 
+class CodegenFailedError(CompileError):
+    """A codegen did not refuse, but failed: it raised what is no CompileError, or its process died."""
+
+
+class ArtifactError(CodegenFailedError):
+    """The result of one call for several regions is wrong for one of them, `region`."""
+
+    def __init__(self, reason: str, region: str) -> None:
+        """Keep the region beside the message."""
+        super().__init__(reason)
+        self.region = region
+
+
 @dataclass(frozen=True)
 class Refusal:
     """A region that its codegen did not compile, load or run, with the reason.

@@ -101,7 +101,9 @@ def _try_strategies(
             failed.append(TrialCandidate(name, problem=str(error)))
             continue
         found = TrialCandidate(name, len(result.plan.regions), result.report.predicted.seconds)
-        trials.setdefault(_key_regions(result.plan), _Trial(found, result, open_bundle(folder)))
+        trials.setdefault(
+            _key_regions(result.plan), _Trial(found, result, open_bundle(folder, options.isolation))
+        )
     return list(trials.values()), failed
 
 

@@ -2,6 +2,7 @@
 
 from byoc.onnxrt._onnxruntime import (
     INSTALL_HINT,
+    get_session_settings,
     has_runtime,
     measure_node_seconds,
     open_session,
@@ -9,5 +10,6 @@ from byoc.onnxrt._onnxruntime import (
     run_session,
     session_runner,
     sharing_threads,
+    with_session_settings,
     without_optimizations,
 )

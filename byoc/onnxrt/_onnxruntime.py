@@ -113,6 +113,23 @@ def with_threads(count: int) -> Iterator[None]:
         _threads.reset(token)
 
 
+def get_session_settings() -> tuple[bool, int, int]:
+    """Return what this context says of sessions that are opened, for `with_session_settings`."""
+    return _optimized.get(), _sessions.get(), _threads.get()
+
+
+@contextmanager
+def with_session_settings(settings: tuple[bool, int, int]) -> Iterator[None]:
+    """Open sessions as in the context, perhaps of another process, that the settings are from."""
+    variables: tuple[ContextVar[Any], ...] = (_optimized, _sessions, _threads)
+    tokens = [variable.set(value) for variable, value in zip(variables, settings, strict=True)]
+    try:
+        yield
+    finally:
+        for variable, token in zip(variables, tokens, strict=True):
+            variable.reset(token)
+
+
 def has_runtime() -> bool:
     """Return whether onnxruntime can be imported."""
     try:

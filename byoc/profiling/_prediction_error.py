@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from byoc.bundle import Bundle
-from byoc.codegen import Measured, find_codegen, measure_seconds
+from byoc.codegen import Measured, measure_seconds
 from byoc.costs import CostModel, node_prices, price_graph
 from byoc.errors import InputError
 from byoc.model import Model
@@ -140,7 +140,7 @@ def time_regions(bundle: Bundle) -> list[TimedRegion]:
     predicted = {region.name: region.seconds for region in bundle.manifest.report.regions}
     found = []
     for name, region, _ in bundle.regions():
-        codegen = find_codegen(name)
+        codegen = bundle.codegens.find(name)
         if isinstance(codegen, Measured):
             if region.name not in predicted:
                 raise InputError(f"the bundle's report does not say what was predicted of {region.name}")

@@ -9,18 +9,20 @@ from byoc.bundle import RegionCompiler
 from byoc.codegen import (
     Artifact,
     Codegen,
+    Codegens,
     Executable,
     Executor,
     Region,
     Stamped,
+    ask_compatible,
     drop_executing_options,
-    find_codegen,
+    load_region,
+    run_executor,
 )
 from byoc.errors import (
     ByocError,
     InputError,
     MissingRuntimeError,
-    Verdict,
     describe_error,
     get_error_text,
     must_propagate,
@@ -40,9 +42,9 @@ class RegionFailedError(InputError):
         self.reason = reason
 
 
-def find_executable(name: str) -> Executable:
+def find_executable(name: str, codegens: Codegens) -> Executable:
     """Find a codegen that can run its artifacts. Raises InputError when it is missing or cannot."""
-    codegen = find_codegen(name)
+    codegen = codegens.find(name)
     if not isinstance(codegen, Executable):
         raise InputError(f"codegen {name} cannot run what it compiles here (it has no `load`)")
     return codegen
@@ -80,9 +82,7 @@ def load_executor(
     try:
         if options is not None:
             artifact = _fit_artifact(codegen, region, artifact, options)
-        run = codegen.load(region, artifact)
-        if not callable(run):
-            raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
+        run = load_region(codegen, region, artifact)
     except MissingRuntimeError:
         raise
     except BaseException as error:  # a plug-in can fail in any way; name the one at fault
@@ -100,9 +100,7 @@ def load_executor(
         try:
             check.check_inputs(inputs)
             with lock:
-                given = run(inputs)
-            if not isinstance(given, Mapping):
-                raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
+                given = run_executor(run, inputs)
             return {v.name: check.check_output(v, given, inputs) for v in region.outputs}
         except BaseException as error:  # as above
             raise _region_failure(error, who, region, "failed") from error
@@ -127,9 +125,7 @@ def _fit_artifact(
     """Return the artifact, or a recompiled one where it does not fit the library or machine here."""
     if not isinstance(codegen, Stamped) or getattr(codegen, "recompiles", False):
         return artifact
-    verdict = codegen.compatible(region, artifact)
-    if not isinstance(verdict, Verdict):
-        raise TypeError(f"`compatible` gave a {type(verdict).__name__} instead of a Verdict")
+    verdict = ask_compatible(codegen, region, artifact)
     if verdict:
         return artifact
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from byoc.bundle import Bundle, open_bundle
-from byoc.codegen import Executor, Region, find_codegen
+from byoc.codegen import Codegens, Executor, Region, choose_isolation
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, describe_node, get_stated_types, write_type
 from byoc.onnxrt import sharing_threads
@@ -122,13 +122,16 @@ class Session:
         return ThreadPoolExecutor(MAX_AT_ONCE - 1, thread_name_prefix="byoc")
 
 
-def load(path: str | Path) -> Session:
+def load(path: str | Path, *, isolate: bool | None = None, call_timeout: float | None = None) -> Session:
     """Load the bundle at `path`, a folder or a packed file, to run it.
+
+    With `isolate` its codegens run in processes of their own: where one crashes or hangs, that is an
+    InputError. `call_timeout` is the most seconds that one of their calls may take, and implies it.
 
     Raises InputError when it is not a complete bundle, or a codegen is missing or cannot run artifacts,
     and MissingRuntimeError when the host needs onnxruntime and it is not installed.
     """
-    return load_bundle(open_bundle(Path(path)))
+    return load_bundle(open_bundle(Path(path), choose_isolation(isolate, call_timeout)))
 
 
 def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> Session:
@@ -141,7 +144,7 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     _check_order(bundle, index.walk())
     found = bundle.regions()
     given = load_executors(bundle) if runs is None else runs
-    turns = {name: _exclusive_group(name) for name in {name for name, _, _ in found}}
+    turns = {name: _exclusive_group(name, bundle.codegens) for name in {name for name, _, _ in found}}
     regions = {r.name: _region_stage(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
     _check_calls(bundle, index.walk(), regions)
     with sharing_threads(2 * len(found) + 1):
@@ -155,7 +158,10 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
 def load_executors(bundle: Bundle) -> dict[str, Executor]:
     """Load all regions by their codegens; return the executors by name. Raises as `load` does."""
     found = bundle.regions()
-    codegens = {name: find_executable(name) for name in dict.fromkeys(name for name, _, _ in found)}
+    codegens = {
+        name: find_executable(name, bundle.codegens)
+        for name in dict.fromkeys(name for name, _, _ in found)
+    }
     twins = bundle.identical_regions
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
     runs: dict[str, tuple[Region, Executor]] = {}
@@ -205,9 +211,9 @@ def _region_domains(bundle: Bundle) -> frozenset[str]:
     return frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
 
 
-def _exclusive_group(codegen: str) -> str:
+def _exclusive_group(codegen: str, codegens: Codegens) -> str:
     try:
-        return codegen if needs_exclusive_calls(find_codegen(codegen)) else ""
+        return codegen if needs_exclusive_calls(codegens.find(codegen)) else ""
     except InputError:  # it is not installed: its regions run on executors from elsewhere
         return codegen
 

@@ -51,7 +51,7 @@ class Compile:
             write_context_model(state.folder, MODEL_FILE, regions, codegens)
         report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
         manifest = build_manifest(state.folder, state.plan, regions, report)
-        return replace(state, bundle=Bundle(state.folder, manifest))
+        return replace(state, bundle=Bundle(state.folder, manifest, codegens=state.codegens))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from byoc.bundle import RegionCompiler, check_destination, load_compilers, require_contexts
+from byoc.codegen import Codegens
 from byoc.costs import check_trips
 from byoc.errors import InputError
 from byoc.model import Model, check_domains_unused, get_node_name, unshare_dequantize
@@ -55,7 +56,7 @@ class Resolve:
         if output is not None:
             check_destination(output)
         settings = load_settings(options, options.strategy, options.placement)
-        compilers = _load_compilers(options, settings)
+        compilers = _load_compilers(options, settings, state.codegens)
         if options.emit is not None:
             _check_emit(options, compilers)
         return replace(
@@ -68,14 +69,15 @@ class Resolve:
         )
 
 
-def _load_compilers(options: Options, settings: PlanSettings) -> dict[str, RegionCompiler]:
+def _load_compilers(
+    options: Options, settings: PlanSettings, codegens: Codegens
+) -> dict[str, RegionCompiler]:
     """Return the compiler of each target; none where a plan is all that is asked for."""
     if options.output is None and options.codegen is None and not options.codegen_options:
         return {}  # a plan can be made before there is a codegen
     targets = settings.targets
-    codegens = choose_by_target(targets, options.codegen, "codegen", lambda target: target.rules.codegen)
-    found = load_compilers(targets, codegens, options.codegen_options or {})
-    return {name: replace(each, isolation=options.isolation) for name, each in found.items()}
+    names = choose_by_target(targets, options.codegen, "codegen", lambda target: target.rules.codegen)
+    return load_compilers(targets, names, options.codegen_options or {}, codegens)
 
 
 def _check_emit(options: Options, compilers: Mapping[str, RegionCompiler]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from onnx import ModelProto
 
 from byoc.bundle import Bundle, RegionCompiler
+from byoc.codegen import Codegens
 from byoc.model import GraphIndex, Model
 from byoc.options import Options
 from byoc.patterns import Mark
@@ -34,6 +35,9 @@ class State:
 
     source: Source
     options: Options
+
+    codegens: Codegens = field(default_factory=Codegens)
+    """Where codegens are found, and the processes that they run in."""
 
     # Resolve
     record: Mapping[str, Any] = _LATER

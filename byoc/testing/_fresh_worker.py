@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from byoc.bundle import open_bundle
-from byoc.codegen import compile_region, find_codegen, parse_codegen_options
+from byoc.codegen import Codegens, compile_region, find_codegen, parse_codegen_options
 from byoc.errors import ByocError
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import find_executable, load_executor
@@ -42,7 +42,7 @@ def _run_task(asked: Any, task: Any, inputs: TensorValues) -> tuple[TensorValues
     found = open_bundle(Path(task["bundle"])).regions()
     region, artifact = next((r, made) for _, r, made in found if r.name == task["region"])
     with without_optimizations():
-        run = load_executor(find_executable(name), name, region, artifact)
+        run = load_executor(find_executable(name, Codegens()), name, region, artifact)
     outputs = run(inputs)
     codegen = find_codegen(name)
     again = compile_region(codegen, region, parse_codegen_options(codegen, asked["options"]))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from byoc.bundle import Bundle, RegionCompiler, RegionEntry
-from byoc.codegen import Executable, Region, drop_executing_options, find_codegen
+from byoc.codegen import Executable, Region, drop_executing_options
 from byoc.errors import InputError
 from byoc.model import get_metadata
 from byoc.onnxrt import without_optimizations
@@ -96,7 +96,7 @@ def bisect_region(
     """
     found, run = _open_region(bundle, region)
     entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
-    compiler = _make_compiler(entry)
+    compiler = _make_compiler(bundle, entry)
     reached = record_reference_runs(bundle, bundle_samples(bundle) if inputs is None else inputs)[region]
     runs = reached.values or list(run_alone(found))
     bench = TrialBench(
@@ -133,9 +133,9 @@ def bisect_region(
     )
 
 
-def _make_compiler(entry: RegionEntry) -> RegionCompiler:
+def _make_compiler(bundle: Bundle, entry: RegionEntry) -> RegionCompiler:
     """Return the compiler that a region is for, with the options of the bundle that execute nothing."""
-    codegen = find_codegen(entry.codegen)
+    codegen = bundle.codegens.find(entry.codegen)
     return RegionCompiler(codegen, drop_executing_options(codegen, entry.codegen_options))
 
 
@@ -146,7 +146,7 @@ def _open_region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], 
         there = ", ".join(found) or "none"
         raise InputError(f"{bundle.display_path}: no region '{name}'; there are: {there}")
     codegen, region, artifact = found[name]
-    plugin = find_codegen(codegen)
+    plugin = bundle.codegens.find(codegen)
     if not isinstance(plugin, Executable):
         raise InputError(
             f"region {name}: codegen {codegen} cannot run here what it compiles (it has no `load`), "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from byoc.bundle import Bundle, open_bundle
+from byoc.codegen import choose_isolation
 from byoc.errors import InputError
 from byoc.model import prepare_model, read_recorded_dimensions
 from byoc.samples import MAX_SAMPLES, Sample, read_samples
@@ -88,6 +89,8 @@ def verify(  # noqa: PLR0913 - each has a default
     seed: int = 0,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     regions: bool = True,
+    isolate: bool | None = None,
+    call_timeout: float | None = None,
 ) -> Verification:
     """Check that a bundle computes what its model did, each region alone, too: `byoc verify`.
 
@@ -102,11 +105,15 @@ def verify(  # noqa: PLR0913 - each has a default
         seed: of these.
         thresholds: the largest errors, as shares of the range, in units of the last place, or in dB.
         regions: compare every tensor at a boundary and each region alone, not only the outputs.
+        isolate: run the codegens in processes of their own; where one crashes or hangs, that is an
+            InputError.
+        call_timeout: the most seconds that one of their calls may take, which implies `isolate`.
 
     Raises InputError when the bundle, the original or the inputs cannot be read or run, and
     MissingRuntimeError without onnxruntime.
     """
-    check = BundleCheck(open_bundle(Path(bundle)), against, inputs, seed, thresholds)
+    opened = open_bundle(Path(bundle), choose_isolation(isolate, call_timeout))
+    check = BundleCheck(opened, against, inputs, seed, thresholds)
     return check.verify(regions)
 
 
@@ -135,6 +142,8 @@ def bisect(  # noqa: PLR0913 - each has a default
     seed: int = 0,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     output: str | Path | None = None,
+    isolate: bool | None = None,
+    call_timeout: float | None = None,
 ) -> Fault:
     """Narrow a region that is wrong to the first operation at fault: `byoc verify --bisect`.
 
@@ -148,11 +157,15 @@ def bisect(  # noqa: PLR0913 - each has a default
         thresholds: the largest errors; what is beyond them is wrong.
         output: a folder for the smallest model that shows the fault, its inputs and outputs, which
             `byoc verify` runs again.
+        isolate: run the codegens in processes of their own; where one crashes or hangs, that is an
+            InputError.
+        call_timeout: the most seconds that one of their calls may take, which implies `isolate`.
 
     Raises InputError when there is no such region, its codegen cannot run here, it is not wrong, or it
     is right when compiled again, and MissingRuntimeError without onnxruntime.
     """
-    check = BundleCheck(open_bundle(Path(bundle)), against, inputs, seed, thresholds)
+    opened = open_bundle(Path(bundle), choose_isolation(isolate, call_timeout))
+    check = BundleCheck(opened, against, inputs, seed, thresholds)
     fault = check.bisect(region)
     if output is not None:
         write_fault(fault, Path(output), check.region_thresholds)

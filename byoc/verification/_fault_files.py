@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from byoc.bundle import RegionCompiler
-from byoc.codegen import Region, drop_executing_options, find_codegen, read_region
+from byoc.codegen import Codegens, Isolation, Region, drop_executing_options, read_region
 from byoc.errors import InputError
 from byoc.model import parse_layout
 from byoc.runtime import read_npz, restore_dtype, write_npz
@@ -86,8 +86,10 @@ def is_fault(path: Path) -> bool:
     return (path / FAULT_FILE_NAME).is_file()
 
 
-def rerun_fault(folder: Path) -> tuple[FaultFile, RegionError]:
+def rerun_fault(folder: Path, isolation: Isolation | None = None) -> tuple[FaultFile, RegionError]:
     """Compile and run the model of a fault once more; return the fault and its error now.
+
+    With `isolation` the codegen runs in a process of its own.
 
     Raise InputError if the folder holds no fault, or the codegen is missing, refuses or fails.
     """
@@ -102,7 +104,7 @@ def rerun_fault(folder: Path) -> tuple[FaultFile, RegionError]:
         raise InputError(f"{path}: not a fault of byoc verify: {first}") from None
     weights = parse_layout(fault.weights) if fault.weights else None
     region = read_region(folder / FAULT_MODEL, fault.region, fault.target, None, weights)
-    codegen = find_codegen(fault.codegen)
+    codegen = Codegens(isolation).find(fault.codegen)
     compiler = RegionCompiler(codegen, drop_executing_options(codegen, fault.codegen_options))
     trial = run_trial(
         RegionPart(region.model, _read_inputs(folder / FAULT_INPUTS, region)),

@@ -14,8 +14,7 @@ import vendors
 from cutting import CHAIN, cut, ramp, same_as_original
 from support import parse
 
-from byoc.codegen import Artifact, CompileError, Region
-from byoc.codegen._isolation import _read_failure
+from byoc.codegen import Artifact, ArtifactError, CompileError, Region, compile_together, read_region
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text
 from byoc.runtime import load
 from byoc.verification import verify_against
@@ -232,11 +231,17 @@ def test_a_codegen_that_changes_the_working_directory(
     np.testing.assert_array_equal(found["y"], np.fmod(np.maximum(ramp(1, 4), 0), weights))
 
 
-def test_a_result_about_a_region_that_was_not_asked_for() -> None:
-    told = {"kind": "refused", "reason": "r", "region": "nope", "nodes": []}
-    with pytest.raises(ValueError, match="not in list"):  # which its reader takes for unreadable
-        _read_failure(told, ["dla_0"])
-    assert str(_read_failure(told | {"region": "dla_0"}, ["dla_0"])) == "r"
+@pytest.mark.parametrize(("named", "kind"), [("dla_0", ArtifactError), ("nope", CompileError)])
+def test_a_failure_of_a_region_that_was_not_asked_for(named: str, kind: type, tmp_path: Path) -> None:
+    class Together(vendors.compiles(None)):  # type: ignore[misc]
+        def compile_all(self, regions: Any, options: Any) -> Any:
+            raise ArtifactError("r", named)
+
+    onnx.save(parse(CHAIN), tmp_path / "r.onnx")
+    region = read_region(tmp_path / "r.onnx", "dla_0", "dla")
+    with pytest.raises(CompileError, match=r"^r$") as caught:
+        compile_together(Together(), [region], {})
+    assert isinstance(caught.value, ArtifactError) == (kind is ArtifactError)
 
 
 def test_texts_of_errors_are_cut_and_escaped() -> None:

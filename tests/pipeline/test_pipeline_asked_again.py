@@ -163,7 +163,7 @@ def test_the_traceback_is_there_for_who_asks(
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("segv", "its process was killed by SIGSEGV"),
+        ("segv", "its process was killed by SIGSEGV in compile"),
         ("names", REASON),
         ("text", "the content of 'a' is str, not bytes"),
         ("path", "'../a' is not a plain file name for an artifact"),

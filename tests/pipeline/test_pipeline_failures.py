@@ -85,11 +85,11 @@ def test_strict_makes_it_an_error_and_touches_nothing(fault: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("segv", "its process was killed by SIGSEGV"),
-        ("kill", "its process was killed by SIGKILL, as happens when memory runs out"),
-        ("leaves", "its process ended with exit code 0 and without a result"),
-        ("leaves with 3", "its process ended with exit code 3 and without a result"),
-        ("scribbles", "its process left a result that cannot be read"),
+        ("segv", "its process was killed by SIGSEGV in compile"),
+        ("kill", "its process was killed by SIGKILL in compile, as happens when memory runs out"),
+        ("leaves", "its process ended with exit code 0 in compile"),
+        ("leaves with 3", "its process ended with exit code 3 in compile"),
+        ("scribbles", "its process gave an answer to compile that cannot be read"),
         ("refuses", REASON),
         ("exits", "failed with SystemExit: 0"),
         ("none", "compile gave NoneType, not an Artifact"),
@@ -113,7 +113,7 @@ def test_what_hangs_is_stopped(tmp_path: Path) -> None:
     before = _children()
     result = working(model, tmp_path / "b", compile_timeout=0.5, codegen_options={"fault": "hangs"})
     (refusal,) = result.report.refusals
-    assert refusal.reason == "took longer than 0.5 s and was stopped"
+    assert refusal.reason == "compile took longer than 0.5 s and was stopped"
     assert on_devices(result) == {"y": "host"}
     assert _children() <= before  # not even one that has ended and that nobody asked for
 
@@ -267,8 +267,8 @@ def test_on_the_command_line(
     command = ["partition", "net.onnx", "--rules", VANILLA, "-o", "b", "--strategy", "all-supported"]
     command += ["--codegen", "faulty", "--format", "json", "--codegen-option"]
     for options, reason in (
-        (["fault=segv", "--isolate"], "its process was killed by SIGSEGV"),
-        (["fault=hangs", "--compile-timeout", "0.3"], "took longer than 0.3 s and was stopped"),
+        (["fault=segv", "--isolate"], "its process was killed by SIGSEGV in compile"),
+        (["fault=hangs", "--compile-timeout", "0.3"], "compile took longer than 0.3 s and was stopped"),
         (["fault=numbers", "--gate"], "its output 'y' is off by "),
     ):
         ran = byoc(*command, *options)

@@ -1,0 +1,228 @@
+"""Messages between byoc and a worker process: frames on a socket, large data in shared memory.
+
+A frame is its length (8 bytes, little-endian) and that many bytes. Requests are pickles, which only the
+worker reads; answers are JSON, since the code that runs in a worker is not trusted. Arrays and file
+contents are in the shared memory, and a message says where. The memory is read and written by system
+calls and never mapped: its size may be changed by the other side at any time.
+"""
+
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.model import DTYPE_NUMBERS, to_numpy_dtype
+
+LENGTH_BYTES = 8
+MOST_ANSWER_BYTES = 1 << 28
+
+_MOST_DIMENSIONS = 32
+_STRING = "string"
+_KEPT_BYTES = 1 << 26
+
+
+class BrokenMessageError(Exception):
+    """A message cannot be read: it is not of the form that byoc writes."""
+
+
+class SharedMemory:
+    """A file without a name that two processes share, written from the start by each message.
+
+    On Linux it is in memory (memfd_create(2)), elsewhere a removed temporary file.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """Use an open file."""
+        self.descriptor = descriptor
+        self._end = 0
+
+    @classmethod
+    def create(cls) -> "SharedMemory":
+        """Create an empty one. Raises OSError."""
+        if hasattr(os, "memfd_create"):
+            return cls(os.memfd_create("byoc"))
+        descriptor, path = tempfile.mkstemp(prefix="byoc-")
+        Path(path).unlink()
+        return cls(descriptor)
+
+    def clear(self) -> None:
+        """Begin a message: what was written before may be overwritten."""
+        if self._end > _KEPT_BYTES:
+            os.ftruncate(self.descriptor, 0)
+        self._end = 0
+
+    def write(self, content: Any) -> dict[str, int]:
+        """Write bytes, or an array's; return where they are."""
+        view = memoryview(content).cast("B")
+        start = self._end
+        while view:
+            count = os.pwrite(self.descriptor, view, self._end)
+            view, self._end = view[count:], self._end + count
+        return {"start": start, "size": self._end - start}
+
+    def read(self, location: Any) -> NDArray[np.uint8]:
+        """Return the bytes at a location. Raises BrokenMessageError where there are none."""
+        start, size = (_require_count(location, key) for key in ("start", "size"))
+        if start + size > os.fstat(self.descriptor).st_size:
+            raise BrokenMessageError("it names bytes that are not there")
+        content = np.empty(size, np.uint8)
+        view = content.data
+        while view:
+            count = os.preadv(self.descriptor, [view], start)
+            if not count:
+                raise BrokenMessageError("it names bytes that are not there")
+            view, start = view[count:], start + count
+        return content
+
+
+def write_array(value: Any, memory: SharedMemory) -> dict[str, Any]:
+    """Write an array into the memory; return its dtype, shape and location.
+
+    Strings are JSON texts there. Raises TypeError for a dtype that no tensor has.
+    """
+    array = np.asarray(value)
+    entry = {"shape": list(array.shape), "writeable": bool(array.flags.writeable)}
+    if array.dtype.kind in "OSU":
+        texts = json.dumps([_encode_string(each) for each in array.reshape(-1).tolist()])
+        return {**entry, "dtype": _STRING, **memory.write(texts.encode())}
+    if str(array.dtype) not in _array_dtypes():
+        raise TypeError(f"{array.dtype} is not the type of a tensor")
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return {**entry, "dtype": str(array.dtype), **memory.write(flat.view(np.uint8))}
+
+
+def read_array(entry: Any, memory: SharedMemory) -> NDArray[Any]:
+    """Return the array of an entry that `write_array` made. Raises BrokenMessageError."""
+    content = memory.read(entry)
+    dtype, shape = _require(entry, "dtype", str), _require(entry, "shape", list)
+    if len(shape) > _MOST_DIMENSIONS or not all(type(dim) is int and dim >= 0 for dim in shape):
+        raise BrokenMessageError("it has an array without a shape")
+    if dtype == _STRING:
+        array = _decode_strings(content.tobytes(), prod(shape))
+    elif dtype in _array_dtypes():
+        kind = _array_dtypes()[dtype]
+        if prod(shape) * kind.itemsize != content.size:
+            raise BrokenMessageError("it has an array of another size than its shape says")
+        # A boolean is a byte of 0 or 1, and numpy counts on it.
+        array = content != 0 if kind == np.bool_ else content.view(kind)
+    else:
+        raise BrokenMessageError("it has an array of no type that a tensor has")
+    result = array.reshape(shape)
+    result.flags.writeable = bool(entry.get("writeable", True))
+    return result
+
+
+@cache
+def _array_dtypes() -> dict[str, np.dtype[Any]]:
+    """The dtypes of tensors, strings aside, by numpy's names for them."""
+    found = [to_numpy_dtype(name) for name in DTYPE_NUMBERS if name != _STRING]
+    return {str(dtype): dtype for dtype in found}
+
+
+def _encode_string(value: Any) -> str:
+    """Return a text as JSON takes it, its first character saying whether it was bytes."""
+    if isinstance(value, str):
+        return f"s{value}"
+    if isinstance(value, bytes):
+        return f"b{value.decode('latin-1')}"
+    raise TypeError(f"{type(value).__name__} is not the type of an element of a tensor of strings")
+
+
+def _decode_strings(content: bytes, count: int) -> NDArray[Any]:
+    texts = parse_answer(content)
+    if not isinstance(texts, list) or len(texts) != count:
+        raise BrokenMessageError("it has an array of another size than its shape says")
+    array = np.empty(count, object)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str) or text[:1] not in {"s", "b"}:
+            raise BrokenMessageError("it has a string that is none")
+        try:
+            array[number] = text[1:] if text[0] == "s" else text[1:].encode("latin-1")
+        except UnicodeEncodeError:
+            raise BrokenMessageError("it has a string that is none") from None
+    return array
+
+
+def write_files(files: Mapping[str, bytes], memory: SharedMemory) -> list[Any]:
+    """Write the files of an artifact; return their names and locations."""
+    return [[name, memory.write(content)] for name, content in files.items()]
+
+
+def read_files(entries: Any, memory: SharedMemory) -> dict[str, bytes]:
+    """Return what `write_files` wrote. Raises BrokenMessageError."""
+    return {name: memory.read(location).tobytes() for name, location in read_pairs(entries)}
+
+
+def read_pairs(entries: Any) -> list[tuple[str, Any]]:
+    """Return a list of pairs whose first is a text. Raises BrokenMessageError for anything else."""
+    if not isinstance(entries, list):
+        raise BrokenMessageError("a list is missing")
+    for entry in entries:
+        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
+            raise BrokenMessageError("a pair of a name and what it names is missing")
+    return [(name, value) for name, value in entries]
+
+
+def read_texts(entries: Any) -> list[str]:
+    """Return a list of texts. Raises BrokenMessageError for anything else."""
+    if not isinstance(entries, list) or not all(isinstance(each, str) for each in entries):
+        raise BrokenMessageError("a list of texts is missing")
+    return entries
+
+
+def parse_answer(content: bytes) -> Any:
+    """Parse JSON that a worker wrote. Raises BrokenMessageError."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise BrokenMessageError("it is not JSON") from None
+
+
+def send_frame(link: socket.socket, content: bytes) -> None:
+    """Send a frame. Raises OSError when the other side is gone or does not read in time."""
+    link.sendall(len(content).to_bytes(LENGTH_BYTES, "little"))
+    link.sendall(content)
+
+
+def receive_frame(link: socket.socket) -> bytes:
+    """Wait for a frame that is trusted, and return it; empty where the other side is gone."""
+    length = int.from_bytes(_receive_bytes(link, LENGTH_BYTES), "little")
+    return _receive_bytes(link, length)
+
+
+def _receive_bytes(link: socket.socket, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count:
+        part = link.recv(min(count, 1 << 20))
+        if not part:
+            return b""
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _require(entry: Any, key: str, kind: type) -> Any:
+    found = entry.get(key) if isinstance(entry, Mapping) else None
+    if not isinstance(found, kind):
+        raise BrokenMessageError(f"'{key}' is missing")
+    return found
+
+
+def _require_count(entry: Any, key: str) -> int:
+    found = _require(entry, key, int)
+    if isinstance(found, bool) or found < 0:
+        raise BrokenMessageError(f"'{key}' is missing")
+    return int(found)
+
+
+def list_declared(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of some names, as far as there are any, in their order."""
+    return {name: values[name] for name in names if name in values}

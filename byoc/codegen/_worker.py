@@ -1,0 +1,231 @@
+"""A worker process that runs the methods of one codegen, and what becomes of it.
+
+It is a fresh interpreter in a process group of its own, which ends when byoc does: also when byoc is
+killed, since the kernel then closes a pipe that the worker watches.
+"""
+
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar
+
+from byoc.codegen._interface import CompileError, ResourceError
+from byoc.codegen._messages import (
+    LENGTH_BYTES,
+    MOST_ANSWER_BYTES,
+    BrokenMessageError,
+    SharedMemory,
+    parse_answer,
+    read_texts,
+    send_frame,
+)
+from byoc.codegen._refusals import ArtifactError, CodegenFailedError
+from byoc.errors import InputError, MissingRuntimeError, escape_unprintable
+
+PATH_VARIABLE = "PYTHONPATH"
+
+T = TypeVar("T")
+Reader = Callable[[Any, SharedMemory], T]
+"""Reads the result of an answer; raises BrokenMessageError."""
+
+_MODULE = "byoc.codegen._worker_process"
+_LOOK_SECONDS = 0.2  # how often it is looked whether a silent worker still runs
+_END_SECONDS = 5.0  # for a worker that closed its side of the link to end
+_SIGNAL_HINTS = {"SIGKILL": ", as happens when memory runs out"}
+_MOST_TRACEBACK_CHARACTERS = 20_000
+
+
+class VendorError(Exception):
+    """The traceback of an exception in a worker process, as its text."""
+
+    def __str__(self) -> str:
+        """Return the traceback on lines of its own."""
+        return f"in the process of the codegen:\n{self.args[0]}"
+
+
+class RaisedInWorkerError(Exception):
+    """An exception of a codegen's own in its worker; a subclass has the exception's name."""
+
+
+class Worker:
+    """A started process of one codegen, for one call at a time; the first that fails to answer ends it.
+
+    `released` takes the numbers of executors that are not needed any more, for the next request.
+    """
+
+    def __init__(self) -> None:
+        """Start the process. Raises InputError when that is not possible."""
+        self.memory = _create_memory()
+        self.released: list[int] = []
+        self._link, theirs = socket.socketpair()
+        watched, life = os.pipe()
+        path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
+        passed = (theirs.fileno(), self.memory.descriptor, watched)
+        try:
+            self._process = subprocess.Popen(
+                # -P: modules in the working directory are not imported, as with the `byoc` command.
+                [sys.executable, "-P", "-m", _MODULE, *map(str, passed)],
+                env={**os.environ, PATH_VARIABLE: path},
+                stdin=subprocess.DEVNULL,
+                stdout=_stderr_or_null(),  # standard output is for byoc's results
+                start_new_session=True,
+                pass_fds=passed,
+            )
+        except (OSError, ValueError) as error:
+            for descriptor in (life, self.memory.descriptor):
+                os.close(descriptor)
+            self._link.close()
+            raise InputError(f"no process can be started for a codegen: {error}") from None
+        finally:
+            theirs.close()
+            os.close(watched)
+        owned = (self._process, self._link, life, self.memory.descriptor, os.getpid())
+        self._end = weakref.finalize(self, _end_process, *owned)
+        self._number = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes further calls."""
+        return self._end.alive
+
+    def close(self) -> None:
+        """End the process and all that it started; nothing happens when it has ended."""
+        self._end()
+
+    def call(self, method: str, request: Mapping[str, Any], seconds: float | None, read: Reader[T]) -> T:
+        """Send a request, and return what `read` makes of the result.
+
+        Raises the exception that the answer describes. Raises CodegenFailedError, and ends the process,
+        when the answer is none, when it takes longer than `seconds`, or when the process dies.
+        """
+        try:
+            self._number += 1
+            deadline = None if seconds is None else monotonic() + seconds
+            content = pickle.dumps((self._number, method, request))
+            answer = parse_answer(self._exchange(content, method, deadline, seconds))
+            if not isinstance(answer, dict) or answer.get("number") != self._number:
+                raise BrokenMessageError("it answers another request")
+            if "failure" not in answer:
+                return read(answer.get("result"), self.memory)
+            failure = _read_failure(answer["failure"])
+        except BrokenMessageError:
+            self.close()
+            what = f"its process gave an answer to {method} that cannot be read"
+            raise CodegenFailedError(what) from None
+        except BaseException:  # the answer to an interrupted call may still come
+            self.close()
+            raise
+        raise failure
+
+    def _exchange(
+        self, content: bytes, method: str, deadline: float | None, seconds: float | None
+    ) -> bytes:
+        """Send a frame, and return the next one of the process."""
+        try:
+            self._link.settimeout(seconds)
+            send_frame(self._link, content)
+            length = int.from_bytes(self._receive(LENGTH_BYTES, deadline), "little")
+            if length > MOST_ANSWER_BYTES:
+                raise BrokenMessageError("it is too long")
+            return self._receive(length, deadline)
+        except TimeoutError:
+            raise CodegenFailedError(
+                f"{method} took longer than {seconds:g} s and was stopped"
+            ) from None
+        except OSError:
+            raise CodegenFailedError(self._describe_end(method)) from None
+
+    def _receive(self, count: int, deadline: float | None) -> bytes:
+        """Return so many bytes. Raises ConnectionError when the process ends, and TimeoutError."""
+        parts: list[bytes] = []
+        while count:
+            left = _LOOK_SECONDS if deadline is None else min(deadline - monotonic(), _LOOK_SECONDS)
+            if left <= 0:
+                raise TimeoutError
+            if not select.select([self._link], [], [], left)[0]:
+                # What it started may hold the other end of the link open.
+                if self._process.poll() is not None:
+                    raise ConnectionError
+                continue
+            part = self._link.recv(min(count, 1 << 20))
+            if not part:
+                raise ConnectionError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def _describe_end(self, method: str) -> str:
+        """Describe the end of the process, as a sentence."""
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"its process closed the connection in {method}"
+        if code >= 0:
+            return f"its process ended with exit code {code} in {method}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"its process was killed by {name} in {method}{_SIGNAL_HINTS.get(name, '')}"
+
+
+def _end_process(
+    process: "subprocess.Popen[bytes]", link: socket.socket, life: int, memory: int, owner: int
+) -> None:
+    """Kill a process and all that it started, unless this is a fork of its owner."""
+    link.close()
+    for descriptor in (life, memory):
+        os.close(descriptor)
+    if os.getpid() == owner:
+        with suppress(OSError):  # the group is gone with all that it started
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _create_memory() -> SharedMemory:
+    if not hasattr(os, "killpg"):
+        raise InputError("codegens cannot be run in processes of their own on this system")
+    try:
+        return SharedMemory.create()
+    except OSError as error:
+        raise InputError(f"no process can be started for a codegen: {error}") from None
+
+
+def _stderr_or_null() -> int:
+    try:
+        os.fstat(2)
+    except OSError:  # closed
+        return subprocess.DEVNULL
+    return 2
+
+
+def _read_failure(failure: Any) -> BaseException:
+    """Return the exception that an answer describes. Raises BrokenMessageError."""
+    if not isinstance(failure, dict):
+        raise BrokenMessageError("a failure is missing")
+    keys = ("kind", "type", "text", "region", "traceback")
+    kind, name, text, region, lines = read_texts([failure.get(key) for key in keys])
+    nodes = read_texts(failure.get("nodes"))
+    error: BaseException
+    if region:
+        error = ArtifactError(text, region)
+    elif kind == "missing":
+        error = MissingRuntimeError(text)
+    elif kind == "input":
+        error = InputError(text)
+    elif kind == "raised":
+        error = type(escape_unprintable(name), (RaisedInWorkerError,), {})(text)
+    else:
+        kinds = {"too large": ResourceError, "failed": CodegenFailedError}
+        error = kinds.get(kind, CompileError)(text, nodes)
+    shown = "\n".join(map(escape_unprintable, lines[-_MOST_TRACEBACK_CHARACTERS:].splitlines()))
+    error.__cause__ = VendorError(shown) if shown else None
+    return error

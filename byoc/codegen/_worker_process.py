@@ -1,0 +1,231 @@
+"""The process of `byoc.codegen._worker`: `python -m byoc.codegen._worker_process LINK MEMORY LIFE`.
+
+The arguments are descriptors: a socket to byoc, the shared memory, and a pipe whose other end is closed
+when byoc ends.
+"""
+
+import faulthandler
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from threading import Thread
+from typing import Any
+
+from byoc.codegen._calling import (
+    ask_compatible,
+    ask_verdicts,
+    compile_region,
+    compile_together,
+    find_codegen,
+    find_wrong_options,
+    list_executing_options,
+    list_node_names,
+    load_region,
+    measure_seconds,
+    parse_codegen_options,
+    read_context,
+    run_executor,
+)
+from byoc.codegen._interface import ABILITIES, Artifact, CompileError, Executor, ResourceError
+from byoc.codegen._messages import (
+    SharedMemory,
+    list_declared,
+    read_array,
+    read_files,
+    receive_frame,
+    send_frame,
+    write_array,
+    write_files,
+)
+from byoc.codegen._refusals import ArtifactError, CodegenFailedError
+from byoc.codegen._worker import PATH_VARIABLE
+from byoc.errors import ByocError, InputError, MissingRuntimeError, get_error_text
+from byoc.onnxrt import with_session_settings
+
+Request = Mapping[str, Any]
+
+_OWN_ERRORS = (InputError, CompileError, ResourceError, CodegenFailedError, ArtifactError)
+
+
+class CodegenService:
+    """The methods of one codegen, called by requests; loaded regions are kept under numbers."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        """Begin without a codegen; the first request names it."""
+        self._memory = memory
+        self._codegen: Any = None
+        self._executors: dict[int, Executor] = {}
+        self._outputs: dict[int, tuple[str, ...]] = {}
+        self._loaded = 0
+
+    def answer(self, method: str, request: Request) -> Any:
+        """Return the result of a request as JSON; its large parts are in the memory."""
+        for number in request.get("released", ()):
+            self._executors.pop(number, None)
+        methods: Mapping[str, Callable[[Request], Any]] = {
+            "import": self._find,
+            "options": self._check_options,
+            "find wrong options": self._find_wrong_options,
+            "compile": self._compile,
+            "compile_all": self._compile_all,
+            "load": self._load,
+            "run": self._run,
+            "compatible": self._compatible,
+            "check": self._check,
+            "cost": lambda asked: measure_seconds(self._codegen, asked["region"]),
+            "context": self._context,
+        }
+        with with_session_settings(request["settings"]):
+            return methods[method](request)
+
+    def _find(self, request: Request) -> Any:
+        os.environ.pop(PATH_VARIABLE, None)
+        if request["path"] is not None:
+            os.environ[PATH_VARIABLE] = request["path"]
+        codegen = self._codegen = find_codegen(request["codegen"])
+        return {
+            "abilities": [name for name, kind in ABILITIES.items() if isinstance(codegen, kind)],
+            "executing_options": list_executing_options(codegen),
+            "open_shapes": bool(getattr(codegen, "open_shapes", False)),
+            "recompiles": bool(getattr(codegen, "recompiles", False)),
+        }
+
+    def _check_options(self, request: Request) -> Any:
+        parse_codegen_options(self._codegen, request["options"])
+
+    def _find_wrong_options(self, request: Request) -> Any:
+        return list(find_wrong_options(self._codegen, request["options"]).items())
+
+    def _compile(self, request: Request) -> Any:
+        options = parse_codegen_options(self._codegen, request["options"])
+        artifact = compile_region(self._codegen, request["region"], options)
+        self._memory.clear()
+        return self._write_artifact(artifact)
+
+    def _compile_all(self, request: Request) -> Any:
+        options = parse_codegen_options(self._codegen, request["options"])
+        made = compile_together(self._codegen, request["regions"], options)
+        self._memory.clear()
+        return [[name, self._write_artifact(artifact)] for name, artifact in made.items()]
+
+    def _load(self, request: Request) -> Any:
+        region, artifact = request["region"], self._read_artifact(request)
+        self._loaded += 1
+        self._executors[self._loaded] = load_region(self._codegen, region, artifact)
+        self._outputs[self._loaded] = tuple(value.name for value in region.outputs)
+        return self._loaded
+
+    def _run(self, request: Request) -> Any:
+        number = request["executor"]
+        inputs = {name: read_array(entry, self._memory) for name, entry in request["inputs"]}
+        outputs = list_declared(run_executor(self._executors[number], inputs), self._outputs[number])
+        self._memory.clear()
+        return [[name, write_array(value, self._memory)] for name, value in outputs.items()]
+
+    def _compatible(self, request: Request) -> Any:
+        artifact = self._read_artifact(request)
+        return list(ask_compatible(self._codegen, request["region"], artifact).reasons)
+
+    def _check(self, request: Request) -> Any:
+        return [list(verdict.reasons) for verdict in ask_verdicts(self._codegen, request["model"])]
+
+    def _context(self, request: Request) -> Any:
+        return asdict(read_context(self._codegen, self._read_artifact(request)))
+
+    def _read_artifact(self, request: Request) -> Artifact:
+        return Artifact(read_files(request["files"], self._memory), request["metadata"])
+
+    def _write_artifact(self, artifact: Artifact) -> Any:
+        files = write_files(artifact.files, self._memory)
+        return {"files": files, "metadata": list(artifact.metadata.items())}
+
+
+def describe_failure(error: BaseException) -> dict[str, Any]:
+    """Return an exception as JSON."""
+    kind = "raised"
+    for name, kinds in (
+        ("too large", ResourceError),
+        ("failed", CodegenFailedError),
+        ("refused", CompileError),
+        ("missing", MissingRuntimeError),
+        ("input", ByocError),
+    ):
+        if isinstance(error, kinds):
+            kind = name
+            break
+    return {
+        "kind": kind,
+        "type": type(error).__name__,
+        "text": str(error) if type(error) in _OWN_ERRORS else get_error_text(error),
+        "nodes": list_node_names(error) if isinstance(error, CompileError) else [],
+        "region": error.region if isinstance(error, ArtifactError) else "",
+        "traceback": _format_traceback(error),
+    }
+
+
+def _format_traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # the texts of exceptions are the codegen's own
+        return ""
+
+
+def serve(link: socket.socket, memory: SharedMemory) -> None:
+    """Answer requests until byoc closes the link."""
+    service = CodegenService(memory)
+    while content := receive_frame(link):
+        number, method, request = pickle.loads(content)  # noqa: S301 - byoc wrote it
+        try:
+            answer = {"number": number, "result": service.answer(method, request)}
+            text = json.dumps(answer)
+        except BaseException as error:  # a plug-in can fail in any way
+            text = json.dumps({"number": number, "failure": describe_failure(error)})
+        send_frame(link, text.encode())
+
+
+def end_with_parent(life: int) -> None:
+    """Have this process and all that it started killed as soon as the other end of a pipe is closed.
+
+    Linux does so even while a codegen's code keeps the interpreter busy (fcntl(2), F_SETSIG).
+    """
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    if not hasattr(fcntl, "F_SETSIG"):
+        Thread(target=_await_end, args=(life,), daemon=True).start()
+        return
+    fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgid(0))
+    fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+    if select_readable(life):  # it was closed meanwhile
+        os.killpg(0, signal.SIGKILL)
+
+
+def select_readable(descriptor: int) -> bool:
+    """Return whether a pipe has data or its end."""
+    import select  # noqa: PLC0415
+
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def _await_end(life: int) -> None:
+    os.read(life, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    given = [int(number) for number in sys.argv[1:4]]
+    for descriptor in given:
+        os.set_inheritable(descriptor, False)  # not for what the codegen starts
+    end_with_parent(given[2])
+    if os.environ.get("BYOC_DEBUG"):
+        faulthandler.enable()
+    serve(socket.socket(fileno=given[0]), SharedMemory(given[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # crashes while libraries unload do not matter

@@ -1,0 +1,115 @@
+"""A codegen that wrecks its process in the method and the way that a file says, which WRECK names.
+
+`load segv` is a segmentation fault in `load`. Regions of Relu and Add run on numpy.
+"""
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from byoc.codegen import YES, Artifact, Context, Executor, Region, Verdict
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(60)
+
+
+def _print() -> None:
+    print("gar\x1b[31mbage")  # noqa: T201
+    sys.stdout.flush()
+
+
+def _write_garbage() -> None:
+    """Write to the socket of the worker what is no answer, and go on."""
+    os.write(int(sys.argv[1]), b"\xff" * 64)
+
+
+def _write_other_answer() -> None:
+    """Write an answer that is JSON, and that no method gives."""
+    content = b'{"number": 2, "result": {"start": -1}}'
+    os.write(int(sys.argv[1]), len(content).to_bytes(8, "little") + content)
+
+
+def _divide() -> None:
+    print(1 // 0)  # noqa: T201
+
+
+WAYS: Mapping[str, Callable[[], Any]] = {
+    "segv": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "exit": lambda: os._exit(7),
+    "hang": _hang,
+    "print": _print,
+    "garbage": _write_garbage,
+    "answer": _write_other_answer,
+    "raise": _divide,
+}
+
+
+def _wreck(method: str) -> None:
+    asked, _, way = Path(os.environ["WRECK"]).read_text().partition(" ")
+    if asked == method:
+        WAYS[way]()
+
+
+_wreck("import")
+
+
+class Wrecker:
+    """Computes Relu and Add, unless it is asked to wreck its process."""
+
+    name = "wrecker"
+
+    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+        _wreck("compile")
+        return Artifact({"code": b"\x00\xff", "empty": b""}, {"compiler": "1"})
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        _wreck("load")
+        assert artifact.files == {"code": b"\x00\xff", "empty": b""}
+        nodes = list(region.nodes)
+
+        def run(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            _wreck("run")
+            values = dict(inputs)
+            for node in nodes:
+                given = [values[name] for name in node.input]
+                relu = node.op_type == "Relu"
+                values[node.output[0]] = np.maximum(given[0], 0) if relu else given[0] + given[1]
+            return {value.name: values[value.name] for value in region.outputs}
+
+        return run
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        _wreck("compatible")
+        return YES
+
+    def check(self, model: ModelProto) -> Sequence[Verdict]:
+        _wreck("check")
+        return [Verdict(("no Add",)) if node.op_type == "Add" else YES for node in model.graph.node]
+
+    def cost(self, region: Region) -> float:
+        _wreck("cost")
+        return 0.25
+
+    def context(self, artifact: Artifact) -> Context:
+        _wreck("context")
+        return Context("Wrecker", "code", ("x",), ("y",), more={"speed": 3})
+
+
+class WreckerTogether(Wrecker):
+    """The same, of all regions in one call."""
+
+    name = "wrecker-together"
+
+    def compile_all(self, regions: Sequence[Region], options: Any) -> Mapping[str, Artifact]:
+        _wreck("compile_all")
+        return {region.name: self.compile(region, options) for region in regions}
