@@ -218,6 +218,7 @@ class Options(PlanOptions):
             metavar="SECONDS",
         ),
         _record_value,
+        record_none=False,
     )
     gate: bool | float | Thresholds = declare_field(
         False,
