@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import vendors
 from cutting import CHAIN, HOST_ONLY, original
 from onnx import helper
 from support import VANILLA, parse
@@ -72,7 +73,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what has a class found as the codegen `provided`."""
 
     def found(kind: type[Provided]) -> None:
-        monkeypatch.setattr("byoc.bundle._compiling.find_codegen", lambda name: kind())
+        vendors.install(monkeypatch, provided=kind)
 
     return found
 
