@@ -35,6 +35,7 @@ from byoc.bundle._report import (
     ReportModel,
     SizePrediction,
     TensorErrorReport,
+    TieBreakReport,
     TrialCandidate,
     VerificationReport,
 )

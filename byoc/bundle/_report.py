@@ -178,6 +178,17 @@ class PrecisionReport(ReportModel):
     in_float: tuple[FloatUnitReport, ...]
 
 
+class TieBreakReport(ReportModel):
+    """Rows that a selection puts in another order or replaces; the fields are those of `TieBreak`."""
+
+    selection: str
+    outputs: tuple[str, ...]
+    rows: int
+    moved: int
+    replaced: int
+    gap: float
+
+
 class TensorErrorReport(ReportModel):
     """The error of a tensor; the fields are those of `OutputError`."""
 
@@ -193,6 +204,7 @@ class TensorErrorReport(ReportModel):
     differing: float | None
     noise: Finite = None
     noise_source: str = ""
+    tie_break: TieBreakReport | None = None
     within: bool
 
 
@@ -227,7 +239,8 @@ class VerificationReport(ReportModel):
 
     `largest_relative_error` is None if one is not finite, `accuracy` if no precision was lowered,
     `judge` if onnxruntime computed what is expected, and `reach` if regions were not compared. The
-    errors are the worst on some `samples`.
+    errors are the worst on some `samples`. `tie_breaks` are those of outputs and regions, of most rows
+    first.
     """
 
     against: str
@@ -239,6 +252,7 @@ class VerificationReport(ReportModel):
     judge: str | None = None
     reach: ReachReport | None = None
     notes: tuple[str, ...] = ()
+    tie_breaks: tuple[TieBreakReport, ...] = ()
 
 
 @dataclass(frozen=True)

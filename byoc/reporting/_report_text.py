@@ -217,7 +217,8 @@ def _format_verification(report: Report) -> str:
         by = f" by {verification.judge}" if verification.judge else ""
         return (
             f"verified{on}{by}, largest error {size} of the output's range"
-            f"{_format_noise(verification)}{_format_reach(verification.reach)}{left}"
+            f"{_format_noise(verification)}{_format_ties(verification)}"
+            f"{_format_reach(verification.reach)}{left}"
         )
     return "not verified" if report.verification_missing else f"not verified: {report.not_verified}"
 
@@ -227,6 +228,20 @@ def _format_noise(verification: VerificationReport) -> str:
     known = [each for each in verification.outputs if each.noise and each.relative is not None]
     worst = max(known, key=lambda each: each.relative or 0.0, default=None)
     return f", within the noise of {worst.noise_source}" if worst is not None else ""
+
+
+def _format_ties(verification: VerificationReport) -> str:
+    """Format the rows that are in another order or others, of the selection with most of them."""
+    if not verification.tie_breaks:
+        return ""
+    first, *others = verification.tie_breaks
+    moved = f"{first.moved} in another order" if first.moved else ""
+    replaced = f"{first.replaced} replaced by others" if first.replaced else ""
+    more = f", and {format_count(len(others), 'other selection')} like it" if others else ""
+    return (
+        f"; of {first.rows} rows of {', '.join(first.outputs)} "
+        f"{' and '.join(filter(None, (moved, replaced)))}, tied within {first.gap:.1e}{more}"
+    )
 
 
 def _format_reach(reach: ReachReport | None) -> str:

@@ -9,6 +9,7 @@ from byoc.bundle import (
     ReachReport,
     ReportModel,
     TensorErrorReport,
+    TieBreakReport,
     VerificationReport,
 )
 from byoc.reporting._quantities import format_share
@@ -64,6 +65,7 @@ def make_verification_report(verification: Verification) -> VerificationReport:
         judge=verification.judge or None,
         reach=ReachReport.model_validate(verification.reach) if verification.regions else None,
         notes=verification.notes,
+        tie_breaks=tuple(map(TieBreakReport.model_validate, verification.tie_breaks)),
     )
 
 
@@ -134,8 +136,11 @@ def _format_tolerance(error: OutputError) -> str:
 
 
 def _format_allowed(error: OutputError) -> str:
-    """Format the tolerance of an error, and the noise where that allows more."""
-    if not error.is_noise_needed:
-        return _format_tolerance(error)
-    share = f"{error.noise:g}" if error.measure == "units" else f"{error.relative_noise:.2g}"
-    return f"{_format_tolerance(error)}; {share} by {error.noise_source}"
+    """Format the tolerance of an error, the noise where that allows more, and rows that are tied."""
+    allowed = [_format_tolerance(error)]
+    if error.is_noise_needed:
+        share = f"{error.noise:g}" if error.measure == "units" else f"{error.relative_noise:.2g}"
+        allowed.append(f"{share} by {error.noise_source}")
+    if error.tie_break is not None:
+        allowed.append(str(error.tie_break))
+    return "; ".join(allowed)

@@ -27,6 +27,7 @@ from byoc.verification._verification_result import (
     OutputError,
     Reach,
     RegionError,
+    TieBreak,
     Verification,
     require_passed,
 )

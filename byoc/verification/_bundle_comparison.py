@@ -26,7 +26,7 @@ from byoc.verification._region_verification import (
     record_reference_runs,
     worst_errors,
 )
-from byoc.verification._tensor_comparison import compare_tensors, measure_accuracy
+from byoc.verification._tensor_comparison import measure_accuracy
 from byoc.verification._thresholds import Thresholds
 from byoc.verification._verification_result import Accuracy, OutputError, RegionError, Verification
 
@@ -162,11 +162,10 @@ class BundleComparison:
     def _compare_outputs(
         self, inputs: Values, expected: Values, actual: Values
     ) -> tuple[OutputError, ...]:
-        """Return the error of each output, with its noise where it is beyond its tolerance."""
+        """Return the error of each output, with ties and noise where it is beyond its tolerance."""
         model = self.models.model
         gauge = NoiseGauge(model.proto, model.folder, inputs, expected)
-        errors = compare_tensors(expected, actual, self.thresholds, self._quantized)
-        return gauge.allow(errors, actual, self.thresholds)
+        return gauge.compare(actual, self.thresholds, self._quantized)
 
     def _compare_accuracy(self, exact: Values, actual: Values) -> None:
         """Keep the lowest accuracy of each output over all samples."""

@@ -5,10 +5,11 @@ onnxruntime's optimizations, the rounding of quantized activations to integers, 
 be measured, what a signal-to-noise ratio of 20 dB lets pass.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,15 @@ from byoc.model import copy_without, replace_weights
 from byoc.onnxrt import open_session, run_session
 from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
 from byoc.verification._rounding_noise import RoundingNoise, expose_tensors
+from byoc.verification._row_selection import SelectionRuns
+from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._thresholds import (
     LEAST_SIGNAL_TO_NOISE,
     QUANTIZED_NETWORK_TOLERANCE,
     Thresholds,
 )
-from byoc.verification._verification_result import OutputError
+from byoc.verification._tie_breaks import break_ties
+from byoc.verification._verification_result import OutputError, TieBreak
 
 Values = Mapping[str, Any]
 Array = NDArray[Any]
@@ -84,15 +88,56 @@ class NoiseGauge:
         """Whether activations of the model are quantized."""
         return has_quantized_activations(self._flat)
 
+    def compare(
+        self, actual: Values, thresholds: Thresholds, quantized: Collection[str] = frozenset()
+    ) -> tuple[OutputError, ...]:
+        """Return the errors of a bundle's outputs, with the ties and the noise of those that are off.
+
+        `quantized` names the outputs that are quantized integers.
+        """
+        errors = tuple(compare_tensors(self.expected, actual, thresholds, quantized))
+        if all(error.within for error in errors):
+            return errors
+        tied = self._break_ties(actual, errors, thresholds, quantized)
+        if tied:
+            expected = {**self.expected, **{name: value for name, (value, _) in tied.items()}}
+            errors = tuple(
+                replace(error, tie_break=tied[error.name][1]) if error.name in tied else error
+                for error in compare_tensors(expected, actual, thresholds, quantized)
+            )
+        return self.allow(errors, actual, thresholds, tied)
+
+    def _break_ties(
+        self,
+        actual: Values,
+        errors: Iterable[OutputError],
+        thresholds: Thresholds,
+        quantized: Collection[str] = frozenset(),
+    ) -> dict[str, tuple[Any, TieBreak]]:
+        """Return the outputs that change if ties are broken as in `actual`, with their ties."""
+        wrong = [error.name for error in errors if not error.within]
+        return {
+            name: (value, found.tie_break)
+            for found in break_ties(
+                self._selection_runs, self.expected, actual, wrong, thresholds, quantized
+            )
+            for name, value in found.values.items()
+        }
+
     def allow(
-        self, errors: Iterable[OutputError], actual: Values, thresholds: Thresholds
+        self,
+        errors: Iterable[OutputError],
+        actual: Values,
+        thresholds: Thresholds,
+        tied: Mapping[str, tuple[Any, TieBreak]] = MappingProxyType({}),
     ) -> tuple[OutputError, ...]:
         """Return the errors; those beyond their tolerance have the noise of their tensor as well.
 
-        Thresholds that the user set hold as they are.
+        Thresholds that the user set hold as they are. Outputs in `tied` were compared with the value
+        there.
         """
         return tuple(
-            replace(error, **self._measure(error, actual, thresholds))
+            replace(error, **self._measure(error, actual, thresholds, tied))
             if error.is_measurable
             and not error.within
             and error.name in self.expected
@@ -101,12 +146,18 @@ class NoiseGauge:
             for error in errors
         )
 
-    def _measure(self, error: OutputError, actual: Values, thresholds: Thresholds) -> dict[str, Any]:
+    def _measure(
+        self,
+        error: OutputError,
+        actual: Values,
+        thresholds: Thresholds,
+        tied: Mapping[str, tuple[Any, TieBreak]],
+    ) -> dict[str, Any]:
         """Return the noise of a tensor, and what makes it."""
         expected = np.asarray(self.expected[error.name])
         most = QUANTIZED_NETWORK_TOLERANCE * self._find_range(error, expected, thresholds)
         found = {_ROUNDING: self._rounding.measure(error.name) if error.measure != "units" else 0.0}
-        spread = measure_difference(expected, self._optimized.get(error.name))
+        spread = self._measure_spread(error.name, thresholds)
         if not self.quantized:
             found[_OPTIMIZATIONS] = min(_NOISE_SIDES * spread.largest, most)
         else:
@@ -115,12 +166,20 @@ class NoiseGauge:
             if twin is None:
                 power = float(np.mean(expected.astype(np.float64) ** 2)) if expected.size else 0.0
                 rounding = Difference(most, power * 10 ** (-LEAST_SIGNAL_TO_NOISE / 10))
-            actual_error = measure_difference(expected, actual.get(error.name))
+            compared = tied[error.name][0] if error.name in tied else expected
+            actual_error = measure_difference(compared, actual.get(error.name))
             for source, allowed in ((_OPTIMIZATIONS, spread), (_ACTIVATIONS, rounding)):
                 name = _RATIO if source is _ACTIVATIONS and twin is None else source
                 found[name] = min(allowed.largest, most) if actual_error.power <= allowed.power else 0.0
         source = max(found, key=lambda name: found[name])
         return {"noise": found[source], "noise_source": source if found[source] else ""}
+
+    def _measure_spread(self, name: str, thresholds: Thresholds) -> Difference:
+        """Return the difference that onnxruntime's optimizations make, other tied rows left aside."""
+        errors = tuple(compare_tensors({name: self.expected[name]}, self._optimized, thresholds))
+        tied = self._break_ties(self._optimized, errors, thresholds)
+        expected = tied[name][0] if name in tied else self.expected[name]
+        return measure_difference(expected, self._optimized.get(name))
 
     def _find_range(self, error: OutputError, expected: Array, thresholds: Thresholds) -> float:
         """Return the divisor of an absolute error: the range of the expected values."""
@@ -135,6 +194,10 @@ class NoiseGauge:
         """The model without functions, its tensors exposed."""
         flat = inline_functions(self.model)
         return expose_tensors(flat, self.exposed) if self.exposed else flat
+
+    @cached_property
+    def _selection_runs(self) -> SelectionRuns:
+        return SelectionRuns(self._flat, self.folder, self.inputs)
 
     @cached_property
     def _rounding(self) -> RoundingNoise:

@@ -16,7 +16,12 @@ from byoc.verification._plain_models import PlainModel, make_reference_executor,
 from byoc.verification._quantized_tensors import quantized_tensors_of
 from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
-from byoc.verification._verification_result import OutputError, RegionError, SampleKind
+from byoc.verification._verification_result import (
+    OutputError,
+    RegionError,
+    SampleKind,
+    TieBreak,
+)
 
 Values = Mapping[str, Any]
 Pair = tuple[Values, Values]
@@ -142,8 +147,7 @@ def compare_run(
 ) -> tuple[OutputError, ...]:
     """Compute the errors of the outputs of one run of a region."""
     gauge = NoiseGauge(region.open_model, region.path.parent, inputs, expected)
-    errors = compare_tensors(expected, actual, thresholds, quantized_tensors_of(region))
-    return gauge.allow(errors, actual, thresholds)
+    return gauge.compare(actual, thresholds, quantized_tensors_of(region))
 
 
 def compare_boundary(
@@ -188,12 +192,23 @@ def compare_boundary(
 
 
 def worst_errors(rounds: Sequence[Iterable[OutputError]]) -> tuple[OutputError, ...]:
-    """Return the worst error of each tensor over several runs, in the order of the first run."""
+    """Return the worst error of each tensor over several runs, in the order of the first run.
+
+    It has the ties of the run in which most rows were selected otherwise.
+    """
     by_name: dict[str, list[OutputError]] = {}
     for errors in rounds:
         for error in errors:
             by_name.setdefault(error.name, []).append(error)
-    return tuple(max(errors, key=OutputError.severity) for errors in by_name.values())
+    return tuple(
+        replace(max(errors, key=OutputError.severity), tie_break=_find_largest_tie_break(errors))
+        for errors in by_name.values()
+    )
+
+
+def _find_largest_tie_break(errors: Iterable[OutputError]) -> TieBreak | None:
+    found = [error.tie_break for error in errors if error.tie_break is not None]
+    return max(found, key=lambda each: each.changes, default=None)
 
 
 def _outer_names(index: GraphIndex, regions: Collection[str]) -> dict[str, dict[str, str]]:

@@ -31,7 +31,7 @@ _DRAWS = 4
 _MAX_NODES = 16
 _MAX_ELEMENTS = 1 << 22  # of a tensor; the reference implementation is slow
 
-_MOVING = frozenset(
+MOVING = frozenset(
     [
         *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Slice", "Split"),
         *("Concat", "Expand", "Tile", "Gather", "GatherElements", "DepthToSpace", "SpaceToDepth"),
@@ -194,7 +194,7 @@ def find_tail(index: GraphIndex, name: str) -> list[int]:
         if number is None or number in index.constant_nodes:
             continue
         node = index.nodes[number]
-        if is_onnx(node) and node.op_type in _MOVING | _COMPUTING:
+        if is_onnx(node) and node.op_type in MOVING | _COMPUTING:
             found.add(number)
             pending.extend(index.reads[number])
     return sorted(found)
@@ -234,7 +234,7 @@ def _widen(value: Array) -> Array:
 
 def _resolution(node: NodeProto, result: Array, epsilon: float) -> Array:
     """Return by how much the result of an operator is moved; not at all where it only moves numbers."""
-    if node.op_type in _MOVING or result.dtype != np.float64:
+    if node.op_type in MOVING or result.dtype != np.float64:
         return np.zeros_like(result)
     magnitude = np.abs(result)
     if node.op_type in _THROUGH_ONE:

@@ -11,6 +11,34 @@ from byoc.verification._thresholds import TOLERANCE, Measure
 
 
 @dataclass(frozen=True, slots=True)
+class TieBreak:
+    """Rows that a selection puts in another order than the original, or replaces, between tied keys.
+
+    Of the `rows` of `outputs`, `moved` are in another order and `replaced` are other candidates. The
+    original selects the same when its keys are moved such that those at most `gap` apart may change
+    places. `selection` is the node that selects.
+    """
+
+    selection: str
+    outputs: tuple[str, ...]
+    rows: int
+    moved: int
+    replaced: int
+    gap: float
+
+    @property
+    def changes(self) -> int:
+        """The number of rows that are elsewhere or others."""
+        return self.moved + self.replaced
+
+    def __str__(self) -> str:
+        """Return part of a sentence: `of 300 rows 2 in another order, tied within 2.4e-07`."""
+        parts = [f"{self.moved} in another order"] * (self.moved > 0)
+        parts += [f"{self.replaced} replaced by others"] * (self.replaced > 0)
+        return f"of {self.rows} rows {' and '.join(parts)}, tied within {self.gap:.1e}"
+
+
+@dataclass(frozen=True, slots=True)
 class OutputError:
     """The error of one tensor.
 
@@ -20,7 +48,8 @@ class OutputError:
     `dB`, the least signal-to-noise ratio. `signal_to_noise` (dB) and `cosine` are None if they do not
     exist, and `differing` is the share of elements that are not equal. `noise` is the absolute error
     that noise explains, which `noise_source` makes; it is measured only where the error is beyond the
-    tolerance, and None otherwise.
+    tolerance, and None otherwise. Where there is a `tie_break`, the expected rows are those that the
+    original selects when ties are broken as in the actual tensor.
     """
 
     name: str
@@ -35,6 +64,7 @@ class OutputError:
     differing: float | None = None
     noise: float | None = None
     noise_source: str = ""
+    tie_break: TieBreak | None = None
 
     @property
     def within(self) -> bool:
@@ -192,6 +222,14 @@ class Verification:
         """The counts of regions by their samples."""
         count = Counter(region.sample for region in self.regions)
         return Reach(len(self.regions), count["other"], count["made"], count["none"])
+
+    @property
+    def tie_breaks(self) -> tuple[TieBreak, ...]:
+        """The ties of outputs and regions, of each selection those of most rows; most rows first."""
+        errors = [*self.outputs, *(output for region in self.regions for output in region.outputs)]
+        found = [error.tie_break for error in errors if error.tie_break is not None]
+        most = sorted(found, key=lambda each: -each.changes)
+        return tuple({each.selection: each for each in reversed(most)}.values())[::-1]
 
     @property
     def largest_relative_error(self) -> float | None:

@@ -139,7 +139,7 @@ def test_verify_as_json(byoc: Cli) -> None:
     report = _strict(byoc("verify", "out", "--format", "json").out)
     assert list(report) == [
         *("against", "passed", "largest_relative_error", "outputs"),
-        *("accuracy", "samples", "judge", "reach", "notes"),
+        *("accuracy", "samples", "judge", "reach", "notes", "tie_breaks"),
         *("boundary", "regions", "not_compared"),
     ]
     assert report["passed"] is True

@@ -232,7 +232,7 @@ def test_an_error_that_is_not_finite_is_null(
         == [
             *("name", "dtype", "absolute", "relative", "tolerance", "problem", "measure"),
             *("signal_to_noise", "cosine", "differing", "noise"),
-            *("noise_source", "within"),
+            *("noise_source", "tie_break", "within"),
         ]
         for o in made["outputs"]
     )

@@ -57,7 +57,7 @@ def test_json(wrong: Path, byoc: Byoc) -> None:
     told = json.loads(ran.out)
     assert list(told) == [
         *("against", "passed", "largest_relative_error", "outputs", "accuracy"),
-        *("samples", "judge", "reach", "notes", "boundary", "regions", "not_compared"),
+        *("samples", "judge", "reach", "notes", "tie_breaks", "boundary", "regions", "not_compared"),
     ]
     assert not told["passed"]
     first, second = told["regions"]
