@@ -77,7 +77,7 @@ def test_where_it_lies(folder: Path) -> None:
         ({"location": "sub"}, "'sub', and there is no such file beside the model"),
         ({"location": "."}, "'.', and there is no such file beside the model"),
         ({"location": "w.bin/x"}, "'w.bin/x', and there is no such file beside the model"),
-        ({"location": "a\0b"}, "'a\0b', which is not the name of a file"),
+        ({"location": "a\0b"}, r"'a\x00b', which is not the name of a file"),
         ({"location": "n" * 300}, f"'{'n' * 300}', which is not the name of a file"),
         (
             {"location": "w.bin", "length": "12"},
