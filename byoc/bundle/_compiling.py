@@ -24,6 +24,7 @@ from byoc.codegen import (
     compile_region,
     compile_together,
     find_identical,
+    find_same_paths,
     find_wrong_options,
     is_plain_name,
     parse_codegen_options,
@@ -230,6 +231,9 @@ def _check_file_names(artifact: Artifact) -> Artifact:
             raise CompileError(
                 f"the file name {quote_name(name[:40])}... is longer than {_MAX_NAME_BYTES} bytes"
             )
+    same = find_same_paths(artifact.files)
+    if same is not None:
+        raise CompileError(f"the files {' and '.join(map(quote_name, same))} are one on some systems")
     return artifact
 
 

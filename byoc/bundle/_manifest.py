@@ -5,7 +5,6 @@ stay inside it.
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -16,10 +15,17 @@ from pydantic import Field, ValidationError, WithJsonSchema
 
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle._report import Report
-from byoc.codegen import describe_path_problem, escape_line, is_plain_name, parse_strict_json, quote_name
+from byoc.codegen import (
+    describe_path_problem,
+    escape_line,
+    find_same_paths,
+    is_plain_name,
+    parse_strict_json,
+    quote_name,
+)
 from byoc.errors import InputError
 from byoc.model import DTYPES, TensorType
-from byoc.support import StrictModel
+from byoc.support import StrictModel, read_limited
 
 _Dim = Annotated[int, Field(ge=0)] | str | None
 
@@ -130,7 +136,7 @@ def list_files(content: bytes) -> set[str] | None:
     Many tools write a manifest.json: byoc's names the version of byoc and lists files.
     """
     try:
-        read = json.loads(content)
+        read = parse_strict_json(content)
         return set(read["files"]) if isinstance(read["versions"]["byoc"], str) else None
     except (ValueError, RecursionError, LookupError, TypeError):
         return None
@@ -147,7 +153,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise InputError(f"{folder}: not a bundle: it holds no {MANIFEST_FILE}")
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_MANIFEST_BYTES + 1)
+            content = read_limited(file, MAX_MANIFEST_BYTES)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     manifest = parse_manifest(content, path)
@@ -166,6 +172,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
     try:
         read = parse_strict_json(content)
         found = read.get("format") if isinstance(read, dict) else None
+        del read  # two copies of a large manifest need not be in memory at a time
         if type(found) is not int or found != MANIFEST_FORMAT:
             raise InputError(f"{path}: {_describe_format(found)}")
         # Only pydantic's own JSON parser accepts a list for a tuple but not "1" for 1.
@@ -246,10 +253,15 @@ def _check_names(manifest: Manifest, path: Path) -> None:
     """Raise InputError for a name that leaves the folder, has no hash, or is ambiguous."""
     for name in manifest.files:
         wrong = describe_path_problem(name) or (
-            "is the manifest itself" if name.lower() == MANIFEST_FILE else ""
+            "is the manifest itself" if name.casefold() == MANIFEST_FILE else ""
         )
         if wrong:
             raise InputError(f"{path}: the file {quote_name(name)} {wrong}")
+    for what, names in (("files", manifest.files), ("regions", (one.name for one in manifest.regions))):
+        same = find_same_paths(names)
+        if same is not None:
+            both = " and ".join(map(quote_name, same))
+            raise InputError(f"{path}: the {what} {both} have the same name on some systems")
     for name in _referenced_files(manifest):
         if name not in manifest.files:
             raise InputError(f"{path}: the file {quote_name(name)} is named but has no hash")

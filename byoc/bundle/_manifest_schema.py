@@ -3,13 +3,19 @@
 from typing import Any
 
 from byoc.bundle._manifest import MANIFEST_FORMAT, Manifest
+from byoc.codegen import MAX_PATH
 
 SCHEMA_FILE = "manifest.schema.json"
 """The name of the shipped schema file in this package."""
 
-_CONTROL = r"\u0000-\u001f\u007f"
+_CONTROL = (
+    r"\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ud800-\udfff\ufeff\ufff9-\uffff"
+)
 _NAME_PART = rf'[^{_CONTROL}/\\:*?"<>|]*[^{_CONTROL}/\\:*?"<>|. ]'
-_DEVICE = r"([cC][oO][nN]|[pP][rR][nN]|[aA][uU][xX]|[nN][uU][lL]|([cC][oO][mM]|[lL][pP][tT])[1-9])"
+_PORT = r"([cC][oO][mM]|[lL][pP][tT])[0-9\u00b9\u00b2\u00b3]"
+_CONSOLE = r"[cC][oO][nN]([iI][nN]\$|[oO][uU][tT]\$)?|[cC][lL][oO][cC][kK]\$"
+_DEVICE = rf"({_CONSOLE}|[pP][rR][nN]|[aA][uU][xX]|[nN][uU][lL]|{_PORT})"
 _NO_DEVICE = rf"(?!{_DEVICE} *(\.[^/]*)?(/|$))"
 _NAME = rf"^{_NO_DEVICE}{_NAME_PART}$"
 _PATH = rf"^{_NO_DEVICE}{_NAME_PART}(/{_NO_DEVICE}{_NAME_PART})*$"
@@ -35,6 +41,7 @@ def manifest_schema() -> dict[str, Any]:
     schema["$defs"]["path"] = {
         "description": "The path of a file in the bundle, but for the manifest's own.",
         "type": "string",
+        "maxLength": MAX_PATH,
         "pattern": _PATH,
         "not": {"pattern": r"^[mM][aA][nN][iI][fF][eE][sS][tT]\.[jJ][sS][oO][nN]$"},
     }

@@ -26,6 +26,7 @@ from byoc.bundle._manifest import (
 )
 from byoc.codegen import describe_path_problem, escape_line, quote_name
 from byoc.errors import InputError
+from byoc.support import read_limited
 
 PACKED_SUFFIX = ".zip"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip
@@ -65,6 +66,9 @@ _ENCRYPTED_FLAG = 1  # a bit of an entry's flags (APPNOTE.TXT, 4.4.4)
 _COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # The largest expansion: Deflate reaches a thousand, weights of mostly zeros only tens.
 _MAX_EXPANSION = 100
+# In bytes: what a manifest may unpack to however small it is packed.
+_SMALL_MANIFEST = 1 << 20
+_MAX_FILES = 200_000
 # Exceptions of zipfile for damaged files.
 _DAMAGED_ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
@@ -132,6 +136,8 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
 def _zip_entries(archive: zipfile.ZipFile, path: Path) -> ZipEntries:
     """Return the files of a zip by name. Raises InputError for entries that no bundle has."""
     found: dict[str, zipfile.ZipInfo] = {}
+    if len(archive.infolist()) > _MAX_FILES:
+        raise InputError(f"{path}: not a bundle: it holds more than {_MAX_FILES} files")
     for info in archive.infolist():
         name = info.orig_filename
         wrong = _entry_problem(info) or (name in found and "stands in it twice")
@@ -158,8 +164,14 @@ def _entry_problem(info: zipfile.ZipInfo) -> str:
 def _read_packed_manifest(archive: zipfile.ZipFile, entries: ZipEntries, path: Path) -> bytes:
     if MANIFEST_FILE not in entries:
         raise InputError(f"{path}: not a bundle: it holds no {MANIFEST_FILE}")
-    with archive.open(entries[MANIFEST_FILE]) as file:
-        return file.read(MAX_MANIFEST_BYTES + 1)
+    info = entries[MANIFEST_FILE]
+    if info.file_size > max(_SMALL_MANIFEST, _MAX_EXPANSION * info.compress_size):
+        raise InputError(
+            f"{path}: {info.compress_size} bytes of the {MANIFEST_FILE} would unpack to "
+            f"{info.file_size}, over {_MAX_EXPANSION} times as many"
+        )
+    with archive.open(info) as file:
+        return read_limited(file, MAX_MANIFEST_BYTES)
 
 
 def _check_sizes(manifest: Manifest, entries: ZipEntries, path: Path, folder: Path) -> None:

@@ -70,13 +70,14 @@ class Bundle:
         """
         found: list[tuple[str, Region, Artifact]] = []
         twins = self.identical_regions
+        firsts: dict[str, tuple[str, Region, Artifact]] = {}
         for entry in self.manifest.regions:
             self._read_model(entry.model)
             path = resolve_inside(self.folder, entry.model, self.display_path)
             contracts = self._read_contracts(entry, path)
             region = read_region(path, entry.name, entry.target, contracts)
             if entry.name in twins:
-                own = next(own for own in found if own[1].name == twins[entry.name])
+                own = firsts[twins[entry.name]]
                 if region_structure(region) != region_structure(own[1]):
                     raise self._twin_error(entry)
                 found.append((entry.codegen, region, own[2]))
@@ -86,6 +87,7 @@ class Bundle:
                 for name, path in entry.artifact_files.items()
             }
             found.append((entry.codegen, region, Artifact(files, entry.artifact_metadata)))
+            firsts[entry.name] = found[-1]
         return found
 
     @property

@@ -10,6 +10,7 @@ from byoc.bundle._manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, list_files
 from byoc.bundle._packing import is_packed_name, list_packed_files, pack_folder
 from byoc.codegen import quote_name
 from byoc.errors import InputError
+from byoc.support import read_limited
 
 # Of the workspace beside the destination; short, since names have a maximal length.
 _PREFIX = ".byoc-"
@@ -101,7 +102,7 @@ def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
 def _folder_files(folder: Path) -> tuple[bytes, set[str]] | None:
     try:
         with (folder / MANIFEST_FILE).open("rb") as file:
-            content = file.read(MAX_MANIFEST_BYTES)
+            content = read_limited(file, MAX_MANIFEST_BYTES)
     except OSError:
         return None
     there = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir())

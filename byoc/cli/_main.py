@@ -178,6 +178,8 @@ def _exit_by_fault(run: Callable[[], object]) -> None:
         _fail(*error.lines)
     except OSError as error:
         _fail(f"{error.filename or 'the results'}: {error.strerror or error}")
+    except MemoryError:
+        _fail("there is not enough memory for it")
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception:

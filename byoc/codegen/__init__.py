@@ -72,8 +72,10 @@ if _TYPE_CHECKING:
     from byoc.codegen._single_nodes import find_refused_nodes as find_refused_nodes
     from byoc.codegen._single_nodes import node_names as node_names
     from byoc.codegen._single_nodes import split_into_nodes as split_into_nodes
+    from byoc.codegen._untrusted import MAX_PATH as MAX_PATH
     from byoc.codegen._untrusted import describe_path_problem as describe_path_problem
     from byoc.codegen._untrusted import escape_line as escape_line
+    from byoc.codegen._untrusted import find_same_paths as find_same_paths
     from byoc.codegen._untrusted import is_plain_name as is_plain_name
     from byoc.codegen._untrusted import parse_strict_json as parse_strict_json
     from byoc.codegen._untrusted import quote_name as quote_name
@@ -134,7 +136,8 @@ _MODULES = {
         "SingleNode check_each_node find_refused_nodes node_names split_into_nodes"
     ),
     "byoc.codegen._untrusted": (
-        "describe_path_problem escape_line is_plain_name parse_strict_json quote_name"
+        "MAX_PATH describe_path_problem escape_line find_same_paths is_plain_name parse_strict_json "
+        "quote_name"
     ),
     "byoc.costs": "Roofline load_cost_model",
     "byoc.errors": (

@@ -5,27 +5,39 @@ Strict JSON (RFC 8259): no duplicate keys in an object, no NaN or infinity.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any, NoReturn
+from unicodedata import normalize
 
 from byoc.errors import escape_unprintable
 
-# A valid name in all common file systems: no separator, no drive, no control character or lone
-# surrogate, no space or dot at the end, which Windows drops.
-_PLAIN_NAME = re.compile(
-    r'[^\x00-\x1f\x7f\ud800-\udfff/\\:*?"<>|]*[^\x00-\x1f\x7f\ud800-\udfff/\\:*?"<>|. ]'
+# A valid name in all common file systems: no separator, no drive, no control character, lone surrogate,
+# invisible mark or one that turns the direction of writing, no space or dot at the end, which Windows
+# drops. The schema of manifests has the same.
+_NEVER = (
+    r"\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\uffff"
+    r'/\\:*?"<>|'
 )
+_PLAIN_NAME = re.compile(f"[^{_NEVER}]*[^{_NEVER}. ]")
+MAX_PATH = 1_000
+"""The most characters of a path in a bundle."""
 # Windows reserves these for devices, with anything after the first dot (docs: "Naming Files, Paths, and
-# Namespaces").
-_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
+# Namespaces"); it takes the superscripts 1, 2 and 3 for digits.
+_PORTS = (f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789\xb9\xb2\xb3")
+_DEVICES = {"con", "prn", "aux", "nul", "conin$", "conout$", "clock$", *_PORTS}
 _ROOTS = re.compile(r"[/\\]|[A-Za-z]:")
 _MAX_CHARACTERS = 200
+MAX_JSON_VALUES = 1 << 22
+"""The most values that JSON from elsewhere may have; a bundle of 10,000 regions has half as many."""
+# There is one before or in each value but the first, and texts may hold more.
+_VALUE_MARKS = (b",", b":", b"[", b"{")
 
 
 def is_plain_name(name: str) -> bool:
     """Return whether a name is a valid file name, without a folder, on every system."""
-    return bool(_PLAIN_NAME.fullmatch(name)) and name.partition(".")[0].rstrip().lower() not in _DEVICES
+    device = name.partition(".")[0].rstrip(" ").lower()
+    return bool(_PLAIN_NAME.fullmatch(name)) and device not in _DEVICES
 
 
 def describe_path_problem(path: str) -> str:
@@ -33,7 +45,34 @@ def describe_path_problem(path: str) -> str:
     parts = path.split("/")
     if _ROOTS.match(path) or ".." in re.split(r"[/\\]", path):
         return "is not inside the bundle"
-    return "" if all(map(is_plain_name, parts)) else "does not have a plain name"
+    is_plain = len(path) <= MAX_PATH and all(map(is_plain_name, parts))
+    return "" if is_plain else "does not have a plain name"
+
+
+def find_same_paths(paths: Iterable[str]) -> tuple[str, str] | None:
+    """Return two paths that cannot both be files on every system, None if there are none.
+
+    They differ in case or in the form of Unicode only, as a whole or in a folder (`A/x` and `a/y`), or
+    one is a folder of the other. Systems differ: what one of them may take for the same is the same.
+    """
+    # By the number of the folder and the folded name: number, spelling, and the path seen first.
+    seen: dict[tuple[int, str], tuple[int, str, str]] = {}
+    for path in paths:
+        *folders, file = path.split("/")
+        above = 0
+        for name in folders:
+            above, spelt, first = seen.setdefault((above, _fold(name)), (len(seen) + 1, name, path))
+            if spelt != name or above < 0:
+                return first, path
+        _, _, first = seen.setdefault((above, _fold(file)), (-1, file, path))
+        if first != path:
+            return first, path
+    return None
+
+
+def _fold(name: str) -> str:
+    """Return what two names have in common that differ in case or form only (Unicode, D145)."""
+    return normalize("NFD", normalize("NFD", name).casefold())
 
 
 def quote_name(name: str) -> str:
@@ -48,7 +87,13 @@ def escape_line(text: str) -> str:
 
 
 def parse_strict_json(content: bytes) -> Any:
-    """Parse JSON in UTF-8. Raises ValueError with a sentence on one line."""
+    """Parse JSON in UTF-8. Raises ValueError with a sentence on one line.
+
+    JSON of more than `MAX_JSON_VALUES` values is refused before it is parsed: a value of a few bytes
+    takes a hundred in memory.
+    """
+    if sum(map(content.count, _VALUE_MARKS)) > MAX_JSON_VALUES:
+        raise ValueError(f"it has more than {MAX_JSON_VALUES} values")
     try:
         return json.loads(
             content.decode("utf-8"),
@@ -64,11 +109,11 @@ def parse_strict_json(content: bytes) -> Any:
 
 
 def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in result if keys.count(key) > 1)
-        raise ValueError(f"the key {quote_name(twice)} stands twice")
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"the key {quote_name(key)} stands twice")
+        result[key] = value
     return result
 
 

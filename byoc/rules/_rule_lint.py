@@ -1,6 +1,9 @@
 """The linter of rule files: all mistakes at once, each with its location, by ONNX's operator schemas."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -27,6 +30,9 @@ from byoc.rules._schema_values import ANY_DTYPE, Names
 from byoc.schemas import describe_unknown_operator
 from byoc.support import format_short, validate_content
 
+# More than a file of 500 rules for one operator needs.
+_MAX_COMPARISONS = 200_000
+_MAX_MISTAKES = 1_000
 _SET_KEYS = {"rank", "one_of", "length", "broadcast"}
 
 
@@ -34,18 +40,21 @@ def find_hidden_rules(rules: Sequence[tuple[int, OpRule]], dtypes: Sequence[str]
     """Yield a sentence for each rule, or operator of one, that an earlier rule hides.
 
     Only obvious cases are found: each constraint of the earlier rule follows from one of the same name
-    in the later. `dtypes` are the file's.
+    in the later. `dtypes` are the file's. After `_MAX_COMPARISONS` of two rules nothing more is yielded.
     """
+    left = _MAX_COMPARISONS
     before: dict[str, list[tuple[int, OpRule]]] = {}
     for i, rule in rules:
         covered: dict[int, list[str]] = {}
         for op in dict.fromkeys(rule.op):
-            earlier = sorted(
-                (*before.get(op, ()), *(before.get(ANY_OPERATOR, ()) if op != ANY_OPERATOR else ()))
-            )
-            number = next((n for n, other in earlier if _covers(other, rule, dtypes)), None)
-            if number is not None:
-                covered.setdefault(number, []).append(op)
+            names = dict.fromkeys((op, ANY_OPERATOR))
+            for number, other in merge(*(before.get(name, ()) for name in names), key=itemgetter(0)):
+                left -= 1
+                if left < 0:
+                    return
+                if _covers(other, rule, dtypes):
+                    covered.setdefault(number, []).append(op)
+                    break
         for number, ops in covered.items():
             about = "" if len(ops) == len(set(rule.op)) else f" about {', '.join(ops)}"
             yield f"ops[{i}]: never asked{about}, since ops[{number}] takes all that this rule would"
@@ -146,45 +155,56 @@ _DTYPE_ALIASES = {
 def lint_rule_file(
     content: Mapping[Any, Any], base: RuleFile | None = None, *, unknown_base: bool = False
 ) -> list[str]:
-    """Return a sentence for each mistake in a rule file: `ops[3].op: ONNX has no ...`.
+    """Return a sentence for each mistake in a rule file, up to a limit: `ops[3].op: ONNX has no ...`.
 
     `content` is the file as read, `base` the file that it extends; `unknown_base` tells that it extends
     a file that could not be read. Rules and composites that do not validate are skipped: those mistakes
     come from `byoc.support._yamlfile.validate_content`.
     """
+    return list(islice(_find_mistakes(content, base, unknown_base), _MAX_MISTAKES))
+
+
+def _find_mistakes(
+    content: Mapping[Any, Any], base: RuleFile | None, unknown_base: bool
+) -> Iterator[str]:
+    """Yield a sentence for each mistake, as `lint_rule_file` returns them."""
     ops = _read_parts(content.get("ops"), OpRule)
     composites = _read_parts(content.get("composites"), CompositeRule)
     dtypes = _read_names(content.get("dtype"))
-    problems = list(lint_dtypes("dtype", dtypes))
-    problems.extend(_lint_layout(content.get("layout")))
-    problems.extend(_lint_quantization(content.get("quantization")))
-    problems.extend(_lint_host(content.get("host")))
-    problems.extend(_lint_annotations(content.get("annotations")))
+    yield from lint_dtypes("dtype", dtypes)
+    yield from _lint_layout(content.get("layout"))
+    yield from _lint_quantization(content.get("quantization"))
+    yield from _lint_host(content.get("host"))
+    yield from _lint_annotations(content.get("annotations"))
     for i, rule in ops:
-        problems.extend(lint_dtypes(f"ops[{i}].dtype", rule.dtype or ()))
+        yield from lint_dtypes(f"ops[{i}].dtype", rule.dtype or ())
         for name, wanted in rule.tensors.items():
-            problems.extend(lint_dtypes(f"ops[{i}].tensors.{name}.dtype", wanted.dtype or ()))
-        problems.extend(f"ops[{i}].op: {problem}" for op in rule.op for problem in _lint_operator(op))
-        problems.extend(lint_operator_rule(f"ops[{i}]", rule))
-    problems.extend(find_hidden_rules(ops, dtypes or (base.dtype if base else ())))
+            yield from lint_dtypes(f"ops[{i}].tensors.{name}.dtype", wanted.dtype or ())
+        yield from (f"ops[{i}].op: {problem}" for op in rule.op for problem in _lint_operator(op))
+        yield from lint_operator_rule(f"ops[{i}]", rule)
+    yield from find_hidden_rules(ops, dtypes or (base.dtype if base else ()))
     own = {op for _, rule in ops for op in rule.op}
     drop = validate_content(content.get("drop", {}), Drop)[0] or Drop()
     if base is not None:
-        problems.extend(lint_drop(drop, base))
+        yield from lint_drop(drop, base)
     elif drop != Drop() and "extends" not in content:
-        problems.append("drop: the file extends no other, so there is nothing to leave out")
+        yield "drop: the file extends no other, so there is nothing to leave out"
     below = {op for rule in (base.ops if base else ()) for op in rule.op} - {*drop.ops}
     taken = own | (below if not unknown_base else {ANY_OPERATOR})
     target = content.get("target", base.target if base else None)
-    problems.extend(lint_composites(composites, taken, target if isinstance(target, str) else "?"))
-    return problems
+    yield from lint_composites(composites, taken, target if isinstance(target, str) else "?")
 
 
 def _read_parts(entries: object, kind: type[RuleT]) -> list[tuple[int, RuleT]]:
-    checked = (
-        [validate_content(entry, kind)[0] for entry in entries] if isinstance(entries, list) else []
-    )
+    checked = [_read_part(entry, kind) for entry in entries] if isinstance(entries, list) else []
     return [(i, part) for i, part in enumerate(checked) if part is not None]
+
+
+def _read_part(entry: object, kind: type[RuleT]) -> RuleT | None:
+    try:
+        return kind.model_validate(entry)
+    except ValidationError:
+        return None
 
 
 def _read_names(value: object) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def load_targets(files: Sequence[str | Path]) -> tuple[Target, ...]:
         raise InputError("no rule file was given")
     for position, target in enumerate(targets):
         for other in targets[:position]:
-            if other.name == target.name:
+            if other.name.lower() == target.name.lower():  # files are named after it
                 raise InputError(
                     f"{target.source}: its target is called {target.name}, as that of {other.source} is"
                 )

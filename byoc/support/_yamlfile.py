@@ -4,7 +4,9 @@ All YAML of byoc is read here: safe loading, no duplicate keys, then validation.
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -14,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from byoc.errors import InputError, suggest_nearest
+from byoc.support._input import read_text
 
 
 class StrictModel(BaseModel):
@@ -28,6 +31,10 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 # Enough for sharing parts of a file; aliases of aliases can stand for gigabytes.
 _MAX_ALIASES = 50
 _MAX_KEYS = 10_000
+_MAX_PARTS = 1 << 20
+_MAX_DIGITS = 4_300  # as Python has it for numbers in decimal digits
+MAX_YAML_BYTES = 1 << 24
+"""The most bytes of a YAML file."""
 _MAX_PROBLEMS = 50
 _MAX_CHARACTERS = 1_000
 
@@ -36,16 +43,34 @@ class _Loader(yaml.SafeLoader):
     """The safe loader, with an error for duplicate keys, for which YAML lets the last one win."""
 
     aliases = 0
+    parts = 0  # of the file with its aliases written out
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node, and limit the number of aliases."""
-        if self.check_event(yaml.AliasEvent):
+        """Compose a node, and limit the number of aliases, and of parts if these are written out."""
+        is_alias = self.check_event(yaml.AliasEvent)
+        if is_alias:
             self.aliases += 1
             if self.aliases > _MAX_ALIASES:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"more than {_MAX_ALIASES} aliases", self.get_mark()
-                )
-        return super().compose_node(parent, index)
+                raise self.make_error(f"more than {_MAX_ALIASES} aliases")
+        before = self.parts
+        self.parts += 1
+        node = super().compose_node(parent, index)
+        if is_alias:
+            self.parts += self.parts_of.get(id(node), 0)
+        else:
+            self.parts_of[id(node)] = self.parts - before
+        if self.parts > _MAX_PARTS:
+            raise self.make_error(f"more than {_MAX_PARTS} parts, aliases written out")
+        return node
+
+    def make_error(self, problem: str) -> yaml.MarkedYAMLError:
+        """Make the error for a problem at the place that is read."""
+        return yaml.constructor.ConstructorError(None, None, problem, self.get_mark())
+
+    @cached_property
+    def parts_of(self) -> dict[int, int]:
+        """The number of parts of each node, by the identity of the node."""
+        return {}
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Merge the mappings that `<<` names, and limit the number of keys."""
@@ -73,6 +98,21 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+
+
+def _construct_number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
+    """Construct a number of limited length: one in base 60, such as 1:30, takes quadratic time."""
+    if len(node.value) > _MAX_DIGITS:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"a number of more than {_MAX_DIGITS} digits", node.start_mark
+        )
+    if node.tag.endswith(":int"):
+        return int(loader.construct_yaml_int(node))
+    return float(loader.construct_yaml_float(node))
+
+
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _construct_number)
 # PyYAML follows YAML 1.1, in which 1e-5 is text; in YAML 1.2 it is a number.
 _FLOAT_TAG, _FLOAT_START = "tag:yaml.org,2002:float", list("-+.0123456789")
 _FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
@@ -116,13 +156,7 @@ def read_mapping(path: Path) -> dict[Any, Any]:
 
     Raises InputError when the file cannot be read or is not YAML.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InputError(f"{path}: cannot be read: {reason}") from None
+    text = read_text(path, MAX_YAML_BYTES)
     try:
         content = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -143,16 +177,11 @@ def validate_content(content: object, kind: type[ModelT]) -> tuple[ModelT | None
     except ValidationError as error:
         details = error.errors()
     # pydantic reports a list whose items are all wrong as too short, which it is not.
+    inside = Counter(detail["loc"][:end] for detail in details for end in range(len(detail["loc"]) + 1))
+    causes = [each for each in details if each["type"] != "too_short" or inside[each["loc"]] == 1]
     return None, [
-        _explain_detail(detail, kind) for detail in details if not _is_consequence(detail, details)
+        _explain_detail(detail, kind, number < _MAX_PROBLEMS) for number, detail in enumerate(causes)
     ]
-
-
-def _is_consequence(detail: ErrorDetails, others: Sequence[ErrorDetails]) -> bool:
-    place = detail["loc"]
-    return detail["type"] == "too_short" and any(
-        other["loc"][: len(place)] == place for other in others if other is not detail
-    )
 
 
 # Messages in terms of YAML rather than Python.
@@ -173,8 +202,11 @@ _MESSAGES = {
 }
 
 
-def _explain_detail(detail: ErrorDetails, kind: type[BaseModel]) -> str:
+def _explain_detail(detail: ErrorDetails, kind: type[BaseModel], has_hint: bool) -> str:
+    """Return a sentence for a mistake; the hint at what was meant takes longer than all else."""
     place = _format_location(detail["loc"])
+    if detail["type"] == "extra_forbidden" and not has_hint:
+        return f"{place}: no such key"
     if detail["type"] == "extra_forbidden":
         fields = _list_fields(kind, detail["loc"][:-1])
         name = str(detail["loc"][-1])
@@ -185,7 +217,7 @@ def _explain_detail(detail: ErrorDetails, kind: type[BaseModel]) -> str:
         return f"{place}: must be at most {detail['ctx']['le']:g}"
     if detail["type"] == "literal_error":
         known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
-        hint = suggest_nearest(str(detail["input"])[:50], known)
+        hint = suggest_nearest(str(detail["input"])[:50], known) if has_hint else ""
         return f"{place}: expected {detail['ctx']['expected']}{hint}"
     message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"

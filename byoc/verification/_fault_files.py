@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from byoc.bundle import RegionCompiler
 from byoc.codegen import Codegens, Isolation, Region, drop_executing_options, read_region
-from byoc.errors import InputError
+from byoc.errors import InputError, escape_unprintable
 from byoc.model import parse_layout
 from byoc.runtime import read_npz, restore_dtype, write_npz
 from byoc.support import StrictModel, write_text
@@ -122,7 +122,7 @@ def _read_inputs(path: Path, region: Region) -> dict[str, Any]:
 
 def _readme(fault: Fault, folder: str) -> str:
     options = "".join(f" --codegen-option {key}={value}" for key, value in fault.options.items())
-    return f"""{fault}.
+    text = f"""{fault}.
 
 {FAULT_MODEL}     the part of region {fault.region} that shows it: {", ".join(fault.operations)}
 {FAULT_INPUTS}     what reaches them
@@ -133,3 +133,4 @@ To compile it and run it again:
 
     byoc verify {folder}
 """
+    return "".join(f"{escape_unprintable(line)}\n" for line in text.split("\n")[:-1])

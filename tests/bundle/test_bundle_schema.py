@@ -145,9 +145,19 @@ def test_schema_and_reader_refuse_the_same(number: int, manifest: str) -> None:
 
 PATHS = {
     **dict.fromkeys(["a", "a.b", ".a", "a b", "a/b.c/d", "con2", "console", "ü/é", "a..b", "lpt"]),
+    **dict.fromkeys(
+        ["com10", "conin", "conin$s", "clock", "com\xbd", "模型/重み", "a\u3000b", "p/" * 499 + "ab"]
+    ),
     **dict.fromkeys(["..", ".", "", "/", "/a", "a/", "a//b", "./a", "a/./b", "../a", "a/../b"], "wrong"),
     **dict.fromkeys(["a\\b", "..\\a", "\\a", "C:\\a", "c:a", "a:b", "a\0b", "a\x1fb", "a\x7f"], "wrong"),
     **dict.fromkeys(["nul", "NUL.txt", "a/Con", "aux .c", "com1", "LPT9.x.y", "a.", "a "], "wrong"),
+    **dict.fromkeys(
+        ["com\xb9", "COM\xb2.txt", "a/Lpt\xb3.x", "com0", "CONIN$", "conout$.b", "Clock$"], "wrong"
+    ),
+    **dict.fromkeys(
+        ["a\u200fb", "a\u202exe", "a\u2066", "\u200ba", "a\ufeff", "a\x85b", "a\u2028"], "wrong"
+    ),
+    **dict.fromkeys(["a\ud800", "a. ", "a .", "a/b./c", "\uffff", "p/" * 500 + "a"], "wrong"),
     **dict.fromkeys(["a|b", 'a"b', "a<b", "a>b", "a*", "a?"], "wrong"),
 }
 

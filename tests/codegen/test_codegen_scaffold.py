@@ -138,6 +138,7 @@ def test_a_write_that_fails_leaves_nothing(
             (name, "the name of a codegen is made of")
             for name in ("Acme", "1a", "a--b", "a-", "ä", "a b")
         ),
+        *((name, "the name is reserved: Windows has a device") for name in ("con", "com1", "nul")),
         *((name, "the name of a codegen is made of") for name in ("../x", "", "a" * 33, "a.b")),
         *((name, "the name is reserved") for name in ("json", "class", "host", "byoc", "tests")),
         ("reference", "reference: onnx-byoc 0.1.0 brings a codegen of this name; choose another"),

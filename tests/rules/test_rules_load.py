@@ -242,6 +242,8 @@ def test_aliases_that_multiply(tmp_path: Path) -> None:
     levels += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 10)]
     path = tmp_path / "r.yaml"
     path.write_text("\n".join(levels) + "\nops: *l9\ndtype: *l9\n")
+    assert "not valid YAML: more than 1048576 parts, aliases written out" in complaints(path)
+    path.write_text(f"a: &a x\nops: [{', '.join(['*a'] * 51)}]\n")
     assert "not valid YAML: more than 50 aliases" in complaints(path)
 
 
@@ -256,7 +258,7 @@ def test_aliases_that_double(key: str, tmp_path: Path) -> None:
 
 def test_merges_that_double(tmp_path: Path) -> None:
     levels = ["l0: &l0 {x: 1, y: 2}"]
-    levels += [f"l{i}: &l{i} {{<<: [*l{i - 1}, *l{i - 1}]}}" for i in range(1, 25)]
+    levels += [f"l{i}: &l{i} {{<<: [*l{i - 1}, *l{i - 1}]}}" for i in range(1, 15)]
     path = tmp_path / "r.yaml"
     path.write_text("\n".join(levels) + "\n")
     assert complaints(path) == f"{path}:14:6: not valid YAML: more than 10000 keys in one mapping"

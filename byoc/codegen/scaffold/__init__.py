@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 
+from byoc.codegen import is_plain_name
 from byoc.errors import InputError
 from byoc.support import ANNOTATIONS, CODEGENS, COST_MODELS, find_files, get_distribution, list_installed
 
@@ -86,6 +87,8 @@ def _check_words(name: str) -> dict[str, str]:
     module = words["module"]
     if name in _RESERVED or iskeyword(module) or module in sys.stdlib_module_names:
         raise InputError(f"{name}: the name is reserved: Python or byoc has a meaning for it")
+    if not is_plain_name(name):
+        raise InputError(f"{name}: the name is reserved: Windows has a device of this name")
     codegens = list_installed(CODEGENS)
     if name in codegens:
         there = get_distribution(codegens[name])

@@ -1,0 +1,175 @@
+"""Small rule files that ask for much work: the work is limited, counted in steps."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support import count_calls
+
+from byoc.errors import InputError
+from byoc.expressions import compile_expression
+from byoc.reporting import check_rules
+from byoc.rules import _rule_lint as lint
+from byoc.rules import load_rules
+from byoc.rules._rule_schema import OpRule, RuleFile
+from byoc.support import _yamlfile as yamlfile
+from byoc.support import read_yaml, validate_content
+
+HEAD = "target: npu\ncost_model: dla\ndtype: float32\n"
+
+
+def _refused(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_rules(path)
+    return str(caught.value)
+
+
+def test_rules_for_one_operator_are_compared_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 took 44 s: each was compared with, and sorted among, all before it."""
+    compared = 0
+    covers = lint._covers
+
+    def count(first: OpRule, second: OpRule, dtypes: Sequence[str]) -> bool:
+        nonlocal compared
+        compared += 1
+        return covers(first, second, dtypes)
+
+    monkeypatch.setattr(lint, "_covers", count)
+    monkeypatch.setattr(lint, "_MAX_COMPARISONS", 1_000)
+    rules = [
+        (number, OpRule.model_validate({"op": ["Relu", "Abs"], "where": f"X.rank == {number}"}))
+        for number in range(200)
+    ]
+    hidden = (200, OpRule.model_validate({"op": "Relu", "where": "X.rank == 0"}))
+    calls = count_calls(lambda: list(lint.find_hidden_rules(rules, ("float32",))), most=60_000)
+    assert compared == 1_000
+    assert calls > 1_000
+    monkeypatch.setattr(lint, "_MAX_COMPARISONS", 1_000_000)
+    assert list(lint.find_hidden_rules([*rules, hidden], ("float32",))) == [
+        "ops[200]: never asked, since ops[0] takes all that this rule would"
+    ]
+
+
+def test_an_earlier_rule_for_any_operator_hides_too() -> None:
+    rules = [
+        (0, OpRule.model_validate({"op": "Relu", "where": "X.rank == 4"})),
+        (1, OpRule.model_validate({"op": "*"})),
+        (2, OpRule.model_validate({"op": "Relu", "where": "X.rank == 4"})),
+        (3, OpRule.model_validate({"op": "Relu"})),
+    ]
+    assert list(lint.find_hidden_rules(rules, ("float32",))) == [
+        "ops[2]: never asked, since ops[0] takes all that this rule would",
+        "ops[3]: never asked, since ops[1] takes all that this rule would",
+    ]
+
+
+def test_the_linter_ends_after_so_many_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def describe(_: str) -> str:
+        nonlocal asked
+        asked += 1
+        return "no such operator"
+
+    monkeypatch.setattr(lint, "describe_unknown_operator", describe)
+    rules = "".join(f"  - op: Rleu{number}\n" for number in range(2_000))
+    text = _refused(tmp_path / "r.yaml", f"{HEAD}ops:\n{rules}")
+    assert asked == lint._MAX_MISTAKES == 1_000
+    assert text.count("\n") == 50
+    assert text.endswith("and 950 more")
+
+
+def test_hints_are_looked_for_where_they_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def suggest(*_: object) -> str:
+        nonlocal asked
+        asked += 1
+        return " (did you mean op?)"
+
+    monkeypatch.setattr(yamlfile, "suggest_nearest", suggest)
+    rules = "".join(f"  - {{op: Relu, opp{number}: 1}}\n" for number in range(300))
+    text = _refused(tmp_path / "r.yaml", f"{HEAD}ops:\n{rules}")
+    assert asked == 50
+    assert text.count("did you mean op?") == 50
+    assert text.endswith("and 250 more")
+
+
+def test_empty_lists_are_explained_in_one_pass() -> None:
+    """Each was looked for among all the others."""
+    content = {"target": "t", "cost_model": "dla", "dtype": "float32", "ops": [{"op": []}] * 1_000}
+    problems: list[str] = []
+    calls = count_calls(
+        lambda: problems.extend(validate_content(content, RuleFile)[1]), most=60 * len(content["ops"])
+    )
+    assert calls > 1_000
+    assert len(problems) == 1_000
+    assert problems[999] == "ops[999].op: must not be empty"
+
+
+def test_a_list_whose_items_are_all_wrong_is_not_called_empty() -> None:
+    content = {"target": "t", "cost_model": "dla", "dtype": "float32", "ops": [3]}
+    assert validate_content(content, RuleFile)[1] == ["ops[0]: expected a mapping of keys"]
+
+
+def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yamlfile, "MAX_YAML_BYTES", 100)
+    path = tmp_path / "r.yaml"
+    assert _refused(path, "#" * 101) == f"{path}: cannot be read: it has more than 100 bytes"
+
+
+@pytest.mark.parametrize("key", ["target", "ops", "composites", "dtype"])
+def test_aliases_are_counted_as_if_they_were_written_out(key: str, tmp_path: Path) -> None:
+    """46 aliases stood for 16 million parts, which pydantic walks through."""
+    levels = ["l0: &l0 [x, x]", *(f"l{i}: &l{i} [*l{i - 1}, *l{i - 1}]" for i in range(1, 24))]
+    text = _refused(tmp_path / "r.yaml", "\n".join(levels) + f"\n{key}: *l23\n")
+    assert "not valid YAML: more than 1048576 parts, aliases written out" in text
+
+
+def test_an_alias_inside_of_what_it_names(tmp_path: Path) -> None:
+    text = _refused(tmp_path / "r.yaml", f"{HEAD}ops: &a [{{op: *a}}]\n")
+    assert "Traceback" not in text
+    assert text.count("\n") < 50
+
+
+@pytest.mark.parametrize("number", ["1:" * 3_000 + "1", "1:" * 3_000 + "1.5", "0x" + "f" * 5_000])
+def test_a_number_of_thousands_of_digits(number: str, tmp_path: Path) -> None:
+    """One in base 60 takes quadratic time: 600 KB took minutes."""
+    path = tmp_path / "r.yaml"
+    text = _refused(path, f"target: {number}\n")
+    assert text == f"{path}:1:9: not valid YAML: a number of more than 4300 digits"
+
+
+def test_numbers_are_read_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("a: 1e-5\nb: 0x1F\nc: 1_000\nd: 1.5\ne: .inf\nf: 1:30\ng: -7\n")
+    assert yamlfile.read_mapping(path) == {
+        **{"a": 1e-5, "b": 31, "c": 1000, "d": 1.5, "e": float("inf"), "f": 90, "g": -7}
+    }
+    assert read_yaml.__module__ == yamlfile.__name__
+
+
+SIGNS = ["-" * 400 + "1 > 0", "!" * 400 + "true", "-" * 200 + "X.rank > 0", "- ! " * 100 + "true"]
+DEEP = ["(" * 200 + "1" + ")" * 200, "[" * 200 + "]" * 200, "1" + " + 1" * 110, "X" + ".shape" * 70]
+DEEP += ["X" + "[0]" * 100, "a?b:" * 100 + "c", "size(" * 80 + "X" + ")" * 80]
+
+
+@pytest.mark.parametrize("condition", [*SIGNS, *DEEP], ids=lambda text: text[:12])
+def test_a_condition_that_is_nested_too_deep(condition: str, tmp_path: Path) -> None:
+    """Neither the parser nor what walks through the tree may recurse as deep as a file likes."""
+    with pytest.raises(ValueError, match="parts are nested in one another"):
+        compile_expression(condition)
+    path = tmp_path / "r.yaml"
+    path.write_text(f"{HEAD}ops:\n  - op: Relu\n    where: {condition!r}\n")
+    (found,) = check_rules([path])
+    assert len(found.problems) == 1
+    assert "parts are nested in one another" in found.problems[0]
+
+
+@pytest.mark.parametrize("signs", [1, 2, 58])
+def test_a_condition_with_signs_is_evaluated(signs: int) -> None:
+    expression = compile_expression("- " * signs + "X > 0")
+    assert expression.decide({"X": 1})[0] == (signs % 2 == 0)
