@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from cutting import CHAIN, cut
-from onnx import FunctionProto, NodeProto, helper, numpy_helper
+from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 from support import VANILLA, Ran, parse
 
 from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract, check_contracts
@@ -345,6 +345,15 @@ def test_a_node_inside_that_makes_something_else_shows() -> None:
     bounded.node("Neg", "dla_0").CopyFrom(helper.make_node("Concat", ["b", "b"], ["y"], axis=1))
     assert bounded.refusal() == (
         "region dla_0: the host has 'y' as float32[2, 8], the region as float32[4, 4]"
+    )
+
+
+def test_a_region_that_returns_another_dtype_shows() -> None:
+    bounded = Bounded(PLAIN, (0, 1))
+    bounded.node("Concat", "dla_0").output[0] = "wide"
+    bounded.function().node.append(helper.make_node("Cast", ["wide"], ["b"], to=TensorProto.INT8))
+    assert bounded.refusal() == (
+        "region dla_0: the host has 'b' as float32[2, 8], the region as int8[2, 8]"
     )
 
 

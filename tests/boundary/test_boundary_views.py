@@ -1,0 +1,274 @@
+"""Views, types and scales of contracts, function by function: what each returns, in numbers."""
+
+import pytest
+from onnx import TensorProto, TypeProto, helper
+from support import parse
+
+from byoc.boundary.contracts import _axis_terms as axes
+from byoc.boundary.contracts._boundary_nodes import (
+    Scales,
+    find_rank,
+    find_shape,
+    is_conversion,
+    layout_before,
+    read_scales,
+)
+from byoc.boundary.contracts._contract_check import _check_types, _state_shapes
+from byoc.boundary.contracts._conversion_path import ConversionPath, RegionContext
+from byoc.boundary.contracts._host_view import HostGraph
+from byoc.boundary.contracts._region_view import read_region_contracts
+from byoc.boundary.contracts._tensor_contract import ContractError, TensorView, types_agree
+from byoc.model import (
+    CAST,
+    LAYOUT,
+    QUANTIZE,
+    GraphIndex,
+    TensorType,
+    mark_inserted,
+    prepare_model,
+    read_type,
+)
+
+N, C, H, W = axes.plain_terms(4)
+
+FLOAT, BYTES = TensorType("float32", (2, 3)), TensorType("int8", (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "agree"),
+    [
+        (FLOAT, FLOAT, True),
+        (FLOAT, BYTES, False),
+        (FLOAT, TensorType("float32", (2, 4)), False),
+        (FLOAT, TensorType("float32", (2, 3, 1)), False),
+        (FLOAT, TensorType("float32", None), True),
+        (TensorType("float32", None), FLOAT, True),
+        (BYTES, TensorType("float32", None), False),
+        (FLOAT, TensorType("float32", ("n", 3)), True),
+        (TensorType("float32", (None, 3)), FLOAT, True),
+        (TensorType("float32", ("n", 3)), TensorType("float32", ("m", 4)), False),
+    ],
+)
+def test_types_agree_unless_dtypes_ranks_or_extents_differ(
+    one: TensorType, other: TensorType, agree: bool
+) -> None:
+    assert types_agree(one, other) is agree
+
+
+SCALED = TensorView(BYTES, "NHWC", (0.5,), (3,), None)
+
+
+@pytest.mark.parametrize(
+    ("other", "agree"),
+    [
+        (SCALED, True),
+        (TensorView(), True),
+        (TensorView(FLOAT, "NHWC", (0.5,), (3,)), False),
+        (TensorView(BYTES, "", (0.5,), (3,)), False),
+        (TensorView(BYTES, "NHWC", (0.25,), (3,)), False),
+        (TensorView(BYTES, "NHWC", (0.5,), (4,)), False),
+        (TensorView(BYTES, "NHWC", (0.5,), (3,), 0), False),
+        (TensorView(BYTES, "NHWC"), True),  # says nothing of scales
+        (TensorView(None, "NHWC", (0.5,), (3,)), True),
+        (TensorView(BYTES, None, (0.5,), (3,)), True),
+    ],
+)
+def test_views_agree_unless_what_both_know_differs(other: TensorView, agree: bool) -> None:
+    assert SCALED.agrees(other) is agree
+    assert other.agrees(SCALED) is agree
+
+
+def test_same_views_know_the_same() -> None:
+    assert SCALED.is_same(TensorView(None, "NHWC", (0.5,), (3,)))
+    assert not SCALED.is_same(TensorView(BYTES, None, (0.5,), (3,)))
+    assert not SCALED.is_same(TensorView(BYTES, "NHWC"))
+    assert not SCALED.is_same(TensorView(FLOAT, "NHWC", (0.5,), (3,)))
+
+
+def test_few_numbers_are_all_written_and_of_many_the_first_that_differs() -> None:
+    four = TensorView(BYTES, "", (1.0, 2.0, 3.0, 0.1), (0, 1, 2, 3), 0)
+    assert four.describe(TensorView()) == "int8[2, 3] scale 1, 2, 3, 0.1 zero point 0, 1, 2, 3 axis 0"
+    many = TensorView(None, None, (1.0, 2.0, 3.0, 4.0, 5.0))
+    assert many.describe(TensorView()) == "unknown scale 1, 2, ... (5) zero point "
+    other = TensorView(None, None, (1.0, 2.5, 3.0, 4.5, 5.0))
+    assert many.describe(other) == "unknown scale [1] 2, ... (5) zero point "
+    assert TensorView(None, None, (16777217 / 16777216,)).describe(TensorView()) == (
+        "unknown scale 1.00000006 zero point "
+    )
+
+
+CHANNELS = """g (float[2, 3, 4] x, float s0) => (int8[2, 3, 4] y, int8[2, 3, 4] u, uint8[2, 3, 4] v)
+    <float s = {0.5}, int8 z = {3}, float[3] t = {1, 2, 4}, int8[3] k = {5, 6, 7}, float[1] o = {2}> {
+    y = QuantizeLinear(x, s, z)
+    u = QuantizeLinear <axis = -2> (x, t, k)
+    v = QuantizeLinear(x, t)
+    w = QuantizeLinear(x, o)
+    p = QuantizeLinear <output_dtype = 3> (x, s)
+    d = DequantizeLinear(y, s)
+    q = QuantizeLinear(x, s0, z)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "scales"),
+    [
+        ("y", Scales("int8", (0.5,), (3,), None, False)),
+        ("u", Scales("int8", (1, 2, 4), (5, 6, 7), 1, False)),
+        ("v", Scales("uint8", (1, 2, 4), (0, 0, 0), 1, False)),
+        ("w", Scales("uint8", (2,), (0,), None, False)),
+        ("p", Scales("int8", (0.5,), (0,), None, False)),
+        ("d", Scales("int8", (0.5,), (0,), None, True)),
+        ("q", None),
+    ],
+)
+def test_scales_are_read_off_their_node(name: str, scales: Scales | None) -> None:
+    proto = parse(CHANNELS, ir=10, opset=21)
+    mark_inserted(next(node for node in proto.graph.node if node.output[0] == "d"), QUANTIZE)
+    index = prepare_model(proto, "test").index
+    node = next(node for node in index.nodes if node.output[0] == name)
+    assert read_scales(index, node, None) == scales
+
+
+@pytest.mark.parametrize(
+    ("op", "purpose", "expected"),
+    [
+        ("Transpose", LAYOUT, True),
+        ("Reshape", LAYOUT, True),
+        ("Pad", LAYOUT, True),
+        ("Cast", LAYOUT, True),
+        ("Relu", LAYOUT, False),
+        ("Cast", CAST, True),
+        ("Transpose", CAST, False),
+        ("Cast", QUANTIZE, False),
+        ("Transpose", "", False),
+        ("Cast", "", False),
+    ],
+)
+def test_conversions_are_byocs_own_nodes(op: str, purpose: str, expected: bool) -> None:
+    node = helper.make_node(op, ["x"], ["y"])
+    if purpose:
+        mark_inserted(node, purpose)
+    assert is_conversion(node) is expected
+
+
+TURNED = """g (float[2, 3, 6, 8] x) => (float[2, 6, 8, 3] y) {
+    a = Identity(x)
+    y = Transpose <perm = [0, 2, 3, 1]> (a)
+}"""
+
+
+def test_the_layout_before_steps_is_that_of_their_input() -> None:
+    index = prepare_model(parse(TURNED), "test").index
+    assert layout_before(index, index.nodes, axes.plain_terms(4), {}) == (N, W, C, H)
+    assert layout_before(index, index.nodes, None, {}) is None
+    assert layout_before(index, [], (N, H, W, C), {}) == (N, H, W, C)
+
+
+def test_shapes_are_completed_and_ranks_found() -> None:
+    text = """g (float[N, 3, M, 8] x, float[K] k) => (float[8, M, 3, N] y) {
+        a = Identity(x)
+        y = Transpose (a)
+    }"""
+    index = prepare_model(parse(text), "test").index
+    known = {"x": TensorType("float32", (2, 4, 6, 9)), "k": TensorType("float32", (1, 1))}
+    assert find_shape(index, "x", known) == (2, 3, 6, 8)
+    assert find_shape(index, "k", known) == ("K",)  # of another rank: not believed
+    assert find_shape(index, "none", {"none": TensorType("int8", (7,))}) == (7,)
+    assert find_rank(index, index.nodes, {}, before=True) == 4
+    assert find_rank(index, index.nodes[:1], {}, before=True) is None  # nothing that has a rank
+    bare = GraphIndex(parse("g (x) => (y) { a = Identity(x)  y = Transpose <perm = [1, 0]> (a) }"), {})
+    assert [find_rank(bare, bare.nodes, {}, before=before) for before in (True, False)] == [2, 2]
+
+
+def test_a_path_leads_backwards_where_its_step_makes_what_it_starts_from() -> None:
+    step = helper.make_node("Transpose", ["x"], ["x_NHWC"])
+    assert not ConversionPath("x", ("x",)).is_backward
+    assert ConversionPath("x", ("x_NHWC", "x"), (step,)).is_backward
+    assert not ConversionPath("x", ("x", "x_NHWC"), (step,)).is_backward
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "sentence"),
+    [
+        (TensorProto.FLOAT, (2, 4), ""),
+        (TensorProto.FLOAT, ("n", 4), ""),
+        (TensorProto.INT8, (2, 4), "region r: 'a' is float32[2, 4], but int8[2, 4] in the user's model"),
+        (
+            TensorProto.FLOAT,
+            (2, 5),
+            "region r: 'a' is float32[2, 4], but float32[2, 5] in the user's model",
+        ),
+    ],
+)
+def test_a_tensor_has_the_type_that_it_has_in_the_users_model(
+    dtype: int, shape: tuple[int | str, ...], sentence: str
+) -> None:
+    text = "g (float[2, 4] x) => (float[2, 4] y) { a = Relu(x)  y = Neg(a) }"
+    index = prepare_model(parse(text), "test").index
+    users = {"a": helper.make_tensor_type_proto(dtype, shape), "unread": TypeProto()}
+    if not sentence:
+        _check_types("region r", index, users)
+        return
+    with pytest.raises(ContractError) as caught:
+        _check_types("region r", index, users)
+    assert str(caught.value) == sentence
+
+
+def test_shapes_that_conversions_rely_on_are_stated_in_the_regions_model() -> None:
+    model = parse("""g (float[2, 3, 6, 8] x) => (float[2, 3, 6, 8] y) {
+        a = Identity(x)
+        b = Transpose <perm = [0, 2, 3, 1]> (a)
+        c = Relu(b)
+        y = Transpose <perm = [0, 3, 1, 2]> (c)
+    }""")
+    for node in model.graph.node:
+        if node.op_type == "Transpose":
+            mark_inserted(node, LAYOUT)
+    model.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, ("n", 6, 8, 3)))
+    model.graph.value_info.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, (2, 6, 8, 3)))
+    shapes = {"x": (9,), "y": (9,), "a": (2, 3, 6, 8), "b": (2, 6, 8, 3), "c": ("k", 6, 8, 3), "d": (9,)}
+    known = {n: helper.make_tensor_type_proto(TensorProto.FLOAT, shape) for n, shape in shapes.items()}
+    _state_shapes(model, known)
+    found = {value.name: str(read_type(value.type)) for value in model.graph.value_info}
+    assert found == {
+        "a": "float32[2, 3, 6, 8]",
+        "b": "float32[2, 6, 8, 3]",  # more is known than was stated
+        "c": "float32[2, 6, 8, 3]",  # less is known
+    }
+    assert str(read_type(model.graph.input[0].type)) == "float32[2, 3, 6, 8]"
+
+
+def test_what_the_user_states_comes_before_what_was_inserted() -> None:
+    one, other = (helper.make_tensor_type_proto(TensorProto.FLOAT, (size,)) for size in (1, 2))
+    assert RegionContext(added={"a": one}).stated_types == {"a": one}
+    users = GraphIndex(parse("g (float[2] a) => (float[2] b) { b = Relu(a) }"), {"a": other, "b": other})
+    context = RegionContext(users, added={"a": one, "c": one})
+    assert context.stated_types == {"a": other, "b": other, "c": one}
+
+
+def test_a_node_that_reads_another_form_is_looked_up_in_the_users_model() -> None:
+    users = prepare_model(parse("g (float[2] x) => (float[2] y) { a = Relu(x)  y = Neg(a) }"), "t").index
+    host = HostGraph(users, {}, RegionContext(users), None)
+    here = helper.make_node("Neg", ["a_NHWC"], ["y"])
+    assert host._find_user_tensor("a_NHWC", here) == "a"
+    assert host._find_user_tensor("other", here) == "other"
+    assert host._find_user_tensor("x", helper.make_node("Neg", ["x"], ["y"])) == "x"  # the user's own
+    assert host._find_user_tensor("a_NHWC", helper.make_node("Abs", ["a_NHWC"], ["y"])) == "a_NHWC"
+    assert host._find_user_tensor("a_NHWC", helper.make_node("Neg", ["a_NHWC"], ["new"])) == "a_NHWC"
+    assert host._find_user_tensor("a_NHWC", None) == "a_NHWC"
+    bare = HostGraph(users, {}, RegionContext(), None)
+    assert bare._find_user_tensor("a_NHWC", here) == "a_NHWC"
+
+
+def test_a_region_reads_its_input_as_the_users_tensor_in_its_layout() -> None:
+    region = parse("""g (float[N, K, L, M] a_NHWC) => (float[N, P, Q, R] y) {
+        a = Transpose <perm = [0, 3, 1, 2]> (a_NHWC)
+        y = Relu(a)
+    }""")
+    mark_inserted(region.graph.node[0], LAYOUT)
+    types = {"a": helper.make_tensor_type_proto(TensorProto.FLOAT, (2, 3, 6, 8))}
+    (contract,) = read_region_contracts(region, types).inputs
+    assert str(contract) == "float32[2, 6, 8, 3] in NHWC"
+    types["a"] = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    (contract,) = read_region_contracts(region, types).inputs
+    assert str(contract) == "float32[N, K, L, M] in NHWC"

@@ -1,0 +1,162 @@
+"""If, Loop and Scan with bodies that are functions here: every trip, every output, in numbers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import NodeProto, helper
+
+from byoc.errors import InputError
+from byoc.model import TensorType
+from byoc.runtime._control_flow import ControlBody, control_runner
+
+FLOAT = TensorType("float32", (2,))
+FLAG = TensorType("bool", ())
+
+
+def body(
+    inputs: Sequence[str], types: Sequence[TensorType | None], run: Callable[..., list[Any]]
+) -> ControlBody:
+    """Return a body whose function gets the values of its inputs, then all that are in scope."""
+
+    def call(values: Mapping[str, Any]) -> list[Any]:
+        return run(*(values[name] for name in inputs), values)
+
+    return ControlBody(inputs, types, call)
+
+
+def run(node: NodeProto, bodies: Mapping[str, ControlBody], **values: Any) -> dict[str, Any]:
+    found = control_runner(node, bodies)({name: np.asarray(value) for name, value in values.items()})
+    return {name: np.asarray(value).tolist() for name, value in found.items()}
+
+
+@pytest.mark.parametrize(("condition", "expected"), [(True, [1.0]), ([False], [2.0])])
+def test_an_if_runs_the_branch_of_its_condition(condition: object, expected: list[float]) -> None:
+    node = helper.make_node("If", ["c"], ["y"])
+    bodies = {
+        "then_branch": body([], [FLOAT], lambda values: [values["x"]]),
+        "else_branch": body([], [FLOAT], lambda values: [values["x"] + 1]),
+    }
+    assert run(node, bodies, c=condition, x=[1.0]) == {"y": expected}
+
+
+def add_trip(trip: Any, condition: Any, state: Any, values: Mapping[str, Any]) -> list[Any]:
+    """A body that stops after the value `last`, and scans the state before and the trip after it."""
+    more = state + values["step"]
+    return [np.array(bool((more < values["last"]).all())), more, state, trip * 10]
+
+
+LOOP_TYPES = [FLAG, TensorType("int64", ()), TensorType("int64", ()), TensorType("int64", ())]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "given", "expected"),
+    [
+        (["m", "c", "s"], {"m": 3, "c": True}, {"t": 7, "before": [1, 3, 5], "trips": [0, 10, 20]}),
+        (["m", "", "s"], {"m": 2}, {"t": 5, "before": [1, 3], "trips": [0, 10]}),
+        (["", "c", "s"], {"c": [True]}, {"t": 9, "before": [1, 3, 5, 7], "trips": [0, 10, 20, 30]}),
+        (["m", "c", "s"], {"m": 3, "c": False}, {"t": 1, "before": [], "trips": []}),
+        (["m", "c", "s"], {"m": [0], "c": True}, {"t": 1, "before": [], "trips": []}),
+    ],
+)
+def test_a_loop_ends_by_count_or_condition(
+    inputs: list[str], given: dict[str, object], expected: dict[str, object]
+) -> None:
+    node = helper.make_node("Loop", inputs, ["t", "before", "trips"])
+    bodies = {"body": body(["i", "c_in", "state"], LOOP_TYPES, add_trip)}
+    assert run(node, bodies, **given, s=1, step=2, last=9) == expected
+
+
+def test_a_loop_of_a_count_alone_carries_nothing() -> None:
+    node = helper.make_node("Loop", ["m"], ["squares"])
+    bodies = {"body": body(["i", "c"], [FLAG, LOOP_TYPES[1]], lambda i, c, values: [c, i * i])}
+    assert run(node, bodies, m=4) == {"squares": [0, 1, 4, 9]}
+
+
+def test_a_loop_carries_several_values_and_leaves_out_outputs_without_a_name() -> None:
+    def swap(trip: Any, condition: Any, one: Any, other: Any, values: Any) -> list[Any]:
+        return [np.array(True), other, one + trip, one, other]
+
+    node = helper.make_node("Loop", ["m", "", "a", "b"], ["x", "", "ones", "others"])
+    bodies = {"body": body(["i", "c", "p", "q"], [FLAG] + [LOOP_TYPES[1]] * 4, swap)}
+    assert run(node, bodies, m=3, a=1, b=5) == {"x": 6, "ones": [1, 5, 1], "others": [5, 1, 6]}
+
+
+def add_rows(state: Any, one: Any, other: Any, values: Mapping[str, Any]) -> list[Any]:
+    return [state + one.sum() + values["bias"], one * 10, other + state]
+
+
+SCAN_TYPES = [TensorType("float32", ()), TensorType("float32", ("n",)), TensorType("float32", (2,))]
+ONE = [[1, 2, 3], [4, 5, 6]]  # scanned along its columns
+OTHER = [[1, 1], [2, 2], [3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        (
+            {"scan_input_axes": [1, 0]},
+            {"t": 21, "tens": [[10, 40], [20, 50], [30, 60]], "sums": [[1, 1], [7, 7], [15, 15]]},
+        ),
+        (
+            {"scan_input_axes": [1, 0], "scan_input_directions": [1, 0]},
+            {"t": 21, "tens": [[30, 60], [20, 50], [10, 40]], "sums": [[1, 1], [11, 11], [19, 19]]},
+        ),
+        (
+            {"scan_input_axes": [1, 0], "scan_output_directions": [1, 0]},
+            {"t": 21, "tens": [[30, 60], [20, 50], [10, 40]], "sums": [[1, 1], [7, 7], [15, 15]]},
+        ),
+        (
+            {"scan_input_axes": [1, 0], "scan_output_axes": [1, 0]},
+            {"t": 21, "tens": [[10, 20, 30], [40, 50, 60]], "sums": [[1, 1], [7, 7], [15, 15]]},
+        ),
+    ],
+)
+def test_a_scan_goes_along_axes_in_directions(
+    attributes: dict[str, list[int]], expected: dict[str, object]
+) -> None:
+    node = helper.make_node(
+        "Scan", ["s", "one", "other"], ["t", "tens", "sums"], num_scan_inputs=2, **attributes
+    )
+    bodies = {"body": body(["p", "q", "r"], SCAN_TYPES, add_rows)}
+    assert run(node, bodies, s=0, one=ONE, other=OTHER, bias=0) == expected
+
+
+def test_a_scan_goes_along_first_axes_and_captures_values() -> None:
+    node = helper.make_node("Scan", ["one"], ["tens"], num_scan_inputs=1)
+    bodies = {"body": body(["q"], [FLOAT], lambda row, values: [row * 10 + values["bias"]])}
+    assert run(node, bodies, one=OTHER, bias=1) == {"tens": [[11, 11], [21, 21], [31, 31]]}
+
+
+def test_what_is_scanned_must_be_of_one_length() -> None:
+    node = helper.make_node("Scan", ["s", "one", "other"], ["t", "tens", "sums"], num_scan_inputs=2)
+    bodies = {"body": body(["p", "q", "r"], SCAN_TYPES, add_rows)}
+    with pytest.raises(InputError) as caught:
+        run(node, bodies, s=0, one=ONE, other=OTHER, bias=0)
+    assert str(caught.value) == "what is scanned differs in length: 2, 3"
+
+
+def test_a_body_that_never_ran_gives_empty_arrays_of_its_types() -> None:
+    node = helper.make_node(
+        "Scan",
+        ["s", "one", "other"],
+        ["t", "tens", "sums"],
+        num_scan_inputs=2,
+        scan_output_axes=[1, 0],
+    )
+    bodies = {"body": body(["p", "q", "r"], SCAN_TYPES, add_rows)}
+    values = {"s": np.float32(4), "one": np.empty((0, 2)), "other": np.empty((0, 2))}
+    found = control_runner(node, bodies)(values)
+    assert found["t"] == 4
+    assert (found["tens"].shape, found["sums"].shape) == ((0, 0), (0, 2))
+    assert {found[name].dtype for name in ("tens", "sums")} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("kind", [None, TensorType("float32", None)])
+def test_a_body_that_never_ran_must_have_a_type_and_rank(kind: TensorType | None) -> None:
+    node = helper.make_node("Loop", ["m"], ["y"])
+    bodies = {"body": body(["i", "c"], [FLAG, kind], lambda i, c, values: [c, i])}
+    with pytest.raises(InputError) as caught:
+        run(node, bodies, m=0)
+    assert str(caught.value) == "a body that never ran has an output of unknown type or rank"
