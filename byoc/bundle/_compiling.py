@@ -14,6 +14,7 @@ from byoc.codegen import (
     ArtifactCache,
     ArtifactError,
     Codegen,
+    CodegenFailedError,
     Codegens,
     CompileError,
     Refusal,
@@ -171,6 +172,7 @@ class _CodegenCall:
             if len(self.regions) == 1
             else tuple(error.nodes),
             isinstance(error, ResourceError),
+            isinstance(error, CodegenFailedError),
         )
 
 
@@ -223,12 +225,12 @@ def _file_digest(region: Region) -> bytes | None:
 
 
 def _check_file_names(artifact: Artifact) -> Artifact:
-    """Return an artifact. Raises CompileError unless its files have plain names of limited length."""
+    """Return an artifact. Raises CodegenFailedError unless its files have plain, short names."""
     for name in artifact.files:
         if not is_plain_name(name):
-            raise CompileError(f"{name!r} is not a plain file name for an artifact")
+            raise CodegenFailedError(f"{name!r} is not a plain file name for an artifact")
         if len(name.encode()) > _MAX_NAME_BYTES:
-            raise CompileError(
+            raise CodegenFailedError(
                 f"the file name {quote_name(name[:40])}... is longer than {_MAX_NAME_BYTES} bytes"
             )
     same = find_same_paths(artifact.files)

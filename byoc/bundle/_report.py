@@ -129,7 +129,7 @@ class RegionReport(ReportModel):
 
 
 class RefusalReport(ReportModel):
-    """A region of an earlier plan that its codegen refused.
+    """A region of an earlier plan that its codegen refused, or at which it `failed`.
 
     `nodes` are the names or first outputs of the nodes that the target does not get, and `host` is how
     many nodes are on the host because of it; a node counts only for the first refusal. `split` is the
@@ -143,6 +143,7 @@ class RefusalReport(ReportModel):
     nodes: tuple[str, ...]
     host: int
     split: int | None
+    failed: bool = False
 
 
 class HostReason(ReportModel):
@@ -299,6 +300,11 @@ class Report(ReportModel):
     measured: tuple[TrialCandidate, ...] = ()
     open_dimensions: tuple[OpenDimension, ...] = ()
     predicted_at: tuple[SizePrediction, ...] = ()
+
+    @property
+    def failures(self) -> tuple[RefusalReport, ...]:
+        """The refusals that are defects of a codegen."""
+        return tuple(each for each in self.refusals if each.failed)
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> "Report":

@@ -20,6 +20,9 @@ from byoc.support import report_step, show_progress
 NOT_VERIFIED = 4
 """The exit code for a bundle that was written, was to be verified, and could not be."""
 
+CODEGEN_FAILED = 5
+"""The exit code for a bundle that was written without regions at which a codegen failed."""
+
 _MAX_DIGITS = 20
 
 

@@ -1,7 +1,8 @@
 """`byoc`: a thin layer over the functions of `byoc`, one module a verb, imported when it is used.
 
 Exit codes say whose fault it was: 0 none, 1 the input's (model, rules, options, bundle), 2 usage, 3
-byoc's own, and 4 that a bundle was written that could not be verified. Results go to standard output,
+byoc's own, 4 that a bundle was written that could not be verified, and 5 that one was written without
+regions at which a codegen failed. Results go to standard output,
 everything else to standard error. With BYOC_DEBUG=1 in the environment every error comes with its
 traceback.
 """

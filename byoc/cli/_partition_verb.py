@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from byoc.cli._common import (
+    CODEGEN_FAILED,
     NOT_VERIFIED,
     FormatOption,
     OutputFormat,
@@ -58,7 +59,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
 ) -> None:
     """Cut a model between the host and accelerators.
 
-    Leaves with 4 when the bundle was written, and could not be verified.
+    Leaves with 4 when the bundle was written, and could not be verified; with 5 when it was written
+    without regions at which a codegen failed.
     """
     if save is not None:
         check_output(save)
@@ -84,5 +86,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
         print_json(result.report.to_json())
     else:
         print_report(result.report, make_console(), every_reason=reasons)
+    if result.report.failures:
+        raise typer.Exit(CODEGEN_FAILED)
     if result.report.verification_missing:
         raise typer.Exit(NOT_VERIFIED)

@@ -86,6 +86,13 @@ def find_wrong_options(codegen: Codegen, given: Mapping[str, str]) -> dict[str, 
     return find_option_problems(options, given) | find_executing_options(options, given)
 
 
+def has_options(codegen: Codegen) -> bool:
+    """Return whether a codegen declares its options; one that does not takes any."""
+    if isinstance(codegen, IsolatedCodegen):
+        return bool(codegen.description["has_options"])
+    return getattr(codegen, "Options", None) is not None
+
+
 def drop_executing_options(codegen: object, given: Mapping[str, str]) -> dict[str, str]:
     """Return the options that a file has for a codegen, without those that execute."""
     executing = list_executing_options(codegen)

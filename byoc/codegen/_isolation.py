@@ -267,7 +267,7 @@ def _read_nothing(_: Any, __: SharedMemory) -> None:
 
 
 def _read_description(result: Any, _: SharedMemory) -> Mapping[str, Any]:
-    if not isinstance(result, dict) or not {"open_shapes", "recompiles"} <= result.keys():
+    if not isinstance(result, dict) or not {"has_options", "open_shapes", "recompiles"} <= result.keys():
         raise BrokenMessageError("a description is missing")
     read_texts(result.get("executing_options"))
     if not set(read_texts(result.get("abilities"))) <= _ABILITY_CLASSES.keys():

@@ -29,7 +29,8 @@ class Refusal:
     """A region that its codegen did not compile, load or run, with the reason.
 
     `nodes` names the nodes at fault, as in CompileError; it is empty when the whole region is. With
-    `too_large`, a region with fewer nodes may work.
+    `too_large`, a region with fewer nodes may work. With `failed`, the codegen did not refuse it, but
+    has a defect.
     """
 
     target: str
@@ -38,6 +39,7 @@ class Refusal:
     reason: str
     nodes: tuple[str, ...] = ()
     too_large: bool = False
+    failed: bool = False
 
     def __str__(self) -> str:
         """Return the refusal as a sentence."""

@@ -24,6 +24,7 @@ from byoc.codegen._calling import (
     compile_together,
     find_codegen,
     find_wrong_options,
+    has_options,
     list_executing_options,
     list_node_names,
     load_region,
@@ -91,6 +92,7 @@ class CodegenService:
         codegen = self._codegen = find_codegen(request["codegen"])
         return {
             "abilities": [name for name, kind in ABILITIES.items() if isinstance(codegen, kind)],
+            "has_options": has_options(codegen),
             "executing_options": list_executing_options(codegen),
             "open_shapes": bool(getattr(codegen, "open_shapes", False)),
             "recompiles": bool(getattr(codegen, "recompiles", False)),

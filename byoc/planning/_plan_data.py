@@ -181,6 +181,7 @@ class RefusedRegion:
 
     `codegen` says it as users are told. `nodes` are those that this target does not get any more, by
     name or first output; none where the region is in smaller ones of at most `split` nodes instead.
+    `failed` says that it is a defect of the codegen.
     """
 
     target: str
@@ -189,6 +190,7 @@ class RefusedRegion:
     reason: str
     nodes: tuple[str, ...] = ()
     split: int = 0
+    failed: bool = False
 
     @property
     def why(self) -> str:

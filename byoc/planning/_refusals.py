@@ -111,7 +111,14 @@ class RefusalHistory:
 
     def _refuse(self, refusal: Refusal, nodes: tuple[str, ...]) -> "RefusalHistory":
         """Return the history with nodes refused, all of the target's where none are given."""
-        told = RefusedRegion(refusal.target, refusal.region, refusal.codegen, refusal.reason, nodes)
+        told = RefusedRegion(
+            refusal.target,
+            refusal.region,
+            refusal.codegen,
+            refusal.reason,
+            nodes,
+            failed=refusal.failed,
+        )
         known = self.known.with_refused(refusal.target, nodes or (_EVERYTHING,), told.why)
         return replace(self, known=known, told=(*self.told, told))
 

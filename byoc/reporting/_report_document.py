@@ -43,6 +43,7 @@ def _make_refusal_reports(plan: Plan) -> tuple[RefusalReport, ...]:
             nodes=each.nodes,
             host=_count_on_host(plan, each, counted),
             split=each.split or None,
+            failed=each.failed,
         )
         for each in plan.refusals
     )

@@ -115,6 +115,8 @@ def _lines_above(report: Report) -> Iterator[str]:
     """Yield the lines above the table of regions."""
     if report.verification_missing:
         yield f"Not verified: {report.not_verified}"
+    for each in report.failures:
+        yield f"Codegen {each.codegen} failed: {each.region}: {each.reason}"
     yield summarize_report(report)
     yield from _measurement_lines(report.measured)
     yield from _dimension_lines(report)

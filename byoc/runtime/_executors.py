@@ -9,6 +9,7 @@ from byoc.bundle import RegionCompiler
 from byoc.codegen import (
     Artifact,
     Codegen,
+    CodegenFailedError,
     Codegens,
     Executable,
     Executor,
@@ -33,13 +34,17 @@ _NO_REASON = "it does not say why"
 
 
 class RegionFailedError(InputError):
-    """A region cannot be loaded or failed while running: its name, and the reason alone."""
+    """A region cannot be loaded or failed while running: its name, and the reason alone.
 
-    def __init__(self, message: str, region: str, reason: str) -> None:
-        """Keep both beside the message."""
+    `defect` says that its codegen is at fault: it did not refuse the artifact or the inputs.
+    """
+
+    def __init__(self, message: str, region: str, reason: str, defect: bool) -> None:
+        """Keep them beside the message."""
         super().__init__(message)
         self.region = region
         self.reason = reason
+        self.defect = defect
 
 
 def find_executable(name: str, codegens: Codegens) -> Executable:
@@ -116,7 +121,8 @@ def _region_failure(error: BaseException, who: str, region: Region, what: str) -
         raise error
     else:
         why = f"{what} with {describe_error(error)}"
-    return RegionFailedError(f"{who}: {why}", region.name, why)
+    defect = isinstance(error, CodegenFailedError) or not isinstance(error, ByocError)
+    return RegionFailedError(f"{who}: {why}", region.name, why, defect)
 
 
 def _fit_artifact(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from byoc.boundary.contracts import TensorContract
-from byoc.codegen import Executor, Region, open_region_session
+from byoc.codegen import CodegenFailedError, Executor, Region, open_region_session
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import TensorType
 from byoc.onnxrt import without_optimizations
@@ -56,15 +56,18 @@ class ShapeCheck:
     def check_output(
         self, value: TensorContract, given: Mapping[str, Any], inputs: Mapping[str, Any]
     ) -> Any:
-        """Return an output. Raises InputError unless it has the stated type, or onnxruntime's shape."""
+        """Return an output.
+
+        Raises CodegenFailedError unless it has the stated type, or onnxruntime's shape.
+        """
         if value.name not in given:
-            raise InputError(f"gave no output '{value.name}'")
+            raise CodegenFailedError(f"gave no output '{value.name}'")
         made = describe_mismatch(given[value.name], value.type)
         if made:
             whole = describe_mismatch(given[value.name], TensorType(value.type.dtype, None))
             shape = np.shape(given[value.name])
             if whole or self._find_plain_shapes(inputs).get(value.name) != shape:
-                raise InputError(
+                raise CodegenFailedError(
                     f"gave output '{value.name}' as {made}, but it is declared {value.type}"
                 )
         _note_contradiction(value, given[value.name])

@@ -152,13 +152,19 @@ def _verify_each_region(state: State, largest_errors: Thresholds) -> None:
         raise InputError(f"the gate cannot compare regions: {error}") from error
     except InputError as error:
         raise _as_refusal(error, bundle, str(error)) from error
-    reasons = {error.name: _describe_error(error) for error in errors if not error.within}
-    if reasons:
+    wrong = {error.name: error for error in errors if not error.within}
+    if wrong:
         raise RefusedError(
             [
-                Refusal(entry.target, entry.codegen, entry.name, reasons[entry.name])
+                Refusal(
+                    entry.target,
+                    entry.codegen,
+                    entry.name,
+                    _describe_error(wrong[entry.name]),
+                    failed=bool(wrong[entry.name].problem),
+                )
                 for entry in bundle.manifest.regions
-                if entry.name in reasons
+                if entry.name in wrong
             ]
         )
 
@@ -180,7 +186,7 @@ def _as_refusal(error: InputError, bundle: Bundle, message: str) -> InputError:
     # The regions that share its artifact fail with it.
     own = bundle.identical_regions.get(failure.region, failure.region)
     refusals = [
-        Refusal(entry.target, entry.codegen, entry.name, failure.reason)
+        Refusal(entry.target, entry.codegen, entry.name, failure.reason, failed=failure.defect)
         for entry in bundle.manifest.regions
         if own in (entry.name, entry.same_as)
     ]

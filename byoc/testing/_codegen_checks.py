@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.codegen import Artifact, Codegen, Executable, Executor, Region, Stamped, compile_region
+from byoc.codegen import (
+    Artifact,
+    Codegen,
+    Executable,
+    Executor,
+    Measured,
+    Oracle,
+    Region,
+    Stamped,
+    ask_verdicts,
+    compile_region,
+    measure_seconds,
+)
 from byoc.errors import ByocError, InputError, Verdict, refuse
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import load_executor
@@ -247,6 +259,18 @@ class CodegenChecks:
                 "what it depends on, and `compatible` must compare that"
             ]
         return [f"{cut.name}: `compatible` refuses without a reason" for v in refused if not str(v)]
+
+    def check_oracle(self, cut: CompiledCase) -> list[str]:
+        """Check that `check` gives a verdict on each node."""
+        assert isinstance(self.codegen, Oracle)
+        ask_verdicts(self.codegen, cut.regions[0][0].load(inline=True))
+        return []
+
+    def check_measured(self, cut: CompiledCase) -> list[str]:
+        """Check that `cost` gives seconds."""
+        assert isinstance(self.codegen, Measured)
+        measure_seconds(self.codegen, cut.regions[0][0])
+        return []
 
     def _verdict(self, region: Region, artifact: Artifact) -> Verdict:
         """Return the verdict of `compatible`; an exception is a refusal."""

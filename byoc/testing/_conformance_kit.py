@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from byoc.codegen import Codegen, Executable, find_codegen, parse_codegen_options
+from byoc.codegen import Codegen, Codegens, Executable, Isolation, parse_codegen_options
 from byoc.errors import ByocError, InputError, describe_error
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.rules import load_rules
@@ -43,7 +43,7 @@ class ConformanceKit:
         """Find the codegen. Raises InputError when it, an option or the rule file is wrong."""
         if not has_runtime():
             raise InputError(INSTALL_HINT)
-        codegen = find_codegen(asked.codegen)
+        codegen = Codegens(Isolation() if asked.isolate else None).find(asked.codegen)
         self.codegen: Codegen = codegen
         self.settings = asked
         self.folder = folder
@@ -118,6 +118,7 @@ class ConformanceBase:
     skips: ClassVar[Mapping[str, str]] = {}
     operators: ClassVar[Sequence[str]] = ()
     most_cases: ClassVar[int] = 6
+    isolate: ClassVar[bool] = False
 
     _kits: ClassVar[dict[type, Any]] = {}
 

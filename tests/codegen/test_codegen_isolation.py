@@ -20,6 +20,7 @@ from byoc.codegen import Artifact, Codegen, CodegenFailedError, Codegens, Isolat
 from byoc.codegen._messages import BrokenMessageError, SharedMemory, read_array, write_array
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, to_numpy_dtype
+from byoc.onnxrt import sharing_threads, without_optimizations
 
 MODEL = "g (float[1, 4] x) => (float[1, 4] y) { a = Add(x, x) y = Relu(a) }"
 X = np.array([[-1, 2, 0, 4]], np.float32)
@@ -61,10 +62,12 @@ def test_each_method_gives_what_it_gives_here(wreck: Wreck, region: Region, code
     here, there = Codegens().find("wrecker-together"), codegens.find("wrecker-together")
     assert isinstance(there, Codegen)
     for method in METHODS:
-        one, other = _call(here, method, region), _call(there, method, region)
+        with without_optimizations(), sharing_threads(3):
+            one, other = _call(here, method, region), _call(there, method, region)
         if method == "run":
             assert np.array_equal(other["y"], [[0, 4, 0, 8]])
         if isinstance(one, Artifact):
+            assert one.metadata == {"sessions": "(False, 3, 0)"}
             one, other = vars(one), vars(other)
         if method == "compile_all":
             one, other = ({name: vars(made) for name, made in given.items()} for given in (one, other))

@@ -51,7 +51,12 @@ def test_one_region_fails_and_the_other_stays(fault: str, tmp_path: Path) -> Non
     assert refusal.reason.startswith(reason)
     assert {**refusal.to_json(), "reason": ""} == {
         **{"target": "dla", "region": "dla_0", "codegen": "faulty", "reason": ""},
-        **{"nodes": ["a"], "host": 1, "split": None},
+        **{
+            "nodes": ["a"],
+            "host": 1,
+            "split": None,
+            "failed": fault not in {"refuses", "names nothing"},
+        },
     }
     why = {item.reason: item.nodes for item in result.report.host_reasons}
     assert why[f"codegen faulty refused: {refusal.reason}"] == 1
@@ -266,16 +271,26 @@ def test_on_the_command_line(
     onnx.save(parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"), "net.onnx")
     command = ["partition", "net.onnx", "--rules", VANILLA, "-o", "b", "--strategy", "all-supported"]
     command += ["--codegen", "faulty", "--format", "json", "--codegen-option"]
-    for options, reason in (
-        (["fault=segv", "--isolate"], "its process was killed by SIGSEGV in compile"),
-        (["fault=hangs", "--compile-timeout", "0.3"], "compile took longer than 0.3 s and was stopped"),
-        (["fault=numbers", "--gate"], "its output 'y' is off by "),
+    for options, code, reason in (
+        (["fault=segv", "--isolate"], 5, "its process was killed by SIGSEGV in compile"),
+        (
+            ["fault=hangs", "--compile-timeout", "0.3"],
+            5,
+            "compile took longer than 0.3 s and was stopped",
+        ),
+        (["fault=numbers", "--gate"], 0, "its output 'y' is off by "),
+        (["fault=load"], 5, "loading failed with OSError: no such device"),
     ):
         ran = byoc(*command, *options)
-        assert (ran.code, ran.err) == (0, "")
+        assert (ran.code, ran.err) == (code, "")
         (refusal,) = json.loads(ran.out)["refusals"]
         assert refusal["reason"].startswith(reason)
         assert byoc("verify", "b").code == 0
+    ran = byoc(*(word for word in command if word not in {"--format", "json"}), "fault=load")
+    assert ran.code == 5
+    assert ran.out.startswith(
+        "Codegen faulty failed: dla_0: loading failed with OSError: no such device\n"
+    )
     ran = byoc(*command, "fault=numbers", "--gate", "--threshold", "float32=1", "--no-verify")
     assert json.loads(ran.out)["refusals"] == []
     assert byoc(*command, "fault=numbers", "--threshold", "float32=1").code == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 import planted
 import pytest
 from support import sample_cases
+from wrecking import Wreck
 
 from byoc.testing import Claims, CodegenConformance
 
@@ -167,3 +168,27 @@ def test_without_pytest_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert done.stdout == ("byoc.testing needs pytest, which is not installed (pip install pytest)\n")
+
+
+def test_in_a_process_of_its_own_a_crash_is_one_failed_test(rules: Path, wreck: Wreck) -> None:
+    content = {"codegen": "wrecker-together", "rules": str(rules), "isolate": True, "zoo": ()}
+    cls = type("TestWrecker", (CodegenConformance,), content)
+    kit = cls.make_kit(lambda: rules.parent)
+    tests = cls()
+    sample = kit.sample
+    for method, check in {
+        "compile": lambda: tests.test_operator(kit, "Relu"),
+        "load": lambda: tests._check(kit.checks.check_inputs, sample),
+        "run": lambda: tests._check(kit.checks.check_outputs_last, sample),
+        "compatible": lambda: tests.test_stamp(kit),
+        "check": lambda: tests.test_oracle(kit),
+        "cost": lambda: tests.test_measured(kit),
+        "compile_all": lambda: tests.test_together(kit),
+    }.items():
+        wreck(f"{method} segv")
+        with pytest.raises(pytest.fail.Exception) as caught:
+            check()
+        wreck("")
+        lines = str(caught.value).splitlines()
+        assert lines
+        assert all(f"its process was killed by SIGSEGV in {method}" in line for line in lines)
