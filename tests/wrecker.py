@@ -82,10 +82,11 @@ class Wrecker:
         _wreck("load")
         assert artifact.files == {"code": b"\x00\xff", "empty": b""}
         nodes = list(region.nodes)
+        constants = {each.name: region.constant(each.name) for each in region.constants}
 
         def run(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
             _wreck("run")
-            values = dict(inputs)
+            values = {**constants, **inputs}
             for node in nodes:
                 given = [values[name] for name in node.input]
                 relu = node.op_type == "Relu"

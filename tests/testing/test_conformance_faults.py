@@ -171,6 +171,7 @@ def test_without_pytest_it_says_what_to_install() -> None:
 
 
 def test_in_a_process_of_its_own_a_crash_is_one_failed_test(rules: Path, wreck: Wreck) -> None:
+    rules.write_text("target: wreck\ncost_model: dla\ndtype: float32\nops: [{op: [Relu, Add]}]\n")
     content = {"codegen": "wrecker-together", "rules": str(rules), "isolate": True, "zoo": ()}
     cls = type("TestWrecker", (CodegenConformance,), content)
     kit = cls.make_kit(lambda: rules.parent)
