@@ -71,7 +71,7 @@ def find_same_paths(paths: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _fold(name: str) -> str:
-    """Return what two names have in common that differ in case or form only (Unicode, D145)."""
+    """Fold a name, so that names that differ in case or form only become equal (Unicode, D145)."""
     return normalize("NFD", normalize("NFD", name).casefold())
 
 

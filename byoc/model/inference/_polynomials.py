@@ -4,12 +4,13 @@ They are what expressions of extents are calculated in, such as `past + seq` or 
 stand for extents, so they are not negative. Equal polynomials are equal tuples.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from keyword import iskeyword
 from math import gcd
 
 _MAX_TERMS = 24
+_MAX_CASES = 2_000
 MAX_POWER = 8
 CACHE_SIZE = 1 << 14
 
@@ -168,8 +169,18 @@ def _beats(word: str, one: Polynomial, other: Polynomial) -> bool:
 
 
 def is_not_negative(polynomial: Polynomial) -> bool:
-    """Return whether a polynomial is proven to be at least 0 whatever its names stand for."""
-    if all(f > 0 and all(map(_is_atom_not_negative, m)) for m, f in polynomial):
+    """Return whether a polynomial is proven to be at least 0 whatever its names stand for.
+
+    A proof of more than `_MAX_CASES` cases is not tried to its end: each maximum doubles them.
+    """
+    return _prove(polynomial, iter(range(_MAX_CASES)))
+
+
+def _prove(polynomial: Polynomial, cases: Iterator[int]) -> bool:
+    """Return whether it is proven with the cases that are left."""
+    if next(cases, None) is None:
+        return False
+    if all(f > 0 and all(_is_atom_not_negative(atom, cases) for atom in m) for m, f in polynomial):
         return True
     for monomial, factor in polynomial:
         atom = monomial[0] if len(monomial) == 1 else ""
@@ -178,11 +189,11 @@ def is_not_negative(polynomial: Polynomial) -> bool:
         rest = add(polynomial, (((atom,), -factor),))
         if atom[0] == ("max" if factor < 0 else "min"):
             scaled = [multiply(each, make_constant(factor)) for each in atom[1]]
-            return all(is_not_negative(add(rest, each)) for each in scaled)
+            return all(_prove(add(rest, each), cases) for each in scaled)
         bound = _bound_division(atom, factor)
         if bound is not None:
             least, divisor = bound
-            return is_not_negative(add(multiply(rest, make_constant(divisor)), least))
+            return _prove(add(multiply(rest, make_constant(divisor)), least), cases)
     return False
 
 
@@ -197,10 +208,10 @@ def _bound_division(atom: Atom, factor: int) -> tuple[Polynomial, int] | None:
     return add(multiply(atom[1][0], make_constant(factor)), make_constant(-lost)), divisor
 
 
-def _is_atom_not_negative(atom: Atom) -> bool:
+def _is_atom_not_negative(atom: Atom, cases: Iterator[int]) -> bool:
     if isinstance(atom, str):
         return True
-    return (any if atom[0] == "max" else all)(map(is_not_negative, atom[1]))
+    return (any if atom[0] == "max" else all)(_prove(each, cases) for each in atom[1])
 
 
 @lru_cache(CACHE_SIZE)
