@@ -1,8 +1,9 @@
 """Noise: how far two right results of a tensor may lie apart, measured where an error is not allowed.
 
-Four things make noise, each measured on the same inputs: the rounding of the tensor's last operators,
-onnxruntime's optimizations, the rounding of quantized activations to integers, and, where that cannot
-be measured, what a signal-to-noise ratio of 20 dB lets pass.
+Five things make noise, each measured on the same inputs: the rounding of the tensor's last operators,
+onnxruntime's optimizations, the order in which contractions add up, the rounding of quantized
+activations to integers, and, where that cannot be measured, what a signal-to-noise ratio of 20 dB lets
+pass.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -21,6 +22,7 @@ from onnx import ModelProto
 from byoc.errors import InputError
 from byoc.model import copy_without, replace_weights
 from byoc.onnxrt import open_session, run_session
+from byoc.verification._accumulation_noise import AccumulationNoise
 from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
 from byoc.verification._rounding_noise import RoundingNoise, expose_tensors
 from byoc.verification._row_selection import SelectionRuns
@@ -39,6 +41,7 @@ Array = NDArray[Any]
 _NOISE_SIDES = 2.0  # onnxruntime is off by its noise to one side, the bundle to the other
 _ROUNDING = "rounding in the last operators"
 _OPTIMIZATIONS = "onnxruntime's optimizations"
+_ACCUMULATION = "the order in which contractions add up"
 _ACTIVATIONS = "rounding the activations to integers"
 _RATIO = f"a signal-to-noise ratio of {LEAST_SIGNAL_TO_NOISE:g} dB"
 
@@ -157,9 +160,11 @@ class NoiseGauge:
         expected = np.asarray(self.expected[error.name])
         most = QUANTIZED_NETWORK_TOLERANCE * self._find_range(error, expected, thresholds)
         found = {_ROUNDING: self._rounding.measure(error.name) if error.measure != "units" else 0.0}
-        spread = self._measure_spread(error.name, thresholds)
+        spread = self._measure_spread(error.name, self._optimized, thresholds)
         if not self.quantized:
             found[_OPTIMIZATIONS] = min(_NOISE_SIDES * spread.largest, most)
+            if error.absolute > max(found.values()):
+                found[_ACCUMULATION] = min(self._measure_accumulation(error.name, thresholds), most)
         else:
             twin = self._float_twin.get(error.name)
             rounding = measure_difference(expected, twin)
@@ -174,12 +179,18 @@ class NoiseGauge:
         source = max(found, key=lambda name: found[name])
         return {"noise": found[source], "noise_source": source if found[source] else ""}
 
-    def _measure_spread(self, name: str, thresholds: Thresholds) -> Difference:
-        """Return the difference that onnxruntime's optimizations make, other tied rows left aside."""
-        errors = tuple(compare_tensors({name: self.expected[name]}, self._optimized, thresholds))
-        tied = self._break_ties(self._optimized, errors, thresholds)
+    def _measure_spread(self, name: str, values: Values, thresholds: Thresholds) -> Difference:
+        """Return by how much other right values are off, differences of tied rows left aside."""
+        errors = tuple(compare_tensors({name: self.expected[name]}, values, thresholds))
+        tied = self._break_ties(values, errors, thresholds)
         expected = tied[name][0] if name in tied else self.expected[name]
-        return measure_difference(expected, self._optimized.get(name))
+        return measure_difference(expected, values.get(name))
+
+    def _measure_accumulation(self, name: str, thresholds: Thresholds) -> float:
+        spreads = (
+            self._measure_spread(name, run, thresholds).largest for run in self._accumulation.runs
+        )
+        return _NOISE_SIDES * max(spreads, default=0.0)
 
     def _find_range(self, error: OutputError, expected: Array, thresholds: Thresholds) -> float:
         """Return the divisor of an absolute error: the range of the expected values."""
@@ -202,6 +213,10 @@ class NoiseGauge:
     @cached_property
     def _rounding(self) -> RoundingNoise:
         return RoundingNoise(self._flat, self.folder, self.inputs)
+
+    @cached_property
+    def _accumulation(self) -> AccumulationNoise:
+        return AccumulationNoise(self._flat, self.folder, self.inputs)
 
     @cached_property
     def _optimized(self) -> Values:

@@ -1,6 +1,7 @@
 """Noise told from error: rounding of the last operators, quantized activations, and planted errors."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,60 @@ def test_a_difference_of_large_numbers_has_their_resolution() -> None:
     assert error.noise is not None
     assert 1e-3 < error.noise < 1e-2
     assert not judge(parse(text), lambda _: {"y": exact * np.float32(1.2)}).within
+
+
+@cache
+def amplifying() -> tuple[ModelProto, Mapping[str, Array]]:
+    """Return a network whose sums cancel, by a factor of 5,000, before the last product; its weights."""
+    generator = np.random.default_rng(1)
+    first = generator.standard_normal((64, 64)).astype(np.float32)
+    near = first * (1 + 2e-4 * generator.standard_normal((64, 64))).astype(np.float32)
+    weights = {"a": first, "b": near, "c": generator.standard_normal((64, 64)).astype(np.float32)}
+    model = parse("""g (float[1, 64] x) => (float[1, 64] y) {
+        m = MatMul(x, a) n = MatMul(x, b) d = Sub(m, n) y = MatMul(d, c) }""")
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in weights.items())
+    return model, weights
+
+
+def compute_amplified(**spoiled: Array) -> Array:
+    """Return the output of the network in float64, rounded once; some weights may be others."""
+    weights = {
+        name: spoiled.get(name, value).astype(np.float64) for name, value in amplifying()[1].items()
+    }
+    x = X["x"].astype(np.float64)
+    made: Array = ((x @ weights["a"] - x @ weights["b"]) @ weights["c"]).astype(np.float32)
+    return made
+
+
+def test_sums_that_cancel_make_noise_further_on() -> None:
+    error = judge(amplifying()[0], lambda _: {"y": compute_amplified()})
+    assert error.relative > 1e-4
+    assert error.noise_source == "the order in which contractions add up"
+    assert error.within
+    assert error.noise is not None
+    assert error.noise < 20 * error.absolute
+
+
+def zero_block(weights: Array) -> Array:
+    """Return weights of which a block of four rows is zero."""
+    made = weights.copy()
+    made[:4] = 0
+    return made
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda w: w * np.float32(1.05), id="scale"),
+        pytest.param(lambda w: w[:, ::-1], id="order"),
+        pytest.param(zero_block, id="block"),
+    ],
+)
+def test_a_wrong_weight_is_above_the_noise_of_sums(spoil: Callable[[Array], Array]) -> None:
+    wrong = compute_amplified(c=spoil(amplifying()[1]["c"]))
+    error = judge(amplifying()[0], lambda _: {"y": wrong})
+    assert error.noise is not None
+    assert not error.within
 
 
 def test_what_the_user_asks_holds_as_it_is() -> None:
