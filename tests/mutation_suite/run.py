@@ -49,6 +49,10 @@ class Room:
         return sorted(str(p.relative_to(ROOT)) for p in found if p.name != "__init__.py")
 
 
+PLACEMENT_TESTS = (
+    *("ask", "check", "faster_ops", "fusions", "limits", "makespan", "objective", "prices", "problem"),
+    *("regions", "strategies", "tree_dp"),
+)
 ROOMS: Mapping[str, Room] = {
     "boundary": Room(
         ["byoc/boundary/contracts/*.py"],
@@ -69,7 +73,14 @@ ROOMS: Mapping[str, Room] = {
     "runtime": Room(["byoc/runtime/*.py"], ["tests/runtime"]),
     "outlining": Room(
         ["byoc/model/_outline.py", "byoc/planning/_outlining.py"],
-        ["tests/planning", "tests/model", "tests/boundary"],
+        [
+            "tests/model/test_graph_outline.py",
+            "tests/boundary/test_boundary_contract.py",
+            "tests/boundary/test_boundary_edit.py",
+            "tests/planning/test_plan_model.py",
+            "tests/planning/test_plan_annotations.py",
+            "tests/planning/test_plan_crossing.py",
+        ],
     ),
     "annotator": Room(
         [
@@ -82,7 +93,10 @@ ROOMS: Mapping[str, Room] = {
         ],
         ["tests/rules"],
     ),
-    "placement": Room(["byoc/placement/**/*.py"], ["tests/placement"]),
+    "placement": Room(
+        ["byoc/placement/*.py", "byoc/placement/*/*.py"],
+        [f"tests/placement/test_placement_{name}.py" for name in PLACEMENT_TESTS],
+    ),
 }
 
 

@@ -14,7 +14,7 @@ from support import parse
 from byoc.errors import InputError
 from byoc.runtime import Trace, load
 from byoc.runtime._stage_program import Stage, StageProgram
-from byoc.runtime._trace import TraceEvent, record_into
+from byoc.runtime._trace import TraceEvent, current_trace, record_into
 
 
 def check(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -135,3 +135,13 @@ def test_a_trace_ends_with_its_run(tmp_path: Path) -> None:
         session.run({"x": ramp(1, 5)}, trace)
     session({"x": ramp(1, 4)})
     assert trace.events == []
+
+
+def test_a_trace_is_the_current_one_inside_its_block_alone() -> None:
+    outer, inner = Trace(), Trace()
+    assert current_trace() is None
+    with record_into(outer):
+        with record_into(inner):
+            assert current_trace() is inner
+        assert current_trace() is outer
+    assert current_trace() is None

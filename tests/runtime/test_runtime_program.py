@@ -1,0 +1,200 @@
+"""Programs of graphs whose regions are functions here, those in bodies of control flow included."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from cutting import DEVICE_ONLY, cut, ramp
+from onnx import ModelProto
+from support import parse, prepared
+
+from byoc.bundle import open_bundle
+from byoc.codegen import Artifact, Region
+from byoc.errors import YES, InputError, refuse
+from byoc.model import GraphIndex, TensorType, get_stated_types, read_type
+from byoc.runtime import load_executor
+from byoc.runtime._program_builder import GraphStep, ProgramBuilder, find_steps
+from byoc.runtime._shape_check import ShapeCheck, collect_contradictions
+from byoc.runtime._stage_program import Stage, StageProgram
+
+DOMAIN = "byoc.dla"
+
+
+def build(model: ModelProto, **regions: Callable[..., Any]) -> StageProgram:
+    """Return the program of a model; a region is a function of its data inputs, named i0, i1, ..."""
+    index = GraphIndex(model, get_stated_types(model))
+    stages = {}
+    for graph in index.walk():
+        for node in graph.nodes:
+            if node.op_type in regions:
+                node.domain = DOMAIN
+                count = sum(not graph.is_constant(name) for name in node.input)
+                stages[node.op_type] = _region(node.op_type, count, regions[node.op_type])
+    return ProgramBuilder(None, stages, frozenset({DOMAIN})).build_program(index, {})  # type: ignore[arg-type]
+
+
+def _region(name: str, count: int, function: Callable[..., Any]) -> Stage:
+    inputs = tuple(f"i{number}" for number in range(count))
+    kind = prepared("g (float[2] x) => (float[2] y) { y = Relu(x) }").index.type_protos["y"]
+
+    def run(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"o0": np.asarray(function(*(values[each] for each in inputs)), np.float32)}
+
+    return Stage(name, inputs, run, {"o0": kind}, device="dla")
+
+
+LOOP = """g (float[2] x, int64 n) => (float[2] y, float[K, 2] all)
+    <float[2] w = {10, 20}, bool yes = {1}> {
+    y, all = Loop (n, yes, x) <
+        body = b (int64 i, bool go, float[2] c) => (bool on, float[2] d, float[2] e)
+        <float[2] v = {1, 2}> {
+        on = Identity (go)
+        d = dla_0 (c)
+        f = Add (d, w)
+        e = Add (f, v)
+    }>
+}"""
+
+
+def test_a_region_in_a_loop_runs_at_each_trip() -> None:
+    program = build(parse(LOOP), dla_0=lambda c: 2 * c)
+    y, every = program({"x": np.array([1, 3], np.float32), "n": np.array(2)})
+    assert y.tolist() == [4, 12]
+    assert every.tolist() == [[13, 28], [15, 34]]
+    (stage,) = program.stages
+    assert stage.inputs == ("n", "yes", "x")
+    assert stage.output_names == ("y", "all")
+    # Types without shapes: of the carried value that of the region, of the other what is added to it.
+    assert {name: read_type(kind) for name, kind in stage.types.items()} == {
+        "y": TensorType("float32", None),
+        "all": TensorType("float32", None),
+    }
+
+
+IF = """g (bool c, float[2] x) => (float[2] y) <float[2] w = {10, 20}> {
+    y = If (c) <
+        then_branch = t () => (float[2] p) { p = dla_0 (x) },
+        else_branch = e () => (float[2] q) <float[2] w = {1, 2}> { q = Add (x, w) }
+    >
+}"""
+
+
+@pytest.mark.parametrize(("condition", "expected"), [(True, [3, 9]), (False, [2, 5])])
+def test_a_region_in_a_branch_and_a_constant_of_the_branch(
+    condition: bool, expected: list[float]
+) -> None:
+    program = build(parse(IF), dla_0=lambda x: 3 * x)
+    (y,) = program({"c": np.array(condition), "x": np.array([1, 3], np.float32)})
+    assert y.tolist() == expected
+    (stage,) = program.stages
+    assert {name: str(read_type(kind)) for name, kind in stage.types.items()} == {"y": "float32[...]"}
+
+
+def test_an_input_of_a_body_shadows_an_initializer_of_the_same_name() -> None:
+    text = """g (float[2] x, int64 n) => (float[2] y) {
+        y = Loop (n, , x) <body = b (int64 i, bool go, float[2] c) => (bool on, float[2] d)
+            <float[2] c = {7, 7}> {
+            on = Identity (go)
+            d = dla_0 (c)
+        }>
+    }"""
+    program = build(parse(text, ir=8), dla_0=lambda c: c + 1)
+    (y,) = program({"x": np.array([1, 3], np.float32), "n": np.array(2)})
+    assert y.tolist() == [3, 5]
+
+
+def test_nodes_without_inputs_stand_in_the_first_segment() -> None:
+    text = """g (float[2] x) => (float[2] y, float[2] r) {
+        a = Relu (x)
+        r = RandomNormal <shape = [2]> ()
+        y = Add (a, r)
+    }"""
+    model = parse(text)
+    index = GraphIndex(model, get_stated_types(model))
+    assert find_steps(index, []) == [GraphStep((0, 1, 2), single=False)]
+    assert find_steps(index, [2]) == [GraphStep((0, 1), single=False), GraphStep((2,), single=True)]
+    assert find_steps(index, [0]) == [
+        GraphStep((1,), single=False),
+        GraphStep((0,), single=True),
+        GraphStep((2,), single=False),
+    ]
+
+
+@pytest.fixture
+def region(tmp_path: Any) -> Region:
+    cut(parse(DEVICE_ONLY), tmp_path / "b")
+    ((_, found, _),) = open_bundle(tmp_path / "b").regions()
+    return found
+
+
+def test_an_output_of_another_shape_is_accepted_where_onnxruntime_makes_it_too(region: Region) -> None:
+    (given,), (made,) = region.inputs, region.outputs
+    check = ShapeCheck(region, any_shape=True)
+    for extents, sentence in (
+        ((1, 4), ""),
+        ((1, 3), f"gave output '{made.name}' as float32[1, 3], but it is declared float32[1, 4]"),
+        ((1, 5), f"gave output '{made.name}' as float32[1, 5], but it is declared float32[1, 4]"),
+    ):
+        output = {made.name: np.ones(extents, np.float32)}
+        if not sentence:
+            assert check.check_output(made, output, {given.name: ramp(1, 4)}).tolist() == [[1] * 4]
+            continue
+        with pytest.raises(InputError) as caught:
+            check.check_output(made, output, {given.name: ramp(1, 4)})
+        assert str(caught.value) == sentence
+    with pytest.raises(InputError, match=f"^gave no output '{made.name}'$"):
+        check.check_output(made, {}, {given.name: ramp(1, 4)})
+
+
+def test_inputs_of_another_shape_are_refused_or_noted(region: Region) -> None:
+    (given,) = region.inputs
+    odd = {given.name: ramp(1, 5)}
+    with pytest.raises(InputError) as caught:
+        ShapeCheck(region, any_shape=False).check_inputs(odd)
+    assert str(caught.value) == (
+        f"input '{given.name}' is float32[1, 5], but {region.name} is compiled for float32[1, 4]"
+    )
+    with collect_contradictions() as notes:
+        ShapeCheck(region, any_shape=True).check_inputs(odd)
+        ShapeCheck(region, any_shape=False).check_inputs({})  # what is not there is not checked here
+    assert list(notes) == [
+        f"the model says that '{given.name}' is float32[1, 4], but it is float32[1, 5]"
+    ]
+
+
+class Old:
+    """A codegen that says nothing of recompiling, and whose artifacts fit nowhere."""
+
+    name = "old"
+
+    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+        return Artifact({}, {"version": "2"})
+
+    def compatible(self, region: Region, artifact: Artifact) -> Any:
+        return YES if artifact.metadata["version"] == "2" else refuse("made by version 1")
+
+    def load(self, region: Region, artifact: Artifact) -> Any:
+        assert artifact.metadata["version"] == "2"
+        return lambda inputs: {region.outputs[0].name: ramp(1, 4) + 1}
+
+
+def test_a_codegen_that_says_nothing_has_its_artifacts_recompiled(region: Region) -> None:
+    run = load_executor(Old(), "old", region, Artifact({}, {"version": "1"}), {})
+    (made,) = run({region.inputs[0].name: ramp(1, 4)}).values()
+    assert made.tolist() == (ramp(1, 4) + 1).tolist()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_is_not_the_codegens_fault_comes_as_it_is(
+    error: type[BaseException], region: Region
+) -> None:
+    class Broken:
+        name = "broken"
+
+        def load(self, region: Region, artifact: Artifact) -> Any:
+            raise error
+
+    expected = error if error is KeyboardInterrupt else InputError
+    with pytest.raises(expected):
+        load_executor(Broken(), "broken", region, Artifact())
