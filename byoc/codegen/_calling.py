@@ -237,7 +237,7 @@ def ask_verdicts(codegen: Oracle, model: ModelProto) -> list[Verdict]:
 
 
 def read_context(codegen: ContextSource, artifact: Artifact) -> Context:
-    """Return how a provider loads an artifact. Raises TypeError unless that is what it gives."""
+    """Return a provider's context for an artifact. Raises TypeError if it gives something else."""
     context: Any = codegen.context(artifact)
     if not isinstance(context, Context):
         raise TypeError(f"`context` gave a {type(context).__name__} instead of a Context")

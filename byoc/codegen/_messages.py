@@ -157,7 +157,7 @@ def write_files(files: Mapping[str, bytes], memory: SharedMemory) -> list[Any]:
 
 
 def read_files(entries: Any, memory: SharedMemory) -> dict[str, bytes]:
-    """Return what `write_files` wrote. Raises BrokenMessageError."""
+    """Read the files that `write_files` wrote. Raises BrokenMessageError."""
     return {name: memory.read(location).tobytes() for name, location in read_pairs(entries)}
 
 

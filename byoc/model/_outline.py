@@ -167,7 +167,7 @@ def _complete_types(graph: GraphProto, index: GraphIndex, certain: CertainTypes)
 
 
 def _find_type(index: GraphIndex, name: str, certain: CertainTypes) -> TypeProto | None:
-    """Return what may be stated of a tensor: its certain type, or its dtype alone.
+    """Return the type to state of a tensor: its certain type, or its dtype alone.
 
     onnxruntime would rely on a shape that is not certain.
     """

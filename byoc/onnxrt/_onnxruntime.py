@@ -114,7 +114,7 @@ def with_threads(count: int) -> Iterator[None]:
 
 
 def get_session_settings() -> tuple[bool, int, int]:
-    """Return what this context says of sessions that are opened, for `with_session_settings`."""
+    """Return the settings of sessions opened in this context, for `with_session_settings`."""
     return _optimized.get(), _sessions.get(), _threads.get()
 
 

@@ -113,7 +113,7 @@ def _name_dtype(tensor: TensorProto) -> str:
 
 
 def _count_products(node: NodeProto, shape: tuple[int, ...]) -> int:
-    """Return how many products each result of a contraction with a weight of this shape adds up."""
+    """Count the products that each result of a contraction with a weight of this shape adds up."""
     match node.op_type:
         case "Conv":
             return math.prod(shape[1:])

@@ -52,8 +52,12 @@ def adds(last: str) -> Pattern:
     ("model", "pattern"),
     [
         (lambda: chain(lambda _: "z"), adds("Add")),
-        (lambda: chain(lambda _: "z"), adds("Mul")),
-        (lambda: chain(lambda i: f"t{i - 2}" if i > 1 else "z"), adds("Add")),
+        pytest.param(lambda: chain(lambda _: "z"), adds("Mul"), marks=pytest.mark.thorough),
+        pytest.param(
+            lambda: chain(lambda i: f"t{i - 2}" if i > 1 else "z"),
+            adds("Add"),
+            marks=pytest.mark.thorough,
+        ),
         (fan, parse_pattern("p", "r = Relu(x)\nn = Neg(r)\ny = Exp(n)")),
         (fan, parse_pattern("p", "r = Relu(x)\nn = Neg(r)\na = Abs(r)\ny = Mul(n, a)")),
         (fan, parse_pattern("p", "n = Neg(r)\na = Abs(r)\ne = Exp(a)\nreturn n, e")),
