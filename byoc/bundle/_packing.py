@@ -102,6 +102,18 @@ def unpack_bundle(path: Path, folder: Path) -> Manifest:
     return manifest
 
 
+def check_packed_files(path: Path) -> None:
+    """Raise InputError when a file in a packed bundle differs from the manifest; unpacks nothing."""
+    with _open_zip(path) as archive:
+        entries = _zip_entries(archive, path)
+        content = _read_packed_manifest(archive, entries, path)
+        for name, entry in parse_manifest(content, path / MANIFEST_FILE).files.items():
+            if name not in entries:
+                raise InputError(f"{path}: the file {quote_name(name)} of the bundle is missing")
+            with archive.open(entries[name]) as source:
+                check_file_entry(path, name, copy_and_hash(source), entry)
+
+
 def list_packed_files(path: Path) -> tuple[bytes, set[str]] | None:
     """Return the manifest's bytes and the files of a packed bundle; None when it is not such a zip."""
     try:

@@ -1,19 +1,16 @@
 """Atomic writing of bundles, as folders or packed files: complete, or not at all."""
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from byoc.bundle._manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, list_files
-from byoc.bundle._packing import is_packed_name, list_packed_files, pack_folder
+from byoc.bundle._packing import check_packed_files, is_packed_name, list_packed_files, pack_folder
+from byoc.bundle._reading import open_bundle
 from byoc.codegen import quote_name
 from byoc.errors import InputError
-from byoc.support import read_limited
-
-# Of the workspace beside the destination; short, since names have a maximal length.
-_PREFIX = ".byoc-"
+from byoc.support import open_workspace, read_limited, replace_path
 
 
 def check_destination(path: Path, packed: bool | None = None) -> None:
@@ -29,7 +26,8 @@ def check_destination(path: Path, packed: bool | None = None) -> None:
             raise InputError(f"{path}: cannot be written: it is a link to nothing")
         elif not real.parent.is_dir():
             raise InputError(f"{path}: cannot be written: there is no folder '{path.parent}'")
-        tempfile.TemporaryDirectory(prefix=_PREFIX, dir=real.parent).cleanup()
+        _check_text(path, real)
+        tempfile.TemporaryDirectory(prefix=".byoc-", dir=real.parent).cleanup()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no file can have this name"
         raise InputError(f"{path}: cannot be written: {reason}") from None
@@ -39,40 +37,62 @@ def check_destination(path: Path, packed: bool | None = None) -> None:
 def stage_bundle(path: Path) -> Iterator[Path]:
     """Provide a folder to write into, which becomes `path` when the block succeeds.
 
-    Where the name of `path` ends in `.zip`, the folder is packed. It lies beside the destination, so one
-    rename suffices; a link is followed. An existing bundle is moved aside first and removed last. When
-    the block raises, the destination is unchanged.
+    Where the name of `path` ends in `.zip`, the folder is packed. It is read back, and is on the disk,
+    before it takes the place of an existing bundle in one step (`replace_path`). It lies beside the
+    destination; a link is followed. When the block raises, the destination is unchanged.
     """
     real = _resolve(path)  # the block may change the working directory
     with _workspace(path) as workspace:
         fresh = workspace / "new"
         fresh.mkdir()
         yield fresh
+        with _reading_back(fresh, path):
+            written = open_bundle(fresh)
+            written.model()
+            written.regions()
         if is_packed_name(path):
-            files = [file.relative_to(fresh).as_posix() for file in fresh.rglob("*") if file.is_file()]
-            pack_folder(fresh, files, workspace / "packed")
+            pack_folder(fresh, written.manifest.files, workspace / "packed")
             fresh = workspace / "packed"
-        _replace(fresh, real, workspace / "old")
+        _replace(fresh, real, path)
 
 
 @contextmanager
 def stage_packed_file(path: Path) -> Iterator[Path]:
     """Provide a path to write a packed bundle to, which becomes `path`; else as `stage_bundle`."""
+    real = _resolve(path)
     with _workspace(path, packed=True) as workspace:
         yield workspace / "packed"
-        _replace(workspace / "packed", _resolve(path), workspace / "old")
+        _replace(workspace / "packed", real, path)
 
 
 @contextmanager
 def _workspace(path: Path, packed: bool | None = None) -> Iterator[Path]:
     check_destination(path, packed)
-    workspace = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_resolve(path).parent))
     try:
-        yield workspace
+        with open_workspace(_resolve(path).parent) as workspace:
+            yield workspace
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
+
+
+@contextmanager
+def _reading_back(fresh: Path, path: Path) -> Iterator[None]:
+    """Name the destination when what was written for it cannot be opened, or differs."""
+    try:
+        yield
+    except InputError as error:
+        reason = str(error).replace(str(fresh), path.name)
+        raise InputError(f"{path}: was not written: what was read back is wrong: {reason}") from None
+
+
+def _replace(fresh: Path, real: Path, path: Path) -> None:
+    """Replace the existing bundle, unless something else lies there by now."""
+    if fresh.is_file():
+        with _reading_back(fresh, path):
+            check_packed_files(fresh)
+    if real.exists():
+        _check_replaceable(path, real, fresh.is_file())
+    replace_path(fresh, real)
 
 
 def _resolve(path: Path) -> Path:
@@ -81,6 +101,16 @@ def _resolve(path: Path) -> Path:
         return path.resolve()
     except RuntimeError:
         raise InputError(f"{path}: cannot be written: it is a link to itself") from None
+
+
+def _check_text(path: Path, real: Path) -> None:
+    """Raise InputError for a path that is not text: ONNX and onnxruntime open no other ones."""
+    try:
+        str(real).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{path}: cannot be written: '{real}' is not UTF-8, and onnxruntime opens no other paths"
+        ) from None
 
 
 def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
@@ -107,16 +137,3 @@ def _folder_files(folder: Path) -> tuple[bytes, set[str]] | None:
         return None
     there = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir())
     return content, set(there)
-
-
-def _replace(fresh: Path, path: Path, aside: Path) -> None:
-    if not path.exists():
-        fresh.rename(path)
-        return
-    try:
-        path.rename(aside)
-        fresh.rename(path)
-    except BaseException:  # restore the old bundle, even after an interrupt
-        if aside.exists() and not path.exists():
-            aside.rename(path)
-        raise

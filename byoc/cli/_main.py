@@ -9,12 +9,13 @@ traceback.
 
 import os
 import signal
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -141,6 +142,7 @@ def _describe(
 def main() -> None:
     """Run the command line and exit with the code that says whose fault it was."""
     _open_closed_streams()
+    _open_results()
     for stream in (sys.stdout, sys.stderr):  # a name or a unit that the terminal cannot show is no error
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -154,11 +156,11 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open standard input and error as empty where the caller closed them.
+    """Open standard input, output and error as empty where the caller closed them.
 
     Otherwise a file that is opened later gets their number, and reads or receives what is for them.
     """
-    for number, mode in ((0, os.O_RDONLY), (2, os.O_WRONLY)):
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
@@ -166,8 +168,37 @@ def _open_closed_streams() -> None:
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
+class _ResultFile(FileIO):
+    """Standard output for a reader that may leave early, as `head` does: the rest is dropped.
+
+    So a verb does its work to the end, and its exit code is its own.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes; return how many."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            empty = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(empty, self.fileno())
+            os.close(empty)
+            return memoryview(data).nbytes
+
+
+def _open_results() -> None:
+    """Let the reader of standard output leave early, where that is a pipe."""
+    if not isinstance(sys.stdout, TextIOWrapper) or sys.stdout is not sys.__stdout__:
+        return  # a caller's own stream
+    if sys.stdout.fileno() == 1 and stat.S_ISFIFO(os.fstat(1).st_mode):
+        sys.stdout.flush()
+        results = BufferedWriter(_ResultFile(1, "w", closefd=False))
+        sys.stdout = TextIOWrapper(results, sys.stdout.encoding)
 
 
 def _exit_by_fault(run: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, TypeProto
 
 from byoc.errors import InputError
 from byoc.model._dimensions import Dimensions, fix_dims, name_open_dims
@@ -165,9 +165,35 @@ def _check_model(skeleton: ModelProto) -> tuple[str, ...]:
             )
     hidden, notes = hide_runtime_operators(skeleton)
     try:
-        onnx.checker.check_model(hidden)
+        onnx.checker.check_model(_state_shapes(hidden))
     except (onnx.checker.ValidationError, EncodeError) as error:
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
     except ValueError as error:  # protobuf 6 can encode messages that ONNX cannot decode
         raise DecodeError(str(error)) from None
     return notes
+
+
+def _state_shapes(model: ModelProto) -> ModelProto:
+    """Return a model for ONNX's checker, which asks for shapes that onnxruntime does not need.
+
+    Graph outputs without a type, and tensors without a shape among inputs and outputs, as exporters
+    write them, get one that nothing else reads.
+    """
+    bare = [v for v in (*model.graph.input, *model.graph.output) if _lacks_shape(v.type)]
+    untyped = [v for v in model.graph.output if v.type.WhichOneof("value") is None]
+    if not bare and not untyped:
+        return model
+    result = copy_without(model, "input", "output")
+    result.graph.input.extend(model.graph.input)
+    result.graph.output.extend(model.graph.output)
+    for value in result.graph.output:
+        if value.type.WhichOneof("value") is None:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    for value in (*result.graph.input, *result.graph.output):
+        if _lacks_shape(value.type):
+            value.type.tensor_type.shape.SetInParent()
+    return result
+
+
+def _lacks_shape(kind: TypeProto) -> bool:
+    return kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape")

@@ -25,6 +25,7 @@ from byoc.model._certain_types import CertainTypes, find_certain_types
 from byoc.model._composite_functions import Composite, make_composite_call, make_composite_functions
 from byoc.model._graph_index import GraphIndex
 from byoc.model._graph_parts import BoundaryNames, find_boundary
+from byoc.model._inlinable_nodes import make_initializers_dense, rename_overloads
 from byoc.model._runtime_operators import list_missing_defaults
 from byoc.model._tensor_data import clear_shape, rate_knowledge
 from byoc.model._walk import copy_without, is_onnx, sort_nodes
@@ -106,6 +107,7 @@ def outline(root: GraphCuts) -> ModelProto:
     ]
     certain = find_certain_types(index)
     made += [_make_region_function(i, cut, certain) for i, cut in cuts]
+    made += rename_overloads(made, index.proto.functions)
     return _assemble_model(index, _rewrite_graph(root, certain), made, set(domains), certain)
 
 
@@ -176,7 +178,7 @@ def _find_type(index: GraphIndex, name: str, certain: CertainTypes) -> TypeProto
 
 
 def _state_types(index: GraphIndex, number: int, certain: CertainTypes) -> NodeProto:
-    """Return a node with the types of all its bodies stated.
+    """Return a node with the types of all its bodies stated, and their constants dense.
 
     Shape inference of a function has less context than that of the model, and needs them.
     """
@@ -187,6 +189,7 @@ def _state_types(index: GraphIndex, number: int, certain: CertainTypes) -> NodeP
         nodes = [_state_types(body.index, i, certain) for i in range(len(body.index.nodes))]
         del graph.node[:]
         graph.node.extend(nodes)
+        make_initializers_dense(graph)
         _complete_types(graph, body.index, certain)
     return node
 
@@ -282,8 +285,8 @@ def _make_value_infos(
     stated = {value.name: value for value in index.graph.value_info}
     for name in sorted(made - index.outputs.keys()):
         kind = _find_type(index, name, certain)
-        if kind is None:
-            continue
+        if kind is None or kind.HasField("sparse_tensor_type"):
+            continue  # onnxruntime makes sparse initializers dense
         info = deepcopy(stated.get(name, ValueInfoProto()))
         info.name = name
         info.type.CopyFrom(kind)

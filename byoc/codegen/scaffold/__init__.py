@@ -6,7 +6,6 @@ stands for the codegen's name, `{{module}}` for the Python package, and `{{class
 
 import re
 import sys
-import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from keyword import iskeyword
@@ -14,7 +13,16 @@ from pathlib import Path
 
 from byoc.codegen import is_plain_name
 from byoc.errors import InputError
-from byoc.support import ANNOTATIONS, CODEGENS, COST_MODELS, find_files, get_distribution, list_installed
+from byoc.support import (
+    ANNOTATIONS,
+    CODEGENS,
+    COST_MODELS,
+    find_files,
+    get_distribution,
+    list_installed,
+    open_workspace,
+    replace_path,
+)
 
 TEMPLATE = Path(__file__).parent / "template"
 
@@ -53,14 +61,15 @@ def render_package(name: str) -> dict[str, str]:
 
 
 def _write_package(words: Mapping[str, str], folder: Path) -> list[Path]:
-    with tempfile.TemporaryDirectory(prefix=".byoc-", dir=folder.parent) as workspace:
-        fresh = Path(workspace) / "new"
+    place = folder.absolute()
+    with open_workspace(place.parent) as workspace:
+        fresh = workspace / "new"
         paths = []
         for path, content in _render(words).items():
             (fresh / path).parent.mkdir(parents=True, exist_ok=True)
             (fresh / path).write_text(content, encoding="utf-8")
             paths.append(Path(path))
-        fresh.rename(folder)  # all of it at once
+        replace_path(fresh, place)  # all of it at once
     return paths
 
 
