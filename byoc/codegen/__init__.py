@@ -56,8 +56,6 @@ if _TYPE_CHECKING:
     from byoc.codegen._interface import ResourceError as ResourceError
     from byoc.codegen._interface import Stamped as Stamped
     from byoc.codegen._interface import Together as Together
-    from byoc.codegen._isolation import Isolation as Isolation
-    from byoc.codegen._isolation import choose_isolation as choose_isolation
     from byoc.codegen._operations import Operation as Operation
     from byoc.codegen._refusals import ArtifactError as ArtifactError
     from byoc.codegen._refusals import CodegenFailedError as CodegenFailedError
@@ -81,6 +79,8 @@ if _TYPE_CHECKING:
     from byoc.codegen._untrusted import is_plain_name as is_plain_name
     from byoc.codegen._untrusted import parse_strict_json as parse_strict_json
     from byoc.codegen._untrusted import quote_name as quote_name
+    from byoc.codegen._worker import Isolation as Isolation
+    from byoc.codegen._worker import choose_isolation as choose_isolation
     from byoc.costs import Roofline as Roofline
     from byoc.costs import load_cost_model as load_cost_model
     from byoc.errors import YES as YES
@@ -128,7 +128,6 @@ _MODULES = {
         "ABILITIES API_VERSION AnyArray Artifact Codegen CompileError Context ContextSource Executable "
         "Executor Measured Oracle Region ResourceError Stamped Together"
     ),
-    "byoc.codegen._isolation": "Isolation choose_isolation",
     "byoc.codegen._operations": "Operation",
     "byoc.codegen._refusals": "ArtifactError CodegenFailedError Refusal RefusedError resolve_node_names",
     "byoc.codegen._region_arena": "Arena ArenaSlot",
@@ -141,6 +140,7 @@ _MODULES = {
         "MAX_PATH describe_path_problem escape_line find_same_paths is_plain_name parse_strict_json "
         "quote_name"
     ),
+    "byoc.codegen._worker": "Isolation choose_isolation",
     "byoc.costs": "Roofline load_cost_model",
     "byoc.errors": (
         "YES ByocError InputError MissingRuntimeError Verdict describe_error refuse shorten_text"

@@ -3,9 +3,9 @@
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -23,52 +23,11 @@ from byoc.codegen._messages import (
     write_files,
 )
 from byoc.codegen._refusals import CodegenFailedError
-from byoc.codegen._worker import PATH_VARIABLE, Reader, Worker
+from byoc.codegen._worker import PATH_VARIABLE, Isolation, Reader, Worker
 from byoc.errors import InputError, Verdict
 from byoc.onnxrt import get_session_settings, with_session_settings
 
 T = TypeVar("T")
-
-_LEAST_IMPORT_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Isolation:
-    """The request to run codegens in worker processes, with limits in seconds.
-
-    A call of a codegen takes at most `call_timeout`; one that compiles at most `compile_timeout`, if it
-    is given. Raises InputError for what is not a number of seconds above 0.
-    """
-
-    compile_timeout: float | None = None
-    call_timeout: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the limits."""
-        for entry in fields(self):
-            seconds = getattr(self, entry.name)
-            if seconds is not None and not (seconds > 0 and isfinite(seconds)):
-                words = entry.name.replace("_", " ")
-                raise InputError(f"{words} {seconds:g}: not a number of seconds above 0")
-
-    def find_limit(self, method: str) -> float | None:
-        """Return the most seconds that a method may take, None without a limit."""
-        if method in {"compile", "compile_all"} and self.compile_timeout is not None:
-            return self.compile_timeout
-        if method == "import":  # of packages of any size, which is not what the limits are for
-            given = [each for each in (self.compile_timeout, self.call_timeout) if each is not None]
-            return max(*given, _LEAST_IMPORT_SECONDS) if given else None
-        return self.call_timeout
-
-
-def choose_isolation(isolate: bool | None, call_timeout: float | None = None) -> Isolation | None:
-    """Return the request that options for running a bundle make, None for this process.
-
-    Raises InputError for a timeout that is none.
-    """
-    if isolate or (isolate is None and call_timeout is not None):
-        return Isolation(call_timeout=call_timeout)
-    return None
 
 
 class IsolatedCodegen:
@@ -107,7 +66,7 @@ class IsolatedCodegen:
         """The process, started unless it runs. Raises InputError when the codegen cannot be loaded."""
         with self.lock:
             if self._worker is None or not self._worker.is_alive:
-                self._worker = worker = Worker()
+                self._worker = worker = Worker(self.isolation.environment)
                 request = {"codegen": self.name, "path": os.environ.get(PATH_VARIABLE)}
                 try:
                     self.description = self._ask(worker, "import", _read_description, request)

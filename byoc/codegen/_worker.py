@@ -1,4 +1,4 @@
-"""A worker process that runs the methods of one codegen, and what becomes of it.
+"""A worker process that runs the methods of one codegen, the limits of its calls, and how it ends.
 
 It is a fresh interpreter in a process group of its own, which ends when byoc does: also when byoc is
 killed, since the kernel then closes a pipe that the worker watches.
@@ -14,6 +14,8 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from math import isfinite
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -36,11 +38,53 @@ T = TypeVar("T")
 Reader = Callable[[Any, SharedMemory], T]
 """Reads the result of an answer; raises BrokenMessageError."""
 
+_LEAST_IMPORT_SECONDS = 60.0
 _MODULE = "byoc.codegen._worker_process"
 _LOOK_SECONDS = 0.2  # how often it is looked whether a silent worker still runs
 _END_SECONDS = 5.0  # for a worker that closed its side of the link to end
 _SIGNAL_HINTS = {"SIGKILL": ", as happens when memory runs out"}
 _MOST_TRACEBACK_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The request to run codegens in worker processes, with limits in seconds.
+
+    A call of a codegen takes at most `call_timeout`; one that compiles at most `compile_timeout`, if it
+    is given. `environment` holds further environment variables. Raises InputError for what is not a
+    number of seconds above 0.
+    """
+
+    compile_timeout: float | None = None
+    call_timeout: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the limits."""
+        for name in ("compile_timeout", "call_timeout"):
+            seconds = getattr(self, name)
+            if seconds is not None and not (seconds > 0 and isfinite(seconds)):
+                words = name.replace("_", " ")
+                raise InputError(f"{words} {seconds:g}: not a number of seconds above 0")
+
+    def find_limit(self, method: str) -> float | None:
+        """Return the most seconds that a method may take, None without a limit."""
+        if method in {"compile", "compile_all"} and self.compile_timeout is not None:
+            return self.compile_timeout
+        if method == "import":  # of packages of any size, which is not what the limits are for
+            given = [each for each in (self.compile_timeout, self.call_timeout) if each is not None]
+            return max(*given, _LEAST_IMPORT_SECONDS) if given else None
+        return self.call_timeout
+
+
+def choose_isolation(isolate: bool | None, call_timeout: float | None = None) -> Isolation | None:
+    """Return the request that options for running a bundle make, None for this process.
+
+    Raises InputError for a timeout that is none.
+    """
+    if isolate or (isolate is None and call_timeout is not None):
+        return Isolation(call_timeout=call_timeout)
+    return None
 
 
 class VendorError(Exception):
@@ -61,8 +105,11 @@ class Worker:
     `released` takes the numbers of executors that are not needed any more, for the next request.
     """
 
-    def __init__(self) -> None:
-        """Start the process. Raises InputError when that is not possible."""
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Start the process, with further environment variables.
+
+        Raises InputError when that is not possible.
+        """
         self.memory = _create_memory()
         self.released: list[int] = []
         self._link, theirs = socket.socketpair()
@@ -73,7 +120,7 @@ class Worker:
             self._process = subprocess.Popen(
                 # -P: modules in the working directory are not imported, as with the `byoc` command.
                 [sys.executable, "-P", "-m", _MODULE, *map(str, passed)],
-                env={**os.environ, PATH_VARIABLE: path},
+                env={**os.environ, **environment, PATH_VARIABLE: path},
                 stdin=subprocess.DEVNULL,
                 stdout=_stderr_or_null(),  # standard output is for byoc's results
                 start_new_session=True,

@@ -190,15 +190,15 @@ class CodegenChecks:
             )
 
     def run_in_fresh_process(
-        self, cuts: Sequence[CompiledCase], options: Mapping[str, str], folder: Path
+        self, cuts: Sequence[CompiledCase], options: Mapping[str, str]
     ) -> "FreshResults":
         """Run the regions in a fresh process; return their answers. Raises InputError when it fails."""
         regions = [(cut, *each) for cut in cuts for each in cut.regions]
         tasks = [
-            RegionTask(cut.bundle.folder, region.name, cut.expected_runs[region.name].values[0][0])
-            for cut, region, _ in regions
+            RegionTask(region, artifact, cut.expected_runs[region.name].values[0][0])
+            for cut, region, artifact in regions
         ]
-        return FreshResults(regions, run_fresh_process(self.codegen.name, options, tasks, folder))
+        return FreshResults(regions, run_fresh_process(self.codegen.name, options, tasks))
 
     def check_fresh_results(self, fresh: "FreshResults") -> Iterator[str]:
         """Check that an artifact computes the same in a fresh process as here."""

@@ -98,7 +98,7 @@ class ConformanceKit:
             working = [cut for cut in cuts if not self.checks.check_results(cut)]
             try:
                 options = self.settings.options
-                self._fresh = self.checks.run_in_fresh_process(working, options, self.folder / "fresh")
+                self._fresh = self.checks.run_in_fresh_process(working, options)
             except InputError as error:
                 self._fresh = error
         if isinstance(self._fresh, Exception):
