@@ -8,6 +8,8 @@ from support import parse
 
 from byoc.errors import InputError
 from byoc.model import (
+    Composite,
+    CompositeLine,
     GraphCuts,
     GraphIndex,
     OutlineGroup,
@@ -185,10 +187,60 @@ def test_bodies_inside_a_region_state_the_types_that_are_known() -> None:
         if value.name in "cd":
             value.type.tensor_type.ClearField("shape")
     model = outline(GraphCuts(prepare_model(proto, "test").index, (cut("dla_0", 0),)))
-    graph = model.functions[0].node[0].attribute[0].g
-    found = {value.name: str(read_type(value.type)) for value in (*graph.input, *graph.output)}
-    assert found["i"] == "int64[]"
-    assert calls(graph.node) == ["on = Identity(go)", "e = Relu(c)", "d = Add(e, w)"]
+    assert _types_of_body(model.functions[0].node[0]) == KNOWN
+    index = prepare_model(proto, "test").index
+    inner = GraphCuts(index.bodies[0][0].index, (cut("dla_0", 1),))
+    (loop,) = outline(GraphCuts(index, (), {}, {0: [inner]})).graph.node
+    assert _types_of_body(loop) == KNOWN
+    proto.graph.node[0].attribute[0].g.input[2].type.tensor_type.shape.dim.add(dim_value=2)
+    assert (
+        _types_of_body(
+            outline(GraphCuts(prepare_model(proto, "test").index, (cut("dla_0", 0),)))
+            .functions[0]
+            .node[0]
+        )
+        == KNOWN
+    )
+
+
+KNOWN = {"i": "int64[]", "go": "bool[]", "c": "float32[2]", "on": "bool[]", "d": "float32[2]"}
+
+
+def _types_of_body(node: NodeProto) -> dict[str, str]:
+    graph = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+    assert len(graph.node) > 1
+    return {value.name: str(read_type(value.type)) for value in (*graph.input, *graph.output)}
+
+
+def test_composites_are_functions_of_the_domain_that_uses_them() -> None:
+    index = prepare_model(parse(CHAIN), "test").index
+    groups = []
+    for name, numbers in (("first", (0, 1)), ("second", (2, 3))):
+        one, other = (index.nodes[number] for number in numbers)
+        lines = (
+            CompositeLine("p", one.op_type, "", tuple(one.input), tuple(one.output), numbers[0]),
+            CompositeLine("q", other.op_type, "", tuple(other.input), tuple(other.output), numbers[1]),
+        )
+        inputs = {each: each for each in (one.input[0], *other.input[1:])}
+        outputs = {each: each for each in other.output}
+        groups.append(OutlineGroup(numbers, Composite(index, name, name, lines, inputs, outputs)))
+    cuts = (
+        RegionCut("dla_0", "byoc.b", groups[:1]),  # type: ignore[arg-type]
+        RegionCut("npu_0", "byoc.a", groups[1:]),  # type: ignore[arg-type]
+    )
+    model = outline(GraphCuts(index, cuts))
+    functions = {(each.domain, each.name): each for each in model.functions}
+    assert set(functions) == {
+        ("byoc.b", "first"),
+        ("byoc.a", "second"),
+        ("byoc.b", "dla_0"),
+        ("byoc.a", "npu_0"),
+    }
+    assert calls(functions["byoc.b", "dla_0"].node) == ["b = first(x, w)"]
+    assert calls(functions["byoc.a", "npu_0"].node) == ["y = second(b)"]
+    imports = functions["byoc.b", "dla_0"].opset_import
+    assert {entry.domain: entry.version for entry in imports} == {"": 17, "byoc.b": 1}
+    assert calls(model.graph.node) == ["b = dla_0(x, w)", "y = npu_0(b)"]
 
 
 @pytest.mark.parametrize("uses", ["import", "function"])
@@ -229,3 +281,12 @@ def test_defaults_are_stated_of_operators_that_are_functions_and_of_stft() -> No
     found = {node.op_type: {a.name: a.i for a in node.attribute} for node in model.functions[0].node}
     assert found == {"Softmax": {"axis": -1}, "STFT": {"onesided": 1}}
     assert not any(node.attribute for node in outlined(CHAIN, cut("d", 0, 1)).functions[0].node)
+
+
+def test_other_operators_are_left_as_they_are() -> None:
+    proto = parse("g (float[2, 2] x) => (float[2, 2] y) { a = Gemm(x, x)  y = custom.Foo(a) }")
+    proto.opset_import.append(helper.make_opsetid("custom", 3))
+    model = outline(GraphCuts(GraphIndex(proto, get_stated_types(proto)), (cut("dla_0", 0, 1),)))
+    (function,) = model.functions
+    assert not any(node.attribute for node in function.node)
+    assert {entry.domain: entry.version for entry in function.opset_import} == {"": 17, "custom": 3}

@@ -8,6 +8,7 @@ are not changed, since a change there says nothing about tests. Nor are operator
 
 import ast
 import random
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -176,7 +177,10 @@ def _is_annotation(node: Any) -> bool:
 
 
 def _make_mutant(root: Path, path: str, start: tuple[int, int], change: Change) -> Mutant | None:
-    """Return a mutant, None where it is the same or no Python (cosmic-ray takes `**` for a power)."""
+    """Return a mutant; None where it is the same, no Python, or an assertion that is left out.
+
+    cosmic-ray takes `**` in a call for a power. `strict` and `frozen` assert what holds for every input.
+    """
     operator, name, occurrence = change
     source = (root / path).read_text(encoding="utf-8")
     changed = mutate_code(source, operator, occurrence)
@@ -187,6 +191,8 @@ def _make_mutant(root: Path, path: str, start: tuple[int, int], change: Change) 
         return None
     pairs = zip(source.splitlines(), changed.splitlines(), strict=False)
     before, after = next((a.strip(), b.strip()) for a, b in pairs if a != b)
+    if re.sub(r"\b(strict|frozen)=False", r"\1=True", after) == before:
+        return None
     return Mutant(path, find_function(source, start[0]), start[0], name, before, after, changed)
 
 

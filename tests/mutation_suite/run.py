@@ -67,9 +67,16 @@ ROOMS: Mapping[str, Room] = {
     ),
     "bundle": Room(
         ["byoc/bundle/_reading.py", "byoc/bundle/_packing.py", "byoc/bundle/_manifest.py"],
-        ["tests/bundle", "tests/trust"],
+        [f"tests/bundle/test_bundle_{name}.py" for name in ("tampering", "zips", "hostile", "reading")],
     ),
-    "memory": Room(["tests/checkers/*.py"], ["tests/memory"]),
+    "memory": Room(
+        ["tests/checkers/*.py"],
+        [
+            "tests/memory/test_memory_check.py",
+            "tests/memory/test_memory_levels_check.py",
+            "tests/memory/test_memory_stripes.py",
+        ],
+    ),
     "runtime": Room(["byoc/runtime/*.py"], ["tests/runtime"]),
     "outlining": Room(
         ["byoc/model/_outline.py", "byoc/planning/_outlining.py"],
@@ -77,6 +84,8 @@ ROOMS: Mapping[str, Room] = {
             "tests/model/test_graph_outline.py",
             "tests/boundary/test_boundary_contract.py",
             "tests/boundary/test_boundary_edit.py",
+            "tests/boundary/test_boundary_end_to_end.py",
+            "tests/patterns/test_patterns_qdq.py",
             "tests/planning/test_plan_model.py",
             "tests/planning/test_plan_annotations.py",
             "tests/planning/test_plan_crossing.py",
