@@ -242,6 +242,12 @@ class Options(PlanOptions):
         _record_value,
         record_none=False,
     )
+    sign: bool = declare_field(
+        True,
+        "sign the bundle with the key of this machine, so that native code in it runs here, and where "
+        "the user trusts that key.",
+        Flag("Sign the bundle with the key of this machine.", Syntax.ON_OFF),
+    )
     progress: Callable[[str], None] | None = declare_field(
         None, "called with the name of each step as it begins."
     )

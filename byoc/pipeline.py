@@ -67,12 +67,14 @@ class Result:
 
     `bundle` is where it was written (None without an output), `verification` the comparison with the
     original (None when there was none); `report.to_json()` is the JSON document of the command line.
+    `not_signed` is why the bundle is not signed, empty where it is or was not to be.
     """
 
     plan: Plan
     report: Report
     bundle: Path | None = None
     verification: Verification | None = None
+    not_signed: str = ""
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -168,7 +170,7 @@ def _make_result(state: State) -> Result:
     output = Path(state.options.output or "")
     report = make_report(state.plan, state.verification, output)
     verified = state.verification if isinstance(state.verification, Verification) else None
-    return Result(state.plan, report, output, verified)
+    return Result(state.plan, report, output, verified, state.not_signed)
 
 
 def _print_cause(error: RefusedError) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -25,9 +26,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
-    """With `-n` there is a process for each core, whose BLAS would start a thread for each once more."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the environment of all tests, and of the processes that they start.
+
+    With `-n` there is a process for each core, whose BLAS would start a thread for each once more. The
+    key that signs bundles, and the keys that are trusted, are not the user's own.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if not hasattr(config, "workerinput"):  # a worker of `-n` has the environment already
+        home = TemporaryDirectory(prefix="byoc-tests-")
+        config.add_cleanup(home.cleanup)
+        for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+            os.environ[name] = str(Path(home.name) / name.lower())
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,7 @@
 """The bundle on disk: a folder with the partitioned model, its regions, their artifacts, a manifest.
 
 manifest.json     the arguments, the report, the hash of every file
+signature.json    who wrote the manifest: a key, and its signature
 model.onnx        the partitioned model: plain ONNX, regions as functions
 <region>.onnx     each region as a separate model
 weights.bin       the large constants of all models, each once
@@ -13,6 +14,7 @@ from byoc.bundle._compiling import (
     load_compilers,
     rule_file_options,
 )
+from byoc.bundle._consent import Consent, judge_maker, judge_trust, require_consent
 from byoc.bundle._epcontext import require_contexts, write_context_model
 from byoc.bundle._manifest import Manifest, RegionEntry, describe_file, entry_to_contract
 from byoc.bundle._manifest_schema import manifest_schema
@@ -39,6 +41,7 @@ from byoc.bundle._report import (
     TrialCandidate,
     VerificationReport,
 )
+from byoc.bundle._signing import sign_bundle
 from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
 from byoc.bundle._writing import (
     MODEL_FILE,

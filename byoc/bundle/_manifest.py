@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, WithJsonSchema
+from pydantic import Field, PrivateAttr, ValidationError, WithJsonSchema
 
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle._report import Report
@@ -26,6 +26,7 @@ from byoc.codegen import (
 from byoc.errors import InputError
 from byoc.model import DTYPES, TensorType
 from byoc.support import StrictModel, read_limited
+from byoc.trust import SIGNATURE_FILE
 
 _Dim = Annotated[int, Field(ge=0)] | str | None
 
@@ -75,6 +76,7 @@ MANIFEST_FORMAT = 3
 MANIFEST_FILE = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 28
 """The size limit of a manifest; 10,000 regions take about a tenth of it."""
+_OWN_NAMES = {MANIFEST_FILE: "is the manifest itself", SIGNATURE_FILE: "is the signature"}
 _LARGEST_SIZE = 2**63 - 1
 _BLOCK = 1 << 20
 
@@ -128,6 +130,12 @@ class Manifest(StrictModel):
         description="The report, as `byoc partition --format json` prints it."
     )
     files: dict[str, FileEntry] = Field(description="Every other file of the bundle, by path.")
+    _digest: bytes = PrivateAttr(default=b"")
+
+    @property
+    def digest(self) -> bytes:
+        """The SHA-256 of the file that it was parsed from; empty where there is none."""
+        return self._digest
 
 
 def list_files(content: bytes) -> set[str] | None:
@@ -184,6 +192,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
     except ValueError as error:
         raise InputError(f"{path}: not a manifest: {error}") from None
     _check_names(manifest, path)
+    manifest._digest = hashlib.sha256(content).digest()
     return manifest
 
 
@@ -252,9 +261,7 @@ def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
 def _check_names(manifest: Manifest, path: Path) -> None:
     """Raise InputError for a name that leaves the folder, has no hash, or is ambiguous."""
     for name in manifest.files:
-        wrong = describe_path_problem(name) or (
-            "is the manifest itself" if name.casefold() == MANIFEST_FILE else ""
-        )
+        wrong = describe_path_problem(name) or _OWN_NAMES.get(name.casefold(), "")
         if wrong:
             raise InputError(f"{path}: the file {quote_name(name)} {wrong}")
     for what, names in (("files", manifest.files), ("regions", (one.name for one in manifest.regions))):

@@ -24,9 +24,11 @@ from byoc.bundle._manifest import (
     copy_and_hash,
     parse_manifest,
 )
+from byoc.bundle._signing import read_signature
 from byoc.codegen import describe_path_problem, escape_line, quote_name
 from byoc.errors import InputError
 from byoc.support import read_limited
+from byoc.trust import MAX_SIGNATURE_BYTES, SIGNATURE_FILE
 
 PACKED_SUFFIX = ".zip"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip
@@ -40,12 +42,13 @@ def is_packed_name(path: Path) -> bool:
 
 
 def pack_folder(folder: Path, files: Iterable[str], path: Path) -> None:
-    """Write a zip of a folder's manifest and the given files.
+    """Write a zip of a folder's manifest, its signature if there is one, and the given files.
 
     Raises InputError when the folder cannot be read, and OSError when the zip cannot be written.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted({MANIFEST_FILE, *files}):
+        signature = [] if read_signature(folder) is None else [SIGNATURE_FILE]
+        for name in sorted({MANIFEST_FILE, *signature, *files}):
             info = zipfile.ZipInfo(name, _EPOCH)
             info.create_system = _UNIX
             info.external_attr = _PERMISSIONS << 16
@@ -99,6 +102,9 @@ def unpack_bundle(path: Path, folder: Path) -> Manifest:
                 raise InputError(f"{path}: {quote_name(name)} cannot be unpacked: {reason}") from None
             check_file_entry(path, name, found, entry)
         (folder / MANIFEST_FILE).write_bytes(content)
+        if SIGNATURE_FILE in entries:
+            with archive.open(entries[SIGNATURE_FILE]) as source:
+                (folder / SIGNATURE_FILE).write_bytes(source.read(MAX_SIGNATURE_BYTES + 1))
     return manifest
 
 

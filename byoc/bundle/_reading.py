@@ -5,8 +5,8 @@ import shutil
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from byoc.boundary.contracts import RegionContracts
+from byoc.bundle._consent import NO_CONSENT, Consent, judge_maker
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -44,7 +45,8 @@ class Bundle:
 
     `packed` is the zip that it was unpacked from, None for a folder; `folder` is then temporary and
     removed with this object, so keep the object as long as its regions are used. `given_path` is a
-    folder's path as given by the user. `codegens` finds those that load its artifacts.
+    folder's path as given by the user. `codegens` finds those that load its artifacts, and `consent` is
+    what the user allows them to execute.
     """
 
     folder: Path
@@ -52,6 +54,7 @@ class Bundle:
     packed: Path | None = None
     given_path: Path | None = None
     codegens: Codegens = field(default_factory=Codegens)
+    consent: Consent = NO_CONSENT
 
     @property
     def display_path(self) -> Path:
@@ -164,25 +167,37 @@ def inspect(bundle: str | Path) -> dict[str, Any]:
     """Return the manifest of a `bundle` at a path as plain data: `byoc inspect --format json`.
 
     It has what was asked for, the report, the regions with their boundary tensors, and the size (bytes)
-    and hash of every file. Raises InputError when it is not a complete bundle.
+    and hash of every file; under `trust` also who signed the bundle, and whether that key is trusted.
+    Raises InputError when it is not a complete bundle, or a file or contract is not as it was written.
     """
-    return open_bundle(bundle).manifest.model_dump(mode="json")
+    opened = open_bundle(bundle)
+    opened.regions()  # their models bear out their contracts
+    return {**opened.manifest.model_dump(mode="json"), "trust": asdict(judge_maker(opened))}
 
 
-def open_bundle(path: str | Path, isolation: Isolation | None = None) -> Bundle:
+def open_bundle(
+    path: str | Path,
+    isolation: Isolation | None = None,
+    *,
+    trust: bool = False,
+    codegens: Iterable[str] | str | None = None,
+) -> Bundle:
     """Open the bundle in a folder or zip at `path`; with `isolation` its codegens run in processes.
 
-    Raises InputError unless it is complete and unchanged.
+    With `trust` it may run native code, whoever made it. `codegens` names those that may load its
+    regions, by default all. Raises InputError unless it is complete and unchanged.
     """
-    path, codegens = Path(path), Codegens(isolation)
+    path, consent, found = Path(path), Consent.of(trust, codegens), Codegens(isolation)
     if path.is_dir():
         # Absolute: a codegen may change the working directory.
-        return Bundle(path.absolute(), read_manifest(path), given_path=path, codegens=codegens)
+        place, manifest = path.absolute(), read_manifest(path)
+        return Bundle(place, manifest, given_path=path, codegens=found, consent=consent)
     if not path.is_file():
         raise InputError(f"{path}: no such bundle")
     folder = Path(tempfile.mkdtemp(prefix="byoc-"))
     try:
-        bundle = Bundle(folder, unpack_bundle(path, folder), path, codegens=codegens)
+        manifest = unpack_bundle(path, folder)
+        bundle = Bundle(folder, manifest, path, codegens=found, consent=consent)
     except BaseException:  # leave nothing behind, even after an interrupt
         shutil.rmtree(folder, ignore_errors=True)
         raise

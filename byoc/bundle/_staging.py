@@ -11,6 +11,7 @@ from byoc.bundle._reading import open_bundle
 from byoc.codegen import quote_name
 from byoc.errors import InputError
 from byoc.support import open_workspace, read_limited, replace_path
+from byoc.trust import SIGNATURE_FILE
 
 
 def check_destination(path: Path, packed: bool | None = None) -> None:
@@ -119,7 +120,7 @@ def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
     known = None if found is None else list_files(found[0])
     if found is None or known is None:
         raise InputError(f"{path}: exists and is not a bundle, so it is not replaced")
-    foreign = sorted(found[1] - known - {MANIFEST_FILE})
+    foreign = sorted(found[1] - known - {MANIFEST_FILE, SIGNATURE_FILE})
     if foreign:
         raise InputError(
             f"{path}: is a bundle, but {quote_name(foreign[0])} is not part of it, so it is not replaced"

@@ -1,5 +1,6 @@
 """Writing of bundles: the shared weight file, models, the regions' artifacts, the manifest."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -168,10 +169,12 @@ def build_manifest(
     )
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a bundle's manifest, the last of its files."""
+def write_manifest(folder: Path, manifest: Manifest) -> bytes:
+    """Write a bundle's manifest, the last of its files but for a signature; return its SHA-256."""
     text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
-    (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
+    content = f"{text}\n".encode()
+    (folder / MANIFEST_FILE).write_bytes(content)
+    return hashlib.sha256(content).digest()
 
 
 def save_model(proto: onnx.ModelProto, path: Path) -> None:

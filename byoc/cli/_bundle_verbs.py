@@ -14,11 +14,13 @@ from byoc.bundle import (
     VerificationReport,
     describe_file,
     entry_to_contract,
+    judge_maker,
     manifest_schema,
     open_bundle,
     pack_folder,
     stage_packed_file,
 )
+from byoc.bundle import inspect as read_bundle
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -49,11 +51,12 @@ def inspect(
     ] = False,
 ) -> None:
     """Show what is in a bundle: decision, regions, boundary, files."""
-    opened = open_bundle(bundle)
-    manifest = opened.manifest
     if form is OutputFormat.json:
-        print_json(manifest.model_dump(mode="json"))
+        print_json(read_bundle(bundle))
         return
+    opened = open_bundle(bundle)
+    opened.regions()  # their models bear out their contracts
+    manifest = opened.manifest
     for name, value in _make_summary(opened).items():
         print_line(f"{name + ':':{_WIDTH}}{value}")
     print_line()
@@ -79,10 +82,13 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
     size = format_quantity(sum(entry.bytes for entry in manifest.files.values()), "B")
     form = "folder" if bundle.packed is None else "packed"
     asked = {name: _format_option(value) for name, value in manifest.asked.items() if name != "model"}
+    files = format_count(len(manifest.files), "file")
+    judged = judge_maker(bundle)
     return {
-        "bundle": (
-            f"{form}, format {manifest.format}, {format_count(len(manifest.files), 'file')}, {size}"
-        ),
+        "bundle": f"{form}, format {manifest.format}, {files}, {size}",
+        "unchanged": f"{files} and the contracts of regions are as the manifest says",
+        "signed by": judged.key or "nobody",
+        "trusted": ("yes, " if judged.trusted else "no, ") + judged.reason,
         "model": _format_option(manifest.asked.get("model", "")),
         "targets": ", ".join(manifest.targets),
         "precision": _describe_precision(manifest.report.precision),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.bundle import is_bundle, open_bundle
+from byoc.bundle import Bundle, is_bundle, open_bundle
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -15,6 +15,7 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
+from byoc.cli._option_flags import LoadOptions, take_options
 from byoc.codegen import CompileError
 from byoc.console import print_line, print_lines
 from byoc.costs import load_cost_model
@@ -43,10 +44,13 @@ _LEAST_RANKED = 5
 _WIDE = 0.5
 
 
-def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
+@take_options(LoadOptions)
+def compare_costs(  # noqa: PLR0913 - the options of the verb
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL...", help="ONNX files, zoo:NAME, or bundles.")
     ],
+    options: LoadOptions,
+    *,
     costs: Annotated[
         str | None,
         typer.Option(help="The cost model: the accelerator's with --rules, else the host's."),
@@ -70,8 +74,9 @@ def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
         for name in models:
             show(name)
             if is_bundle(Path(name)):
-                found.append(_make_bundle(name, Path(name), None, patience))
-                regions += _find_regions(name, Path(name))
+                bundle = options.open_bundle(Path(name))
+                found.append(_compare_bundle(name, bundle, None, patience))
+                regions += _find_regions(name, bundle)
             elif rules is not None:
                 with TemporaryDirectory(prefix="byoc-") as folder:
                     output = Path(folder) / "bundle"
@@ -85,16 +90,18 @@ def compare_costs(  # noqa: PLR0913, PLR0917 - the options of the verb
                         verify=False,
                     )
                     unknown = sum(graph.graph_problem.estimated for graph in made.plan.root.walk())
-                    found.append(_make_bundle(name, output, unknown, patience))
-                    regions += _find_regions(name, output)
+                    bundle = open_bundle(output, trust=True)
+                    found.append(_compare_bundle(name, bundle, unknown, patience))
+                    regions += _find_regions(name, bundle)
             else:
                 model = load_cost_model(costs or host_costs)
                 found.append(compare_host(load_model(name), model, patience))
     _print_comparison(found, regions, form)
 
 
-def _make_bundle(name: str, path: Path, unknown: int | None, patience: Patience) -> PredictionComparison:
-    bundle = open_bundle(path)
+def _compare_bundle(
+    name: str, bundle: Bundle, unknown: int | None, patience: Patience
+) -> PredictionComparison:
     predicted = bundle.manifest.report.predicted.seconds
     asked = str(bundle.manifest.asked.get("model", ""))
     if asked.startswith(_ZOO) and not bundle.manifest.asked.get("dims"):
@@ -106,10 +113,10 @@ def _make_bundle(name: str, path: Path, unknown: int | None, patience: Patience)
     return compare_placement(name, target, session, inputs, predicted, unknown or 0, patience)
 
 
-def _find_regions(name: str, path: Path) -> list[tuple[str, TimedRegion]]:
+def _find_regions(name: str, bundle: Bundle) -> list[tuple[str, TimedRegion]]:
     """Return the regions that their codegens can time, each with the model's name."""
     try:
-        return [(name, each) for each in time_regions(open_bundle(path))]
+        return [(name, each) for each in time_regions(bundle)]
     except (InputError, CompileError) as error:
         raise InputError(f"{name}: {error}") from None
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from byoc.bundle import Bundle, open_bundle
 from byoc.cli._common import (
     read_by_target,
     read_dims,
@@ -17,6 +18,7 @@ from byoc.cli._common import (
     read_shapes,
     read_sizes,
 )
+from byoc.codegen import Isolation, choose_isolation
 from byoc.support import Flag, Syntax, declaration_of, declare_field
 
 _TYPES: dict[Syntax, Any] = {
@@ -104,6 +106,38 @@ class _FieldFlag:
 def flag_field(flag: Flag, default: Any = None) -> Any:
     """Return a field of a dataclass of options that only the command line has."""
     return declare_field(default, flag.help, flag)
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The flags of verbs that load the regions of a bundle."""
+
+    trust: bool = flag_field(
+        Flag("Run native code in the bundle, whoever made it.", Syntax.SWITCH), False
+    )
+    isolate: bool | None = flag_field(Flag("Run codegens in processes of their own.", Syntax.ON_OFF))
+    call_timeout: float | None = flag_field(
+        Flag(
+            "Stop any call of a codegen after this; implies --isolate.",
+            Syntax.NUMBER,
+            metavar="SECONDS",
+        )
+    )
+    codegens: str | None = flag_field(
+        Flag("Load regions with no other codegens than these.", metavar="NAME,NAME")
+    )
+
+    def open_bundle(self, path: Path) -> Bundle:
+        """Open a bundle as `byoc.open_bundle` does."""
+        return open_bundle(path, self.isolation, trust=self.trust, codegens=self.codegens)
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """The processes that codegens run in, None for this one. Raises InputError for a timeout."""
+        return choose_isolation(self.isolate, self.call_timeout)
+
+
+DEFAULT_LOAD_OPTIONS = LoadOptions()
 
 
 def take_options(kind: Any, first: Sequence[str] = ()) -> Callable[[Callable[..., None]], Any]:

@@ -20,7 +20,7 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import take_options
 from byoc.comparison import fastest
-from byoc.console import make_console
+from byoc.console import make_console, print_errors
 from byoc.options import Options
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
@@ -80,6 +80,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
     cut: Callable[..., Result] = fastest if measure else run
     with show_status(), reserve_stdout():
         result = cut(model, **keywords_of(options, Options))
+    if result.not_signed:
+        print_errors([result.not_signed])
     if save is not None:
         save_placement(result.plan, save)
     if form is OutputFormat.json:

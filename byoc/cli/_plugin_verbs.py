@@ -75,6 +75,7 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
         "distribution": point.dist.name if point.dist else None,
         "version": point.dist.version if point.dist else None,
         "api": getattr(found, "api", API_VERSION),
+        "native": bool(getattr(found, "native", False)),
         "abilities": [ability for ability, kind in ABILITIES.items() if isinstance(found, kind)],
         "options": None if options is None else [_make_option_row(option) for option in options],
     }
@@ -84,6 +85,8 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
     print_line(name + f": {shown['description']}" * bool(shown["description"]))
     print_line(f"from: {get_distribution(point)}, interface version {shown['api']}")
     print_line(f"abilities: {', '.join(shown['abilities']) or 'none but to compile'}")
+    if shown["native"]:
+        print_line("native: yes, it executes what is in a bundle, which has to be trusted")
     if not options:
         print_line("options: none" if options is not None else "options: any, it reads them itself")
         return

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from byoc.bundle import Bundle, open_bundle
+from byoc.bundle import Bundle
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -19,7 +19,7 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.codegen import choose_isolation
+from byoc.cli._option_flags import LoadOptions, take_options
 from byoc.console import print_line
 from byoc.model import prepare_model
 from byoc.reporting import format_count, format_quantity
@@ -47,8 +47,11 @@ class _MissingOptionError(typer.BadParameter):
         return self.message
 
 
-def run(  # noqa: PLR0913, PLR0917 - the options of the verb
+@take_options(LoadOptions)
+def run(  # noqa: PLR0913 - the options of the verb
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` or `byoc pack` wrote.")],
+    options: LoadOptions,
+    *,
     inputs: Annotated[
         str | None,
         typer.Option(metavar="FILE.npz|random", help="The inputs by name, or seeded random ones."),
@@ -68,16 +71,6 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
         Path | None,
         typer.Option(help="Write the timeline of the last run here, in Chrome's trace format."),
     ] = None,
-    isolate: Annotated[
-        bool | None,
-        typer.Option("--isolate/--no-isolate", help="Run codegens in processes of their own."),
-    ] = None,
-    call_timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Stop any call of a codegen after this; implies --isolate."
-        ),
-    ] = None,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Run a bundle, and show how long each part of it took."""
@@ -94,7 +87,7 @@ def run(  # noqa: PLR0913, PLR0917 - the options of the verb
     places = [None if path is None else path.absolute() for path in (output, trace)]
     with show_status() as show, reserve_stdout():
         show("load")
-        opened = open_bundle(bundle, choose_isolation(isolate, call_timeout))
+        opened = options.open_bundle(bundle)
         session, given = _prepare_session(opened, inputs, files)
         show("run")
         outputs, traces, notes = _run_repeatedly(session, given, repeat)

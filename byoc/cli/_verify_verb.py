@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.bundle import open_bundle
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -16,8 +15,8 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.cli._option_flags import flag_field, take_options
-from byoc.codegen import Isolation, choose_isolation
+from byoc.cli._option_flags import DEFAULT_LOAD_OPTIONS, LoadOptions, flag_field, take_options
+from byoc.codegen import Isolation
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import (
@@ -75,14 +74,7 @@ class VerifyOptions:
         ),
         False,
     )
-    isolate: bool | None = flag_field(Flag("Run codegens in processes of their own.", Syntax.ON_OFF))
-    call_timeout: float | None = flag_field(
-        Flag(
-            "Stop any call of a codegen after this; implies --isolate.",
-            Syntax.NUMBER,
-            metavar="SECONDS",
-        )
-    )
+    load: LoadOptions = DEFAULT_LOAD_OPTIONS
     output: Path | None = flag_field(
         Flag("Where --bisect writes; NAME.faults unless given.", Syntax.PATH, ("--output", "-o"))
     )
@@ -105,7 +97,7 @@ def verify(
     if options.output is not None and not options.bisect:
         raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
     thresholds = read_thresholds(options.threshold, options.snr)
-    isolation = choose_isolation(options.isolate, options.call_timeout)
+    isolation = options.load.isolation
     if is_fault(bundle):
         _repeat_fault(bundle, isolation, form)
         return
@@ -114,9 +106,8 @@ def verify(
     here = Path.cwd()  # a codegen's code may change it
     with show_status() as show, reserve_stdout():
         show("verify")
-        check = BundleCheck(
-            open_bundle(bundle, isolation), options.against, options.inputs, options.seed, thresholds
-        )
+        opened = options.load.open_bundle(bundle)
+        check = BundleCheck(opened, options.against, options.inputs, options.seed, thresholds)
         verification = check.verify(regions=True)
         wrong = [region.name for region in verification.regions if not region.within]
         for name in wrong if options.bisect else ():

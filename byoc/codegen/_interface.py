@@ -214,11 +214,12 @@ class Artifact:
 class Codegen(Protocol):
     """A compiler plug-in: the minimum that a vendor implements. Its constructor takes no arguments.
 
-    Four class attributes are optional: `api`, the version of this interface that it implements (default
+    Five class attributes are optional: `api`, the version of this interface that it implements (default
     API_VERSION); `Options`, a frozen dataclass, an instance of which is passed to `compile` (without it
     `compile` gets the user's options as a mapping of strings); `concurrent`, True where several threads
-    may call its executors at once; and `recompiles`, True where `load` itself handles an artifact that
-    `compatible` refuses.
+    may call its executors at once; `recompiles`, True where `load` itself handles an artifact that
+    `compatible` refuses; and `native`, True where `load` executes what an artifact holds (a shared
+    library, pickled objects, compiled code), so that only trusted bundles are loaded.
     """
 
     name: str

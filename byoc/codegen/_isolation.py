@@ -40,9 +40,8 @@ class IsolatedCodegen:
     concurrent = False
 
     def __init__(self, name: str, isolation: Isolation) -> None:
-        """Keep both."""
-        self.name, self.isolation = name, isolation
-        self.lock = RLock()
+        """Keep the name and the limits."""
+        self.name, self.isolation, self.lock = name, isolation, RLock()
         self._worker: Worker | None = None
         self.description: Mapping[str, Any] = {}
 
@@ -55,6 +54,11 @@ class IsolatedCodegen:
     def recompiles(self) -> bool:
         """Whether its `load` itself handles an artifact that does not fit."""
         return bool(self.description["recompiles"])
+
+    @property
+    def native(self) -> bool:
+        """Whether its `load` executes what an artifact holds."""
+        return bool(self.description["native"])
 
     @property
     def executing_options(self) -> list[str]:
@@ -221,12 +225,12 @@ def _write_inputs(inputs: Mapping[str, Any], memory: SharedMemory) -> dict[str, 
     return {"inputs": [(name, write_array(value, memory)) for name, value in inputs.items()]}
 
 
-def _read_nothing(_: Any, __: SharedMemory) -> None:
-    pass
+def _read_nothing(_: Any, __: SharedMemory) -> None: ...
 
 
 def _read_description(result: Any, _: SharedMemory) -> Mapping[str, Any]:
-    if not isinstance(result, dict) or not {"has_options", "open_shapes", "recompiles"} <= result.keys():
+    flags = {"has_options", "open_shapes", "recompiles", "native"}
+    if not isinstance(result, dict) or not flags <= result.keys():
         raise BrokenMessageError("a description is missing")
     read_texts(result.get("executing_options"))
     if not set(read_texts(result.get("abilities"))) <= _ABILITY_CLASSES.keys():

@@ -96,6 +96,7 @@ class CodegenService:
             "executing_options": list_executing_options(codegen),
             "open_shapes": bool(getattr(codegen, "open_shapes", False)),
             "recompiles": bool(getattr(codegen, "recompiles", False)),
+            "native": bool(getattr(codegen, "native", False)),
         }
 
     def _check_options(self, request: Request) -> Any:

@@ -101,9 +101,8 @@ def _try_strategies(
             failed.append(TrialCandidate(name, problem=str(error)))
             continue
         found = TrialCandidate(name, len(result.plan.regions), result.report.predicted.seconds)
-        trials.setdefault(
-            _key_regions(result.plan), _Trial(found, result, open_bundle(folder, options.isolation))
-        )
+        bundle = open_bundle(folder, options.isolation, trust=True)  # what was just written
+        trials.setdefault(_key_regions(result.plan), _Trial(found, result, bundle))
     return list(trials.values()), failed
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from byoc.bundle import Bundle
+from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Measured, measure_seconds
 from byoc.costs import CostModel, node_prices, price_graph
 from byoc.errors import InputError
@@ -134,9 +134,10 @@ class TimedRegion:
 def time_regions(bundle: Bundle) -> list[TimedRegion]:
     """Return the regions of a bundle whose codegens can report a time.
 
-    Raise InputError if a codegen is missing or the report lacks a region, and CompileError if a codegen
-    fails to report a time.
+    Raise InputError if a codegen is missing or not allowed, or the report lacks a region, and
+    CompileError if a codegen fails to report a time.
     """
+    require_consent(bundle)
     predicted = {region.name: region.seconds for region in bundle.manifest.report.regions}
     found = []
     for name, region, _ in bundle.regions():

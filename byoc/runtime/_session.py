@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from byoc.bundle import Bundle, open_bundle
+from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import Codegens, Executor, Region, choose_isolation
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, describe_node, get_stated_types, write_type
@@ -122,16 +122,28 @@ class Session:
         return ThreadPoolExecutor(MAX_AT_ONCE - 1, thread_name_prefix="byoc")
 
 
-def load(path: str | Path, *, isolate: bool | None = None, call_timeout: float | None = None) -> Session:
+def load(
+    path: str | Path,
+    *,
+    isolate: bool | None = None,
+    call_timeout: float | None = None,
+    trust: bool = False,
+    codegens: Iterable[str] | str | None = None,
+) -> Session:
     """Load the bundle at `path`, a folder or a packed file, to run it.
 
     With `isolate` its codegens run in processes of their own: where one crashes or hangs, that is an
     InputError. `call_timeout` is the most seconds that one of their calls may take, and implies it.
 
-    Raises InputError when it is not a complete bundle, or a codegen is missing or cannot run artifacts,
-    and MissingRuntimeError when the host needs onnxruntime and it is not installed.
+    A bundle with native code is loaded only where its maker is trusted: made on this machine, signed by
+    a key that the user trusts, or with `trust`. `codegens` names those that may load its regions.
+
+    Raises InputError when it is not a complete bundle or not trusted, or a codegen is missing, not
+    allowed or cannot run artifacts, and MissingRuntimeError when the host needs onnxruntime and it is
+    not installed.
     """
-    return load_bundle(open_bundle(Path(path), choose_isolation(isolate, call_timeout)))
+    isolation = choose_isolation(isolate, call_timeout)
+    return load_bundle(open_bundle(Path(path), isolation, trust=trust, codegens=codegens))
 
 
 def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> Session:
@@ -157,6 +169,7 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
 
 def load_executors(bundle: Bundle) -> dict[str, Executor]:
     """Load all regions by their codegens; return the executors by name. Raises as `load` does."""
+    require_consent(bundle)
     found = bundle.regions()
     codegens = {
         name: find_executable(name, bundle.codegens)

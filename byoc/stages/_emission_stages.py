@@ -7,8 +7,10 @@ from functools import partial
 from byoc.bundle import (
     MODEL_FILE,
     Bundle,
+    Consent,
     RegionCompiler,
     build_manifest,
+    sign_bundle,
     write_bundle,
     write_context_model,
     write_manifest,
@@ -51,7 +53,9 @@ class Compile:
             write_context_model(state.folder, MODEL_FILE, regions, codegens)
         report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
         manifest = build_manifest(state.folder, state.plan, regions, report)
-        return replace(state, bundle=Bundle(state.folder, manifest, codegens=state.codegens))
+        consent = Consent(trust=True)
+        bundle = Bundle(state.folder, manifest, codegens=state.codegens, consent=consent)
+        return replace(state, bundle=bundle)
 
 
 @dataclass(frozen=True)
@@ -81,13 +85,14 @@ class EstimateGains:
 
 @dataclass(frozen=True)
 class Pack:
-    """Write the report and the manifest, the last of the bundle's files."""
+    """Write the report, the manifest and its signature, the last of the bundle's files."""
 
     def run(self, state: State) -> State:
-        """Change no field."""
+        """Fill in `not_signed`."""
         report = make_report(state.plan, state.verification)
-        write_manifest(state.folder, state.bundle.manifest.model_copy(update={"report": report}))
-        return state
+        manifest = state.bundle.manifest.model_copy(update={"report": report})
+        digest = write_manifest(state.folder, manifest)
+        return replace(state, not_signed=sign_bundle(state.folder, digest, state.options.sign))
 
 
 def _verify(state: State) -> Verification | NotVerified:

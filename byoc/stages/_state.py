@@ -87,6 +87,10 @@ class State:
     verification: Verification | NotVerified = _LATER
     """The comparison with the original, or why there was none."""
 
+    # Pack
+    not_signed: str = ""
+    """Why the bundle is not signed, empty where it is, or was not to be."""
+
 
 class Stage(Protocol):
     """A step of the pipeline; its fields, if any, are its options."""

@@ -34,6 +34,7 @@ from byoc.support._plugins import (
     load_plugin,
 )
 from byoc.support._progress import report_step, show_progress
+from byoc.support._user_folders import find_user_folder
 from byoc.support._workspace import open_workspace, replace_path
 from byoc.support._yamlfile import (
     StrictModel,

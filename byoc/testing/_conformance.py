@@ -28,6 +28,7 @@ from byoc.testing._case_compiler import NotTakenError, PlannedCase
 from byoc.testing._composite_cases import plan_composite
 from byoc.testing._conformance_kit import SAMPLE_FORM, ConformanceBase, ConformanceKit, collect_problems
 from byoc.testing._fresh_process import error_reason
+from byoc.testing._native_code import find_undeclared_code
 from byoc.testing._region_forms import FORMS
 
 _UNSUPPORTED_GRAPH = "g (float[2, 3] x) => (float[2, 3] y) { y = org.byoc.testing.NoSuchOperator(x) }"
@@ -117,7 +118,10 @@ class CodegenConformance(ConformanceBase):
     # Artifacts.
 
     def test_artifact(self, kit: ConformanceKit) -> None:
-        """An artifact has plain file names, bytes and strings, and the same keys at each compile."""
+        """An artifact has plain file names, bytes and strings, and the same keys at each compile.
+
+        One that holds native code is of a codegen that says so.
+        """
         try:
             cut = kit.compile_form(SAMPLE_FORM)
         except NotTakenError as error:
@@ -125,6 +129,7 @@ class CodegenConformance(ConformanceBase):
         except ByocError as error:
             self._fail([f"{SAMPLE_FORM}: {error_reason(error)}"])
         self._check(kit.checks.check_artifact_keys, cut)
+        self._fail(list(find_undeclared_code(kit.codegen, cut)))
 
     def test_files_untouched(self, kit: ConformanceKit) -> None:
         """Compile, load and run neither change the region's files nor add any beside them."""

@@ -8,7 +8,7 @@ Everything is compiled with the codegen and the options that the bundle was made
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from byoc.bundle import Bundle, RegionCompiler, RegionEntry
+from byoc.bundle import Bundle, RegionCompiler, RegionEntry, require_consent
 from byoc.codegen import Executable, Region, drop_executing_options
 from byoc.errors import InputError
 from byoc.model import get_metadata
@@ -145,6 +145,7 @@ def _open_region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], 
     if name not in found:
         there = ", ".join(found) or "none"
         raise InputError(f"{bundle.display_path}: no region '{name}'; there are: {there}")
+    require_consent(bundle)
     codegen, region, artifact = found[name]
     plugin = bundle.codegens.find(codegen)
     if not isinstance(plugin, Executable):

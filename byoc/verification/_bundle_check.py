@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from byoc.bundle import Bundle, open_bundle
+from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
 from byoc.model import prepare_model, read_recorded_dimensions
@@ -64,6 +64,7 @@ class BundleCheck:
 
     def verify(self, regions: bool) -> Verification:
         """Compare the outputs, with `regions` also the boundary tensors and each region alone."""
+        require_consent(self.bundle)
         found = self.models
         if self.given is None and not self.seed:  # the samples of `byoc partition`
             source = found.original or found.model
@@ -82,7 +83,7 @@ class BundleCheck:
 
 
 def verify(  # noqa: PLR0913 - each has a default
-    bundle: str | Path,
+    bundle: str | Path | Bundle,
     against: str | Path | None = None,
     *,
     inputs: Inputs | None = None,
@@ -97,7 +98,7 @@ def verify(  # noqa: PLR0913 - each has a default
     The result says by `passed` whether every error is allowed.
 
     Args:
-        bundle: a folder or packed file.
+        bundle: a folder or packed file, or what `open_bundle` gave for one.
         against: the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
             manifest; any other bundle is compared with its own partitioned model on plain onnxruntime.
         inputs: arrays by the names of the model's inputs, an `.npz` file, or a folder of samples; made
@@ -112,13 +113,13 @@ def verify(  # noqa: PLR0913 - each has a default
     Raises InputError when the bundle, the original or the inputs cannot be read or run, and
     MissingRuntimeError without onnxruntime.
     """
-    opened = open_bundle(Path(bundle), choose_isolation(isolate, call_timeout))
+    opened = _open(bundle, isolate, call_timeout)
     check = BundleCheck(opened, against, inputs, seed, thresholds)
     return check.verify(regions)
 
 
 def verify_against(
-    bundle: str | Path,
+    bundle: str | Path | Bundle,
     against: str | Path | None = None,
     *,
     inputs: Mapping[str, Any] | None = None,
@@ -134,7 +135,7 @@ def verify_against(
 
 
 def bisect(  # noqa: PLR0913 - each has a default
-    bundle: str | Path,
+    bundle: str | Path | Bundle,
     region: str,
     against: str | Path | None = None,
     *,
@@ -148,7 +149,7 @@ def bisect(  # noqa: PLR0913 - each has a default
     """Narrow a region that is wrong to the first operation at fault: `byoc verify --bisect`.
 
     Args:
-        bundle: a folder or packed file.
+        bundle: a folder or packed file, or what `open_bundle` gave for one.
         region: the region's name in the bundle.
         against: the original, as `verify` takes it.
         inputs: arrays by the names of the model's inputs, an `.npz` file, or a folder of samples; made
@@ -164,12 +165,18 @@ def bisect(  # noqa: PLR0913 - each has a default
     Raises InputError when there is no such region, its codegen cannot run here, it is not wrong, or it
     is right when compiled again, and MissingRuntimeError without onnxruntime.
     """
-    opened = open_bundle(Path(bundle), choose_isolation(isolate, call_timeout))
+    opened = _open(bundle, isolate, call_timeout)
     check = BundleCheck(opened, against, inputs, seed, thresholds)
     fault = check.bisect(region)
     if output is not None:
         write_fault(fault, Path(output), check.region_thresholds)
     return fault
+
+
+def _open(bundle: str | Path | Bundle, isolate: bool | None, call_timeout: float | None) -> Bundle:
+    if isinstance(bundle, Bundle):
+        return bundle
+    return open_bundle(Path(bundle), choose_isolation(isolate, call_timeout))
 
 
 def find_original(bundle: Bundle, against: str | Path | None = None) -> VerificationModels:

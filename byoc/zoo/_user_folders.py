@@ -12,32 +12,25 @@ from pydantic import Field, StringConstraints
 from byoc.errors import InputError
 from byoc.model import prepare_model, read_model_file
 from byoc.samples import model_samples
-from byoc.support import StrictModel, read_yaml
+from byoc.support import StrictModel, find_user_folder, read_yaml
 from byoc.zoo._provider import ZooEntry
 
 
 def get_cache_folder() -> Path:
     """Return the folder of fetched models, `$XDG_CACHE_HOME/byoc/zoo`; it need not exist."""
-    return _get_base_folder("XDG_CACHE_HOME", ".cache") / "byoc" / "zoo"
+    return _find_base_folder("XDG_CACHE_HOME") / "zoo"
 
 
 def get_config_file() -> Path:
     """Return the path of the user's configuration, `$XDG_CONFIG_HOME/byoc/config.yaml`."""
-    return _get_base_folder("XDG_CONFIG_HOME", ".config") / "byoc" / "config.yaml"
+    return _find_base_folder("XDG_CONFIG_HOME") / "config.yaml"
 
 
-def _get_base_folder(variable: str, default: str) -> Path:
-    """Return a base directory; the specification says to ignore a variable that is not absolute.
-
-    Raises `InputError` when it is not set and there is no home folder.
-    """
-    named = Path(os.environ.get(variable, ""))
-    if named.is_absolute():
-        return named
+def _find_base_folder(variable: str) -> Path:
     try:
-        return Path.home() / default
-    except RuntimeError:
-        raise InputError(f"zoo: there is no home folder here; set {variable}") from None
+        return find_user_folder(variable)
+    except InputError as error:
+        raise InputError(f"zoo: {error}") from None
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

@@ -42,6 +42,7 @@ class C:
     Options = COptions
     concurrent = True
     recompiles = True
+    native = True  # a shared library
 
     def compile(self, region: Region, options: COptions) -> Artifact:
         """Return the C source and the shared library.

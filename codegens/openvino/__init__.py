@@ -54,6 +54,7 @@ class OpenVINO:
     Options = OpenVINOOptions
     concurrent = True
     recompiles = True
+    native = True  # a blob of a GPU or an NPU holds compiled code, and OpenVINO does not check blobs
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
         """Return the compiled blob with its stamp, without it where importing it gives other numbers.

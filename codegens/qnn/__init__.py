@@ -46,6 +46,7 @@ class QNN:
     api = 1
     Options = QNNOptions
     recompiles = True
+    native = True  # compiled code for the NPU, and a model that may name files
 
     def compile(self, region: Region, options: QNNOptions) -> Artifact:
         """Return the context, and the model of one node that runs it.

@@ -16,7 +16,17 @@ import byoc
 from byoc.cli._main import _VERBS, load_verb
 
 ROOT = Path(byoc.__file__).parents[1]
-VERBS_ONLY = {"run", "pack", "compare-costs", "cost-models", "codegens", "strategies", "zoo", "rules"}
+VERBS_ONLY = {
+    "run",
+    "pack",
+    "compare-costs",
+    "cost-models",
+    "codegens",
+    "strategies",
+    "zoo",
+    "rules",
+    "trust",
+}
 FUNCTIONS = [name for name in byoc.__all__ if inspect.isfunction(getattr(byoc, name))]
 
 
@@ -147,6 +157,7 @@ def test_models_are_taken_in_any_form(tmp_path: Path) -> None:
 def test_a_bundle_from_the_outside(tmp_path: Path) -> None:
     cut(parse(CHAIN), tmp_path / "b", codegen="reference")
     found = byoc.inspect(tmp_path / "b")
+    assert found.pop("trust")["trusted"] is True
     assert found == byoc.open_bundle(str(tmp_path / "b")).manifest.model_dump(mode="json")
     assert [region["name"] for region in found["regions"]]
     verified = byoc.verify(tmp_path / "b")

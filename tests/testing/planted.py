@@ -33,6 +33,21 @@ class Honest:
         return YES if made == "1" else refuse(f"it was made by version {made}")
 
 
+class Undeclared(Honest):
+    """Brings a library along, and does not say that loading executes what a bundle holds."""
+
+    name = "undeclared"
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        made = super().compile(region, options)
+        return Artifact({**made.files, "region.so": b"\x7fELF\x02\x01\x01"}, made.metadata)
+
+
+class Declared(Undeclared):
+    name = "declared"
+    native = True
+
+
 class WrongOrder(Honest):
     name = "wrong_order"
 

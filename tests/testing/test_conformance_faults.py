@@ -31,6 +31,8 @@ FAULTS = [
     ("writes_inputs", {"test_inputs_untouched"}, "it writes to its input 'x'"),
     ("non_deterministic", {"test_deterministic"}, "compiled again, its artifact has other bytes"),
     ("by_hash_order", {"test_deterministic"}, "compiled in another process, its artifact has other"),
+    ("undeclared", {"test_artifact"}, "'region.so' is a shared library: if `load` executes it"),
+    ("declared", set(), ""),
     ("garbage", {*COMPUTING, "test_artifact"}, "the metadata 'made' is not text"),
     ("wrong_dtype", COMPUTING, "gave output 'y' as float64"),
     ("wrong_numbers", COMPUTING, "differs from plain onnxruntime's by"),

@@ -1,0 +1,79 @@
+"""Consent to what a bundle executes: whether its maker is trusted, which codegens may load it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from byoc.bundle._signing import read_signature
+from byoc.codegen import quote_name
+from byoc.errors import InputError
+from byoc.trust import Trust, judge_signature
+
+if TYPE_CHECKING:
+    from byoc.bundle._reading import Bundle
+
+
+@dataclass(frozen=True)
+class Consent:
+    """The consent of a user to what a bundle executes.
+
+    With `trust` it may run native code whoever made it. `codegens` are those that may load it, None for
+    all that are installed.
+    """
+
+    trust: bool = False
+    codegens: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, trust: bool = False, codegens: Iterable[str] | str | None = None) -> "Consent":
+        """Return the consent for arguments of a user's; a text has names between commas.
+
+        Raises InputError for a text in which a name is missing.
+        """
+        if isinstance(codegens, str):
+            codegens = [name.strip() for name in codegens.split(",")]
+            if not all(codegens):
+                raise InputError("codegens: a name is missing at a comma: dla,reference is a list")
+        return cls(trust, None if codegens is None else frozenset(codegens))
+
+
+NO_CONSENT = Consent()
+
+
+def judge_trust(bundle: "Bundle") -> Trust:
+    """Return whether a bundle may run native code, and why: by the user's word, or by its signature."""
+    if bundle.consent.trust:
+        return Trust(True, "you said that you trust it")
+    return judge_maker(bundle)
+
+
+def judge_maker(bundle: "Bundle") -> Trust:
+    """Return whether the maker of a bundle is trusted, whatever the user said about the bundle."""
+    return judge_signature(read_signature(bundle.folder), bundle.manifest.digest)
+
+
+def require_consent(bundle: "Bundle") -> None:
+    """Raise InputError unless the user allows what loading the regions of a bundle executes.
+
+    A codegen that executes what is in the bundle has the class attribute `native = True`; it needs a
+    trusted bundle.
+    """
+    allowed = bundle.consent.codegens
+    judged: Trust | None = None
+    for region in bundle.manifest.regions:
+        name = region.codegen
+        if allowed is not None and name not in allowed:
+            names = ", ".join(sorted(allowed)) or "none"
+            raise InputError(
+                f"{bundle.display_path}: region {region.name} is for codegen {quote_name(name)}, but "
+                f"only these may be used (--codegens): {names}"
+            )
+        if not getattr(bundle.codegens.find(name), "native", False):
+            continue
+        judged = judged or judge_trust(bundle)
+        if not judged.trusted:
+            raise InputError(
+                f"{bundle.display_path}: region {region.name} is native code for codegen {name}, and "
+                f"not loaded: {judged.reason}. If you trust its maker, give --trust (in Python "
+                "trust=True)" + (", or run byoc trust on it once" if judged.key else "")
+            )

@@ -1,0 +1,18 @@
+"""Signatures of bundles: the key of this machine, and the keys of others that a user trusts."""
+
+from byoc.trust._machine_key import MachineKey, get_key_file, open_or_create_key, read_key
+from byoc.trust._signature import (
+    MAX_SIGNATURE_BYTES,
+    SIGNATURE_FILE,
+    SignatureError,
+    check_signature,
+    is_key,
+    make_signature,
+)
+from byoc.trust._trusted_keys import (
+    add_trusted_key,
+    get_trusted_keys_file,
+    read_trusted_keys,
+    remove_trusted_key,
+)
+from byoc.trust._verdict import Trust, judge_signature, remember_written

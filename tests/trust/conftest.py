@@ -1,0 +1,63 @@
+"""A codegen of native code, a bundle of it, and folders of users."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import vendors
+from cutting import DEVICE_ONLY, cut
+from support import parse
+
+from byoc.codegen import Artifact, Executor, Region
+from byoc.trust import _verdict
+
+
+class Native(vendors.Tables):
+    """Says that loading executes what a bundle holds, and counts how often it was loaded."""
+
+    name = "native"
+    native = True
+    loaded: ClassVar[list[bytes]]
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        self.loaded.append(artifact.files["code.json"])
+        return super().load(region, artifact)
+
+
+@pytest.fixture
+def become(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
+    """Go on as another user, in another process: return the folder of the user's files."""
+
+    def go_on(name: str) -> Path:
+        home = tmp_path / "users" / name
+        monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+        monkeypatch.setattr(_verdict, "_WRITTEN", set())
+        return home
+
+    return go_on
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch, become: Callable[[str], Path]) -> Iterator[type[Native]]:
+    """Install the codegen, and go on as the user `maker`."""
+
+    class Installed(Native):
+        loaded: ClassVar[list[bytes]] = []
+
+        def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+            return super().compile(region, {})
+
+    vendors.install(monkeypatch, native=Installed)
+    become("maker")
+    yield Installed
+
+
+@pytest.fixture
+def bundle(native: type[Native], tmp_path: Path) -> Path:
+    """Return a bundle of native code that the user `maker` wrote in another process."""
+    cut(parse(DEVICE_ONLY), tmp_path / "b", codegen="native")
+    native.loaded.clear()
+    _verdict._WRITTEN.clear()
+    return tmp_path / "b"
