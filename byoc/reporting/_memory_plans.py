@@ -93,8 +93,8 @@ class MemoryPlanOptions(DimensionOptions):
     )
     time_limit: float = declare_field(
         10.0,
-        "the most seconds for each plan; then the best that was found is taken.",
-        Flag("Seconds for each plan; then the best that was found.", Syntax.NUMBER, minimum=0.0),
+        "the most seconds for each plan, counted by steps; then the best that was found is taken.",
+        Flag("Counted seconds for each plan; then the best that was found.", Syntax.NUMBER, minimum=0.0),
     )
     fused: bool = declare_field(
         False,

@@ -8,7 +8,14 @@ from problems import branches, chain, least_peak, problems, total_bytes
 from support import examples
 
 from byoc.errors import InputError
-from byoc.memory.arena import METHODS, ArenaProblem, ArenaStep, plan_buffers, plan_by_methods
+from byoc.memory.arena import (
+    METHODS,
+    ArenaProblem,
+    ArenaStep,
+    SearchBudget,
+    plan_buffers,
+    plan_by_methods,
+)
 from byoc.memory.arena._best_order import OrderResult, find_best_order
 
 
@@ -58,9 +65,9 @@ def test_several_methods_have_one_search_of_orders(monkeypatch: pytest.MonkeyPat
     alone = {method: plan_buffers(problem, method) for method in METHODS}
     searched: list[ArenaProblem] = []
 
-    def counted(asked: ArenaProblem, *, deadline: float) -> OrderResult:
+    def counted(asked: ArenaProblem, *, limit: SearchBudget) -> OrderResult:
         searched.append(asked)
-        return find_best_order(asked, deadline=deadline)
+        return find_best_order(asked, limit=limit)
 
     monkeypatch.setattr(sys.modules[plan_by_methods.__module__], find_best_order.__name__, counted)
     together = plan_by_methods(problem, METHODS)

@@ -18,6 +18,7 @@ from byoc.memory.arena import (  # noqa: E402
     Compound,
     CompoundPart,
     GreedyPacking,
+    SearchBudget,
     search_offsets,
 )
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         instance = read_instance(path)
         capacity = int(path.stem.rsplit(".", 1)[-1])
         began = monotonic()
-        offsets = search_offsets(GreedyPacking(_compounds(instance)), capacity, began + seconds)
+        offsets = search_offsets(GreedyPacking(_compounds(instance)), capacity, SearchBudget(seconds))
         took = monotonic() - began
         height = max(at + size for at, size in zip(offsets, instance.sizes, strict=True))
         wrong += _is_wrong(instance, offsets)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from time import monotonic
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.memory.arena._arena_problem import ArenaPlan, ArenaProblem
@@ -13,6 +12,7 @@ from byoc.memory.arena._cut_bound import find_cut_bound, find_witness
 from byoc.memory.arena._greedy_packing import GreedyPacking
 from byoc.memory.arena._live_ranges import LiveRanges, find_live_ranges
 from byoc.memory.arena._offset_search import place_quickly, search_offsets
+from byoc.memory.arena._search_budget import SearchBudget
 
 METHODS = ("no-reuse", "best-fit", "by-size", "reordered", "exact")
 """The methods of `plan_buffers`: an offset of its own for each buffer; the given order with offsets step
@@ -34,8 +34,9 @@ class _OrderAndBound:
 def plan_buffers(problem: ArenaProblem, method: str = "exact", time_limit: float = 10.0) -> ArenaPlan:
     """Plan the arena of a problem. The lower bound belongs to the problem, whatever the method.
 
-    The same problem gives the same plan, unless the search reaches `time_limit`, in seconds: then the
-    plan is the best found until then, and `is_minimal` says whether it is proven.
+    The same problem gives the same plan. `time_limit` is in seconds of an ordinary computer, counted by
+    the steps of the search (`SearchBudget`): after that the plan is the best found until then, and
+    `is_minimal` says whether it is proven.
 
     Raises InputError for an unknown method, and ValueError for an invalid problem: steps in an order
     that cannot be executed, a size or scratch that is not a multiple of the alignment, an operand to
@@ -49,8 +50,8 @@ def plan_by_methods(
 ) -> dict[str, ArenaPlan]:
     """Plan the arena of a problem by several methods, as `plan_buffers` does by one.
 
-    The order is searched once, and all plans have the same bound. `time_limit` is in seconds for each
-    plan.
+    The order is searched once, and all plans have the same bound. `time_limit` is in counted seconds
+    for each plan.
     """
     for method in methods:
         if method not in METHODS:
@@ -58,10 +59,10 @@ def plan_by_methods(
             what = f"no memory planning method is named '{method}'{near}"
             raise InputError(f"{what}: there are {', '.join(METHODS)}")
     _check_problem(problem)
-    began = monotonic()
-    known = _find_order_and_bound(problem, time_limit)
-    spent = monotonic() - began
-    return {method: _plan_by_method(problem, known, method, time_limit - spent) for method in methods}
+    common = SearchBudget(time_limit)
+    known = _find_order_and_bound(problem, time_limit, common)
+    left = common.left
+    return {method: _plan_by_method(problem, known, method, left) for method in methods}
 
 
 def _plan_by_method(
@@ -82,7 +83,7 @@ def _plan_by_method(
         return _place_buffers(
             known, find_live_ranges(problem, known.order), lambda p: place_quickly(p, known.bound)
         )
-    return _find_smallest_plan(known, problem, monotonic() + seconds)
+    return _find_smallest_plan(known, problem, SearchBudget(seconds))
 
 
 def _check_problem(problem: ArenaProblem) -> None:
@@ -99,29 +100,29 @@ def _check_problem(problem: ArenaProblem) -> None:
             raise ValueError(f"{step.name} cannot be written over an operand of another size")
 
 
-def _find_order_and_bound(problem: ArenaProblem, time_limit: float) -> _OrderAndBound:
-    deadline = monotonic() + time_limit / 2
-    ordered = find_best_order(problem, deadline=deadline)
+def _find_order_and_bound(
+    problem: ArenaProblem, time_limit: float, common: SearchBudget
+) -> _OrderAndBound:
+    ordered = find_best_order(problem, limit=common.limit(time_limit / 2))
     lives = find_live_ranges(problem, ordered.order)
     bound, step = ordered.bound, None
     if bound == ordered.peak:
         step = find_witness(lives, bound)
     else:
-        above, step = find_cut_bound(lives, bound - 1, deadline + time_limit / 4)
+        above, step = find_cut_bound(lives, bound - 1, common.limit(common.left - time_limit / 4))
         bound = max(bound, above)
     before = sum(problem.sizes[buffer] for buffer in problem.inputs)
     proof = "cut" if step is not None else "total" if bound == before else "search"
     return _OrderAndBound(ordered.order, bound, proof, step)
 
 
-def _find_smallest_plan(known: _OrderAndBound, problem: ArenaProblem, deadline: float) -> ArenaPlan:
+def _find_smallest_plan(known: _OrderAndBound, problem: ArenaProblem, limit: SearchBudget) -> ArenaPlan:
     """Return the smallest arena over several orders with the least peak; usually the first has it."""
     best: ArenaPlan | None = None
     for lives in _candidate_orders(problem, known.order):
-        left = deadline - monotonic()
-        if best is not None and (best.size == known.bound or left <= 0):
+        if best is not None and (best.size == known.bound or limit.is_spent):
             break
-        climb = partial(search_offsets, goal=lives.peak, deadline=monotonic() + left / 2)
+        climb = partial(search_offsets, goal=lives.peak, limit=limit.limit(limit.left / 2))
         found = _place_buffers(known, lives, climb)
         if best is None or found.size < best.size:
             best = found

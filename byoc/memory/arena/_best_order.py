@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
 from random import Random
 
 from byoc.memory.arena._arena_problem import ArenaProblem
 from byoc.memory.arena._cut_bound import find_least_bytes_at
 from byoc.memory.arena._live_ranges import LiveRanges, find_live_ranges
 from byoc.memory.arena._order_search import search_order
+from byoc.memory.arena._search_budget import SearchBudget
 from byoc.memory.arena._segments import Backward, Forward, Segment, split_segments
 
 _MAX_STATES = 20_000
@@ -25,19 +25,20 @@ class OrderResult:
 
 
 def find_best_order(
-    problem: ArenaProblem, most_states: int = _MAX_STATES, deadline: float = inf
+    problem: ArenaProblem, most_states: int = _MAX_STATES, limit: SearchBudget | None = None
 ) -> OrderResult:
     """Return an order of the steps with the least peak found.
 
-    The search visits at most `most_states` states for each segment and budget, and ends at the deadline,
-    a time of `time.monotonic`; then the order may not be optimal, and `bound` is what is proven.
+    The search visits at most `most_states` states for each segment and size, and ends when its budget
+    `limit` is spent; then the order may not be optimal, and `bound` is what is proven.
     """
+    limit = limit or SearchBudget()
     floor = sum(problem.sizes[buffer] for buffer in problem.inputs)
     order: list[int] = []
     bound = floor
     for segment in split_segments(problem):
         within = max([bound, *_own_bytes(segment)])
-        walked, proven = _order_segment(segment, within, most_states, deadline)
+        walked, proven = _order_segment(segment, within, most_states, limit)
         bound = max(bound, proven)
         order += [segment.start + step for step in walked]
     return OrderResult(tuple(order), find_live_ranges(problem, order).peak, bound)
@@ -54,7 +55,7 @@ def _own_bytes(segment: Segment) -> Iterator[int]:
 
 
 def _order_segment(
-    segment: Segment, proven: int, most_states: int, deadline: float
+    segment: Segment, proven: int, most_states: int, limit: SearchBudget
 ) -> tuple[tuple[int, ...], int]:
     """Return the steps of a segment in order, and a proven lower bound on their peak."""
     forward, backward = Forward(segment), Backward(segment)
@@ -62,7 +63,7 @@ def _order_segment(
     (high, _), low = _find_peak(forward, best), proven
     budget, doubts = proven, 0
     while low < high and doubts < _MAX_DOUBTS:
-        answer = search_order(forward, backward, budget, most_states, deadline)
+        answer = search_order(forward, backward, budget, most_states, limit)
         if answer.steps is not None:
             best = answer.steps
             peak, highest = _find_peak(forward, best)

@@ -8,11 +8,14 @@ sink side has not. The maximum over all steps is a lower bound for every order.
 
 from collections.abc import Iterator
 from math import inf
-from time import monotonic
 
 from byoc.memory.arena._live_ranges import LiveRanges
+from byoc.memory.arena._search_budget import SearchBudget
 from byoc.memory.arena._segments import Segment, split_segments
 from byoc.numerics.solvers import SINK, SOURCE, find_minimum_cut
+
+# The seconds that a flow takes for each pair of a segment's steps.
+_SECONDS_OF_PAIR = 2e-7
 
 
 def find_witness(lives: LiveRanges, at_least: int) -> int | None:
@@ -28,19 +31,21 @@ def find_witness(lives: LiveRanges, at_least: int) -> int | None:
 
 
 def find_cut_bound(
-    lives: LiveRanges, at_least: int = 0, deadline: float = inf
+    lives: LiveRanges, at_least: int = 0, limit: SearchBudget | None = None
 ) -> tuple[int, int | None]:
     """Return the largest cut over all steps, in bytes, and its step.
 
     Only cuts above `at_least` are searched; without one the step is None. A step never needs more than
-    in the given order, which saves most flow computations. At the deadline, a time of `time.monotonic`,
-    the largest cut so far is returned.
+    in the given order, which saves most flow computations. When the budget `limit` is spent, the largest
+    cut so far is returned.
     """
+    limit = limit or SearchBudget()
     found: tuple[int, int | None] = (at_least, None)
     for segment in split_segments(lives.problem):
         for step, here in _highest_first(lives, segment, at_least + 1):
-            if here <= found[0] or monotonic() > deadline:
+            if here <= found[0] or limit.is_spent:
                 break
+            limit.spend(_SECONDS_OF_PAIR * segment.count**2)
             needed = find_least_bytes_at(segment, step)
             if needed > found[0]:
                 found = (needed, segment.start + step)

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import inf
 from random import Random
-from time import monotonic
 
 from byoc.memory.arena._greedy_packing import GreedyPacking
+from byoc.memory.arena._search_budget import SearchBudget
 
 _MAX_PLACED = 100_000
 _MAX_PLACED_AT_RANDOM = 8_000
@@ -26,21 +25,22 @@ def place_quickly(packing: GreedyPacking, goal: int) -> list[int]:
     return best or []
 
 
-def search_offsets(packing: GreedyPacking, goal: int, deadline: float = inf) -> list[int]:
+def search_offsets(packing: GreedyPacking, goal: int, limit: SearchBudget | None = None) -> list[int]:
     """Return offsets that need at most `goal` bytes if any are found, else the lowest found.
 
     Compounds are placed again and again; each time, one that ended above the goal is placed earlier
-    (squeaky wheel optimization: Joslin and Clements, JAIR 10, 1999). The search is deterministic unless
-    it reaches the deadline, a time of `time.monotonic`.
+    (squeaky wheel optimization: Joslin and Clements, JAIR 10, 1999). The search ends when its budget
+    `limit` is spent.
     """
+    limit = limit or SearchBudget()
     best = place_quickly(packing, goal)
     if packing.height(best) > goal and len(packing.compounds) <= MAX_EXHAUSTIVE:
         return find_lowest_offsets(packing)
     for repair in (_move_first_to_front, _move_any_earlier):
         for best_fit, sequence in product((False, True), _sequences(packing)):
-            if packing.height(best) <= goal or monotonic() > deadline:
+            if packing.height(best) <= goal or limit.is_spent:
                 return best
-            offsets = repair(packing, sequence, best_fit, (goal, deadline))
+            offsets = repair(packing, sequence, best_fit, (goal, limit))
             best = min(best, offsets, key=packing.height)
     return best
 
@@ -49,21 +49,22 @@ def _sequences(packing: GreedyPacking) -> tuple[list[int], ...]:
     return packing.by_size(), packing.by_area(), packing.by_start(), packing.by_duration()
 
 
-def _tries(packing: GreedyPacking, most_placed: int, deadline: float) -> Iterator[int]:
-    """Count tries that place at most so many compounds together, until the deadline."""
+def _tries(packing: GreedyPacking, most_placed: int, limit: SearchBudget) -> Iterator[int]:
+    """Count tries that place at most so many compounds together, until the budget is spent."""
     for number in range(min(most_placed // (len(packing.compounds) + 1), _MAX_TRIES)):
-        if monotonic() > deadline:
+        if limit.is_spent:
             return
+        limit.spend(packing.seconds)
         yield number
 
 
 def _move_first_to_front(
-    packing: GreedyPacking, sequence: Sequence[int], best_fit: bool, limits: tuple[int, float]
+    packing: GreedyPacking, sequence: Sequence[int], best_fit: bool, limits: tuple[int, SearchBudget]
 ) -> list[int]:
     """Move the first compound that ends above the goal to the front, until a sequence occurs again."""
-    goal, deadline = limits
+    goal, limit = limits
     order, seen = list(sequence), set[tuple[int, ...]]()
-    for _ in _tries(packing, _MAX_PLACED, deadline):
+    for _ in _tries(packing, _MAX_PLACED, limit):
         if tuple(order) in seen:
             break
         seen.add(tuple(order))
@@ -76,13 +77,13 @@ def _move_first_to_front(
 
 
 def _move_any_earlier(
-    packing: GreedyPacking, sequence: Sequence[int], best_fit: bool, limits: tuple[int, float]
+    packing: GreedyPacking, sequence: Sequence[int], best_fit: bool, limits: tuple[int, SearchBudget]
 ) -> list[int]:
     """Move any compound that ends above the goal to the first half of what is placed before it."""
-    goal, deadline = limits
+    goal, limit = limits
     random, order = Random(0), list(sequence)
     best = offsets = packing.place(order, best_fit)
-    for _ in _tries(packing, _MAX_PLACED_AT_RANDOM, deadline):
+    for _ in _tries(packing, _MAX_PLACED_AT_RANDOM, limit):
         above = [n for n in order if offsets[n] + packing.sizes[n] > goal]
         if not above:
             break

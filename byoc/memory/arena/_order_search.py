@@ -17,12 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
-from time import monotonic
 
+from byoc.memory.arena._search_budget import SearchBudget
 from byoc.memory.arena._segments import Direction, State
 
 _LONGEST_CHAIN = 64
 _FIRST_STATES = 100
+# The seconds that a state takes for each step that is ready.
+_SECONDS_OF_STATE = 4e-5
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,12 @@ class SegmentWalker:
 
 
 def search_order(
-    forward: Direction, backward: Direction, budget: int, most_states: int, deadline: float = inf
+    forward: Direction, backward: Direction, budget: int, most_states: int, limit: SearchBudget
 ) -> OrderSearchResult:
     """Search for an order of all steps within a budget.
 
     If there is none, `next_budget` is the smallest budget that may have one. The search gives up after
-    `most_states` states in each direction, and at the deadline, a time of `time.monotonic`.
+    `most_states` states in each direction, and when its budget is spent.
     """
     everything = (1 << len(forward.needs)) - 1
     front = SegmentWalker(forward, budget, everything)
@@ -138,7 +140,7 @@ def search_order(
     outside = min(front.least_blocked, back.least_blocked)
     for most in _growing_limits(most_states):
         for way, start, goal in ((forward, begun, middle), (backward, ended, ended.state | inside)):
-            found = _explore(SegmentWalker(way, budget, goal), start, goal, (most, deadline))
+            found = _explore(SegmentWalker(way, budget, goal), start, goal, (most, limit))
             if found.steps is not None:
                 between = found.steps if way is forward else tuple(reversed(found.steps))
                 return OrderSearchResult((*first, *between, *reversed(last)))
@@ -157,16 +159,17 @@ def _growing_limits(most_states: int) -> Iterator[int]:
 
 
 def _explore(
-    walker: SegmentWalker, start: OrderState, goal: State, limits: tuple[int, float]
+    walker: SegmentWalker, start: OrderState, goal: State, limits: tuple[int, SearchBudget]
 ) -> OrderSearchResult:
     """Explore states, those with the fewest live bytes and the most executed steps first."""
     parents: dict[State, tuple[State, tuple[int, ...]]] = {start.state: (start.state, ())}
     start = OrderState(start.state, start.live, tuple(s for s in start.ready if goal >> s & 1))
     waiting: list[tuple[int, int, int, OrderState]] = [(start.live, 0, 0, start)]
     while waiting:
-        if len(parents) > limits[0] or monotonic() > limits[1]:
+        if len(parents) > limits[0] or limits[1].is_spent:
             return OrderSearchResult(None)
         *_, place = heappop(waiting)
+        limits[1].spend(_SECONDS_OF_STATE * (1 + len(place.ready)))
         for step in place.ready:
             if not walker.fits(place, step):
                 continue

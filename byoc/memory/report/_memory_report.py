@@ -138,7 +138,7 @@ class MemoryOptions:
     """Options of a report: `convention` and `method` select the plan reported in full.
 
     With `size`, the bytes of memory available, a scratchpad is planned for the best order of convention
-    C. `time_limit` is in seconds for each plan. Without `striped` there is no striped execution.
+    C. `time_limit` is in counted seconds for each plan. Without `striped` there is no striped execution.
     """
 
     convention: Convention = CONVENTIONS["C"]

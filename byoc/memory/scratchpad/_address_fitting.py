@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import monotonic
 
 from byoc.memory.arena import (
     Buffer,
     Compound,
     GreedyPacking,
+    SearchBudget,
     find_lowest_gap,
     pack_under,
     search_offsets,
@@ -33,7 +33,7 @@ from byoc.memory.scratchpad._residency_choice import (
 _ResidencyChange = tuple[
     int, Buffer, BufferResidency
 ]  # bytes lost, and the buffer's part of the choice that loses them
-# How long places are searched for, with all that is to be kept.
+# How long places are searched for, with all that is to be kept: in counted seconds (`SearchBudget`).
 _SECONDS = 1.0
 # How many ways to give one thing up are tried for their addresses before more is given up at once.
 _SINGLE = 8
@@ -41,6 +41,8 @@ _SINGLE = 8
 _MAX_UNITS = 200
 # One in so many of those that find no place is given up at once.
 _PART = 8
+# So often places are tried when residencies are given up.
+_TRIES_OF_PACKING = 20
 # More than all that a plan can move.
 _NEVER = 1 << 60
 # How often everything is gone through for what could be kept after all.
@@ -58,20 +60,20 @@ class AddressedChoice:
 
 
 def fit_addresses(
-    schedule: AccessSchedule, size: int, choice: ResidencyChoice, until: float, fill: bool = False
+    schedule: AccessSchedule, size: int, choice: ResidencyChoice, limit: SearchBudget, fill: bool = False
 ) -> AddressedChoice | None:
     """Return a choice with addresses, `choice` itself if they are found.
 
     None if a turn needs more than the scratchpad has, whatever is given up. With `fill`, remaining room
-    is used as well. The longer searches end at the time `until`, of `time.monotonic`.
+    is used as well. The longer searches end when the budget `limit` is spent.
     """
     fit = _pack_directly(schedule, size, choice)
     if fit is None:
-        fit = _search_addresses(schedule, size, choice, until)
+        fit = _search_addresses(schedule, size, choice, limit)
     if fit is not None:
         return _grow_again(size, fit) if fill else fit
-    best = _give_up_one(schedule, size, choice, until)
-    more = _give_up_several(schedule, size, choice, until)
+    best = _give_up_one(schedule, size, choice, limit)
+    more = _give_up_several(schedule, size, choice, limit)
     for each in (more, best and _grow_again(size, best)):
         if each is not None and (
             best is None
@@ -95,17 +97,16 @@ def _pack_directly(
 
 
 def _search_addresses(
-    schedule: AccessSchedule, size: int, choice: ResidencyChoice, until: float
+    schedule: AccessSchedule, size: int, choice: ResidencyChoice, limit: SearchBudget
 ) -> AddressedChoice | None:
     """Search for addresses, with the staging of each turn anywhere."""
-    seconds = min(_SECONDS, until - monotonic())
-    if seconds <= 0 or _most_crowded_turn(schedule, size, choice) is not None:
+    if limit.is_spent or _most_crowded_turn(schedule, size, choice) is not None:
         return None
     all_units, staged = build_chains(schedule, choice), count_staging(schedule, choice)
     blocks = [u.to_block(u.first) for u in all_units]
     blocks += [Compound.of_block(bytes_, turn, turn) for turn, bytes_ in enumerate(staged)]
     packing = GreedyPacking(blocks)
-    offsets = search_offsets(packing, size, monotonic() + seconds)
+    offsets = search_offsets(packing, size, limit.limit(_SECONDS))
     if packing.height(offsets) > size:
         return None
     depths = {u.stays: offset for u, offset in zip(all_units, offsets, strict=False)}
@@ -117,7 +118,7 @@ def _search_addresses(
 
 
 def _give_up_one(
-    schedule: AccessSchedule, size: int, choice: ResidencyChoice, until: float
+    schedule: AccessSchedule, size: int, choice: ResidencyChoice, limit: SearchBudget
 ) -> AddressedChoice | None:
     """Give up one residency, if that is enough."""
     if len(build_chains(schedule, choice)) > _MAX_UNITS:
@@ -127,12 +128,12 @@ def _give_up_one(
     for each in choices:
         if fit := _pack_directly(schedule, size, each):
             return fit
-    searched = (_search_addresses(schedule, size, each, until) for each in choices)
+    searched = (_search_addresses(schedule, size, each, limit) for each in choices)
     return next((fit for fit in searched if fit is not None), None)
 
 
 def _give_up_several(
-    schedule: AccessSchedule, size: int, choice: ResidencyChoice, until: float
+    schedule: AccessSchedule, size: int, choice: ResidencyChoice, limit: SearchBudget
 ) -> AddressedChoice | None:
     """Give up residencies without an address until the rest fits, and keep again what can be."""
     while (turn := _most_crowded_turn(schedule, size, choice)) is not None:
@@ -143,6 +144,7 @@ def _give_up_several(
         all_units = build_chains(schedule, choice)
         losses = [_estimate_loss(schedule, choice, unit) for unit in all_units]
         packing = GreedyPacking([u.to_block(u.first) for u in all_units])
+        limit.spend(_TRIES_OF_PACKING * packing.seconds)
         offsets = pack_under(packing, _free_ceilings(schedule, size, choice), losses)
         left = [unit for unit, offset in zip(all_units, offsets, strict=True) if offset is None]
         if not left:
@@ -151,7 +153,7 @@ def _give_up_several(
                 size, AddressedChoice(schedule, choice, depths, (0,) * len(schedule.turns))
             )
         left.sort(key=lambda unit: losses[all_units.index(unit)] / unit.size)
-        for unit in left[: 1 + len(left) // _PART] if monotonic() < until else left:
+        for unit in left[: 1 + len(left) // _PART] if not limit.is_spent else left:
             buffers = tuple(buffer for buffer, _, _ in unit.stays)
             way = _cheapest_change(schedule, choice, unit.first, unit.last, buffers)
             # Where it has to be there, something beside it has to go.

@@ -41,11 +41,12 @@ class _BufferColumns:
     kept: Ints
 
 
-def minimize_traffic(schedule: AccessSchedule, size: int, seconds: float) -> ResidencySolution:
+def minimize_traffic(schedule: AccessSchedule, size: int, nodes: int) -> ResidencySolution:
     """Return the choice that moves the fewest bytes with a scratchpad of `size` bytes, and the bound.
 
-    Stops after `seconds` with the best choice found. The bound holds for every choice, whatever the
-    addresses: it is the solver's dual bound, rounded up to a possible number of bytes.
+    Stops after so many branch-and-bound `nodes` with the best choice found. The bound holds for every
+    choice, whatever the addresses: it is the solver's dual bound, rounded up to a possible number of
+    bytes.
     """
     rows = MilpBuilder()
     constant = sum(e.streamed for events in schedule.events for e in events)
@@ -54,7 +55,7 @@ def minimize_traffic(schedule: AccessSchedule, size: int, seconds: float) -> Res
     _add_capacity(schedule, size, columns, shares, rows)
     costs = (int(cost) for part in rows.cost for cost in part)
     unit = reduce(gcd, costs, constant) or 1
-    found = rows.solve(0.0, seconds=seconds)
+    found = rows.solve(0.0, nodes=nodes)
     if found.solved and found.values is None:
         return ResidencySolution(None, 0, True, is_impossible=True)
     bound = unit * ceil(found.bound / unit - _HIDDEN) + constant if np.isfinite(found.bound) else 0

@@ -1,9 +1,9 @@
 """Planning of a scratchpad beside system memory."""
 
 from collections.abc import Iterable
-from time import monotonic
 
 from byoc.errors import InputError
+from byoc.memory.arena import SearchBudget
 from byoc.memory.scratchpad._access_schedule import AccessSchedule
 from byoc.memory.scratchpad._address_fitting import AddressedChoice, fit_addresses
 from byoc.memory.scratchpad._addresses import assign_addresses
@@ -20,8 +20,8 @@ from byoc.memory.scratchpad._residency_program import ResidencySolution, minimiz
 from byoc.memory.scratchpad._scratchpad_actions import assign_homes, build_actions
 from byoc.memory.scratchpad._scratchpad_plan import ScratchpadPlan
 
-# The part of the time that is for what is to be kept; the rest is for places.
-_OF_CHOICE = 0.6
+# The branch-and-bound nodes of each program for each second of the search.
+_NODES_PER_SECOND = 200
 # Parts of the scratchpad that are left out at first when what would fill it finds no places.
 _LESS = (32, 12, 6)
 
@@ -38,13 +38,14 @@ def plan_scratchpad(
 
     A buffer is loaded up to `prefetch` turns before it is needed, as early as its address is free. With
     `counts_boundary`, inputs and outputs are stored in the arena of system memory. Searches end
-    after `seconds`, followed by quick heuristics; `ScratchpadPlan.bound` is what is proven. Raises
+    after `seconds` of an ordinary computer, counted by their steps (`SearchBudget`) so that the plan
+    depends on no machine, followed by quick heuristics; `ScratchpadPlan.bound` is what is proven. Raises
     InputError, naming the turn, if a turn needs more than the scratchpad has.
     """
     room = size - size % schedule.alignment
-    until = monotonic() + seconds
-    solution = minimize_traffic(schedule, room, seconds * _OF_CHOICE)
-    fit = _find_addressed_choice(schedule, room, solution, until)
+    nodes = int(seconds * _NODES_PER_SECOND)
+    solution = minimize_traffic(schedule, room, nodes)
+    fit = _find_addressed_choice(schedule, room, solution, (SearchBudget(seconds), nodes))
     if solution.is_impossible or fit is None:
         raise InputError(_explain_too_small(schedule, size))
     choice = fit.choice
@@ -72,29 +73,29 @@ def plan_scratchpad(
 
 
 def _find_addressed_choice(
-    schedule: AccessSchedule, room: int, first: ResidencySolution, until: float
+    schedule: AccessSchedule, room: int, first: ResidencySolution, limits: tuple[SearchBudget, int]
 ) -> AddressedChoice | None:
     """Return the best choice found that has addresses.
 
     If the optimal choice has no addresses, choices for less room are tried as well: they leave room to
     place buffers, and the rest of it is filled.
     """
+    limit, nodes = limits
     best = _pick_best(
         None,
         [
-            fit_addresses(schedule, room, choice, until)
+            fit_addresses(schedule, room, choice, limit)
             for choice in _initial_choices(schedule, room, first)
         ],
     )
     if best is None or not first.is_exact:
         return best
     for part in _LESS:
-        left = until - monotonic()
-        if best is None or count_moved_bytes(schedule, best.choice) <= first.bound or left <= 0:
+        if best is None or count_moved_bytes(schedule, best.choice) <= first.bound or limit.is_spent:
             break
-        solution = minimize_traffic(schedule, room - room // part, left)
+        solution = minimize_traffic(schedule, room - room // part, nodes)
         if solution.choice is not None:
-            best = _pick_best(best, [fit_addresses(schedule, room, solution.choice, until, fill=True)])
+            best = _pick_best(best, [fit_addresses(schedule, room, solution.choice, limit, fill=True)])
     return best
 
 
@@ -120,7 +121,9 @@ def _pick_best(
 def _bytes_without_limit(schedule: AccessSchedule) -> int:
     """Return the bytes that move if everything fits."""
     staging = (turn.staging + sum(a.staging for a in turn.accesses) for turn in schedule.turns)
-    return minimize_traffic(schedule, sum(schedule.sizes) + max(staging, default=0), 1.0).bound
+    return minimize_traffic(
+        schedule, sum(schedule.sizes) + max(staging, default=0), _NODES_PER_SECOND
+    ).bound
 
 
 def _explain_too_small(schedule: AccessSchedule, size: int) -> str:

@@ -57,6 +57,7 @@ _MAX_TRIES = 6
 
 _UNPROVEN = "launches and limits of regions are proven in part only: the bound leaves out the rest"
 _STOPPED = "the search was stopped before the optimum was proven"
+_TIMED = "after {:g} seconds, so that the plan depends on this machine's speed"
 
 
 def solve_exactly(
@@ -85,7 +86,8 @@ def solve_exactly(
         return None
     notes: tuple[str, ...] = ()
     if not solution.solved:
-        notes = (_STOPPED,)
+        out_of_time = search.remaining_seconds == 0
+        notes = (f"{_STOPPED}, {_TIMED.format(seconds)}" if out_of_time else _STOPPED,)
     elif not exact and _can_improve(best, solution):
         notes = (_UNPROVEN,)
     return replace(best, bound=max(0.0, min(bound, best.cost.total)), notes=notes)
@@ -191,12 +193,13 @@ class _MilpSearch:
         if best is None or not cheapest > 0 or problem.fusions:
             return most
         program, _, constant = build_placement_milp(problem, most, count_launches=False)
-        least = program.solve(constant, np.inf, self._remaining_seconds(), self.nodes).bound
+        least = program.solve(constant, np.inf, self.remaining_seconds, self.nodes).bound
         if not np.isfinite(least):
             return most
         return max(1, min(most, int((best.cost.total - least) / cheapest * (1 + OPTIMALITY_GAP)) + 1))
 
-    def _remaining_seconds(self) -> float | None:
+    @property
+    def remaining_seconds(self) -> float | None:
         """Return the remaining seconds, None if there is no limit."""
         return None if self.seconds is None else max(0.0, self.seconds - time.monotonic() + self.start)
 
@@ -205,7 +208,7 @@ class _MilpSearch:
     ) -> tuple[MilpSolution, tuple[int, ...]]:
         """Solve a program, and again while the chosen fusions form a cycle."""
         while True:
-            solution = program.solve(constant, most, self._remaining_seconds(), self.nodes)
+            solution = program.solve(constant, most, self.remaining_seconds, self.nodes)
             if solution.values is None or not fused.size:
                 return solution, ()
             values = solution.values[fused].reshape(len(fused), -1)

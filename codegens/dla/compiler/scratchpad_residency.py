@@ -25,7 +25,7 @@ from .tiling import (
 )
 
 _TILES = 2  # tiles are cut for this part of the scratchpad first: one half
-_SECONDS = 10.0  # of search; a plan that is not exact by then would depend on the computer
+_SECONDS = 10.0  # of search, counted by its steps: the program depends on no computer's speed
 
 
 @dataclass(frozen=True)
