@@ -268,7 +268,7 @@ def _check_names(manifest: Manifest, path: Path) -> None:
         same = find_same_paths(names)
         if same is not None:
             both = " and ".join(map(quote_name, same))
-            raise InputError(f"{path}: the {what} {both} have the same name on some systems")
+            raise InputError(f"{path}: the {what} {both} cannot be two files on every system")
     for name in _referenced_files(manifest):
         if name not in manifest.files:
             raise InputError(f"{path}: the file {quote_name(name)} is named but has no hash")

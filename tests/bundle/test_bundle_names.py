@@ -82,13 +82,13 @@ def test_a_bundle_with_such_files_is_refused(
     with pytest.raises(InputError) as caught:
         open_bundle(manifest.parent)
     shown = " and ".join(map(quote_name, both))
-    assert str(caught.value) == f"{manifest}: the files {shown} have the same name on some systems"
+    assert str(caught.value) == f"{manifest}: the files {shown} cannot be two files on every system"
 
 
 def test_regions_whose_names_differ_in_case_only(tmp_path: Path) -> None:
     cut(parse(CHAIN), tmp_path / "b", verify=False)
     _edit(tmp_path / "b", lambda content: content["regions"][1].update(name="DLA_0"))  # type: ignore[index]
-    with pytest.raises(InputError, match="the regions 'dla_0' and 'DLA_0' have the same name on some"):
+    with pytest.raises(InputError, match="the regions 'dla_0' and 'DLA_0' cannot be two files on"):
         open_bundle(tmp_path / "b")
 
 

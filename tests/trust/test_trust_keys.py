@@ -99,7 +99,6 @@ def test_a_key_that_is_not_the_users_alone_is_not_used(
 
 
 def test_a_spoilt_key_makes_no_bundle_ones_own(bundle: Path) -> None:
-    pytest.importorskip("cryptography")
     path = get_key_file()
     path.chmod(0o644)
     found = judge_trust(open_bundle(bundle))

@@ -19,8 +19,6 @@ from byoc.errors import InputError
 from byoc.trust import add_trusted_key, get_key_file, read_key, read_trusted_keys
 from byoc.verification import verify_against
 
-pytest.importorskip("cryptography")
-
 Become = Callable[[str], Path]
 
 

@@ -15,8 +15,6 @@ from byoc.codegen import Codegens, Isolation
 from byoc.errors import InputError
 from byoc.trust import read_key
 
-pytest.importorskip("cryptography")
-
 KEY = "ab" * 32
 
 
