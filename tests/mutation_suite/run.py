@@ -1,6 +1,6 @@
 """Mutation testing of the central rooms: changes that no test notices.
 
-    pip install cosmic-ray
+    pip install -e '.[mutation]'
     python tests/mutation_suite/run.py                     # every room, 60 mutants each
     python tests/mutation_suite/run.py boundary --mutants 20 --seed 3
 

@@ -1,0 +1,57 @@
+"""What stands around a node: the node of a body, and what reads and makes quantized tensors."""
+
+from support import parse
+
+from byoc.model import GraphIndex, get_stated_types
+from byoc.rules._host_nodes import get_body_node
+from byoc.rules._objections import Attempt
+from byoc.rules._quantization_scheme import converts_at_boundary
+
+
+def indexed(text: str) -> GraphIndex:
+    proto = parse(text)
+    return GraphIndex(proto, get_stated_types(proto))
+
+
+def test_each_body_knows_its_node() -> None:
+    branches = """<
+        then_branch = t () => (float[2] p) { p = Neg(x) },
+        else_branch = e () => (float[2] q) { q = Abs(x) }
+    >"""
+    index = indexed(f"""g (bool c, float[2] x) => (float[2] y, float[2] z) {{
+        y = If (c) {branches}
+        z = If (c) {branches}
+    }}""")
+    assert [[get_body_node(body.index) for body in index.bodies[number]] for number in (0, 1)] == [
+        [0, 0],
+        [1, 1],
+    ]
+
+
+QDQ = """g (float[2] x, uint8[2] k) => (uint8[2] u, float[2] v) <float s = {0.5}, uint8 z = {0}> {
+    q = QuantizeLinear(x, s, z)
+    d = DequantizeLinear(q, s, )
+    r = Relu(d)
+    p = QuantizeLinear(r, s, z)
+    y = DequantizeLinear(p, s, )
+    v = DequantizeLinear(k, s, z)
+    t = Relu(y)
+    u = QuantizeLinear(t, s, z)
+}"""
+
+
+def test_a_quantization_converts_where_it_stands_between_the_host_and_a_quantized_node() -> None:
+    index = indexed(QDQ)
+    index.nodes[1].input.append("")  # a zero point that is left out by an empty name
+    for number in (1, 4):
+        assert list(index.nodes[number].input)[1] == "s"
+    found = [converts_at_boundary(index, number, {2}.__contains__) for number in range(8)]
+    # q is read by the quantized Relu, and y made of its result; nothing is known of what made k.
+    assert found == [True, False, False, False, True, False, False, False]
+    other = [converts_at_boundary(index, number, {6}.__contains__) for number in range(8)]
+    assert other == [False, False, False, True, False, False, False, False]
+
+
+def test_an_attempt_fits_unless_it_says_otherwise() -> None:
+    assert Attempt("ops[0]", ()).fits
+    assert Attempt("ops[0]", ()) == Attempt("ops[0]", (), fits=False)
