@@ -219,10 +219,11 @@ def test_what_cannot_be_opened_leaves_no_folder_behind(
 def test_packed_files_have_one_time_and_plain_permissions(bundle: Path, tmp_path: Path) -> None:
     zipped = tmp_path / "b.zip"
     (bundle / "weights.bin").chmod(0o777)
+    names = ["manifest.json", "model.onnx", "signature.json", "weights.bin"]
     pack_folder(bundle, ["weights.bin", "model.onnx"], zipped)
     with zipfile.ZipFile(zipped) as archive:
         infos = archive.infolist()
-        assert [info.filename for info in infos] == ["manifest.json", "model.onnx", "weights.bin"]
+        assert [info.filename for info in infos] == names
         assert {info.date_time for info in infos} == {(1980, 1, 1, 0, 0, 0)}
         assert {info.external_attr >> 16 for info in infos} == {stat.S_IFREG | 0o644}
         assert {(info.create_system, info.compress_type) for info in infos} == {(3, 0)}
@@ -230,7 +231,7 @@ def test_packed_files_have_one_time_and_plain_permissions(bundle: Path, tmp_path
     listed = list_packed_files(zipped)
     assert listed == (
         (bundle / MANIFEST_FILE).read_bytes(),
-        {"manifest.json", "model.onnx", "weights.bin"},
+        set(names),
     )
     assert list_packed_files(bundle / "model.onnx") is None
     with pytest.raises(InputError) as caught:

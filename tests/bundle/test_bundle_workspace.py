@@ -35,9 +35,10 @@ def test_a_bundle_survives_the_death_of_its_writer() -> None:
     assert "moved back" not in found
 
 
+@pytest.mark.thorough
 def test_where_folders_cannot_be_exchanged_the_next_write_brings_a_bundle_back() -> None:
-    found = _kill("--kinds", "folder", "--kills", "20", "--two-steps")
-    assert (found["killed"], found["cleanings"]) == (20, 2)
+    found = _kill("--kinds", "folder", "--kills", "60", "--two-steps")
+    assert (found["killed"], found["cleanings"]) == (60, 6)
     assert min(found["old"], found["new"], found["moved back"]) > 0
 
 

@@ -160,9 +160,10 @@ def test_a_failed_verification_is_json_too_and_exits_with_1(byoc: Cli) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_inspect_as_json_is_the_manifest(byoc: Cli) -> None:
+def test_inspect_as_json_is_the_manifest_and_who_signed_it(byoc: Cli) -> None:
     byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "out")
     shown = _strict(byoc("inspect", "out", "--format", "json").out)
+    assert shown.pop("trust")["trusted"] is True
     assert shown == json.loads(Path("out/manifest.json").read_text("utf-8"))
 
 
