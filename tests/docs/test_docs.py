@@ -24,6 +24,7 @@ NOT_PYTHON = {
 }
 NOT_OF_BYOC = {
     "--regenerate",
+    "--coverage",
     "--keep",
     "--clock",
     "--compare",

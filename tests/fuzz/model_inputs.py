@@ -1,7 +1,7 @@
 """Models that are nearly right: small valid ones, changed in their structure or in their bytes."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -84,7 +84,7 @@ def seeds() -> tuple[bytes, ...]:
         onnx.parser.parse_model(head.format(17 if i else 13) + text) for i, text in enumerate(_TEXTS)
     ]
     for model in models:
-        _fill(model)
+        fill(model)
     sequence = helper.make_tensor_sequence_value_info("q", TensorProto.FLOAT, [2])
     models[1].graph.value_info.append(sequence)
     values = numpy_helper.from_array(np.ones(1, np.float32), "sparse")
@@ -102,11 +102,11 @@ def seeds() -> tuple[bytes, ...]:
     return tuple(model.SerializeToString(deterministic=True) for model in models)
 
 
-def _fill(model: ModelProto) -> None:
+def fill(model: ModelProto, names: Collection[str] = ("w",)) -> None:
     """Give a value to the initializers that the text only declares."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     for value in list(model.graph.value_info):
-        if value.name in {"w"} and value.name not in stored:
+        if value.name in names and value.name not in stored:
             dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
             model.graph.initializer.append(
                 numpy_helper.from_array(np.ones(dims, np.float32), value.name)

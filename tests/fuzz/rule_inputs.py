@@ -1,11 +1,9 @@
 """Rule files that are nearly right: small valid ones, changed in their structure or in their text."""
 
-import copy
-import random
 from functools import cache
 from typing import Any
 
-import yaml
+from text_inputs import TextInputs
 
 _SEEDS = [
     """
@@ -114,142 +112,6 @@ composites:
 ]
 
 
-@cache
-def seeds() -> tuple[bytes, ...]:
-    """Return the rule files that everything begins with."""
-    return tuple(text.lstrip().encode() for text in _SEEDS)
-
-
-@cache
-def _contents() -> tuple[Any, ...]:
-    return tuple(yaml.safe_load(text) for text in seeds())
-
-
-def make(chance: random.Random) -> bytes:
-    """Return one input: half of them changed in their text, half in what they say."""
-    if chance.random() < 0.5:
-        return mutate(chance.choice(seeds()), chance)
-    content = copy.deepcopy(chance.choice(_contents()))
-    while True:
-        content = _change(content, chance)
-        if chance.random() < 0.4:
-            break
-    text: str = yaml.dump(
-        content, default_flow_style=chance.choice((None, True, False)), allow_unicode=True
-    )
-    return text.encode("utf-8", "surrogatepass")
-
-
-def mutate(data: bytes, chance: random.Random) -> bytes:
-    """Return a text changed in a few places, by lines, by words and by bytes."""
-    for _ in range(1 + int(chance.expovariate(0.7))):
-        data = chance.choice((_lines, _words, _insert, _bytes))(data, chance)
-    return data[: 1 << 14]
-
-
-_MARKS = [
-    "&a ",
-    "*a",
-    "<<: *name",
-    "!!int ",
-    "!!python/name:os.system ",
-    "!!binary ",
-    "!!set ",
-    "!!omap ",
-]
-_MARKS += [
-    "? ",
-    ": ",
-    "- ",
-    "[",
-    "]",
-    "{",
-    "}",
-    "{" * 200,
-    "[" * 2000,
-    "'",
-    '"',
-    "|",
-    ">",
-    "#",
-    "%YAML 9.9\n",
-]
-_MARKS += [
-    "---\n",
-    "...\n",
-    "\t",
-    "\n",
-    "\r",
-    "  ",
-    "@",
-    "`",
-    "\u2028",
-    "\ufeff",
-    "\0",
-    "~",
-    "null",
-    "yes",
-]
-_MARKS += [
-    ".inf",
-    "-.inf",
-    ".nan",
-    "1e999",
-    "0x_",
-    "0b",
-    "1:60",
-    "2001-01-01",
-    "9" * 5000,
-    "!!timestamp x",
-]
-_MARKS += [
-    "!!float ''",
-    "1_000",
-    "0o8",
-    "=",
-    "<<",
-    "!!merge a",
-    "!!null x",
-    "\\u0000",
-    '"\\ud800"',
-    "!<x>",
-]
-
-
-def _lines(data: bytes, chance: random.Random) -> bytes:
-    lines = data.splitlines(keepends=True) or [b""]
-    at, other = chance.randrange(len(lines)), chance.randrange(len(lines))
-    action = chance.randrange(4)
-    if action == 0:
-        del lines[at]
-    elif action == 1:
-        lines.insert(other, lines[at])
-    elif action == 2:
-        lines[at], lines[other] = lines[other], lines[at]
-    else:
-        lines[at] = b" " * chance.randrange(6) + lines[at].lstrip(b" ")
-    return b"".join(lines)
-
-
-def _words(data: bytes, chance: random.Random) -> bytes:
-    words = data.split(b" ")
-    donor = chance.choice(seeds()).split()
-    words[chance.randrange(len(words))] = chance.choice(donor)
-    return b" ".join(words)
-
-
-def _insert(data: bytes, chance: random.Random) -> bytes:
-    at = chance.randrange(len(data) + 1)
-    return data[:at] + chance.choice(_MARKS).encode() + data[at:]
-
-
-def _bytes(data: bytes, chance: random.Random) -> bytes:
-    start = chance.randrange(len(data) + 1)
-    stop = start + int(chance.expovariate(0.2))
-    middle = chance.choice((b"", data[start:stop] * 2, chance.randbytes(1), b"\xff\xfe"))
-    return data[:start] + middle + data[stop:]
-
-
 _SCALARS: list[Any] = [
     None,
     True,
@@ -304,8 +166,6 @@ _SCALARS += [
     "$",
     "../x",
 ]
-
-
 _SCALARS += [
     "X.shape[0] > 1",
     "attr.all(a, a == 1)",
@@ -329,45 +189,7 @@ _SCALARS += [
 ]
 
 
-def _value(chance: random.Random) -> Any:
-    where = chance.random()
-    if where < 0.7:
-        return chance.choice(_SCALARS)
-    if where < 0.8:
-        return [chance.choice(_SCALARS) for _ in range(chance.randrange(4))]
-    if where < 0.9:
-        return {
-            str(chance.choice(_SCALARS)): chance.choice(_SCALARS) for _ in range(chance.randrange(3))
-        }
-    part = chance.choice(_contents())
-    for _ in range(chance.randrange(4)):
-        children = list(part.values()) if isinstance(part, dict) else part
-        if not isinstance(part, (dict, list)) or not children:
-            break
-        part = chance.choice(children)
-    return copy.deepcopy(part)
-
-
-def _change(content: Any, chance: random.Random) -> Any:
-    """Return the content with one thing in it changed, at a random depth."""
-    if not isinstance(content, (dict, list)) or not content or chance.random() < 0.05:
-        return _value(chance)
-    keys = list(content) if isinstance(content, dict) else list(range(len(content)))
-    key = chance.choice(keys)
-    if chance.random() < 0.6:
-        content[key] = _change(content[key], chance)
-        return content
-    action = chance.randrange(4)
-    if action == 0:
-        del content[key]
-    elif action == 1:
-        content[key] = _value(chance)
-    elif isinstance(content, list):
-        content.insert(key, copy.deepcopy(chance.choice(content)))
-    elif action == 2:
-        content[chance.choice([*map(str, content), *(s for s in _SCALARS if isinstance(s, str))])] = (
-            content[key]
-        )
-    else:
-        content[str(key) + chance.choice(("s", "", "_"))] = content.pop(key)
-    return content
+@cache
+def inputs() -> TextInputs:
+    """Return what makes and changes rule files."""
+    return TextInputs(tuple(text.lstrip().encode() for text in _SEEDS), tuple(_SCALARS))

@@ -1,4 +1,4 @@
-"""What is held against hostile input: each gives its outcome, or lets out what must never come out.
+"""Models and texts that are held against byoc: each gives its outcome, or raises what it must not.
 
 The only exception that may come out of byoc is InputError.
 """
@@ -7,17 +7,20 @@ import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 from cutting import planned
 
-from byoc.costs import _load_cost_model
-from byoc.errors import InputError
+from byoc.costs import Task, _load_cost_model, build_tasks, load_cost_model
+from byoc.errors import InputError, escape_unprintable
+from byoc.expressions import NumberRange, compile_expression
 from byoc.model import Model, prepare_model, read_model_file
 from byoc.patterns import group_units
 from byoc.placement import Strategy
 from byoc.placement.strategies import AllSupported
 from byoc.placement.strategies._optimizing import MinCut
+from byoc.quantization._ranges import read_ranges, write_ranges
 from byoc.rules import Target, annotate_graph, load_rules
 
 PERMISSIVE = """
@@ -30,6 +33,8 @@ composites:
 - {name: two, pattern: "a = Add|Mul(x, z)\\ny = Relu|Neg(a)"}
 """
 REFUSED = "refused"
+MAX_LINES = 60
+"""The most lines of an error about a file of many entries."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Models:
         try:
             model = prepare_model(read_model_file(path), "m.onnx", self.folder)
         except InputError as error:
-            _check_sentence(error)
+            check_sentence(error)
             return REFUSED
         outcome = "planned"
         strategies: tuple[Strategy, ...] = (MinCut(), AllSupported())
@@ -61,7 +66,7 @@ class Models:
             try:
                 planned(model, target, strategy)
             except InputError as error:
-                _check_sentence(error)
+                check_sentence(error)
                 outcome = "loaded, plan refused"
         return outcome
 
@@ -92,8 +97,7 @@ class Rules:
         try:
             target = load_rules(str(path))
         except InputError as error:
-            if len(str(error).splitlines()) > 60:
-                raise AssertionError("more lines than the limit on problems") from error
+            check_sentence(error, MAX_LINES)
             return REFUSED
         index = _small().index
         group_units(index, target.patterns, annotate_graph(index, target))
@@ -118,18 +122,115 @@ def _small() -> Model:
     return prepare_model(proto, "small")
 
 
-def _check_sentence(error: InputError) -> None:
-    text = str(error)
-    if not text or "\n" in text or "Traceback" in text:
-        raise AssertionError(f"not one sentence: {text!r}") from error
+@dataclass(frozen=True)
+class Conditions:
+    """Text of a condition of a rule file: compiled, and decided on known, open and missing facts."""
+
+    folder: Path
+    suffix: str = ".cel"
+
+    def prepare(self) -> None:
+        """Do nothing: a condition needs no files."""
+
+    def __call__(self, data: bytes) -> str:
+        """Return what became of it, for the count."""
+        try:
+            condition = compile_expression(data.decode("utf-8", "surrogateescape"))
+        except ValueError:
+            return REFUSED
+        results = [condition.decide(facts)[0] for facts in _FACTS]
+        return "not decided" if None in results else "decided"
+
+
+_FACTS: tuple[dict[str, Any], ...] = (
+    {
+        "X": {"shape": [1, 3, 8, 8], "rank": 4, "dtype": "float32", "given": True, "elements": 192},
+        "W": {"shape": [4, 3, 3, 3], "rank": 4, "constant": True, "value": [0.5, -1.0, 3e38]},
+        "attr": {"kernel_shape": [3, 3], "group": 1, "auto_pad": "VALID", "alpha": 0.1},
+        "name": "aab",
+        "op": "Conv",
+        "opset": 17,
+    },
+    {
+        "X": {"shape": [NumberRange(1, 64), None, 8], "rank": 3, "given": True},
+        "W": {"given": False},
+        "attr": {"kernel_shape": [], "group": NumberRange(2, 2**62)},
+        "name": "a" * 200 + "\u202e",
+    },
+    {},
+)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Text of a cost file: read, with what it refers to, and asked for prices where it is one."""
+
+    folder: Path
+    suffix: str = ".yaml"
+
+    def prepare(self) -> None:
+        """Read the operations whose prices are asked for."""
+        _tasks()
+
+    def __call__(self, data: bytes) -> str:
+        """Return what became of it, for the count."""
+        path = self.folder / f"c{self.suffix}"
+        path.write_bytes(data)
+        try:
+            costs = load_cost_model(str(path))
+        except InputError as error:
+            check_sentence(error, MAX_LINES)
+            return REFUSED
+        prices = [costs.launching(), costs.transfer(1), costs.transfer(2**40, 2**40)]
+        prices += [price for task in _tasks() if (price := costs.execution(task))]
+        if any(not price.seconds >= 0 for price in prices):
+            raise AssertionError(f"a price that is no time: {prices}")
+        return "priced"
+
+
+@functools.cache
+def _tasks() -> tuple[Task, ...]:
+    return tuple(build_tasks(_small().index).distinct)
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """Text of a calibration file: read, written and read again, and held to a model where it is one."""
+
+    folder: Path
+    suffix: str = ".yaml"
+
+    def prepare(self) -> None:
+        """Read the model that the names of tensors are looked up in."""
+        _small()
+
+    def __call__(self, data: bytes) -> str:
+        """Return what became of it, for the count."""
+        path, again = self.folder / f"r{self.suffix}", self.folder / f"a{self.suffix}"
+        path.write_bytes(data)
+        try:
+            ranges = read_ranges(path)
+            write_ranges(again, ranges)
+            if read_ranges(again) != ranges:
+                raise AssertionError("what was written is not read back")
+            ranges.check_names(_small().index, path)
+        except InputError as error:
+            check_sentence(error, MAX_LINES)
+            return REFUSED
+        return "read"
+
+
+def check_sentence(error: Exception, most_lines: int = 1) -> None:
+    """Raise AssertionError unless an error says something on few lines of printable text."""
+    lines = str(error).split("\n")
+    wrong = [line for line in lines if not line.strip() or line != escape_unprintable(line)]
+    if len(lines) > most_lines or wrong or "Traceback" in lines[0]:
+        raise AssertionError(f"not {most_lines} printable lines: {str(error)!r}") from error
 
 
 def read_costs_once() -> None:
     """Keep cost models in memory from now on: reading YAML takes longer than planning a small model."""
     _load_cost_model.load_cost_model = functools.cache(_load_cost_model.load_cost_model)
-
-
-TARGETS: dict[str, type[Models] | type[Rules]] = {"models": Models, "rules": Rules}
 
 
 def signature(error: BaseException) -> str:

@@ -6,28 +6,59 @@ from pathlib import Path
 
 import pytest
 import rule_inputs
-from fuzz import CORPUS
+from kinds import CORPUS, KINDS
+from reached_lines import REACHING, read_reaching
 from support import sample_cases
-from targets import TARGETS
 
-KEPT = sorted(path for kind in TARGETS for path in (CORPUS / kind).glob("*"))
+KEPT = sorted(path for kind in KINDS for path in (CORPUS / kind).glob("*"))
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
 def test_what_was_found(path: Path, tmp_path: Path) -> None:
-    target = TARGETS[path.parent.name](tmp_path)
+    target = KINDS[path.parent.name].target(tmp_path)
     target.prepare()
     assert target(path.read_bytes())
 
 
-@pytest.mark.parametrize("seed", range(len(rule_inputs.seeds())))
+@pytest.mark.parametrize("kind", sorted(path.stem for path in REACHING.glob("*.zip")))
+def test_inputs_that_reached_new_lines(kind: str, tmp_path: Path) -> None:
+    target = KINDS[kind].target(tmp_path)
+    target.prepare()
+    outcomes = {target(data) for data in read_reaching(kind)}
+    assert len(outcomes) > 1
+
+
+def test_the_corpus_is_small() -> None:
+    sizes = [path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()]
+    assert sum(sizes) < 1_000_000
+
+
+@pytest.mark.parametrize("seed", range(len(rule_inputs.inputs().seeds)))
 def test_every_seed_is_a_rule_file(seed: int, tmp_path: Path) -> None:
-    target = TARGETS["rules"](tmp_path)
-    assert target(rule_inputs.seeds()[seed]) == "applied"
+    target = KINDS["rules"].target(tmp_path)
+    assert target(rule_inputs.inputs().seeds[seed]) == "applied"
 
 
-@pytest.mark.parametrize("inputs", sample_cases([100, 2000], 100))
-@pytest.mark.parametrize("kind", sorted(TARGETS))
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [
+        ("artifacts", "run"),
+        ("bundles", "run"),
+        ("calibrations", "read"),
+        ("costs", "priced"),
+        ("packed", "run"),
+    ],
+)
+def test_every_seed_is_accepted(kind: str, outcome: str, tmp_path: Path) -> None:
+    target = KINDS[kind].target(tmp_path)
+    target.prepare()
+    assert {target(data) for data in KINDS[kind].seeds()} == {outcome}
+
+
+RUNS = [(kind, inputs) for kind in sorted(KINDS) for inputs in (50, 2000)]
+
+
+@pytest.mark.parametrize(("kind", "inputs"), sample_cases(RUNS, *((kind, 50) for kind in sorted(KINDS))))
 def test_a_short_run(kind: str, inputs: int) -> None:
     command = [sys.executable, str(CORPUS.parent / "fuzz.py"), kind, "--inputs", str(inputs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

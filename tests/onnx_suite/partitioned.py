@@ -130,8 +130,8 @@ def _permissive(regions: str) -> tuple[str, Target]:
     return str(folder / "near.yaml"), load_rules(str(folder / "any.yaml"))
 
 
-def check_bundle(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
-    """Write a plan as a bundle, load that, and hold it to the suite and to the original's outputs."""
+def run_bundle(plan: Plan, inputs: Sequence[Values]) -> list[Values]:
+    """Write a plan as a bundle with `reference`, load that, and return its outputs for inputs."""
     with TemporaryDirectory(prefix="onnx-suite-") as folder:
         path = Path(folder, "case.byoc")
         with stage_bundle(path) as fresh:
@@ -140,10 +140,15 @@ def check_bundle(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
             write_manifest(fresh, build_manifest(fresh, plan, entries, report))
         with without_optimizations():
             session = byoc.load(path)
-        for (inputs, expected), original in zip(case.data_sets, originals, strict=True):
-            actual = session(inputs)
-            _require(case, expected, actual)
-            require_passed(Verification("the original", tuple(compare_tensors(original, actual))))
+        return [session(given) for given in inputs]
+
+
+def check_bundle(case: Case, plan: Plan, originals: Sequence[Values]) -> None:
+    """Hold the bundle of a plan to the suite and to the original's outputs."""
+    results = run_bundle(plan, [inputs for inputs, _ in case.data_sets])
+    for (_, expected), original, actual in zip(case.data_sets, originals, results, strict=True):
+        _require(case, expected, actual)
+        require_passed(Verification("the original", tuple(compare_tensors(original, actual))))
 
 
 def check_whole(case: Case, plan: Plan, originals: Sequence[Values]) -> None:

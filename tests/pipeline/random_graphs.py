@@ -1,5 +1,7 @@
 """Random models for properties: convolutions, residuals, splits, constant chains, branches."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -12,6 +14,10 @@ _BINARY = ("Add", "Mul", "Sub", "Sum")
 class GraphMaker:
     """Builds a random DAG over tensors of one shape; the same seed gives the same model."""
 
+    ir = 8
+    opset = 17
+    shape: Sequence[int | str] = _SHAPE
+
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._nodes: list[onnx.NodeProto] = []
@@ -21,21 +27,29 @@ class GraphMaker:
     def model(self, size: int) -> onnx.ModelProto:
         """Return a model of about `size` nodes and one to four outputs."""
         while len(self._nodes) < size:
-            self._random.choice(
-                [self._unary, self._binary, self._conv, self._split, self._constant, self._branch],
-                p=[0.2, 0.25, 0.3, 0.1, 0.1, 0.05],
-            )()
+            self._step()
         made = [name for node in self._nodes for name in node.output if name in self._tensors]
         count = min(len(made), int(self._random.integers(1, 5)))
         outputs = [str(name) for name in self._random.choice(made, count, replace=False)]
         graph = helper.make_graph(
             self._nodes,
             "random",
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, _SHAPE) for name in ("x0", "x1")],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, _SHAPE) for name in outputs],
+            [self._value(name) for name in ("x0", "x1")],
+            [self._value(name) for name in outputs],
             self._constants,
         )
-        return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+        opset = helper.make_opsetid("", self.opset)
+        return helper.make_model(graph, ir_version=self.ir, opset_imports=[opset])
+
+    def _step(self) -> None:
+        """Add what gives one tensor more."""
+        self._random.choice(
+            [self._unary, self._binary, self._conv, self._split, self._constant, self._branch],
+            p=[0.2, 0.25, 0.3, 0.1, 0.1, 0.05],
+        )()
+
+    def _value(self, name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shape)
 
     def _pick(self) -> str:
         return str(self._random.choice(self._tensors[-6:]))
@@ -78,7 +92,9 @@ class GraphMaker:
 
     def _split(self) -> None:
         parts = [f"s{len(self._nodes)}_{i}" for i in range(2)]
-        self._nodes.append(helper.make_node("Split", [self._pick()], parts, f"Split_{parts[0]}", axis=1))
+        count = {"num_outputs": 2} if self.opset >= 18 else {}
+        inputs, name = [self._pick()], f"Split_{parts[0]}"
+        self._nodes.append(helper.make_node("Split", inputs, parts, name, axis=1, **count))
         self._tensors.append(self._add("Concat", parts[::-1], axis=1))
 
     def _constant(self) -> None:
@@ -92,8 +108,8 @@ class GraphMaker:
 
         def body(op: str) -> onnx.GraphProto:
             name = f"{op}_{len(self._nodes)}"
-            value = helper.make_tensor_value_info(name, TensorProto.FLOAT, _SHAPE)
-            return helper.make_graph([helper.make_node(op, [captured], [name])], op, [], [value])
+            node = helper.make_node(op, [captured], [name])
+            return helper.make_graph([node], op, [], [self._value(name)])
 
         self._tensors.append(
             self._add("If", [condition], then_branch=body("Neg"), else_branch=body("Exp"))
