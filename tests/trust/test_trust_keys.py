@@ -1,8 +1,9 @@
 """Keys on disk: created once, the user's alone, and never a reason to fail."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -147,14 +148,20 @@ def test_without_a_home_folder_nothing_fails(monkeypatch: pytest.MonkeyPatch) ->
         open_or_create_key()
 
 
-def _create(folder: str) -> str:
-    os.environ["XDG_DATA_HOME"] = folder
-    return open_or_create_key().secret.hex()
+CREATE = "from byoc.trust import open_or_create_key; print(open_or_create_key().secret.hex())"
 
 
 def test_processes_that_create_the_key_at_once_agree(tmp_path: Path) -> None:
-    with get_context("spawn").Pool(4) as pool:
-        found = pool.map(_create, [str(tmp_path)] * 8, chunksize=1)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", CREATE],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "XDG_DATA_HOME": str(tmp_path)},
+        )
+        for _ in range(4)
+    ]
+    found = [process.communicate(timeout=120)[0] for process in started]
+    assert all(process.returncode == 0 for process in started)
     assert len(set(found)) == 1
     assert [path.name for path in (tmp_path / "byoc").iterdir()] == ["signing_key"]
 
