@@ -1,4 +1,4 @@
-"""A codegen of native code, a bundle of it, and folders of users."""
+"""A bundle of native code, and folders of users."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -7,22 +7,11 @@ from typing import ClassVar
 import pytest
 import vendors
 from cutting import DEVICE_ONLY, cut
+from native_codegen import Native
 from support import parse
 
-from byoc.codegen import Artifact, Executor, Region
+from byoc.codegen import Artifact, Region
 from byoc.trust import _verdict
-
-
-class Native(vendors.Tables):
-    """Says that loading executes what a bundle holds, and counts how often it was loaded."""
-
-    name = "native"
-    native = True
-    loaded: ClassVar[list[bytes]]
-
-    def load(self, region: Region, artifact: Artifact) -> Executor:
-        self.loaded.append(artifact.files["code.json"])
-        return super().load(region, artifact)
 
 
 @pytest.fixture

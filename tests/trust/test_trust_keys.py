@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Native
 from cutting import DEVICE_ONLY, cut
+from native_codegen import Native
 from support import Ran, parse
 
 import byoc

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Native
 from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp
 from forging import add_file, edit_manifest
+from native_codegen import Native
 from support import parse
 
 import byoc

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Native
 from forging import edit_manifest
+from native_codegen import Native
 from support import Ran
 
 import byoc as library
