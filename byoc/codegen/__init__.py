@@ -16,14 +16,14 @@ if _TYPE_CHECKING:
     from byoc.codegen._calling import ask_verdicts as ask_verdicts
     from byoc.codegen._calling import compile_region as compile_region
     from byoc.codegen._calling import compile_together as compile_together
-    from byoc.codegen._calling import drop_executing_options as drop_executing_options
-    from byoc.codegen._calling import find_codegen as find_codegen
-    from byoc.codegen._calling import find_wrong_options as find_wrong_options
-    from byoc.codegen._calling import has_options as has_options
     from byoc.codegen._calling import load_region as load_region
     from byoc.codegen._calling import measure_seconds as measure_seconds
-    from byoc.codegen._calling import parse_codegen_options as parse_codegen_options
     from byoc.codegen._calling import run_executor as run_executor
+    from byoc.codegen._codegen_lookup import drop_executing_options as drop_executing_options
+    from byoc.codegen._codegen_lookup import find_codegen as find_codegen
+    from byoc.codegen._codegen_lookup import find_wrong_options as find_wrong_options
+    from byoc.codegen._codegen_lookup import has_options as has_options
+    from byoc.codegen._codegen_lookup import parse_codegen_options as parse_codegen_options
     from byoc.codegen._codegen_options import SIZE_UNITS as SIZE_UNITS
     from byoc.codegen._codegen_options import Bytes as Bytes
     from byoc.codegen._codegen_options import NoOptions as NoOptions
@@ -113,9 +113,11 @@ if _TYPE_CHECKING:
 _MODULES = {
     "byoc.boundary.contracts": "TensorContract",
     "byoc.codegen._calling": (
-        "ask_compatible ask_verdicts compile_region compile_together drop_executing_options "
-        "find_codegen find_wrong_options has_options load_region measure_seconds "
-        "parse_codegen_options run_executor"
+        "ask_compatible ask_verdicts compile_region compile_together load_region measure_seconds "
+        "run_executor"
+    ),
+    "byoc.codegen._codegen_lookup": (
+        "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
     ),
     "byoc.codegen._codegen_options": (
         "SIZE_UNITS Bytes NoOptions Option find_executing_options "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from byoc.codegen._calling import find_codegen
+from byoc.codegen._codegen_lookup import find_codegen
 from byoc.codegen._interface import Codegen
 from byoc.codegen._isolation import IsolatedCodegen, find_isolated
 from byoc.codegen._worker import Isolation

@@ -22,16 +22,18 @@ from byoc.codegen._calling import (
     ask_verdicts,
     compile_region,
     compile_together,
+    list_node_names,
+    load_region,
+    measure_seconds,
+    read_context,
+    run_executor,
+)
+from byoc.codegen._codegen_lookup import (
     find_codegen,
     find_wrong_options,
     has_options,
     list_executing_options,
-    list_node_names,
-    load_region,
-    measure_seconds,
     parse_codegen_options,
-    read_context,
-    run_executor,
 )
 from byoc.codegen._interface import ABILITIES, Artifact, CompileError, Executor, ResourceError
 from byoc.codegen._messages import (

@@ -1,10 +1,8 @@
 """The checks of a codegen; each yields its problems, none when it passes."""
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +30,7 @@ from byoc.testing._fresh_process import (
     RegionTask,
     error_reason,
     hash_artifact,
+    hash_files,
     run_fresh_process,
 )
 from byoc.verification import Thresholds, compare_tensors, make_reference_executor, quantized_tensors_of
@@ -113,12 +112,12 @@ class CodegenChecks:
 
     def check_files(self, cut: CompiledCase) -> Iterator[str]:
         """Check that compile, load and run do not change the region's files."""
-        before = _hash_files(cut.bundle.folder)
+        before = hash_files(cut.bundle.folder)
         for region, _ in cut.regions:
             artifact = compile_region(self.codegen, region, self.options)
             if isinstance(self.codegen, Executable):
                 self.load(region, artifact)(cut.expected_runs[region.name].values[0][0])
-        after = _hash_files(cut.bundle.folder)
+        after = hash_files(cut.bundle.folder)
         for name in _differing_keys(before, after):
             yield f"{cut.name}: it changed '{name}', which is byoc's: work on a copy"
 
@@ -302,15 +301,6 @@ def _first_run(cut: CompiledCase) -> tuple[tuple[Region, Artifact], Values, Valu
 
 def _differing_keys(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
-
-
-def _hash_files(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file under a folder by relative path."""
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:

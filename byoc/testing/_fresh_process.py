@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from byoc.codegen import (
@@ -50,6 +51,15 @@ def hash_artifact(artifact: Artifact) -> str:
     for name, content in sorted(artifact.files.items()):
         digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file under a folder by relative path."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def run_fresh_process(
