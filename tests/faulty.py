@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from installing import register
 
 from byoc.codegen import Artifact, CompileError, Executor, Region, ResourceError
 from byoc.onnxrt import open_session, run_session
@@ -191,11 +192,7 @@ FAULTS: Mapping[str, Callable[[Region], Any]] = {
 def faulty(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
     """Install the codegen and return its name."""
     site = tmp_path_factory.mktemp("site")
-    info = site / "faulty-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[byoc.codegens]\nfaulty = faulty:Faulty\nfaulty-together = faulty:FaultyTogether\n"
-    )
+    points = {"faulty": "faulty:Faulty", "faulty-together": "faulty:FaultyTogether"}
+    register(site, "faulty", "1.0", {"byoc.codegens": points})
     monkeypatch.syspath_prepend(site)
     return Faulty.name

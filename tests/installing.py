@@ -1,19 +1,23 @@
 """Installation of a package for one test, without pip: its entry points are registered."""
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 
 def install(project: Path, site: Path) -> None:
     """Register what a pyproject.toml says, as `pip install -e` does, in a folder of the import path."""
     about = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    record = site / f"{about['name']}-{about['version']}.dist-info"
+    register(site, about["name"], about["version"], about["entry-points"])
+
+
+def register(site: Path, package: str, version: str, groups: Mapping[str, Mapping[str, str]]) -> None:
+    """Register the entry points of a package, by group and name, in a folder of the import path."""
+    record = site / f"{package}-{version}.dist-info"
     record.mkdir()
-    (record / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n"
-    )
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
     points = [
         "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())])
-        for group, entries in about["entry-points"].items()
+        for group, entries in groups.items()
     ]
     (record / "entry_points.txt").write_text("\n".join(points), encoding="utf-8")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from installing import register
 
 VARIABLE = "WRECK"
 
@@ -14,12 +15,8 @@ Wreck = Callable[[str], None]
 def wreck(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Wreck:
     """Install the codegen, and give the function that says what it wrecks."""
     site = tmp_path_factory.mktemp("site")
-    info = site / "wrecker-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wrecker\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[byoc.codegens]\nwrecker = wrecker:Wrecker\nwrecker-together = wrecker:WreckerTogether\n"
-    )
+    points = {"wrecker": "wrecker:Wrecker", "wrecker-together": "wrecker:WreckerTogether"}
+    register(site, "wrecker", "1.0", {"byoc.codegens": points})
     monkeypatch.syspath_prepend(site)
     asked = site / "asked"
     asked.touch()

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from byoc.errors import InputError
-from byoc.model import GraphIndex, copy_without, find_constant_value, is_onnx
+from byoc.model import GraphIndex, copy_without, find_constant_value, get_stated_attributes, is_onnx
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.verification._rounding_noise import CONTRACTIONS
 from byoc.verification._thresholds import EPSILON
 
 Array = NDArray[Any]
@@ -29,7 +30,6 @@ Values = Mapping[str, Any]
 
 _DRAWS = 2
 _MAX_ELEMENTS = 1 << 28  # of all moved weights: 1 GiB in float32
-_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class AccumulationNoise:
         stored = {tensor.name: tensor for tensor in self.model.graph.initializer}
         lengths: dict[str, int] = {}
         for node in self.model.graph.node:
-            if not is_onnx(node) or node.op_type not in _CONTRACTIONS:
+            if not is_onnx(node) or node.op_type not in CONTRACTIONS:
                 continue
             tensor = stored.get(node.input[1])
             if tensor is not None and EPSILON.get(_name_dtype(tensor)):
@@ -118,10 +118,9 @@ def _count_products(node: NodeProto, shape: tuple[int, ...]) -> int:
         case "Conv":
             return math.prod(shape[1:])
         case "ConvTranspose":
-            group = next((each.i for each in node.attribute if each.name == "group"), 1)
+            group = int(get_stated_attributes(node).get("group", 1))
             return shape[0] // max(group, 1) * math.prod(shape[2:])
         case "Gemm":
-            transposed = any(each.name == "transB" and each.i for each in node.attribute)
-            return shape[-1] if transposed else shape[0]
+            return shape[-1] if get_stated_attributes(node).get("transB") else shape[0]
         case _:
             return shape[-2] if len(shape) > 1 else shape[0]

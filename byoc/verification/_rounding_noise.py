@@ -49,7 +49,7 @@ _COMPUTING = frozenset(
         *("GlobalAveragePool", "GlobalMaxPool"),
     ]
 )
-_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
+CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
 # Usual implementations compute these through numbers of magnitude 1, such as 1/2 + p(x)/q(x) or
 # exp(2x) - 1, so that a small result is no more exact than 1 is.
@@ -100,7 +100,7 @@ class RoundingNoise:
         if number is None or number in self._index.constant_nodes:
             return None
         node = self._index.nodes[number]
-        return number if is_onnx(node) and node.op_type in _CONTRACTIONS else None
+        return number if is_onnx(node) and node.op_type in CONTRACTIONS else None
 
     def _compute(self, names: set[str]) -> dict[str, Array]:
         """Return the values of tensors, as plain onnxruntime computes them without optimizations."""
