@@ -15,8 +15,10 @@ from byoc.cli import main
 
 GOLDEN = Path(__file__).parent / "golden"
 
-settings.register_profile("ordinary", max_examples=THOROUGH // 3)
-settings.register_profile("thorough", max_examples=THOROUGH)
+# New examples in each run, also where hypothesis finds that it runs for a server (`CI` is set).
+_fresh = settings(derandomize=False, print_blob=True)
+settings.register_profile("ordinary", _fresh, max_examples=THOROUGH // 3)
+settings.register_profile("thorough", _fresh, max_examples=THOROUGH)
 settings.load_profile("ordinary")
 
 

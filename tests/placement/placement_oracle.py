@@ -12,8 +12,8 @@ from support import examples
 
 from byoc.placement import Problem
 
-# Without a database or a random seed: every machine tries the same examples.
-thorough = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
+# Each run tries new examples; hypothesis prints one that fails, and tries it first in the next run.
+thorough = settings(max_examples=examples(300), deadline=None)
 
 # Ties, sums that binary floats get wrong, and 18 decimal orders of magnitude.
 COSTS = st.sampled_from([0.0, 1e-12, 1e-6, 0.1, 0.2, 0.3, 1.0, 2.0, 7.5, 1e6]) | st.floats(0, 4)
