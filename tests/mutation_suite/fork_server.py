@@ -23,17 +23,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
 from mutation_suite.mutants import Mutant, find_changed_functions, find_statement
+from mutation_suite.reached_lines import note_lines
 
 MEMORY = 16 << 30
 """Bytes of address space that a child may have."""
-
-TRACED_CALLS = 300
-"""Calls of a function whose lines are recorded in each test; the lines of later ones are not."""
 
 SURVIVED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
@@ -50,45 +48,25 @@ class TestRecord:
 
 @dataclass
 class _Recorder:
-    """A plug-in of pytest that records each test that passes."""
+    """A plug-in of pytest that records each test that passes, and the lines that it reached."""
 
-    paths: Mapping[str, str]
+    reached: Mapping[str, set[int]]
     records: dict[str, TestRecord] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        lines: dict[str, set[int]] = {}
-        calls: dict[CodeType, int] = {}
+        for lines in self.reached.values():
+            lines.clear()
         self._passed = True
-
-        def trace_call(frame: FrameType, _event: str, _value: Any) -> Any:
-            code = frame.f_code
-            path = self.paths.get(code.co_filename)
-            if path is None:
-                return None
-            calls[code] = calls.get(code, 0) + 1
-            if calls[code] > TRACED_CALLS:
-                return None
-            reached = lines.setdefault(path, set())
-            reached.add(code.co_firstlineno)
-
-            def trace_line(frame: FrameType, _event: str, _value: Any) -> Any:
-                reached.add(frame.f_lineno)
-                return trace_line
-
-            return trace_line
-
         start = time.process_time()
-        sys.settrace(trace_call)
         try:
             return (yield)
         finally:
-            sys.settrace(None)
             seconds = time.process_time() - start
             if self._passed:
-                reached = {path: sorted(found) for path, found in lines.items()}
-                self.records[item.nodeid] = TestRecord(seconds, reached)
+                lines_of = {path: sorted(lines) for path, lines in self.reached.items() if lines}
+                self.records[item.nodeid] = TestRecord(seconds, lines_of)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not report.passed:
@@ -156,9 +134,9 @@ class ForkServer:
             name = str(path.relative_to(self._root))
             if earlier.get(name, [""])[0] != digest:
                 found[name] = [digest, *self._record_file(name)]
+                kept.write_text(json.dumps(earlier | found), encoding="utf-8")
             else:
                 found[name] = earlier[name]
-        kept.write_text(json.dumps(found), encoding="utf-8")
         for _, records, _ in found.values():
             self.records |= {test: TestRecord(*entry) for test, entry in records.items()}
         return [test for _, _, failed in found.values() for test in failed]
@@ -172,7 +150,10 @@ class ForkServer:
         out = self._scratch / "records.json"
         child = os.fork()
         if not child:
-            recorder = _Recorder({str(self._root / path): path for path in self._paths})
+            reached = {
+                path: note_lines(self._root / path, live) for path, live in self._functions.items()
+            }
+            recorder = _Recorder(reached)
             self._run_pytest([name], [recorder])
             records = {test: [r.seconds, r.lines] for test, r in recorder.records.items()}
             out.write_text(json.dumps([records, recorder.failed]), encoding="utf-8")
