@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from cutting import cut_once  # noqa: F401 - a fixture
 from hypothesis import settings
 from support import THOROUGH, Ran
 from wrecking import wreck  # noqa: F401 - a fixture

@@ -1,6 +1,7 @@
 """Small models, and the cut that puts every supported node of them on the accelerator."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from support import VANILLA
+from support import VANILLA, parse
 
 from byoc.bundle import RegionCompiler
 from byoc.codegen import find_codegen
@@ -47,6 +48,21 @@ def cut(model: str | Path | onnx.ModelProto, output: Path | None = None, **optio
     """Partition for VANILLA with all it takes on it, however small; what is refused is an error."""
     options = {"strict": True, **options}
     return partition(model, VANILLA, output=output, strategy="all-supported", **options)
+
+
+@pytest.fixture(scope="session")
+def cut_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Copy to a path what `cut` makes of a model's text, which is cut only once, and return the path."""
+    made: dict[tuple[object, ...], Path] = {}
+
+    def copy(text: str, output: Path, **options: Any) -> Path:
+        key = text, *sorted(options.items())
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("cut") / "b"
+            cut(parse(text), made[key], **options)
+        return shutil.copytree(made[key], output)
+
+    return copy
 
 
 def planned(

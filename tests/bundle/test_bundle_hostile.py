@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import UNLIKE, cut, files, original, ramp
+from cutting import UNLIKE, files, original, ramp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples, parse
@@ -24,9 +24,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    cut(parse(UNLIKE), tmp_path / "b")
-    return tmp_path / "b"
+def bundle(tmp_path: Path, cut_once: Callable[..., Path]) -> Path:
+    return cut_once(UNLIKE, tmp_path / "b")
 
 
 def sealed(bundle: Path) -> None:
@@ -138,10 +137,8 @@ def changed_manifests(draw: st.DrawFn, content: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("kept") / "b"
-    cut(parse(UNLIKE), path)
-    return path
+def kept(tmp_path_factory: pytest.TempPathFactory, cut_once: Callable[..., Path]) -> Path:
+    return cut_once(UNLIKE, tmp_path_factory.mktemp("kept") / "b")
 
 
 @settings(deadline=None, max_examples=examples(150))

@@ -67,9 +67,9 @@ def _edit(bundle: Path, change: Callable[[dict[str, dict[str, object]]], object]
 @pytest.mark.parametrize("both", SAME)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_bundle_with_such_files_is_refused(
-    both: tuple[str, str], packed: bool, tmp_path: Path
+    both: tuple[str, str], packed: bool, tmp_path: Path, cut_once: Callable[..., Path]
 ) -> None:
-    cut(parse(CHAIN), tmp_path / "b", verify=False)
+    cut_once(CHAIN, tmp_path / "b", verify=False)
     entry = {"sha256": "0" * 64, "bytes": 0}
     _edit(tmp_path / "b", lambda content: content["files"].update(dict.fromkeys(both, entry)))
     manifest = tmp_path / "b/manifest.json"
@@ -85,16 +85,18 @@ def test_a_bundle_with_such_files_is_refused(
     assert str(caught.value) == f"{manifest}: the files {shown} cannot be two files on every system"
 
 
-def test_regions_whose_names_differ_in_case_only(tmp_path: Path) -> None:
-    cut(parse(CHAIN), tmp_path / "b", verify=False)
+def test_regions_whose_names_differ_in_case_only(tmp_path: Path, cut_once: Callable[..., Path]) -> None:
+    cut_once(CHAIN, tmp_path / "b", verify=False)
     _edit(tmp_path / "b", lambda content: content["regions"][1].update(name="DLA_0"))  # type: ignore[index]
     with pytest.raises(InputError, match="the regions 'dla_0' and 'DLA_0' cannot be two files on"):
         open_bundle(tmp_path / "b")
 
 
 @pytest.mark.parametrize("name", ["manife\u017ft.json", "MANIFEST.json"])
-def test_no_file_is_the_manifest_in_another_spelling(name: str, tmp_path: Path) -> None:
-    cut(parse(CHAIN), tmp_path / "b", verify=False)
+def test_no_file_is_the_manifest_in_another_spelling(
+    name: str, tmp_path: Path, cut_once: Callable[..., Path]
+) -> None:
+    cut_once(CHAIN, tmp_path / "b", verify=False)
     entry = {"sha256": "0" * 64, "bytes": 0}
     _edit(tmp_path / "b", lambda content: content["files"].update({name: entry}))
     with pytest.raises(InputError, match=f"the file '{name}' is the manifest itself"):

@@ -38,10 +38,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_once: Callable[..., Path]) -> Path:
     vendors.install(monkeypatch, tables=vendors.Tables)
-    cut(parse(CHAIN), tmp_path / "b", codegen="tables")
-    return tmp_path / "b"
+    return cut_once(CHAIN, tmp_path / "b", codegen="tables")
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import json
 import os
 import stat
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import pytest
-from cutting import CHAIN, cut, ramp
-from support import parse
+from cutting import CHAIN, ramp
 
 from byoc.bundle import open_bundle
 from byoc.bundle._manifest import (
@@ -39,9 +39,8 @@ from byoc.errors import InputError
 
 
 @pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    cut(parse(CHAIN), tmp_path / "b")
-    return tmp_path / "b"
+def bundle(tmp_path: Path, cut_once: Callable[..., Path]) -> Path:
+    return cut_once(CHAIN, tmp_path / "b")
 
 
 def refusal(path: Path) -> str:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import vendors
-from cutting import CHAIN, cut, files
-from support import parse
+from cutting import CHAIN, files
 
 from byoc.bundle import describe_file
-from byoc.bundle._manifest import MANIFEST_FILE
+from byoc.bundle._manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
 from byoc.codegen import quote_name
 from byoc.errors import InputError
 from byoc.runtime import load
@@ -20,10 +19,9 @@ from byoc.verification import verify_against
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_once: Callable[..., Path]) -> Path:
     vendors.install(monkeypatch, tables=vendors.Tables)
-    cut(parse(CHAIN), tmp_path / "b", codegen="tables")
-    return tmp_path / "b"
+    return cut_once(CHAIN, tmp_path / "b", codegen="tables")
 
 
 def _refused(bundle: Path) -> str:
@@ -84,11 +82,13 @@ def test_a_manifest_that_is_no_file(bundle: Path) -> None:
         ).unlink()
 
 
-def test_a_manifest_of_gigabytes_is_not_read(bundle: Path) -> None:
+def test_a_manifest_of_gigabytes_is_not_read(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_MANIFEST_BYTES == 1 << 28  # which takes long to read
+    monkeypatch.setattr("byoc.bundle._manifest.MAX_MANIFEST_BYTES", 1 << 20)
     with (bundle / MANIFEST_FILE).open("r+b") as file:
         file.truncate(1 << 36)  # a hole; the disk has nothing of it
     assert (
-        _refused(bundle) == f"{bundle / MANIFEST_FILE}: not a manifest: it has more than 268435456 bytes"
+        _refused(bundle) == f"{bundle / MANIFEST_FILE}: not a manifest: it has more than 1048576 bytes"
     )
 
 

@@ -3,8 +3,8 @@
 `check` replays the order byte by byte; `check_bound` has the proof behind the bound.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import combinations, pairwise
 
 from checkers.bound_check import refuted
 
@@ -90,30 +90,22 @@ def _last_reads(plan: ArenaPlan) -> dict[Buffer, int]:
     return last | dict.fromkeys(plan.problem.outputs, len(plan.order))
 
 
-def _meetings(plan: ArenaPlan) -> Iterator[str]:
-    """Yield the pairs whose bytes overlap while both are needed."""
+def _meetings(plan: ArenaPlan) -> Iterable[str]:
+    """Return the pairs whose bytes overlap while both are needed, a sentence for each."""
     problem = plan.problem
     last = _last_reads(plan)
     there = set(problem.inputs)
-    told: set[tuple[str, str]] = set()
-    rows: list[list[tuple[int, int, str, Buffer]]] = [_bytes(plan, there)]
-    shared: list[set[tuple[Buffer, Buffer]]] = [set()]
+    found: dict[str, None] = dict.fromkeys(_overlaps(_bytes(plan, there), set()))
     for at, number in enumerate(plan.order):
         step = problem.steps[number]
-        there = {buffer for buffer in there if last.get(buffer, -1) >= at}
-        over = plan.overwrites[step.writes[0]] if step.writes else None
-        shared.append({(step.writes[0], over)} if over is not None and last.get(over) == at else set())
-        there |= set(step.writes)
-        scratch = plan.scratch[number]
-        needed = [(scratch, scratch + step.scratch, f"scratch of {step.name}", -1)]
-        rows.append(_bytes(plan, there) + needed * (step.scratch > 0))
-    for row, both in zip(rows, shared, strict=True):
-        for one, other in _overlapping(sorted(row)):
-            pair = (one[2], other[2])
-            if {(one[3], other[3]), (other[3], one[3])} & both or pair in told:
-                continue
-            told.add(pair)
-            yield f"{one[2]} and {other[2]} overlap while both are needed"
+        there = {buffer for buffer in there if last.get(buffer, -1) >= at} | set(step.writes)
+        row = _bytes(plan, there)
+        if step.scratch:
+            scratch = plan.scratch[number]
+            row.append((scratch, scratch + step.scratch, f"scratch of {step.name}", -1))
+        over = {step.writes[0], plan.overwrites[step.writes[0]]} if step.writes else set()
+        found |= dict.fromkeys(_overlaps(row, over))
+    return found
 
 
 def _bytes(plan: ArenaPlan, buffers: set[Buffer]) -> list[tuple[int, int, str, Buffer]]:
@@ -125,11 +117,8 @@ def _bytes(plan: ArenaPlan, buffers: set[Buffer]) -> list[tuple[int, int, str, B
     ]
 
 
-def _overlapping(
-    row: Sequence[tuple[int, int, str, Buffer]],
-) -> Iterator[tuple[tuple[int, int, str, Buffer], tuple[int, int, str, Buffer]]]:
-    for index, one in enumerate(row):
-        for other in row[index + 1 :]:
-            if other[0] >= one[1]:
-                break
-            yield one, other
+def _overlaps(row: list[tuple[int, int, str, Buffer]], over: set[Buffer | None]) -> Iterator[str]:
+    """Yield a sentence for each two that share bytes, except for the two that may (`_over_faults`)."""
+    for one, other in combinations(sorted(row), 2):
+        if other[0] < one[1] and {one[3], other[3]} != over:
+            yield f"{one[2]} and {other[2]} overlap while both are needed"

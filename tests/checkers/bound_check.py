@@ -1,5 +1,6 @@
 """Whether no arena can be below a plan's bound, worked out anew: no code is shared with the planner."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -54,104 +55,79 @@ class _Around:
 
     def __init__(self, problem: ArenaProblem, step: int) -> None:
         self._problem, self._step = problem, step
-        self._early = self._reached([step], backwards=True)
-        self._late = self._reached([step], backwards=False) | {step}
+        self._late = {step}
+        for number, before in enumerate(problem.predecessors):  # in an order in which they can run
+            if before & self._late:
+                self._late.add(number)
 
     def fewest(self) -> int:
         """Return the fewest bytes with which the step can run, over all that may have run before."""
         problem, step = self._problem, self._problem.steps[self._step]
         made = step.scratch + sum(problem.sizes[b] for b in step.writes)
-        found = [made + self._live(self._early)]
+        found = [made + self._live(set())]
         for operand in step.may_overwrite if step.writes else ():
             others = set(problem.readers[operand]) - {self._step}
-            if operand in problem.outputs or others & self._late:
-                continue
-            early = self._early | others | self._reached(list(others), backwards=True)
-            found.append(made - problem.sizes[operand] + self._live(early))
+            if operand not in problem.outputs and not others & self._late:
+                found.append(made - problem.sizes[operand] + self._live(others))
         return min(found)
 
-    def _reached(self, steps: list[int], backwards: bool) -> set[int]:
-        reached: set[int] = set()
-        todo = list(steps)
-        while todo:
-            number = todo.pop()
-            nearest = self._problem.predecessors[number] if backwards else self._after(number)
-            todo += [other for other in nearest if other not in reached]
-            reached |= set(nearest)
-        return reached
-
-    def _after(self, step: int) -> list[int]:
-        return [s for s, before in enumerate(self._problem.predecessors) if step in before]
-
     def _live(self, early: set[int]) -> int:
-        """Return the fewest bytes live where `early` have run, and no late step."""
+        """Return the fewest bytes live where the step can run next, and `early` have run."""
         problem, sizes = self._problem, self._problem.sizes
         flow = _Flow()
-        for number in range(len(problem.steps)):
-            if number in early:
-                flow.join("ran", number, None)
-            if number in self._late:
-                flow.join(number, "waits", None)
-            for other in problem.predecessors[number]:
-                flow.join(number, other, None)
+        flow.join(self._step, "waits", math.inf)
+        for number in early | problem.predecessors[self._step]:
+            flow.join("ran", number, math.inf)
+        for number, before in enumerate(problem.predecessors):
+            for other in before:
+                flow.join(number, other, math.inf)
         for buffer, maker in enumerate(problem.maker):
-            if not sizes[buffer]:
-                continue
             alive = ("alive", buffer)
             flow.join("ran" if maker < 0 else maker, alive, sizes[buffer])
             for reader in problem.readers[buffer]:
-                flow.join(alive, reader, None)
+                flow.join(alive, reader, math.inf)
             if buffer in problem.outputs:
-                flow.join(alive, "waits", None)
+                flow.join(alive, "waits", math.inf)
         return flow.most()
 
 
 class _Flow:
-    """The most that flows from "ran" to "waits", by augmenting ways that carry much first."""
+    """The most that flows from "ran" to "waits", by augmenting shortest ways."""
 
     def __init__(self) -> None:
         self._room: dict[object, dict[object, float]] = {"ran": {}, "waits": {}}
 
-    def join(self, tail: object, head: object, room: int | None) -> None:
-        """Let `room` flow from tail to head, without a limit where it is None."""
+    def join(self, tail: object, head: object, room: float) -> None:
+        """Let `room` flow from tail to head; joins of the same two add up."""
         rooms = self._room.setdefault(tail, {})
-        rooms[head] = rooms.get(head, 0) + (_NO_LIMIT if room is None else room)
+        rooms[head] = rooms.get(head, 0) + room
         self._room.setdefault(head, {}).setdefault(tail, 0)
 
     def most(self) -> int:
-        limited = [r for rooms in self._room.values() for r in rooms.values() if r < _NO_LIMIT]
-        total, least = 0, 1 << max(int(r) for r in (*limited, 1)).bit_length()
-        while least:
-            way = self._way(least)
-            if not way:
-                least //= 2
-                continue
-            pushed = min(self._room[a][b] for a, b in way)
+        total = 0
+        while way := self._way():
+            pushed = min(self._room[tail][head] for tail, head in way)
             for tail, head in way:
                 self._room[tail][head] -= pushed
                 self._room[head][tail] += pushed
             total += int(pushed)
         return total
 
-    def _way(self, least: int) -> list[tuple[object, object]]:
+    def _way(self) -> list[tuple[object, object]]:
+        """Return the edges of a shortest way that has room, the last first; none without one."""
         came: dict[object, object] = {"ran": None}
         todo: list[object] = ["ran"]
         for node in todo:
             for head, room in self._room[node].items():
-                if room >= least and head not in came:
+                if room and head not in came:
                     came[head] = node
                     todo.append(head)
-            if "waits" in came:
-                break
         way: list[tuple[object, object]] = []
-        at: object = "waits" if "waits" in came else "ran"
-        while at != "ran":
-            way.append((came[at], at))
-            at = came[at]
+        at: object = "waits"
+        while (tail := came.get(at)) is not None:
+            way.append((tail, at))
+            at = tail
         return way
-
-
-_NO_LIMIT = 1 << 200
 
 
 def _order_below(problem: ArenaProblem, bound: int, most_states: int) -> bool | None:

@@ -100,7 +100,6 @@ class _Replay:
             yield f"it is the turn of {self.turn}"
         self.turn += 1
         turn = schedule.turns[run.turn]
-        yield from self._apart(run)
         staging = turn.staging
         for access, place in zip(turn.accesses, run.addresses, strict=True):
             if place is None:
@@ -111,6 +110,7 @@ class _Replay:
                     yield f"{schedule.names[access.buffer]} is streamed, and has to be resident"
         if run.staging != staging:
             yield f"staging is of {run.staging} bytes, and the turn needs {staging}"
+        yield from self._apart(run, staging)
         if staging:
             yield from self.scratchpad.write(run.area, staging, None)
         for access, place in zip(turn.accesses, run.addresses, strict=True):
@@ -122,24 +122,23 @@ class _Replay:
             if access.writes:
                 yield from self._write(access.buffer, place)
 
-    def _apart(self, run: RunAction) -> Iterator[str]:
+    def _apart(self, run: RunAction, staging: int) -> Iterator[str]:
         """Refuse places of one turn that overlap, unless one buffer may be written over the other."""
         schedule = self.plan.schedule
         turn = schedule.turns[run.turn]
-        for memory in ("scratchpad", "arena"):
-            spans = []
-            for access, place in zip(turn.accesses, run.addresses, strict=True):
-                streamed = place is None
-                at = self.plan.homes[access.buffer] if streamed else place
-                if at is not None and streamed == (memory == "arena"):
-                    spans.append((at, at + schedule.sizes[access.buffer], access.buffer))
-            for (a, b, one), (c, d, other) in combinations(spans, 2):
-                allowed = a == c and (
-                    (one, other) in turn.may_overwrite or (other, one) in turn.may_overwrite
-                )
+        may = {*turn.may_overwrite, *((read, written) for written, read in turn.may_overwrite)}
+        spans = {"scratchpad": [(run.area, run.area + staging, -1)], "arena": []}
+        for access, place in zip(turn.accesses, run.addresses, strict=True):
+            at = self.plan.homes[access.buffer] if place is None else place
+            if at is not None:
+                end = at + schedule.sizes[access.buffer]
+                spans["arena" if place is None else "scratchpad"].append((at, end, access.buffer))
+        names = {-1: "staging", **dict(enumerate(schedule.names))}
+        for memory, found in spans.items():
+            for (a, b, one), (c, d, other) in combinations(found, 2):
+                allowed = a == c and (one, other) in may
                 if a < d and c < b and not allowed:
-                    names = f"{schedule.names[one]} and {schedule.names[other]}"
-                    yield f"{names} overlap in the {memory}"
+                    yield f"{names[one]} and {names[other]} overlap in the {memory}"
 
     def _read(self, buffer: int, place: int | None) -> Iterator[str]:
         if place is None:

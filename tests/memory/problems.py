@@ -94,6 +94,24 @@ def least_peak(problem: ArenaProblem) -> int:
     return min(peak(problem, order) for order in orders(problem))
 
 
+def fewest_bytes_at(problem: ArenaProblem, step: int) -> int:
+    """The fewest bytes with which a step can run, over all sets of steps that may have run before."""
+    count = len(problem.steps)
+    found = []
+    for ran in range(1 << count):
+        done = {s for s in range(count) if ran >> s & 1}
+        if step in done or not all(problem.predecessors[s] <= done for s in {step, *done}):
+            continue
+        made = {b for b, maker in enumerate(problem.maker) if maker < 0 or maker in done}
+        there = {b for b in made if b in problem.outputs or set(problem.readers[b]) - done}
+        still = {b for b in there if b in problem.outputs or set(problem.readers[b]) - done - {step}}
+        makes = problem.steps[step].writes
+        shared = makes[:1] if set(problem.steps[step].may_overwrite) - still else ()
+        bytes_there = sum(problem.sizes[b] for b in (*there, *makes))
+        found.append(bytes_there - sum(problem.sizes[b] for b in shared) + problem.steps[step].scratch)
+    return min(found)
+
+
 def linked(problem: ArenaProblem, seed: int) -> ArenaProblem:
     """The same with up to two rows of buffers that have to lie side by side."""
     rng = random.Random(seed)

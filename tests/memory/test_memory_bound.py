@@ -1,5 +1,5 @@
 from hypothesis import given, settings
-from problems import chain, problems
+from problems import chain, fewest_bytes_at, problems
 
 from byoc.memory.arena import ArenaProblem, find_live_ranges
 from byoc.memory.arena._best_order import find_best_order
@@ -7,28 +7,10 @@ from byoc.memory.arena._cut_bound import find_cut_bound, find_least_bytes_at, fi
 from byoc.memory.arena._segments import split_segments
 
 
-def fewest(problem: ArenaProblem, step: int) -> int:
-    """The fewest bytes with which a step can run, over all sets of steps that may have run before."""
-    count = len(problem.steps)
-    found = []
-    for ran in range(1 << count):
-        done = {s for s in range(count) if ran >> s & 1}
-        if step in done or not all(problem.predecessors[s] <= done for s in {step, *done}):
-            continue
-        made = {b for b, maker in enumerate(problem.maker) if maker < 0 or maker in done}
-        there = {b for b in made if b in problem.outputs or set(problem.readers[b]) - done}
-        still = {b for b in there if b in problem.outputs or set(problem.readers[b]) - done - {step}}
-        makes = problem.steps[step].writes
-        shared = makes[:1] if set(problem.steps[step].may_overwrite) - still else ()
-        bytes_there = sum(problem.sizes[b] for b in (*there, *makes))
-        found.append(bytes_there - sum(problem.sizes[b] for b in shared) + problem.steps[step].scratch)
-    return min(found)
-
-
 @settings(deadline=None)
 @given(problems(6))
 def test_the_cut_at_each_step_is_the_fewest_bytes_over_all_sets(problem: ArenaProblem) -> None:
-    cuts = [fewest(problem, step) for step in range(len(problem.steps))]
+    cuts = [fewest_bytes_at(problem, step) for step in range(len(problem.steps))]
 
     segments = list(split_segments(problem))
     assert [find_least_bytes_at(each, step) for each in segments for step in range(each.count)] == cuts

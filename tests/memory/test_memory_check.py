@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 from checkers.arena_check import check
-from checkers.bound_check import refuted
+from checkers.bound_check import _Around, refuted
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import branches, chain, linked, problems, random_problem
+from problems import branches, chain, fewest_bytes_at, least_peak, linked, problems, random_problem
 from support import examples
 
 from byoc.memory.arena import METHODS, ArenaPlan, ArenaProblem, ArenaStep, plan_buffers
@@ -35,6 +35,88 @@ def test_a_bound_too_high_by_one_is_refused(problem: ArenaProblem) -> None:
     right = plan_buffers(problem)
 
     assert check(replace(right, bound=right.bound + 1, size=right.size + 1))
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(problems(6))
+def test_the_fewest_bytes_at_a_step_are_those_of_all_that_may_have_run(problem: ArenaProblem) -> None:
+    for step in range(len(problem.steps)):
+        assert _Around(problem, step).fewest() == fewest_bytes_at(problem, step)
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(problems(5))
+def test_a_search_finds_an_order_below_a_bound_where_there_is_one(problem: ArenaProblem) -> None:
+    plan, least = replace(plan_buffers(problem), proof="search"), least_peak(problem)
+
+    assert refuted(replace(plan, bound=least)).reasons == []
+    sentence = f"there is an order that needs less than the bound of {least + 1}"
+    assert refuted(replace(plan, bound=least + 1)).reasons == [sentence]
+
+
+def branching(*steps: ArenaStep, sizes: tuple[int, ...], outputs: tuple[int, ...] = ()) -> ArenaProblem:
+    names = tuple(f"b{number}" for number in range(len(sizes)))
+    return ArenaProblem(names, sizes, steps, frozenset({0}), frozenset(outputs))
+
+
+@pytest.mark.parametrize(
+    ("problem", "step", "fewest"),
+    [
+        # Step 1 would turn the input's 9 bytes into 1, but step 0, before it, makes 20 that stay.
+        (
+            branching(
+                *(ArenaStep("s0", (), (1, 2)), ArenaStep("s1", (0, 1), (3,)), ArenaStep("s2", (), (4,))),
+                *(ArenaStep("s3", (2, 3, 4), (5,)),),
+                sizes=(9, 1, 20, 1, 3, 0),
+            ),
+            *(2, 9 + 3),
+        ),
+        # It waits for step 0 through step 1, whose 1 byte is what is left of 9.
+        (
+            branching(
+                *(ArenaStep("s0", (0,), (1,)), ArenaStep("s1", (1,), (2,)), ArenaStep("s2", (2,), (3,))),
+                sizes=(9, 5, 1, 3),
+                outputs=(3,),
+            ),
+            *(2, 1 + 3),
+        ),
+        # Only the last operand may be written over: the first is an output, the second is read later.
+        (
+            branching(
+                *(ArenaStep("s0", (0,), (1, 2, 3)), ArenaStep("s1", (1, 2, 3), (4,), (1, 2, 3))),
+                *(ArenaStep("s2", (4,), (5,)), ArenaStep("s3", (2, 5), (6,))),
+                sizes=(2, 8, 8, 8, 8, 1, 1),
+                outputs=(1, 6),
+            ),
+            *(1, 3 * 8),
+        ),
+        # To write over its operand it waits for another reader, which makes 4 bytes of 0: still fewer.
+        (
+            branching(
+                *(ArenaStep("s0", (0,), (1,), (0,)), ArenaStep("s1", (0,), (2,))),
+                sizes=(7, 7, 4),
+                outputs=(1, 2),
+            ),
+            *(0, 7 + 4),
+        ),
+    ],
+)
+def test_bytes_at_a_step(problem: ArenaProblem, step: int, fewest: int) -> None:
+    assert _Around(problem, step).fewest() == fewest_bytes_at(problem, step) == fewest
+
+
+def test_two_that_overlap_for_long_are_named_once() -> None:
+    right = plan_buffers(chain(4, 4, 4))
+    steps = tuple(replace(step, reads=(0, *step.reads)) for step in right.problem.steps)
+    problem = replace(right.problem, steps=steps)
+
+    wrong = replace(plan_buffers(problem), offsets=(0, 4, 2), size=12)
+
+    assert check(wrong) == [
+        "b0 and b2 overlap while both are needed",
+        "b2 and b1 overlap while both are needed",
+    ]
+    assert check(replace(wrong, offsets=(0, 2, 8))) == ["b0 and b1 overlap while both are needed"]
 
 
 def test_a_bound_of_a_search_that_is_too_high_is_refused() -> None:

@@ -42,6 +42,13 @@ def scratched(**changes: object) -> ArenaPlan:
         ({"offsets": (0, 12), "size": 16}, []),
         ({"offsets": (0, 12), "size": 15}, ["y lies at bytes 12 to 16, outside of the arena"]),
         ({"offsets": (-4, 4)}, ["x lies at bytes -4 to 0, outside of the arena"]),
+        (
+            {"offsets": (-1, 4)},
+            [
+                "x lies at bytes -1 to 3, outside of the arena",
+                "x lies at byte -1, which is no multiple of 4",
+            ],
+        ),
         ({"offsets": (4, 4)}, ["x and y overlap while both are needed"]),
         ({"offsets": (8, 4), "scratch": (0,)}, []),
     ],
@@ -55,6 +62,14 @@ def test_places_in_an_arena(changes: dict[str, object], sentences: list[str]) ->
         for each in found
     ]
     assert normal == sentences
+
+
+@pytest.mark.parametrize("names", [("x", "y", "z"), ("y", "x", "z")])
+def test_an_operand_is_written_over_whatever_the_names_are(names: tuple[str, ...]) -> None:
+    steps = (ArenaStep("a", (0,), (1, 2), (0,)),)
+    problem = ArenaProblem(names, (8, 8, 8), steps, frozenset({0}), frozenset({1, 2}))
+    right = replace(plan_buffers(problem), offsets=(0, 0, 8), overwrites=(None, 0, None), size=16)
+    assert check(right) == []
 
 
 def test_what_is_written_over_has_its_place_and_size_and_is_made_first() -> None:
@@ -188,3 +203,79 @@ def test_an_operand_is_written_over_where_the_layer_may_and_reads_it_once() -> N
     for layer in (replace(may, may_overwrite=()), twice):
         with pytest.raises(PlanError, match=sentence):
             check_stripes(tensors, [layer], ["x"], ["y"], plan)
+
+
+def test_inputs_do_not_lie_over_one_another() -> None:
+    tensors = [RowTensor("x", 2, 2), RowTensor("u", 2, 2)]
+    plan = StripedPlan((), {"x": RowWindow(0, 2, 2), "u": RowWindow(4, 2, 2)}, {}, 8, ())
+    check_stripes(tensors, [], ["x", "u"], [], plan)
+    over = {"x": RowWindow(0, 2, 2), "u": RowWindow(2, 2, 2)}
+    with pytest.raises(PlanError, match=r"^the inputs: row 1 of 'x' is not there$"):
+        check_stripes(tensors, [], ["x", "u"], [], replace(plan, places=over))
+
+
+@pytest.mark.parametrize(
+    ("rows", "read"),
+    [
+        (SAME_ROW, {0: {0}, 1: {1}, 2: {2}, 3: {3}}),
+        (OperandRows(3, before=1), {0: {0, 1}, 1: {0, 1, 2}, 2: {1, 2, 3}, 3: {2, 3}}),
+        (OperandRows(2, stride=2), {0: {0, 1}, 1: {2, 3}, 2: set(), 3: set()}),
+        (OperandRows(repeat=2), {0: {0}, 1: {0}, 2: {1}, 3: {1}}),
+        (OperandRows(2, stride=3, before=1, repeat=2), {0: {0}, 1: {0, 1}, 2: {2, 3}, 3: {3}}),
+        (ALL_ROWS, {row: {0, 1, 2, 3} for row in range(4)}),
+    ],
+)
+def test_a_band_needs_the_rows_that_its_results_read_and_no_others(
+    rows: OperandRows, read: dict[int, set[int]]
+) -> None:
+    """One row of x after another is written over by c before y is made: the first reader notices."""
+    tensors = [RowTensor("x", 4, 1), RowTensor("y", 4, 1), RowTensor("c", 1, 1)]
+    layers = [RowLayer("f", (("x", rows),), ("y",)), RowLayer("c", (), ("c",))]
+    order = (RowBand("c", 0, 1), *(RowBand("f", row, 1) for row in range(4)))
+    for gone in range(4):
+        windows = {"x": RowWindow(0, 4, 1), "y": RowWindow(4, 4, 1), "c": RowWindow(gone, 1, 1)}
+        plan = StripedPlan(order, windows, {}, 8, ())
+        first = next((row for row in range(4) if gone in read[row]), None)
+        if first is None:
+            check_stripes(tensors, layers, ["x"], ["y"], plan)
+            continue
+        with pytest.raises(PlanError) as caught:
+            check_stripes(tensors, layers, ["x"], ["y"], plan)
+        assert str(caught.value) == f"band {first + 1} of 'f': row {gone} of 'x' is not there"
+
+
+@pytest.mark.parametrize("at", range(9))
+def test_scratch_lies_beside_the_rows_that_a_band_reads(at: int) -> None:
+    """The rows are bytes 3 to 7, the result byte 11."""
+    tensors = [RowTensor("x", 2, 2), RowTensor("y", 1, 1)]
+    layers = [RowLayer("f", (("x", ALL_ROWS),), ("y",), scratch=2)]
+    windows = {"x": RowWindow(3, 2, 2), "y": RowWindow(11, 1, 1)}
+    plan = StripedPlan((RowBand("f", 0, 1),), windows, {"f": at}, 12, ())
+    if at in {0, 1, 7, 8}:
+        check_stripes(tensors, layers, ["x"], ["y"], plan)
+        return
+    with pytest.raises(PlanError, match=r"^band 0 of 'f': its scratch lies over rows that it reads$"):
+        check_stripes(tensors, layers, ["x"], ["y"], plan)
+
+
+def test_outputs_are_there_whole_at_the_end() -> None:
+    for outputs, sentence in ((["z", "y"], "row 0 of 'y'"), (["x"], "row 0 of 'x'")):
+        with pytest.raises(PlanError) as caught:
+            check_stripes(TENSORS, LAYERS, ["x"], outputs, PLAN)
+        assert str(caught.value) == f"the end: {sentence} is not there"
+
+
+def test_bytes_that_nobody_wrote_hold_no_row() -> None:
+    """Not even row 0 of the tensor that is named first."""
+    tensors = [RowTensor("y", 1, 1), RowTensor("x", 1, 1)]
+    layers = [RowLayer("f", (("y", SAME_ROW),), ("x",))]
+    windows = {"y": RowWindow(0, 1, 1), "x": RowWindow(1, 1, 1)}
+    plan = StripedPlan((RowBand("f", 0, 1),), windows, {}, 2, ())
+    with pytest.raises(PlanError, match=r"^band 0 of 'f': row 0 of 'y' is not there$"):
+        check_stripes(tensors, layers, [], ["x"], plan)
+
+
+def test_rows_may_have_no_bytes() -> None:
+    check_stripes(
+        [RowTensor("x", 2, 0)], [], ["x"], ["x"], StripedPlan((), {"x": RowWindow(0, 2, 0)}, {}, 0, ())
+    )

@@ -98,7 +98,7 @@ def homeless(plan: ScratchpadPlan) -> ScratchpadPlan:
         (lambda p: moved_by(p, LoadAction, 1000), "outside the scratchpad"),
         (lambda p: moved_by(p, StoreAction, 1), "does not hold it|outside the scratchpad"),
         (lambda p: with_staging(p, 1), "the turn needs"),
-        (staging_elsewhere, "does not hold it"),
+        (staging_elsewhere, "staging and b[0-9]+ overlap in the scratchpad"),
         (homes_at_zero, "overlap in the arena|does not hold it"),
         (homeless, "has no home in system memory"),
         (lambda p: replace(p, arena=p.arena - 1), "outside the arena"),

@@ -75,6 +75,7 @@ ROOMS: Mapping[str, Room] = {
             "tests/memory/test_memory_check.py",
             "tests/memory/test_memory_check_limits.py",
             "tests/memory/test_memory_levels_check.py",
+            "tests/memory/test_memory_levels_replay.py",
             "tests/memory/test_memory_stripes.py",
         ],
     ),
