@@ -11,6 +11,7 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, SparseTensorProto, TensorProto, numpy_helper
 
 from byoc.model._walk import walk_nodes
+from byoc.numerics import sort_topologically
 
 _FunctionKey = tuple[str, str, str]
 
@@ -21,7 +22,8 @@ def rename_overloads(
     """Give overloads that functions call names of their own: `F` with the overload `a` becomes `F_a`.
 
     The calls are changed in the functions `made`; the model's own `functions` stay as they are. Returns
-    the renamed copies, those that copies call included.
+    `made` and the renamed copies, those that copies call included. A function comes behind those that it
+    calls, since onnx.reference reads them in their order.
     """
     by_key = {(f.domain, f.name, f.overload): f for f in functions}
     taken = {(domain, name) for domain, name, _ in by_key}
@@ -39,7 +41,17 @@ def rename_overloads(
                 pending.append(found[key])
             node.op_type = found[key].name
             node.ClearField("overload")
-    return list(found.values())
+    return _put_callees_first([*made, *found.values()])
+
+
+def _put_callees_first(functions: Sequence[FunctionProto]) -> list[FunctionProto]:
+    numbers = {(f.domain, f.name, f.overload): i for i, f in enumerate(functions)}
+    calls = [
+        {(node.domain, node.op_type, node.overload) for node in walk_nodes(function.node)}
+        for function in functions
+    ]
+    order = sort_topologically([[numbers[key] for key in keys & numbers.keys()] for keys in calls])
+    return [functions[i] for i in order]
 
 
 def _choose_name(key: _FunctionKey, taken: set[tuple[str, str]]) -> str:

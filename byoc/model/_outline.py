@@ -107,7 +107,7 @@ def outline(root: GraphCuts) -> ModelProto:
     ]
     certain = find_certain_types(index)
     made += [_make_region_function(i, cut, certain) for i, cut in cuts]
-    made += rename_overloads(made, index.proto.functions)
+    made = rename_overloads(made, index.proto.functions)
     return _assemble_model(index, _rewrite_graph(root, certain), made, set(domains), certain)
 
 

@@ -40,14 +40,14 @@ _PLAIN_SHARE = 0.1  # of inputs that libFuzzer changes as bytes
 
 
 def main() -> None:
-    """Fuzz until the time is over, and leave."""
+    """Fuzz until the processor time is over, and leave."""
     kind, seed, _, seconds, corpus, folder = sys.argv[1:]
-    stop = time.monotonic() + float(seconds)
+    stop = time.process_time() + float(seconds)
     recorder = Recorder(kind, Path(folder), 0)
 
     def try_input(data: bytes) -> None:
         recorder.try_input(data)
-        if time.monotonic() > stop:
+        if time.process_time() > stop:
             with recorder:
                 pass
             sys.stderr.flush()
@@ -61,8 +61,17 @@ def main() -> None:
                 return changed
         return bytes(atheris.Mutate(data, most))
 
-    flags = [f"-seed={int(seed) + 1}", f"-max_len={_MAX_INPUT_BYTES}", "-timeout=0", "-rss_limit_mb=0"]
-    atheris.Setup([sys.argv[0], *flags, "-len_control=0", corpus], try_input, custom_mutator=mutate)
+    flags = [
+        f"-seed={int(seed) + 1}",
+        f"-max_len={_MAX_INPUT_BYTES}",
+        "-timeout=86400",
+        "-rss_limit_mb=0",
+    ]
+    atheris.Setup(
+        [sys.argv[0], *flags, "-len_control=0", f"-artifact_prefix={folder}/", corpus],
+        try_input,
+        custom_mutator=mutate,
+    )
     atheris.Fuzz()
 
 

@@ -77,6 +77,8 @@ class MixedGraphMaker(TypedGraphMaker):
             sequence = self._add("SequenceInsert", [sequence, self._pick(), self._integers_scalar(1)])
         if self._random.random() < 0.3:
             sequence = self._add("SequenceErase", [sequence, self._integers_scalar(0)])
+        kind = helper.make_tensor_type_proto(TensorProto.FLOAT, self.shape)
+        self._odd[sequence] = helper.make_sequence_type_proto(kind)
         position = self._integers_scalar(int(self._random.integers(-1, 1)))
         self._tensors.append(self._add("SequenceAt", [sequence, position]))
         if self._random.random() < 0.3:

@@ -4,13 +4,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from pipeline.random_graphs import GraphMaker
 
 _INTEGERS = ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64")
 _FLOATS = ("FLOAT16", "BFLOAT16", "DOUBLE")
-_SHORT_FLOATS = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1")
+_SHORT_FLOATS = (
+    "FLOAT8E4M3FN",
+    "FLOAT8E4M3FNUZ",
+    "FLOAT8E5M2",
+    "FLOAT8E5M2FNUZ",
+    "FLOAT8E8M0",
+    "FLOAT4E2M1",
+)
 _SHORT_INTEGERS = ("INT4", "UINT4", "INT2", "UINT2")
 _LIMITS = {"INT4": (-8.0, 7.0), "UINT4": (0.0, 15.0), "INT2": (-2.0, 1.0), "UINT2": (0.0, 3.0)}
 _ARITHMETIC = ("Add", "Mul", "Sub", "Max", "Min")
@@ -36,6 +44,15 @@ class TypedGraphMaker(GraphMaker):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._has_kernels = seed % 5 < 3
+        self._odd: dict[str, onnx.TypeProto] = {}
+
+    def model(self, size: int) -> onnx.ModelProto:
+        """Return a model of about `size` nodes; some have an output that is no float32 tensor."""
+        model = super().model(size)
+        if self._odd and self._random.random() < 0.6:
+            name = self._choose(list(self._odd))
+            model.graph.output.append(helper.make_value_info(name, self._odd[name]))
+        return model
 
     def _choose(self, names: Sequence[str]) -> str:
         return str(self._random.choice(names))
@@ -43,6 +60,11 @@ class TypedGraphMaker(GraphMaker):
     def _finish(self, tensor: str) -> None:
         """Make a tensor with the values of an odd one among those of the shape."""
         self._tensors.append(self._add("Add", [self._pick(), tensor]))
+
+    def _offer(self, tensor: str, dtype: int, shape: Sequence[int | str] | None = None) -> None:
+        """Make a tensor of another type than the others one that may be an output."""
+        shape = self.shape if shape is None else shape
+        self._odd[tensor] = helper.make_tensor_type_proto(dtype, shape)
 
     def _store(self, values: NDArray[Any], dtype: str = "") -> str:
         name = f"k{len(self._constants)}"
@@ -61,7 +83,7 @@ class TypedGraphMaker(GraphMaker):
 
     def _cast(self) -> None:
         """Go through another element type, and on in it for a while."""
-        usual = (*_INTEGERS, "FLOAT16", "DOUBLE")
+        usual = (*_INTEGERS, "FLOAT16", "FLOAT16", "FLOAT16", "DOUBLE")
         names = usual if self._has_kernels else (*_FLOATS, *_SHORT_FLOATS, *_SHORT_INTEGERS)
         dtype = self._choose(names)
         low, high = _LIMITS.get(dtype, (0.0 if dtype[0] == "U" else -100.0, 100.0))
@@ -76,6 +98,7 @@ class TypedGraphMaker(GraphMaker):
                 tensor = self._move(tensor, not short)
             else:
                 tensor = self._add(self._choose(_ARITHMETIC), [tensor, tensor])
+        self._offer(tensor, getattr(TensorProto, dtype))
         self._finish(self._add("Cast", [tensor], to=TensorProto.FLOAT))
 
     def _move(self, tensor: str, whole: bool = False) -> str:
@@ -105,6 +128,8 @@ class TypedGraphMaker(GraphMaker):
         codes = self._add("QuantizeLinear", [self._pick(), scale, point])
         if not self._has_kernels or (dtype in ("INT8", "UINT8") and self._random.random() < 0.5):
             codes = self._move(codes)
+        if not self._has_kernels or dtype in _INTEGERS:
+            self._offer(codes, getattr(TensorProto, dtype))
         self._finish(self._add("DequantizeLinear", [codes, scale, point]))
 
     def _condition(self) -> None:
@@ -112,6 +137,7 @@ class TypedGraphMaker(GraphMaker):
         mask = self._add(self._choose(("Greater", "LessOrEqual", "Equal")), [a, b])
         if self._random.random() < 0.5:
             mask = self._add(self._choose(("And", "Or", "Xor")), [mask, self._add("Not", [mask])])
+        self._offer(mask, TensorProto.BOOL)
         self._tensors.append(self._add("Where", [mask, a, b]))
 
     def _text(self) -> None:
@@ -122,16 +148,28 @@ class TypedGraphMaker(GraphMaker):
         other = self._store(np.array([self._choose(("0", "1", "", "é"))], object))
         if self._random.random() < 0.4:
             joined = [self._add("StringConcat", [each, other]) for each in (text, text)]
+            self._offer(joined[0], TensorProto.STRING)
             same = self._add("Equal", joined)
         else:
-            same = self._add("Equal", [self._move(text, True), other])
+            text = self._move(text, True)
+            self._offer(text, TensorProto.STRING)
+            same = self._add("Equal", [text, other])
         self._tensors.append(self._add("Where", [same, a, self._pick()]))
 
     def _complex(self) -> None:
-        """Carry complex numbers along, of which only the number is used."""
+        """Choose complex numbers by what the inputs are, and carry them along."""
         dtype = np.dtype(self._choose(("complex64", "complex128")))
-        tensor = self._store((self._random.standard_normal((2, 3)) * (1 + 1j)).astype(dtype))
-        tensor = self._add(self._choose(("Identity", "Transpose", "Flatten")), [tensor])
+        values = self._random.standard_normal((2, 2, 3)) * (1 + 1j) + 1j
+        choices = [self._store(each.astype(dtype)) for each in values]
+        sign = self._add("ReduceSum", [self._pick()], keepdims=0)
+        positive = self._add("Greater", [sign, self._store(np.array(0, np.float32))])
+        tensor = self._add("Where", [positive, *choices])
+        op = self._choose(("Identity", "Transpose", "Flatten", "Concat"))
+        tensor = (
+            self._add(op, [tensor, choices[0]], axis=0) if op == "Concat" else self._add(op, [tensor])
+        )
+        shapes = {"Transpose": [3, 2], "Concat": [4, 3]}
+        self._offer(tensor, helper.np_dtype_to_tensor_dtype(dtype), shapes.get(op, [2, 3]))
         size = self._add("Cast", [self._add("Size", [tensor])], to=TensorProto.FLOAT)
         self._finish(size)
 

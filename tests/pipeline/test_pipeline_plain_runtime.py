@@ -69,6 +69,20 @@ def _make_overloads() -> onnx.ModelProto:
     return model
 
 
+def _make_overloads_that_call_overloads() -> onnx.ModelProto:
+    def call(overload: str) -> onnx.NodeProto:
+        return helper.make_node("F", ["a"], ["b"], domain="custom", overload=overload)
+
+    model = _model(
+        helper.make_node("F", ["x"], ["p"], domain="custom", overload="a"),
+        helper.make_node("F", ["p"], ["q"], domain="custom", overload="c"),
+        helper.make_node("Add", ["q", "x"], ["y"]),
+    )
+    bodies = {"c": helper.make_node("Neg", ["a"], ["b"]), "b": call("c"), "a": call("b")}
+    model.functions.extend(_function("F", overload, body) for overload, body in bodies.items())
+    return model
+
+
 def _make_overloads_in_bodies() -> onnx.ModelProto:
     def body(output: str, overload: str) -> onnx.GraphProto:
         call = helper.make_node("F", ["r"], [output], domain="custom", overload=overload)
@@ -163,3 +177,15 @@ def test_functions_with_overloads_get_names_of_their_own(tmp_path: Path) -> None
     assert calls == [("F_of_a", ""), ("F_b_", ""), ("F", "")]
     bodies = {(f.name, f.overload): f.node[0].op_type for f in plan.proto.functions}
     assert (bodies["F_of_a", ""], bodies["F_b_", ""], bodies["F", "b"]) == ("Mul", "Neg", "Neg")
+
+
+@pytest.mark.parametrize("make", [_make_overloads, _make_overloads_that_call_overloads])
+def test_a_function_stands_behind_those_that_it_calls(make: Any, tmp_path: Path) -> None:
+    """onnx.reference knows no function that comes later."""
+    plan = byoc.partition(make(), _rules(tmp_path), strategy="all-supported").plan
+    known: set[tuple[str, str]] = set()
+    for function in (f for f in plan.proto.functions if not f.overload):
+        calls = {(node.domain, node.op_type) for node in function.node if node.domain}
+        assert calls <= known, function.name
+        known.add((function.domain, function.name))
+    assert any(domain == "byoc.dla" for domain, _ in known)
