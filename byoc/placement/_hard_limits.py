@@ -163,7 +163,7 @@ def _group_costs(problem: Problem, group: Ints) -> Floats:
 def _is_split(group: Ints, labels: Ints) -> Bools:
     """Mark groups that are on several devices, bool (groups,)."""
     count = int(group.max(initial=-1)) + 1
-    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
     np.minimum.at(least, group, labels)
     np.maximum.at(most, group, labels)
     split: Bools = least < most

@@ -50,8 +50,8 @@ class Room:
 
 
 PLACEMENT_TESTS = (
-    *("ask", "check", "faster_ops", "fusions", "limits", "makespan", "objective", "prices", "problem"),
-    *("regions", "strategies", "tree_dp"),
+    *("ask", "branch_and_cut", "check", "faster_ops", "fusions", "lagrangian", "limits", "makespan"),
+    *("objective", "optimality", "prices", "problem", "regions", "strategies", "tree_dp"),
 )
 ROOMS: Mapping[str, Room] = {
     "boundary": Room(

@@ -1,6 +1,7 @@
 """Fusions: those chosen are disjoint, in one region each, and never wait for one another."""
 
 from dataclasses import replace
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -94,11 +95,39 @@ def test_a_choice_that_cannot_be(chosen: Any, sentence: str) -> None:
     [
         (((1,), 1.0), "two members or more"),
         (((2, 1), 1.0), "in rising order"),
+        (((1, 1), 1.0), "two members or more"),
         (((3, 4), 1.0), "one of the 4 units"),
+        (((0, 1, 4), 1.0), "one of the 4 units"),
+        (((-1, 1), 1.0), "one of the 4 units"),
         (((0, 1), 5.0), "saves 5 s; its members take 4 s apart"),
+        (((0, 1), -0.5), "saves -0.5 s; its members take 4 s apart"),
+        (((0, 1), nan), "saves nan s"),
     ],
 )
 def test_a_fusion_that_makes_no_sense(fusion: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         with_fusions(FOUR, fusion)
-    assert with_fusions(FOUR, ((0, 1), 4.0)).fusions
+    assert with_fusions(FOUR, ((0, 1), 4.0), ((2, 3), 0.0)).fusions
+
+
+@pytest.mark.parametrize("device", [0, 2])
+def test_a_fusion_is_of_an_accelerator_that_is_there(device: int) -> None:
+    with pytest.raises(ValueError, match="a device is one of 1 accelerators"):
+        replace(FOUR, fusions=(Fusion((0, 1), device, 1.0),))
+
+
+def test_a_fusion_of_a_unit_that_its_device_refuses() -> None:
+    with pytest.raises(ValueError, match="device 1 refuses one of its members"):
+        with_fusions(chain([3.0] * 3, [2.0, 2.0, inf]), ((1, 2), 1.0))
+
+
+def test_more_than_can_be_searched_are_chosen_by_the_saving_of_each_member() -> None:
+    """14 overlapping ones: three members save 1 each, a pair 1.25, other pairs 0.5 each."""
+    problem = chain([3.0] * 14, [2.0] * 14)
+    pairs = [((unit, unit + 1), 1.0) for unit in range(12)]
+    fused = with_fusions(problem, ((0, 1, 2), 3.0), *pairs, ((12, 13), 0.25), ((2, 3), 2.5))
+    chosen = choose_fusions(fused, np.ones(14, np.int64), np.zeros(14, np.int64))
+    assert [fused.fusions[number].members for number in chosen] == [
+        *((0, 1), (4, 5), (6, 7), (8, 9), (10, 11), (12, 13)),
+        (2, 3),
+    ]

@@ -1,7 +1,9 @@
 """tree-dp: exact where the graph is a forest, and never better than possible."""
 
 from dataclasses import replace
+from itertools import combinations
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,12 @@ from placement_oracle import COSTS, chain, problems, slow_optimum, thorough
 
 from byoc.placement import Placement, Problem, find_violation
 from byoc.placement._hard_limits import find_broken_limit
+from byoc.placement.solvers import ForestSolver, Neighbours
+from byoc.placement.solvers._forest import _device_sets
 from byoc.placement.strategies._exhaustive import Exhaustive
 from byoc.placement.strategies._tree_dp import TreeDP
+
+SETS_OF_THREE = [some for count in range(4) for some in combinations((1, 2, 3), count)]
 
 
 def without_launch(placement: Placement) -> float:
@@ -117,14 +123,42 @@ def test_launches_are_not_ignored() -> None:
     assert TreeDP().solve(replace(problem, launch=np.zeros(1))).labels.tolist() == [1, 0, 1, 0, 1]
 
 
-def test_more_accelerators_than_all_sets_are_tried_for() -> None:
-    """Seven accelerators, a unit that each of them alone runs fast, and a hub that costs little."""
-    devices, readers = 7, 7
+@pytest.mark.parametrize(
+    ("devices", "level", "home", "held", "expected"),
+    [
+        (2, 0, 0, (), {(0,): ()}),
+        (2, 0, 1, (), {(1,): ()}),
+        (2, 0, 0, (1, 2), {(0, 1, 2): (1, 2)}),
+        (2, 0, 1, (2,), {(0, 1, 2): (2,)}),  # from one accelerator to another by way of the host
+        (2, 1, 0, (), {(0,): (), (0, 1): (1,), (0, 2): (2,)}),
+        (2, 1, 2, (), {(2,): (), (0, 2): (), (0, 1, 2): (1,)}),
+        (2, 2, 0, (), {(0,): (), (0, 1): (1,), (0, 2): (2,), (0, 1, 2): (1, 2)}),
+        (3, 2, 0, (), {(0, *set_): set_ for set_ in SETS_OF_THREE}),
+        (3, 2, 0, (2,), {(0, *set_): set_ for set_ in SETS_OF_THREE if 2 in set_}),
+    ],
+)
+def test_sets_of_devices_that_hold_a_tensor(
+    devices: int, level: int, home: int, held: tuple[int, ...], expected: dict[Any, Any]
+) -> None:
+    assert dict(_device_sets(devices, level, home, frozenset(held))) == expected
+
+
+@pytest.mark.parametrize(("devices", "most"), [(4, 4), (5, 5), (6, 2), (7, 2)])
+def test_all_sets_are_tried_for_up_to_five_accelerators(devices: int, most: int) -> None:
+    sets = [reached for _, reached in _device_sets(devices, 2, 0, frozenset())]
+    assert max(map(len, sets)) == most
+    for count in (2, 3):
+        solver = ForestSolver(Neighbours(hub(devices, count)))
+        assert solver.exact == (devices == most or count == 2)
+
+
+def hub(devices: int, readers: int) -> Problem:
+    """A unit whose result as many others read, each fast on an accelerator of its own."""
     seconds = np.full((1 + readers, 1 + devices), 100.0)
     seconds[0] = 1.0
     for unit in range(1, 1 + readers):
         seconds[unit, unit] = 1.0
-    problem = Problem.build(
+    return Problem.build(
         seconds=seconds,
         producer=[0],
         consumers=[range(1, 1 + readers)],
@@ -133,6 +167,12 @@ def test_more_accelerators_than_all_sets_are_tried_for() -> None:
         to_host=np.full((1, devices), 1.0),
         launch=[0.0] * devices,
     )
+
+
+def test_more_accelerators_than_all_sets_are_tried_for() -> None:
+    """Seven accelerators, a unit that each of them alone runs fast, and a hub that costs little."""
+    devices = readers = 7
+    problem = hub(devices, readers)
     placement = TreeDP().solve(problem)
     assert find_violation(problem, placement) == ""
     assert placement.bound is None  # nothing is proven where not all was tried
