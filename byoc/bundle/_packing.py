@@ -62,7 +62,7 @@ def pack_folder(folder: Path, files: Iterable[str], path: Path) -> None:
             with source:
                 info.file_size = (folder / name).stat().st_size  # selects Zip64 for sizes over 2 GiB
                 with archive.open(info, "w") as entry:
-                    shutil.copyfileobj(source, entry, 1 << 20)
+                    shutil.copyfileobj(source, entry)
 
 
 _ENCRYPTED_FLAG = 1  # a bit of an entry's flags (APPNOTE.TXT, 4.4.4)

@@ -22,8 +22,8 @@ NCHW4C = (N, C, H, W, AxisTerm(1, 4))
 @pytest.mark.parametrize(
     ("before", "step", "after"),
     [
-        (terms("NCHW"), AxisStep((0, 2, 3, 1), (), ()), (N, H, W, C)),
-        (terms("NCHW"), AxisStep((0, 2, 1), (), ()), None),  # another rank
+        (terms("NCHW"), AxisStep((0, 2, 3, 1)), (N, H, W, C)),
+        (terms("NCHW"), AxisStep((0, 2, 1)), None),  # another rank
         (terms("NCHW"), AxisStep(None, (2, 8, 3, 5), (2, 2, 4, 3, 5)), (N, C, AxisTerm(1, 4), H, W)),
         (
             terms("NCHW"),
@@ -51,9 +51,9 @@ def test_a_step_leads_from_terms_to_terms(before: Terms, step: AxisStep, after: 
 @pytest.mark.parametrize(
     ("after", "step", "before"),
     [
-        ((N, H, W, C), AxisStep((0, 2, 3, 1), (), ()), (N, C, H, W)),
-        ((N, W, C, H), AxisStep((0, 3, 1, 2), (), ()), (N, C, H, W)),
-        ((N, H, W), AxisStep((0, 2, 3, 1), (), ()), None),
+        ((N, H, W, C), AxisStep((0, 2, 3, 1)), (N, C, H, W)),
+        ((N, W, C, H), AxisStep((0, 3, 1, 2)), (N, C, H, W)),
+        ((N, H, W), AxisStep((0, 2, 3, 1)), None),
         ((N, C, AxisTerm(1, 4), H, W), AxisStep(None, (2, 8, 3, 5), (2, 2, 4, 3, 5)), (N, C, H, W)),
     ],
 )
@@ -64,8 +64,8 @@ def test_a_step_is_reverted(after: Terms, step: AxisStep, before: Terms | None) 
 @pytest.mark.parametrize(
     ("groups", "step", "found"),
     [
-        (((0,), (1,), (2,)), AxisStep((2, 0, 1), (), ()), ((2,), (0,), (1,))),
-        (((0,), (1,)), AxisStep((2, 0, 1), (), ()), None),
+        (((0,), (1,), (2,)), AxisStep((2, 0, 1)), ((2,), (0,), (1,))),
+        (((0,), (1,)), AxisStep((2, 0, 1)), None),
         (((0,), (1,), (2,)), AxisStep(None, (2, 3, 4), (6, 4)), ((0, 1), (2,))),
         (((1,), (2, 0)), AxisStep(None, (2, 3), (6,)), ((1, 2, 0),)),
         (((0,), (1,)), AxisStep(None, (2, 3, 4), (6, 4)), None),

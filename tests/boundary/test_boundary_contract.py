@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -36,7 +37,9 @@ DOMAIN = "byoc.dla"
 class Bounded:
     """A model with one region or several, its borders in a layout, and what its user's model was."""
 
-    def __init__(self, text: str, *regions: tuple[int, ...], layout: str = "", opset: int = 17) -> None:
+    def __init__(
+        self, text: str, *regions: tuple[int, ...], layout: str = "", opset: int = 17, **wanted: Any
+    ) -> None:
         typed = onnx.shape_inference.infer_shapes(parse(text, ir=10, opset=opset))
         for node in typed.graph.node:  # what quantization put in bears its mark
             if node.name.startswith("ours"):
@@ -47,7 +50,7 @@ class Bounded:
             for i, nodes in enumerate(regions)
         )
         outlined = outline(GraphCuts(users, cuts))
-        wants = BoundaryFormat(parse_layout(layout) if layout else None)
+        wants = BoundaryFormat(parse_layout(layout) if layout else None, **wanted)
         spatial, types = find_images(users), users.type_protos
         result = convert_boundary(
             outlined, [RegionBoundary(c.name, wants, spatial, types) for c in cuts]

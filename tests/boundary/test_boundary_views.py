@@ -164,6 +164,15 @@ def test_the_layout_before_steps_is_that_of_their_input() -> None:
     assert layout_before(index, [], (N, H, W, C), {}) == (N, H, W, C)
 
 
+def test_the_layout_before_steps_needs_no_shape() -> None:
+    bare = GraphIndex(
+        parse("g (x) => (y) { a = Identity(x)  y = Transpose <perm = [0, 2, 1]> (a) }"), {}
+    )
+    assert layout_before(bare, bare.nodes, axes.plain_terms(3), {}) == (N, H, C)
+    none = GraphIndex(parse("g (x) => (y) { y = Transpose(x) }"), {})  # turns all axes: how many?
+    assert layout_before(none, none.nodes, axes.plain_terms(3), {}) is None
+
+
 def test_shapes_are_completed_and_ranks_found() -> None:
     text = """g (float[N, 3, M, 8] x, float[K] k) => (float[8, M, 3, N] y) {
         a = Identity(x)
@@ -226,7 +235,11 @@ def test_shapes_that_conversions_rely_on_are_stated_in_the_regions_model() -> No
             mark_inserted(node, LAYOUT)
     model.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, ("n", 6, 8, 3)))
     model.graph.value_info.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, (2, 6, 8, 3)))
-    shapes = {"x": (9,), "y": (9,), "a": (2, 3, 6, 8), "b": (2, 6, 8, 3), "c": ("k", 6, 8, 3), "d": (9,)}
+    model.graph.node.append(helper.make_node("Transpose", ["y"], ["d"]))
+    mark_inserted(model.graph.node[-1], LAYOUT)
+    model.graph.value_info.append(helper.make_tensor_value_info("d", TensorProto.FLOAT, ("m", 4)))
+    shapes = {"x": (9,), "y": (9,), "a": (2, 3, 6, 8), "b": (2, 6, 8, 3), "c": ("k", 6, 8, 3)}
+    shapes |= {"d": ("k", 4), "e": (9,)}
     known = {n: helper.make_tensor_type_proto(TensorProto.FLOAT, shape) for n, shape in shapes.items()}
     _state_shapes(model, known)
     found = {value.name: str(read_type(value.type)) for value in model.graph.value_info}
@@ -234,6 +247,7 @@ def test_shapes_that_conversions_rely_on_are_stated_in_the_regions_model() -> No
         "a": "float32[2, 3, 6, 8]",
         "b": "float32[2, 6, 8, 3]",  # more is known than was stated
         "c": "float32[2, 6, 8, 3]",  # less is known
+        "d": "float32[m, 4]",  # as much
     }
     assert str(read_type(model.graph.input[0].type)) == "float32[2, 3, 6, 8]"
 

@@ -4,18 +4,17 @@ import hashlib
 import io
 import json
 import os
-import stat
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import pytest
 from cutting import CHAIN, ramp
+from pydantic import ValidationError
 
 from byoc.bundle import open_bundle
+from byoc.bundle._consent import NO_CONSENT, Consent
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     FileEntry,
@@ -27,12 +26,8 @@ from byoc.bundle._manifest import (
     resolve_inside,
 )
 from byoc.bundle._packing import (
-    _check_sizes,
-    _zip_entries,
     is_packed_name,
-    list_packed_files,
     pack_folder,
-    unpack_bundle,
 )
 from byoc.bundle._reading import Bundle, inspect, is_bundle
 from byoc.errors import InputError
@@ -62,6 +57,15 @@ def test_no_more_is_copied_than_is_allowed(size: int, limit: int, written: int) 
     entry = copy_and_hash(io.BytesIO(content[:size]), target, limit)
     assert (entry.bytes, entry.sha256) == (size, hashlib.sha256(content[:size]).hexdigest())
     assert target.getvalue() == content[:written]
+
+
+@pytest.mark.parametrize(("size", "is_size"), [(-1, 0), (0, 1), (2**63 - 1, 1), (2**63, 0)])
+def test_a_size_is_a_number_of_63_bits(size: int, is_size: bool) -> None:
+    if is_size:
+        assert FileEntry(sha256="a" * 64, bytes=size).bytes == size
+        return
+    with pytest.raises(ValidationError):
+        FileEntry(sha256="a" * 64, bytes=size)
 
 
 def test_files_are_held_to_size_and_hash() -> None:
@@ -139,6 +143,7 @@ def test_what_may_be_a_bundle(bundle: Path, tmp_path: Path) -> None:
     assert not is_bundle(bundle / "model.onnx")
     assert not is_bundle(tmp_path / "none")
     assert not is_bundle(Path("a\0b"))
+    assert not is_bundle(Path("x" * 9999))
     assert [is_packed_name(Path(n)) for n in ("m.byoc.zip", "m.ZIP", "m.zip.byoc", "zip")] == [
         True,
         True,
@@ -186,6 +191,8 @@ def test_a_bundle_is_shown_by_the_path_that_was_given(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     opened = open_bundle("b")
+    assert opened.consent == Consent() == NO_CONSENT
+    assert open_bundle("b", trust=True, codegens="dla").consent == Consent(True, frozenset({"dla"}))
     assert (opened.display_path, opened.folder, opened.packed) == (Path("b"), bundle, None)
     assert Bundle(bundle, opened.manifest).display_path == bundle
     zipped = tmp_path / "b.zip"
@@ -213,79 +220,6 @@ def test_what_cannot_be_opened_leaves_no_folder_behind(
     monkeypatch.setattr("tempfile.tempdir", str(made))
     assert refusal(zipped).endswith("of the bundle is missing")
     assert list(made.iterdir()) == []
-
-
-def test_packed_files_have_one_time_and_plain_permissions(bundle: Path, tmp_path: Path) -> None:
-    zipped = tmp_path / "b.zip"
-    (bundle / "weights.bin").chmod(0o777)
-    names = ["manifest.json", "model.onnx", "signature.json", "weights.bin"]
-    pack_folder(bundle, ["weights.bin", "model.onnx"], zipped)
-    with zipfile.ZipFile(zipped) as archive:
-        infos = archive.infolist()
-        assert [info.filename for info in infos] == names
-        assert {info.date_time for info in infos} == {(1980, 1, 1, 0, 0, 0)}
-        assert {info.external_attr >> 16 for info in infos} == {stat.S_IFREG | 0o644}
-        assert {(info.create_system, info.compress_type) for info in infos} == {(3, 0)}
-        assert archive.read("model.onnx") == (bundle / "model.onnx").read_bytes()
-    listed = list_packed_files(zipped)
-    assert listed == (
-        (bundle / MANIFEST_FILE).read_bytes(),
-        set(names),
-    )
-    assert list_packed_files(bundle / "model.onnx") is None
-    with pytest.raises(InputError) as caught:
-        pack_folder(bundle, ["gone"], tmp_path / "c.zip")
-    assert str(caught.value) == f"{bundle}: the file 'gone' cannot be read: No such file or directory"
-
-
-def test_a_zip_may_unpack_to_a_hundred_times_its_size_and_to_all_that_is_free(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packed = tmp_path / "p"
-    packed.write_bytes(bytes(10))
-    manifest = open_bundle(bundle).manifest
-    for size, free, sentence in (
-        (1000, 1000, ""),
-        (1001, 5000, "its 10 bytes would unpack to 1001, over 100 times as many"),
-        (1000, 999, f"its 1000 bytes do not fit into '{tmp_path}', where 999 are free"),
-    ):
-        files = {"f": FileEntry(sha256="a" * 64, bytes=size)}
-        entries = {"f": zipfile.ZipInfo("f")}
-        entries["f"].file_size = size
-        usage = SimpleNamespace(free=free)
-        monkeypatch.setattr("shutil.disk_usage", lambda folder, usage=usage: usage)
-        changed = manifest.model_copy(update={"files": files})
-        if not sentence:
-            _check_sizes(changed, entries, packed, tmp_path)
-            continue
-        with pytest.raises(InputError) as caught:
-            _check_sizes(changed, entries, packed, tmp_path)
-        assert str(caught.value) == f"{packed}: {sentence}"
-
-
-def test_entries_together_may_be_as_large_as_the_zip(tmp_path: Path) -> None:
-    path = tmp_path / "z"
-    path.write_bytes(bytes(10))
-    info, folder = zipfile.ZipInfo("a"), zipfile.ZipInfo("d/")
-    for size in (9, 10):
-        info.compress_size = size
-        archive: Any = SimpleNamespace(infolist=lambda: [info, folder])
-        assert list(_zip_entries(archive, path)) == ["a"]
-    info.compress_size = 11
-    with pytest.raises(InputError, match="its files are larger than it is"):
-        _zip_entries(archive, path)
-
-
-def test_a_file_of_a_zip_is_held_to_its_hash(bundle: Path, tmp_path: Path) -> None:
-    files = open_bundle(bundle).manifest.files
-    path = bundle / "model.onnx"
-    path.write_bytes(path.read_bytes()[:-1] + b"\0")
-    pack_folder(bundle, files, tmp_path / "b.zip")
-    folder = tmp_path / "into"
-    folder.mkdir()
-    with pytest.raises(InputError, match="its hash differs"):
-        unpack_bundle(tmp_path / "b.zip", folder)
-    assert not (folder / MANIFEST_FILE).exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")

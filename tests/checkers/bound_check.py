@@ -147,11 +147,8 @@ def _order_below(problem: ArenaProblem, bound: int, most_states: int) -> bool | 
         if len(seen) > most_states:
             return None
         fitting = [s for s in walk.ready(ran) if live + walk.more(ran, s) < bound]
-        for step in fitting:
-            if walk.change(ran, step) <= 0:
-                fitting = [step]
-                break
-        for step in fitting:
+        at_once = next((step for step in fitting if walk.change(ran, step) <= 0), None)
+        for step in fitting if at_once is None else [at_once]:
             after = ran | 1 << step
             if after not in seen:
                 seen.add(after)

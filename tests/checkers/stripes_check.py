@@ -75,8 +75,8 @@ class _Replay:
                 raise PlanError(f"{name!r} has no place for its rows")
             if place.offset < 0 or place.offset + place.window * place.row_bytes > self.plan.size:
                 raise PlanError(f"{name!r} lies outside the arena")
-        for layer in self.layers.values():
-            begin = self.plan.scratch.get(layer.name, -1) if layer.scratch else 0
+        for layer in (each for each in self.layers.values() if each.scratch):
+            begin = self.plan.scratch.get(layer.name, -1)
             if begin < 0 or begin + layer.scratch > self.plan.size:
                 raise PlanError(f"the scratch of {layer.name!r} lies outside the arena")
 

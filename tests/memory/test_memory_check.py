@@ -136,6 +136,33 @@ def test_a_search_that_takes_too_long_is_said_not_to_be_checked() -> None:
     assert refuted(plan_buffers(branches(16)), most_states=5).is_checked
 
 
+def test_a_search_runs_steps_that_leave_no_more_at_once() -> None:
+    """Each of 12 steps turns a byte into another: 12 sets are seen before the last one, not 78."""
+    steps = tuple(ArenaStep(f"s{at}", (at,), (12 + at,)) for at in range(12))
+    names = tuple(f"b{at}" for at in range(24))
+    ends = frozenset(range(12)), frozenset(range(12, 24))
+    plan = replace(plan_buffers(ArenaProblem(names, (1,) * 24, steps, *ends)), proof="search")
+
+    assert refuted(replace(plan, bound=14), most_states=12).reasons
+    assert not refuted(replace(plan, bound=14), most_states=11).is_checked
+
+
+def test_inputs_are_there_before_the_first_step_read_or_not() -> None:
+    steps = (ArenaStep("s", (1,), (2,)),)
+    problem = ArenaProblem(("x", "y", "z"), (9, 1, 1), steps, frozenset({0, 1}), frozenset({2}))
+    plan = replace(plan_buffers(problem), proof="search")
+
+    assert [bool(refuted(replace(plan, bound=bound)).reasons) for bound in (9, 10, 11)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("sizes", [(10, 20), (10,)])
+def test_a_bound_is_exactly_what_its_proof_says(sizes: tuple[int, ...]) -> None:
+    right = plan_buffers(chain(*sizes))
+    assert right.proof == ("cut" if len(sizes) > 1 else "total")
+    for by, wrong in ((-1, 1), (0, 0), (1, 1)):
+        assert len(refuted(replace(right, bound=right.bound + by)).reasons) == wrong
+
+
 def test_buffers_that_overlap_by_a_byte_are_refused() -> None:
     right = plan_buffers(chain(10, 20))
     low = min(right.offsets)

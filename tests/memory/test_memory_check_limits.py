@@ -139,7 +139,7 @@ def bands(*numbers: int, **changed: RowBand) -> StripedPlan:
         (PLAN, ""),
         (place(z=RowWindow(12, 1, 2)), ""),
         (place(z=RowWindow(13, 1, 2)), "'z' lies outside the arena"),
-        (place(z=RowWindow(-2, 1, 2)), "'z' lies outside the arena"),
+        (place(z=RowWindow(-1, 1, 2)), "'z' lies outside the arena"),
         (place(z=RowWindow(0, 0, 2)), "'z' has no place for its rows"),
         (place(z=RowWindow(0, 1, 1)), "'z' has no place for its rows"),
         (
@@ -244,13 +244,14 @@ def test_a_band_needs_the_rows_that_its_results_read_and_no_others(
         assert str(caught.value) == f"band {first + 1} of 'f': row {gone} of 'x' is not there"
 
 
+@pytest.mark.parametrize("unit", [1, 4])
 @pytest.mark.parametrize("at", range(9))
-def test_scratch_lies_beside_the_rows_that_a_band_reads(at: int) -> None:
-    """The rows are bytes 3 to 7, the result byte 11."""
-    tensors = [RowTensor("x", 2, 2), RowTensor("y", 1, 1)]
-    layers = [RowLayer("f", (("x", ALL_ROWS),), ("y",), scratch=2)]
-    windows = {"x": RowWindow(3, 2, 2), "y": RowWindow(11, 1, 1)}
-    plan = StripedPlan((RowBand("f", 0, 1),), windows, {"f": at}, 12, ())
+def test_scratch_lies_beside_the_rows_that_a_band_reads(at: int, unit: int) -> None:
+    """The rows are bytes 3 to 7, the result byte 11, or four times as many."""
+    tensors = [RowTensor("x", 2, 2 * unit), RowTensor("y", 1, unit)]
+    layers = [RowLayer("f", (("x", ALL_ROWS),), ("y",), scratch=2 * unit)]
+    windows = {"x": RowWindow(3 * unit, 2, 2 * unit), "y": RowWindow(11 * unit, 1, unit)}
+    plan = StripedPlan((RowBand("f", 0, 1),), windows, {"f": at * unit}, 12 * unit, ())
     if at in {0, 1, 7, 8}:
         check_stripes(tensors, layers, ["x"], ["y"], plan)
         return
@@ -265,17 +266,45 @@ def test_outputs_are_there_whole_at_the_end() -> None:
         assert str(caught.value) == f"the end: {sentence} is not there"
 
 
-def test_bytes_that_nobody_wrote_hold_no_row() -> None:
-    """Not even row 0 of the tensor that is named first."""
-    tensors = [RowTensor("y", 1, 1), RowTensor("x", 1, 1)]
-    layers = [RowLayer("f", (("y", SAME_ROW),), ("x",))]
-    windows = {"y": RowWindow(0, 1, 1), "x": RowWindow(1, 1, 1)}
-    plan = StripedPlan((RowBand("f", 0, 1),), windows, {}, 2, ())
-    with pytest.raises(PlanError, match=r"^band 0 of 'f': row 0 of 'y' is not there$"):
+@pytest.mark.parametrize("row", [0, 1])
+def test_bytes_that_nobody_wrote_hold_no_row(row: int) -> None:
+    """Not even one of the tensor that is named first."""
+    tensors = [RowTensor("y", 2, 1), RowTensor("x", 1, 1)]
+    layers = [RowLayer("f", (("y", OperandRows(before=-row)),), ("x",))]
+    windows = {"y": RowWindow(0, 2, 1), "x": RowWindow(2, 1, 1)}
+    plan = StripedPlan((RowBand("f", 0, 1),), windows, {}, 3, ())
+    check_stripes(tensors, layers, ["y"], ["x"], plan)
+    with pytest.raises(PlanError, match=rf"^band 0 of 'f': row {row} of 'y' is not there$"):
         check_stripes(tensors, layers, [], ["x"], plan)
 
 
+def test_what_scratch_lay_over_is_gone() -> None:
+    tensors = [RowTensor(name, 1, 1) for name in "xuyz"]
+    layers = [
+        RowLayer("f", (("u", SAME_ROW),), ("y",), scratch=1),
+        RowLayer("g", (("x", SAME_ROW),), ("z",)),
+    ]
+    windows = {name: RowWindow(at, 1, 1) for at, name in enumerate("xuyz")}
+    plan = StripedPlan((RowBand("f", 0, 1), RowBand("g", 0, 1)), windows, {"f": 4}, 5, ())
+    check_stripes(tensors, layers, ["x", "u"], ["z"], plan)
+    with pytest.raises(PlanError, match=r"^band 1 of 'g': row 0 of 'x' is not there$"):
+        check_stripes(tensors, layers, ["x", "u"], ["z"], replace(plan, scratch={"f": 0}))
+
+
+def test_results_of_a_band_do_not_lie_over_one_another() -> None:
+    tensors = [RowTensor(name, 2, 1) for name in "xyz"]
+    layers = [RowLayer("f", (("x", SAME_ROW),), ("y", "z"))]
+    windows = {name: RowWindow(2 * at, 2, 1) for at, name in enumerate("xyz")}
+    plan = StripedPlan((RowBand("f", 0, 2),), windows, {}, 6, ())
+    check_stripes(tensors, layers, ["x"], [], plan)
+    for name, window, row in (("y", RowWindow(2, 1, 1), 0), ("z", RowWindow(3, 2, 1), 1)):
+        wrong = replace(plan, places=windows | {name: window})
+        with pytest.raises(PlanError, match=rf"^band 0 of 'f': row {row} of 'y' is not there$"):
+            check_stripes(tensors, layers, ["x"], [], wrong)
+
+
 def test_rows_may_have_no_bytes() -> None:
-    check_stripes(
-        [RowTensor("x", 2, 0)], [], ["x"], ["x"], StripedPlan((), {"x": RowWindow(0, 2, 0)}, {}, 0, ())
-    )
+    tensors = [RowTensor("x", 2, 0), RowTensor("y", 2, 0)]
+    windows = dict.fromkeys("xy", RowWindow(0, 2, 0))
+    plan = StripedPlan((RowBand("f", 0, 2),), windows, {}, 0, ())
+    check_stripes(tensors, [RowLayer("f", (("x", SAME_ROW),), ("y",))], ["x"], ["y"], plan)

@@ -53,12 +53,14 @@ PLACEMENT_TESTS = (
     *("ask", "branch_and_cut", "check", "faster_ops", "fusions", "lagrangian", "limits", "makespan"),
     *("objective", "optimality", "prices", "problem", "regions", "strategies", "tree_dp"),
 )
+BUNDLE_TESTS = ("hostile", "packing", "reading", "tampering", "zips")
 ROOMS: Mapping[str, Room] = {
     "boundary": Room(
         ["byoc/boundary/contracts/*.py"],
         [
             "tests/boundary/test_boundary_axis_terms.py",
             "tests/boundary/test_boundary_contract.py",
+            "tests/boundary/test_boundary_contract_formats.py",
             "tests/boundary/test_boundary_contract_properties.py",
             "tests/boundary/test_boundary_contract_shapes.py",
             "tests/boundary/test_boundary_views.py",
@@ -67,7 +69,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "bundle": Room(
         ["byoc/bundle/_reading.py", "byoc/bundle/_packing.py", "byoc/bundle/_manifest.py"],
-        [f"tests/bundle/test_bundle_{name}.py" for name in ("tampering", "zips", "hostile", "reading")],
+        [f"tests/bundle/test_bundle_{name}.py" for name in BUNDLE_TESTS],
     ),
     "memory": Room(
         ["tests/checkers/*.py"],

@@ -27,11 +27,11 @@ AxisTerms = tuple[AxisTerm, ...]
 
 
 class AxisStep(NamedTuple):
-    """A Transpose (`order`) or Reshape (`order` is None), with the shapes before and after it."""
+    """A Transpose (`order`), or a Reshape (`order` is None) with the shapes before and after it."""
 
     order: tuple[int, ...] | None
-    before: tuple[Dim, ...]
-    after: tuple[Dim, ...]
+    before: tuple[Dim, ...] = ()
+    after: tuple[Dim, ...] = ()
 
 
 def plain_terms(rank: int) -> AxisTerms:

@@ -148,13 +148,13 @@ def layout_before(
     """
     if terms is None or not steps:
         return terms
-    shape = find_shape(index, steps[0].input[0], known)
-    rank = len(shape) if shape is not None else find_rank(index, steps, known, before=True)
+    rank = find_rank(index, steps, known, before=True)
     groups: axes.AxisGroups | None = None if rank is None else tuple((i,) for i in range(rank))
     moves = [_axis_step(index, node, known) for node in steps if node.op_type in _LAYOUT_OPS]
     for step in moves:
         groups = axes.gather_groups(groups, step) if groups is not None and step is not None else None
     if groups is not None and rank is not None:
+        shape = find_shape(index, steps[0].input[0], known)
         return axes.solve_terms(groups, shape or (None,) * rank, terms)
     for step in reversed(moves):  # they may lead into a layout as well
         terms = axes.revert_step(terms, step) if terms is not None and step is not None else None
@@ -191,11 +191,8 @@ def _axis_step(index: GraphIndex, node: NodeProto, known: TensorTypes) -> axes.A
     """Return the axis step of a Transpose or Reshape, or None if it is not known."""
     shape = find_shape(index, node.input[0], known)
     if node.op_type == "Transpose":
-        order = get_stated_attributes(node).get("perm", list(reversed(range(len(shape or ())))))
-        before = shape or (None,) * len(order)
-        if len(before) != len(order):
-            return None
-        return axes.AxisStep(tuple(order), before, tuple(before[i] for i in order))
+        order = get_stated_attributes(node).get("perm", reversed(range(len(shape or ()))))
+        return axes.AxisStep(tuple(order))
     target_shape = get_constant_value(index, node.input[1])
     if target_shape is None or shape is None:
         return None

@@ -20,7 +20,6 @@ from byoc.boundary.contracts import _axis_terms as axes
 from byoc.boundary.contracts._boundary_nodes import (
     find_producer,
     find_rank,
-    find_shape,
     find_type,
     includes_cast,
     is_conversion,
@@ -112,7 +111,7 @@ class _RegionReader:
             inner = node.output[0]
         stated = self._stated_type(name)
         known = find_type(self.types, inner)
-        rank = self._find_rank(known, inner, find_rank(self.index, steps, self.stated, before=False))
+        rank = _find_rank(known, find_rank(self.index, steps, self.stated, before=False))
         terms = layout_before(self.index, steps, axes.plain_terms(rank), self.stated)
         kind = stated
         if known is not None:
@@ -137,7 +136,7 @@ class _RegionReader:
             steps.insert(0, node)
             inner = node.input[0]
         inner_type = self.index.types.get(inner)
-        rank = self._find_rank(inner_type, inner, find_rank(self.index, steps, self.stated, before=True))
+        rank = _find_rank(inner_type, find_rank(self.index, steps, self.stated, before=True))
         terms = layout_after(self.index, steps, axes.plain_terms(rank), self.stated)
         kind = self.index.types.get(name) or self._stated_type(name)
         node = self._find_producer(inner)
@@ -190,23 +189,21 @@ class _RegionReader:
         kind = self.index.types.get(name)
         return kind if kind is not None else TensorType("float32", None)
 
-    def _find_rank(self, kind: TensorType | None, name: str, found: int | None) -> int:
-        """Return the rank of a tensor, or `found` if neither its type nor the model gives one.
-
-        Shape inference finds no shape for the outputs of a Loop; the model or the layout steps then give
-        the rank.
-        """
-        shape = kind.shape if kind is not None else None
-        if shape is None:
-            shape = find_shape(self.index, name, self.stated)
-        return (found or 0) if shape is None else len(shape)
-
     def _find_only_reader(self, name: str) -> NodeProto | None:
         readers = self.index.consumers.get(name, ())
         return self.index.nodes[readers[0]] if len(readers) == 1 else None
 
     def _find_producer(self, name: str) -> NodeProto | None:
         return find_producer(self.index, name)[1]
+
+
+def _find_rank(kind: TensorType | None, found: int | None) -> int:
+    """Return the rank of a tensor, or `found`, that of its layout steps, if its type gives none.
+
+    Shape inference finds no shape for the outputs of a Loop. Without steps any rank is the plain layout.
+    """
+    shape = kind.shape if kind is not None else None
+    return (found or 0) if shape is None else len(shape)
 
 
 def _read_constants(
