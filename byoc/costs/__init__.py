@@ -5,6 +5,7 @@ from byoc.costs._build_problem import (
     BodyCost,
     CostSettings,
     GraphProblem,
+    ModelAnswers,
     build_problem,
 )
 from byoc.costs._cost_file import CostFile, HostLink, MeasuredMachine

@@ -1,5 +1,6 @@
 """The placement problem of a graph, built from its units and cost models."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,6 +68,28 @@ class CostSettings:
     objective: Objective = LATENCY
 
 
+@dataclass(frozen=True, slots=True)
+class ModelAnswers:
+    """What a cost model was asked about the units of a graph, and what it did not know."""
+
+    model: str
+    """the name of the cost model"""
+    asked: int
+    """number of units"""
+    unknown: Mapping[str, int]
+    """the reason why a cost is not known -> number of units"""
+
+    @staticmethod
+    def of(prices: Prices, rows: NDArray[np.bool_]) -> "ModelAnswers":
+        """Return the answers about the marked units, bool (units,)."""
+        numbers = np.flatnonzero(rows).tolist()
+        return ModelAnswers(
+            prices.model,
+            len(numbers),
+            Counter(prices.why[row] for row in numbers if prices.unknown[row]),
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class GraphProblem:
     """The placement problem of a graph, and the meaning of its rows."""
@@ -92,6 +115,8 @@ class GraphProblem:
     device_cost: NDArray[np.float64]
     """float64 (units, devices): cost on each accelerator in units of the objective, for refused units
     too; infinite or NaN where unknown"""
+    answers: tuple[ModelAnswers, ...] = ()
+    """of the host's cost model, and of each accelerator's about the units that it may run"""
     alternatives: tuple[AlternativeComposite, ...] = ()
     """the composites behind the problem's fusions, one each"""
 
@@ -150,6 +175,7 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
         kept_on_host=execution.kept_on_host,
         sizes=stack_columns([each.sizes for each in transfers], nothing),
         device_cost=execution.device_cost,
+        answers=execution.answers,
     )
 
 
@@ -164,6 +190,7 @@ class _Execution:
     kept_on_host: tuple[Mapping[int, str], ...]
     estimated: int
     estimated_seconds: NDArray[np.float64]
+    answers: tuple[ModelAnswers, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +227,7 @@ class _ProblemBuilder:
         self._require(host, ~self.has_bodies)
         columns = [(host.seconds, host.joules)]
         estimated = host.unknown & ~self.has_bodies
+        answers = [ModelAnswers.of(host, ~self.has_bodies)]
         willing = np.empty((len(self.units), len(self.settings.devices)))
         kept: list[Mapping[int, str]] = []
         for number, device in enumerate(self.settings.devices):
@@ -210,6 +238,7 @@ class _ProblemBuilder:
             out = {row: why for row, why in refused.items() if accepted[row]}
             accepted[list(out)] = False
             self._require(prices, accepted & ~self.has_bodies)
+            answers.append(ModelAnswers.of(prices, accepted & ~self.has_bodies))
             out |= keep_unknown_on_host(
                 prices, self.settings.unknown, (accepted & ~self.has_bodies).tolist()
             )
@@ -230,7 +259,14 @@ class _ProblemBuilder:
             operations[row] = body.operations
             guessed[row] = body.estimated
         return _Execution(
-            seconds, joules, operations, willing, tuple(kept), int(estimated.sum()), guessed
+            seconds,
+            joules,
+            operations,
+            willing,
+            tuple(kept),
+            int(estimated.sum()),
+            guessed,
+            tuple(answers),
         )
 
     def _require(self, prices: Prices, rows: NDArray[np.bool_]) -> None:

@@ -177,7 +177,9 @@ def keep_unknown_on_host(device: Prices, policy: Policy, taken: Sequence[bool]) 
     if policy is not Policy.host:
         return {}
     rows = np.flatnonzero(device.unknown & np.array(taken, np.bool_))
-    return dict.fromkeys(rows.tolist(), f"what it costs on {device.model} is not known")
+    return {
+        row: f"what it costs on {device.model} is not known: {device.why[row]}" for row in rows.tolist()
+    }
 
 
 def _select_prices(

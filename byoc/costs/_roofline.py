@@ -47,7 +47,8 @@ class Roofline(CostFile):
     overhead: Seconds = 0.0
     """seconds for each operator"""
     operators: dict[str, OperatorFigures] = Field(default_factory=dict)
-    """deviations of some operators and composites, by name"""
+    """deviations of some operators and composites, by name; a composite without figures of its own has
+    those of its operators"""
 
     def execution(self, task: Task) -> Price | Unknown:
         """Return the roofline price; unknown if operations or shapes are not known exactly."""
@@ -58,9 +59,29 @@ class Roofline(CostFile):
 
     def estimate(self, task: Task) -> Price:
         """Return the roofline price of the known part of the work."""
-        special = self.operators.get(task.op)
+        special = self.operators.get(task.op) or self._figures_of_parts(task)
         seconds = self.seconds(task.work, task.dtype, special)
         return self.make_price(task.work, seconds)
+
+    def _figures_of_parts(self, task: Task) -> OperatorFigures | None:
+        """Return the figures of a composite that has none of its own, from those of its operators.
+
+        The efficiency is the one at which all operations take as long as each operator's at its own; the
+        overhead is the largest that an operator has. None if no operator in it has figures.
+        """
+        figures = [self.operators.get(part.op) for part in task.parts]
+        given = [each for each in figures if each is not None]
+        if not given:
+            return None
+        operations = sum(part.work.operations for part in task.parts)
+        slowed = sum(
+            part.work.operations / (1.0 if each is None else each.efficiency)
+            for part, each in zip(task.parts, figures, strict=True)
+        )
+        overheads = [each.overhead for each in given if each.overhead is not None]
+        return OperatorFigures(
+            efficiency=operations / slowed if slowed else 1.0, overhead=max(overheads, default=None)
+        )
 
     def seconds(self, work: Work, dtype: str, special: OperatorFigures | None = None) -> float:
         """Return the seconds of some work; 0 if nothing is computed and no byte moved."""

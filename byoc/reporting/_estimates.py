@@ -1,5 +1,6 @@
 """The share of a plan's work that is an estimate, and the cause of most of it."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from byoc.costs import is_counted
@@ -35,6 +36,34 @@ def make_estimate_notes(plan: Plan) -> Iterator[Note]:
         f"{format_share(share)} of the work (the host's predicted time) is an estimate: {first}; it "
         f"concerns {format_count(nodes[first], 'node')}{more}",
     )
+
+
+def describe_unknown_costs(root: GraphPlan) -> str:
+    """Return a sentence on costs that models did not know, bodies included; empty if there are none.
+
+    It has the most frequent reason, and names a cost model that knew nothing of what it was asked.
+    """
+    graphs = [graph.graph_problem for graph in root.walk()]
+    rough = sum(graph.estimated for graph in graphs)
+    if not rough:
+        return ""
+    reasons: Counter[tuple[str, str]] = Counter()
+    asked: Counter[str] = Counter()
+    for answers in (each for graph in graphs for each in graph.answers):
+        asked[answers.model] += answers.asked
+        for why, count in answers.unknown.items():
+            reasons[answers.model, why] += count
+    (model, why), _ = reasons.most_common(1)[0]
+    others = len(reasons) - 1
+    more = f", and {format_count(others, 'other reason')}" if others else ""
+    units = format_count(rough, "unit")
+    unknown = Counter[str]()
+    for (name, _), count in reasons.items():
+        unknown[name] += count
+    nothing = [name for name, count in unknown.items() if 1 < count == asked[name]]
+    knew = f"; {' and '.join(nothing)} knew none of the costs that it was asked for" if nothing else ""
+    reason = why if why.startswith(model) else f"{model}: {why}"
+    return f"the cost of {units} is an estimate: {reason}{more}{knew}"
 
 
 def _list_causes(graph: GraphPlan) -> Iterator[tuple[str, float, int]]:

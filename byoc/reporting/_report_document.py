@@ -20,7 +20,7 @@ from byoc.bundle import (
 )
 from byoc.model import GraphIndex, PlannedSizes, TensorType, fix_type, is_inserted, name_nodes
 from byoc.planning import GraphPlan, Plan, PlannedRegion, RefusedRegion, find_neighbours
-from byoc.reporting._estimates import make_estimate_notes
+from byoc.reporting._estimates import describe_unknown_costs, make_estimate_notes
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._verification_document import make_verification_report
 from byoc.support import Note
@@ -202,10 +202,8 @@ def _count_host_nodes(plan: Plan) -> int:
 def collect_plan_notes(root: GraphPlan) -> list[str]:
     """Return the notes of strategies, bodies included, and the number of estimated costs; each once."""
     notes = dict.fromkeys(note for graph in root.walk() for note in graph.notes)
-    rough = sum(graph.graph_problem.estimated for graph in root.walk())
-    if rough:
-        units = format_count(rough, "unit")
-        notes[f"the cost of {units} is an estimate: an operator or a shape is not known exactly"] = None
+    if note := describe_unknown_costs(root):
+        notes[note] = None
     return list(notes)
 
 

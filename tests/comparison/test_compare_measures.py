@@ -190,9 +190,7 @@ def test_guessed_costs_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "open.onnx"
     onnx.save(parse("g (float[4] x) => (int64[1, M] y) { y = NonZero(x) }"), path)
     (row,) = make_rows(str(path), replace(STUDY, strategies=("launch-aware",)))
-    assert row["notes"] == [
-        "the cost of 1 unit is an estimate: an operator or a shape is not known exactly"
-    ]
+    assert row["notes"] == ["the cost of 1 unit is an estimate: host: a shape of NonZero is not known"]
 
 
 def test_notes_in_csv_and_as_footnotes(two: Path, byoc: Cli) -> None:

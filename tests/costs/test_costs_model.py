@@ -69,6 +69,33 @@ def test_an_operator_or_composite_of_its_own() -> None:
     assert model.estimate(Task("Conv", Work(1000, 20))).seconds == 10.5
 
 
+def _make_composite(op: str) -> Task:
+    """Return a composite of 900 operations of a Conv, 100 of a Relu."""
+    parts = (Task("Conv", Work(900, 15)), Task("Relu", Work(100, 15)))
+    return Task(op, Work(1000, 20), parts=parts)
+
+
+@pytest.mark.parametrize(
+    ("figures", "seconds"),
+    [
+        ({}, 0.5 + 10),
+        ({"Gemm": OperatorFigures(efficiency=0.1)}, 0.5 + 10),
+        ({"Conv": OperatorFigures(efficiency=0.01)}, 0.5 + 900 + 1),
+        ({"Relu": OperatorFigures(efficiency=0.5)}, 0.5 + 9 + 2),
+        ({"Conv": OperatorFigures(overhead=4.0)}, 4 + 10),
+        ({"Conv": OperatorFigures(overhead=4.0), "Relu": OperatorFigures(overhead=1.0)}, 4 + 10),
+        ({"Conv": OperatorFigures(efficiency=0.5, overhead=0.0)}, 18 + 1),
+        ({"conv_relu": OperatorFigures(), "Conv": OperatorFigures(efficiency=0.5)}, 0.5 + 10),
+    ],
+)
+def test_figures_of_operators_hold_inside_composites(
+    figures: dict[str, OperatorFigures], seconds: float
+) -> None:
+    """Unless the composite has figures of its own."""
+    model = MODEL.model_copy(update={"operators": figures})
+    assert model.estimate(_make_composite("conv_relu")).seconds == pytest.approx(seconds, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("sized", "why"),
     [(False, "a shape of Odd is not known"), (True, "how much it computes of Odd is not known")],

@@ -93,8 +93,14 @@ def test_estimates_are_counted_and_views_are_free_without_asking() -> None:
 def test_what_is_not_known_stays_on_the_host() -> None:
     result = posed(Policy.host)
     assert result.problem.seconds.tolist() == [[10, 1], [20, inf], [0, 0], [10, 1]]
-    assert result.kept_on_host == ({1: "what it costs on acc is not known"},)
+    assert result.kept_on_host == ({1: "what it costs on acc is not known: Tanh was never tried"},)
     assert result.estimated == 0
+
+
+def test_the_answers_of_each_cost_model_are_kept() -> None:
+    host, device = posed(Policy.estimate, refused=(0,)).answers
+    assert (host.model, host.asked, host.unknown) == ("host", 4, {})
+    assert (device.model, device.asked, device.unknown) == ("acc", 3, {"Tanh was never tried": 1})
 
 
 def test_refusing_names_what_is_not_known_and_where() -> None:

@@ -198,7 +198,7 @@ def test_an_unknown_cost_stays_on_the_host_with_its_reason(files: Files) -> None
     )
     assert everywhere(result) == {"a": "frugal", "b": "frugal", "y": "host"}
     assert result.report.to_json()["host_reasons"] == [
-        {"reason": "what it costs on frugal is not known", "nodes": 1}
+        {"reason": "what it costs on frugal is not known: Abs was never tried", "nodes": 1}
     ]
 
 
