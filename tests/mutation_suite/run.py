@@ -51,7 +51,8 @@ class Room:
 
 PLACEMENT_TESTS = (
     *("ask", "branch_and_cut", "check", "faster_ops", "fusions", "lagrangian", "limits", "makespan"),
-    *("objective", "optimality", "prices", "problem", "regions", "strategies", "tree_dp"),
+    *("makespan_steps", "objective", "optimality", "prices", "problem", "regions", "steps"),
+    *("strategies", "tree_dp"),
 )
 BUNDLE_TESTS = ("hostile", "packing", "reading", "tampering", "zips")
 ROOMS: Mapping[str, Room] = {

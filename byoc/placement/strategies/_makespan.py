@@ -142,8 +142,11 @@ def _region_variants(problem: Problem, labels: Ints, regions: Ints) -> Iterator[
 
 
 def _remove_duplicates(states: Sequence[SearchState]) -> list[SearchState]:
-    """Return the first state with each set of labels."""
-    return list({tuple(state.labels): state for state in reversed(states)}.values())[::-1]
+    """Return the first state with each set of labels, in the given order."""
+    found: dict[tuple[int, ...], SearchState] = {}
+    for state in states:
+        found.setdefault(tuple(state.labels), state)
+    return list(found.values())
 
 
 def _perturb(
