@@ -82,7 +82,7 @@ ROOMS: Mapping[str, Room] = {
             "tests/memory/test_memory_stripes.py",
         ],
     ),
-    "runtime": Room(["byoc/runtime/*.py"], ["tests/runtime"]),
+    "runtime": Room(["byoc/runtime/*.py"], ["tests/runtime", "tests/trust/test_trust_signatures.py"]),
     "outlining": Room(
         ["byoc/model/_outline.py", "byoc/planning/_outlining.py"],
         [

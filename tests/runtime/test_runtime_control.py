@@ -58,6 +58,7 @@ LOOP_TYPES = [FLAG, TensorType("int64", ()), TensorType("int64", ()), TensorType
         (["", "c", "s"], {"c": [True]}, {"t": 9, "before": [1, 3, 5, 7], "trips": [0, 10, 20, 30]}),
         (["m", "c", "s"], {"m": 3, "c": False}, {"t": 1, "before": [], "trips": []}),
         (["m", "c", "s"], {"m": [0], "c": True}, {"t": 1, "before": [], "trips": []}),
+        (["m", "c", "s"], {"m": -1, "c": True}, {"t": 1, "before": [], "trips": []}),
     ],
 )
 def test_a_loop_ends_by_count_or_condition(

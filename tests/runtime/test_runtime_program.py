@@ -9,16 +9,21 @@ from cutting import DEVICE_ONLY, cut, ramp
 from onnx import ModelProto
 from support import parse, prepared
 
+from byoc.boundary.contracts import TensorContract
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, Region
 from byoc.errors import YES, InputError, refuse
 from byoc.model import GraphIndex, TensorType, get_stated_types, read_type
 from byoc.runtime import load_executor
 from byoc.runtime._program_builder import GraphStep, ProgramBuilder, find_steps
-from byoc.runtime._shape_check import ShapeCheck, collect_contradictions
+from byoc.runtime._shape_check import ShapeCheck, _note_contradiction, collect_contradictions
 from byoc.runtime._stage_program import Stage, StageProgram
 
 DOMAIN = "byoc.dla"
+
+
+def floats(*shape: int | str) -> TensorType:
+    return TensorType("float32", shape)
 
 
 def build(model: ModelProto, **regions: Callable[..., Any]) -> StageProgram:
@@ -104,6 +109,38 @@ def test_an_input_of_a_body_shadows_an_initializer_of_the_same_name() -> None:
     assert y.tolist() == [3, 5]
 
 
+def test_types_that_are_not_stated_are_those_that_onnxruntime_infers() -> None:
+    """Of QuickGelu ONNX knows no type."""
+    text = """g (float[2] x, int64 n) => (float[2] y, float[K, M] all, float[2] z) {
+        a = com.microsoft.QuickGelu (x)
+        c = dla_0 (a)
+        z = com.microsoft.QuickGelu (c)
+        y, all = Loop (n, , z) <
+            body = b (int64 i, bool go, float[2] p) => (bool on, float[2] q, r) {
+            on = Identity (go)
+            q = dla_1 (p)
+            r = com.microsoft.QuickGelu (q)
+        }>
+    }"""
+    model = parse(text)
+    model.opset_import.add(domain="com.microsoft", version=1)
+    program = build(model, dla_0=lambda a: a, dla_1=lambda p: p + 1)
+    first, _, second, loop = program.stages
+    assert {str(read_type(kind)) for kind in first.types.values()} == {"float32[...]"}
+    assert {str(read_type(kind)) for kind in second.types.values()} == {"float32[...]"}
+    assert str(read_type(loop.types["all"])) == "float32[...]"
+    assert {name: str(read_type(kind)) for name, kind in program.types.items()} == {
+        "y": "float32[2]",  # what the file states says more than the loop's own types
+        "all": "float32[K, M]",
+        "z": "float32[2]",
+    }
+    y, every, _ = program({"x": np.zeros(2, np.float32), "n": np.array(2)})
+    assert y.tolist() == [2, 2]
+    assert every.dtype == np.float32
+    assert every.shape == (2, 2)
+    assert (every[0] < every[1]).all()
+
+
 def test_nodes_without_inputs_stand_in_the_first_segment() -> None:
     text = """g (float[2] x) => (float[2] y, float[2] r) {
         a = Relu (x)
@@ -161,6 +198,35 @@ def test_inputs_of_another_shape_are_refused_or_noted(region: Region) -> None:
     assert list(notes) == [
         f"the model says that '{given.name}' is float32[1, 4], but it is float32[1, 5]"
     ]
+
+
+ODD = "the model says that 'x' is float32[1, 5], but it is float32[1, 4]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "logical", "layout", "sentences"),
+    [
+        (floats(1, 4), floats(1, 4), "", []),
+        (floats(1, "N"), floats("M", 4), "", []),
+        (floats(1, 5), floats(1, 4), "", [ODD]),
+        (floats(1, 4), floats(1, 5), "", [ODD]),
+        (floats(1, 5), floats(2, 5), "", [ODD]),  # one sentence of a tensor
+        (floats(1, 5), floats(1, 4), "NHWC", [ODD]),
+        # At the boundary it has another order of dimensions, or another dtype, than in the file.
+        (floats(1, 4), floats(1, 5), "NHWC", []),
+        (floats(1, 4), TensorType("int8", (1, 5)), "", []),
+    ],
+)
+def test_contradictions_are_noted_of_what_the_file_states(
+    kind: TensorType, logical: TensorType, layout: str, sentences: list[str]
+) -> None:
+    contract = TensorContract("x", "x", "x", kind, logical, layout)
+    with collect_contradictions() as notes:
+        _note_contradiction(contract, ramp(1, 4))
+        _note_contradiction(contract, ramp(1, 4))
+    assert list(notes) == sentences
+    _note_contradiction(contract, ramp(1, 4))  # nobody collects them any more
+    assert list(notes) == sentences
 
 
 class Old:

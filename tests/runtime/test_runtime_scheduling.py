@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
+from byoc.runtime import Session
 from byoc.runtime._stage_program import Stage, StageProgram
 
 WAIT = 60  # seconds, after which a test that hangs fails
@@ -80,6 +81,35 @@ def test_what_a_helper_made_ready_runs_while_the_first_branch_is_still_running()
         stage("join", ["a", "c"], "y", lambda a, c: 10 * a + c),
     ]
     assert run(StageProgram(stages, {}, ("y",), {}), {"x": 1}) == {"y": 17}
+
+
+def test_four_stages_of_one_call_run_at_a_time() -> None:
+    """Each of the first four waits for the others; then six may run, and four do."""
+    all_four = threading.Barrier(4)
+    guard = threading.Lock()
+    inside = most = 0
+
+    def meet(value: int) -> int:
+        all_four.wait(WAIT)
+        return value
+
+    def count(value: int) -> int:
+        nonlocal inside, most
+        with guard:
+            inside += 1
+            most = max(most, inside)
+        threading.Event().wait(0.02)
+        with guard:
+            inside -= 1
+        return value
+
+    met = [stage(f"m{i}", ["x"], f"t{i}", meet) for i in range(4)]
+    join = stage("join", ["t0", "t1", "t2", "t3"], "j", lambda *values: sum(values))
+    counted = [stage(f"c{i}", ["j"], f"u{i}", count) for i in range(6)]
+    outputs = tuple(f"u{i}" for i in range(6))
+    session = Session(("x",), {}, StageProgram([*met, join, *counted], {}, outputs, {}))
+    assert session({"x": 2}) == dict.fromkeys(outputs, 8)
+    assert most == 4
 
 
 def test_those_of_one_turn_run_one_at_a_time() -> None:

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from cutting import CHAIN, cut, original, ramp
 from support import parse
 
 from byoc.errors import InputError
-from byoc.runtime import load
+from byoc.model import GraphIndex, TensorType, get_stated_types
+from byoc.runtime import Session, load
+from byoc.runtime._session import _check_calls, _check_order
+from byoc.runtime._stage_program import Stage, StageProgram
 
 TWO = """two (float[1, 4] x, int64[N, 2] i) => (float[1, 4] y, int64[N, 2] j) {
   a = Relu(x)
@@ -133,6 +137,31 @@ def test_calls_from_two_threads_do_not_mix(two: Path) -> None:
         assert all(pool.map(call, range(1, 101)))
 
 
+def test_tensors_come_in_order_of_rows_and_other_inputs_as_they_are() -> None:
+    stage = StageProgram([], {"k": np.arange(3)}, ("x", "s", "k"), {})
+    session = Session(("x", "s"), {"x": TensorType("float32", (4, 2))}, stage)
+    given = {"x": ramp(2, 4).T, "s": [ramp(2), ramp(3)]}
+    found = session(given)
+    assert found["x"].flags.c_contiguous
+    assert not given["x"].flags.c_contiguous
+    assert np.array_equal(found["x"], given["x"])
+    assert found["s"] is given["s"]
+    found["k"][:] = 7  # a stored output is the caller's own
+    assert session(given)["k"].tolist() == [0, 1, 2]
+
+
+def test_what_is_loaded_is_told_apart_whatever_it_holds() -> None:
+    """Values and functions need not be comparable, nor hashable."""
+    for make in (
+        lambda: Stage("one", (), dict, {}),
+        lambda: StageProgram([], {"k": np.arange(3)}, (), {}),
+        lambda: Session((), {}, StageProgram([], {}, (), {})),
+    ):
+        one, other = make(), make()
+        assert len({one, other}) == 2
+        assert one != other
+
+
 def test_a_stage_that_fails_is_named(tmp_path: Path) -> None:
     text = """g (float[1, 4] x, int64[1] at) => (float[1, 4] y) {
         a = Relu(x)
@@ -215,3 +244,90 @@ def test_a_stored_output_can_be_written_to(tmp_path: Path) -> None:
     session = load(tmp_path / "b")
     session({"x": np.zeros(2, np.float32)})["k"][:] = 9
     assert session({"x": np.zeros(2, np.float32)})["k"].tolist() == [1, 2]
+
+
+CALLS = """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+    a = Relu (x)
+    b = dla_0 (a, w)
+    y = dla_1 (b, a)
+}"""
+
+
+def _bundle(*targets: str) -> Any:
+    manifest = SimpleNamespace(targets=dict.fromkeys(targets), model="model.onnx")
+    return SimpleNamespace(display_path="b", manifest=manifest)
+
+
+def _regions(**sizes: tuple[int, int]) -> dict[str, Stage]:
+    """Return stages of so many inputs and outputs, by name."""
+    return {
+        name: Stage(name, ("i",) * inputs, dict, {f"o{i}": onnx.TypeProto() for i in range(outputs)})
+        for name, (inputs, outputs) in sizes.items()
+    }
+
+
+def _called(text: str, domain: str) -> list[GraphIndex]:
+    model = parse(text)
+    for node in model.graph.node:
+        node.domain = domain if node.op_type.startswith("dla_") else node.domain
+    return list(GraphIndex(model, get_stated_types(model)).walk())
+
+
+@pytest.mark.parametrize(
+    ("domain", "regions", "sentence"),
+    [
+        ("byoc.dla", _regions(dla_0=(1, 1), dla_1=(2, 1)), ""),
+        ("byoc.dla", _regions(dla_0=(1, 1)), "the manifest and the model do not name the same"),
+        (
+            "byoc.dla",
+            _regions(dla_0=(1, 1), dla_1=(2, 1), dla_2=(1, 1)),
+            "the manifest and the model do not name the same regions",
+        ),
+        (
+            "byoc.npu",
+            _regions(dla_0=(1, 1), dla_1=(2, 1)),
+            "the manifest and the model do not name the same regions",
+        ),
+        (
+            "byoc.dla",
+            _regions(dla_0=(2, 1), dla_1=(2, 1)),
+            "region dla_0 and the model do not have the same inputs",
+        ),
+        (
+            "byoc.dla",
+            _regions(dla_0=(1, 1), dla_1=(2, 2)),
+            "region dla_1 and the model do not have the same inputs",
+        ),
+    ],
+)
+def test_model_and_manifest_agree_on_regions(
+    domain: str, regions: dict[str, Stage], sentence: str
+) -> None:
+    graphs = _called(CALLS, domain)
+    if not sentence:
+        _check_calls(_bundle("dla", "cpu"), graphs, regions)
+        return
+    with pytest.raises(InputError, match=f"^b: {sentence}"):
+        _check_calls(_bundle("dla", "cpu"), graphs, regions)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "late"),
+    [
+        ("a = Relu (x) y = Relu (a)", ""),
+        ("y = Relu (a) a = Relu (x)", "a"),
+        ("a = Add (a, x) y = Relu (a)", "a"),
+    ],
+)
+def test_nodes_stand_after_those_whose_results_they_read(nodes: str, late: str) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {{ {nodes} }}'
+    )
+    graphs = list(GraphIndex(model, get_stated_types(model)).walk())
+    if not late:
+        _check_order(_bundle(), graphs)
+        return
+    with pytest.raises(
+        InputError, match=f"^b: 'model.onnx' is not valid ONNX: .* reads '{late}' before"
+    ):
+        _check_order(_bundle(), graphs)

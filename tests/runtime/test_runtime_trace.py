@@ -72,6 +72,7 @@ def test_the_document_by_hand() -> None:
     assert json.loads(trace.to_text()) == document
     assert check(Trace().to_json()) == []
     assert Trace().seconds == 0
+    assert len({Trace(), Trace()}) == 2  # they are told apart, whatever they hold
 
 
 def test_a_bundle_notes_each_stage_with_its_bytes(tmp_path: Path) -> None:

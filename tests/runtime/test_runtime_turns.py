@@ -81,6 +81,25 @@ def test_two_at_once_where_it_says_so(region: Region) -> None:
     assert [float(each[region.outputs[0].name][0, 3]) for each in found] == [0.0, 0.3125]
 
 
+@pytest.mark.parametrize("open_shapes", [None, False, True])
+def test_inputs_of_other_extents_come_where_it_takes_them(
+    open_shapes: bool | None, region: Region
+) -> None:
+    codegen = Watched(ramp(1, 4))
+    if open_shapes is not None:
+        codegen.open_shapes = open_shapes  # type: ignore[attr-defined]
+    run = load_executor(codegen, "watched", region, Artifact())
+    inputs = {region.inputs[0].name: ramp(1, 5)}
+    if open_shapes:
+        assert np.array_equal(run(inputs)[region.outputs[0].name], ramp(1, 4))
+        return
+    with pytest.raises(
+        InputError, match=r"is float32\[1, 5\], but dla_0 is compiled for float32\[1, 4\]"
+    ):
+        run(inputs)
+    assert codegen.most == 0
+
+
 def test_what_it_gives_is_contiguous_and_held_to_its_type(region: Region) -> None:
     name = region.inputs[0].name
     wide = np.arange(8, dtype=np.float32).reshape(1, 8)[:, ::2]
