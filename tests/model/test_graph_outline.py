@@ -271,6 +271,28 @@ def test_the_users_texts_and_a_tensor_without_a_certain_shape() -> None:
     assert infos["b"].type.tensor_type.elem_type == TensorProto.FLOAT
 
 
+def test_no_type_is_stated_of_a_tensor_that_the_file_calls_sparse() -> None:
+    """onnxruntime makes sparse tensors dense, constants among them."""
+    proto = parse(
+        """g (float[2] x) => (float[2] y) {
+            a = Relu(x)
+            b = Neg(a)
+            c = custom.Foo(b)
+            d = Neg(x)
+            y = custom.Foo(d, c)
+        }"""
+    )
+    proto.opset_import.append(helper.make_opsetid("custom", 1))
+    proto.graph.value_info.append(helper.make_sparse_tensor_value_info("c", TensorProto.FLOAT, [2]))
+    values = helper.make_tensor("b", TensorProto.FLOAT, [1], [3.0])
+    places = helper.make_tensor("places", TensorProto.INT64, [1], [1])
+    sparse = helper.make_sparse_tensor(values, places, [2])
+    proto.graph.node[1].CopyFrom(helper.make_node("Constant", [], ["b"], sparse_value=sparse))
+    model = outline(GraphCuts(prepare_model(proto, "test").index, (cut("dla_0", 0),)))
+    infos = {value.name: str(read_type(value.type)) for value in model.graph.value_info}
+    assert infos == {"b": "float32[2]", "d": "float32[2]"}
+
+
 def test_defaults_are_stated_of_operators_that_are_functions_and_of_stft() -> None:
     text = """g (float[1, 8, 1] x, float[4] f) => (float[1, 8, 1] y, float[1, 3, 3, 2] s)
         <int64 two = {2}> {
