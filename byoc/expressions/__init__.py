@@ -18,4 +18,12 @@ from byoc.expressions._operations import (
     describe_kind,
     matches,
 )
-from byoc.expressions._syntax_tree import Literal, OperatorCall, find_paths, path_of, walk_tree
+from byoc.expressions._syntax_tree import (
+    Literal,
+    Member,
+    Name,
+    OperatorCall,
+    find_paths,
+    path_of,
+    walk_tree,
+)

@@ -27,7 +27,7 @@ from byoc.model._tensor_data import (
     rate_knowledge,
     read_tensor_types,
 )
-from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads, walk_bodies
+from byoc.model._walk import is_onnx, list_bodies, list_captures, list_own_names, list_reads
 from byoc.schemas import OperatorSchema, get_schema
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class GraphIndex:
         """The bodies of each node that has some."""
         found = {}
         for i, node in enumerate(self.nodes):
-            if not next(walk_bodies(node), None):
+            if not list_bodies(node):
                 continue
             graphs = _map_bodies(node)
             typed = _map_bodies(self.typed_graph.node[i]) if self.typed_graph is not None else graphs
@@ -237,7 +237,7 @@ class GraphIndex:
         for i, node in enumerate(self.nodes):
             if not is_onnx(node) or node.op_type in RANDOM_OPERATORS:
                 continue
-            if next(walk_bodies(node), None) or not constant.issuperset(self.reads[i]):
+            if list_bodies(node) or not constant.issuperset(self.reads[i]):
                 continue
             found.add(i)
             constant.update(node.output)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
 from byoc.model._graph_index import GraphIndex
-from byoc.model._walk import copy_without, walk_bodies, walk_graphs
+from byoc.model._walk import copy_without, list_bodies, walk_graphs
 
 
 def walk_graph_paths(index: GraphIndex, graph_path: str = "") -> Iterator[tuple[str, GraphIndex]]:
@@ -189,7 +189,7 @@ def _find_called_functions(
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
+        pending.extend(inner for body in list_bodies(node) for inner in body.node)
         key = (node.domain, node.op_type, node.overload)
         if key in functions and key not in found:
             found[key] = functions[key]

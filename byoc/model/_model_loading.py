@@ -22,7 +22,7 @@ from byoc.model._graph_index import GraphIndex
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._qdq import normalize_qdq
 from byoc.model._runtime_operators import hide_runtime_operators
-from byoc.model._skeletons import make_skeleton
+from byoc.model._skeletons import make_skeleton, replace_weights
 from byoc.model._tensor_data import check_tensor, get_stated_types
 from byoc.model._walk import (
     copy_without,
@@ -125,14 +125,16 @@ def prepare_model(
         unreadable = find_non_text(proto)
         if unreadable:
             raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
-        for tensor in walk_tensors(proto):
+        tensors = list(walk_tensors(proto))
+        for tensor in tensors:
             check_tensor(tensor, folder)
         proto, notes = normalize_qdq(clear_negative_dims(_sort_nodes(proto)))
         ranges: Mapping[str, tuple[int, int]] = {}
         if given:
             fixed = fix_dims(proto, given)
             proto, ranges = fixed.proto, fixed.ranges
-        light = make_skeleton(proto, folder)
+        outside = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)
+        light = make_skeleton(proto, folder) if outside else replace_weights(proto)
         name_open_dims(light)
         notes = (*notes, *_check_model(light))
         inferred = infer_types(light, get_stated_types(light))

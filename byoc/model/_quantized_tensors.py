@@ -51,6 +51,8 @@ def unshare_dequantize(model: Model) -> Model:
     are; bodies are not changed. A model without shared nodes is returned as it is.
     """
     index = model.index
+    if not any(map(is_dequantize, index.nodes)):
+        return model
     islands = _find_islands(index)
     shared = {
         number: readers

@@ -95,10 +95,14 @@ def _walk_scope(
     nodes: Iterable[NodeProto], imports: Iterable[OperatorSetIdProto], called: set[tuple[str, str]]
 ) -> Iterator[tuple[NodeProto, OperatorSchema]]:
     versions = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in imports}
+    ordinary = set(called)
     for node in walk_nodes(nodes):
+        operator = node.domain, node.op_type
+        if operator in ordinary:
+            continue
         version = versions.get("" if is_onnx(node) else node.domain)
-        if version is None or (node.domain, node.op_type) in called:
-            continue  # an import that the checker will miss, or a function of the model
+        if version is None:
+            continue  # an import that the checker will miss
         schema = get_schema(node.op_type, node.domain, version)
         if schema is not None and schema.onnx_schema is None:
             yield node, schema
@@ -107,6 +111,8 @@ def _walk_scope(
                 f"ONNX's operator set {version} has no operator of {describe_node(node)}; "
                 f"onnxruntime may have it: {INSTALL_HINT}"
             )
+        else:
+            ordinary.add(operator)
 
 
 def _describe_operators(found: Counter[str]) -> str:

@@ -8,7 +8,7 @@ be it by `..`, an absolute path or a link.
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -84,6 +84,16 @@ class TensorType:
 
 def read_type(proto: TypeProto) -> TensorType | None:
     """Return the type of a tensor, None for a sequence, map, optional or sparse tensor."""
+    return _parse_type(proto.SerializeToString())
+
+
+# A model has few distinct types, which are read again and again.
+_MAX_TYPES = 1 << 16
+
+
+@lru_cache(_MAX_TYPES)
+def _parse_type(data: bytes) -> TensorType | None:
+    proto = TypeProto.FromString(data)
     if proto.WhichOneof("value") != "tensor_type":
         return None
     tensor = proto.tensor_type
@@ -107,9 +117,14 @@ def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 def rate_knowledge(proto: TypeProto | None) -> int:
     """Return a number that grows with the information in a type: kind, rank, each known extent."""
-    if proto is None or proto.WhichOneof("value") is None:
+    return 0 if proto is None else _rate_type(proto.SerializeToString())
+
+
+@lru_cache(_MAX_TYPES)
+def _rate_type(data: bytes) -> int:
+    if TypeProto.FromString(data).WhichOneof("value") is None:
         return 0
-    kind = read_type(proto)
+    kind = _parse_type(data)
     if kind is None or kind.shape is None:
         return 1
     return 2 + sum(isinstance(dim, int) for dim in kind.shape)

@@ -1,6 +1,7 @@
 """Traversal of models: graphs, tensors, reads and captures of nodes, topological order, free names."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -26,13 +27,20 @@ def is_onnx(node: NodeProto) -> bool:
     return node.domain in ("", "ai.onnx")
 
 
-def walk_bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """Yield the graphs in the attributes of a node (If, Loop, Scan and the like)."""
+# Look-ups in protobuf's enumerations are slow.
+_GRAPH, _GRAPHS = AttributeProto.GRAPH, AttributeProto.GRAPHS
+
+
+def list_bodies(node: NodeProto) -> list[GraphProto]:
+    """Return the graphs in the attributes of a node (If, Loop, Scan and the like)."""
+    found: list[GraphProto] = []
     for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
+        kind = attribute.type
+        if kind == _GRAPH:
+            found.append(attribute.g)
+        elif kind == _GRAPHS:
+            found.extend(attribute.graphs)
+    return found
 
 
 def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -42,7 +50,7 @@ def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
         current = pending.pop()
         yield current
         for node in current.node:
-            pending.extend(walk_bodies(node))
+            pending.extend(list_bodies(node))
 
 
 def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -51,65 +59,98 @@ def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     while pending:
         node = pending.pop()
         yield node
-        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
+        for body in list_bodies(node):
+            pending.extend(body.node)
 
 
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield all stored tensors: initializers and tensor attributes, in bodies and functions, too."""
-    called = (body for f in model.functions for node in f.node for body in walk_bodies(node))
-    for graph in (inner for outer in (model.graph, *called) for inner in walk_graphs(outer)):
+    pending = [model.graph]
+    for function in model.functions:
+        yield from _walk_attribute_tensors(function.node, pending)
+    while pending:
+        graph = pending.pop()
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
-    yield from walk_attribute_tensors(model)
+        yield from _walk_attribute_tensors(graph.node, pending)
 
 
-def walk_attribute_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield the tensors in attributes of nodes, in bodies and functions, too."""
-    pending = [*model.graph.node, *(node for f in model.functions for node in f.node)]
-    while pending:
-        node = pending.pop()
+def _walk_attribute_tensors(
+    nodes: Iterable[NodeProto], bodies: list[GraphProto]
+) -> Iterator[TensorProto]:
+    """Yield the tensors in attributes of nodes, and add the bodies of the nodes to a list."""
+    for node in nodes:
         for attribute in node.attribute:
+            kind = attribute.type
+            if kind == _GRAPH:
+                bodies.append(attribute.g)
+            elif kind == _GRAPHS:
+                bodies.extend(attribute.graphs)
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices) if sparse.HasField("values") else ()
-        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
+            if attribute.HasField("sparse_tensor"):
+                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+            for sparse in attribute.sparse_tensors:
+                yield from (sparse.values, sparse.indices)
+
+
+# Messages that a model has many of; most are short and alike, or have no byte that is not ASCII.
+_SMALL_MESSAGES = frozenset({"AttributeProto", "NodeProto", "TypeProto", "ValueInfoProto"})
+_MAX_SMALL_MESSAGE = 4096
 
 
 def find_non_text(root: Message) -> str:
     """Return the first text field that is not UTF-8, such as `NodeProto.name`, empty if there is none.
 
-    protobuf checks this in its newer syntax only, which ONNX does not use.
+    protobuf checks this in its newer syntax only, which ONNX does not use: Python gets bytes.
     """
     pending = [root]
+    seen: set[bytes] = set()
     while pending:
         message = pending.pop()
-        kind = message.DESCRIPTOR
-        texts, single, several = _classify_fields(kind)
-        for name in texts:
-            value = getattr(message, name)
-            if any(isinstance(item, bytes) for item in _list_items(value)):
-                return f"{kind.name}.{name}"
-        pending.extend(getattr(message, name) for name in single if message.HasField(name))
-        for name in several:
+        fields = _classify_fields(message.DESCRIPTOR)
+        if fields.name in _SMALL_MESSAGES and message.ByteSize() <= _MAX_SMALL_MESSAGE:
+            data = message.SerializeToString()
+            if data in seen or data.isascii():
+                continue
+            seen.add(data)
+        for name in fields.texts:
+            if type(getattr(message, name)) is bytes:
+                return f"{fields.name}.{name}"
+        for name in fields.lists_of_texts:
+            if bytes in map(type, getattr(message, name)):
+                return f"{fields.name}.{name}"
+        pending.extend(getattr(message, name) for name in fields.messages if message.HasField(name))
+        for name in fields.lists_of_messages:
             pending.extend(getattr(message, name))
     return ""
 
 
-def _list_items(value: object) -> Iterable[object]:
-    return [value] if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else value
+@dataclass(frozen=True)
+class _MessageFields:
+    """The name of a kind of message, and the names of its fields that hold texts or messages."""
+
+    name: str
+    texts: list[str]
+    lists_of_texts: list[str]
+    messages: list[str]
+    lists_of_messages: list[str]
 
 
 @cache
-def _classify_fields(kind: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the names of a message's text fields, message fields, and repeated message fields."""
+def _classify_fields(kind: Descriptor) -> _MessageFields:
     empty = GetMessageClass(kind)()
     texts = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_STRING]
     inner = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_MESSAGE]
-    single = [name for name in inner if isinstance(getattr(empty, name), Message)]
-    return tuple(texts), tuple(single), tuple(name for name in inner if name not in single)
+    return _MessageFields(
+        kind.name,
+        [name for name in texts if isinstance(getattr(empty, name), str)],
+        [name for name in texts if not isinstance(getattr(empty, name), str)],
+        [name for name in inner if isinstance(getattr(empty, name), Message)],
+        [name for name in inner if not isinstance(getattr(empty, name), Message)],
+    )
 
 
 def get_input(node: NodeProto, position: int) -> str:
@@ -119,12 +160,17 @@ def get_input(node: NodeProto, position: int) -> str:
 
 def list_reads(node: NodeProto) -> list[str]:
     """Return the tensors that a node reads, without duplicates: inputs, then captures of its bodies."""
-    return list(dict.fromkeys([*filter(None, node.input), *list_node_captures(node)]))
+    names = dict.fromkeys(node.input)
+    names.pop("", None)
+    if node.attribute:
+        names.update(dict.fromkeys(list_node_captures(node)))
+    return list(names)
 
 
 def list_node_captures(node: NodeProto) -> list[str]:
     """Return the outer tensors that the bodies of a node read."""
-    return list(dict.fromkeys(name for body in walk_bodies(node) for name in list_captures(body)))
+    bodies = list_bodies(node)
+    return list(dict.fromkeys(name for body in bodies for name in list_captures(body)))
 
 
 def list_own_names(graph: GraphProto) -> frozenset[str]:
@@ -158,7 +204,7 @@ def sort_nodes(nodes: Sequence[NodeProto]) -> list[int]:
     An order that is already right is kept. Raises ValueError naming a node of the cycle if there is one.
     """
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    before = [{producer[name] for name in list_reads(node) if name in producer} for node in nodes]
+    before = [[producer[name] for name in list_reads(node) if name in producer] for node in nodes]
     order = sort_topologically(before)
     if len(order) < len(nodes):
         stuck = nodes[find_cycle(before)[0]]
@@ -199,7 +245,7 @@ def _copy_fields(source: Message, result: Message, but: set[str]) -> None:
 
 def list_tensor_names(scope: GraphProto | FunctionProto) -> set[str]:
     """Return all tensor names in a graph or function, in bodies, too."""
-    bodies = [each for node in scope.node for body in walk_bodies(node) for each in walk_graphs(body)]
+    bodies = [each for node in scope.node for body in list_bodies(node) for each in walk_graphs(body)]
     own = {*scope.input, *scope.output} if isinstance(scope, FunctionProto) else list_own_names(scope)
     names = {*own, *(name for body in bodies for name in list_own_names(body))}
     for inner in (scope, *bodies):
@@ -249,7 +295,7 @@ def make_unique_name(name: str, taken: set[str]) -> str:
 
 def walk_value_infos(proto: ModelProto) -> Iterator[ValueInfoProto]:
     """Yield the type annotations of all graphs, bodies and functions."""
-    functions = [graph for f in proto.functions for node in f.node for graph in walk_bodies(node)]
+    functions = [graph for f in proto.functions for node in f.node for graph in list_bodies(node)]
     for outer in (proto.graph, *functions):
         for graph in walk_graphs(outer):
             yield from (*graph.input, *graph.output, *graph.value_info)

@@ -15,6 +15,8 @@ def sort_topologically(
     The keys are distinct; without them, a key is the node's number. Nodes on a cycle, and those after
     one, are left out.
     """
+    if keys is None and all(max(before, default=-1) < i for i, before in enumerate(predecessors)):
+        return list(range(len(predecessors)))
     sorter = TopologicalSorter(dict(enumerate(predecessors)))
     with suppress(CycleError):  # as many nodes as possible are ready nevertheless
         sorter.prepare()

@@ -5,8 +5,8 @@ its operator accepts it; the first in the order of the file counts. If all refus
 of the nearest rule: the fewest objections; ties by severity, then by file order.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from byoc.model import (
 )
 from byoc.patterns import ANY_OPERATOR, Mark
 from byoc.rules._host_nodes import check_batch, find_host_nodes
+from byoc.rules._node_signatures import NodeSignatures
 from byoc.rules._node_view import RuleView, TensorUse
 from byoc.rules._objections import (
     Attempt,
@@ -67,6 +68,8 @@ class Annotator:
 
     target: Target
     index: GraphIndex
+    _marks: dict[Hashable, Mark] = field(default_factory=dict)
+    """the marks that all nodes of a signature get"""
 
     def annotate_node(self, number: int) -> Mark:
         """Return the mark of a node."""
@@ -87,9 +90,27 @@ class Annotator:
 
     def _apply_rules(self, number: int) -> Mark:
         """Return the mark of a node according to the rules alone."""
+        kept = self._host_nodes.get(number)
+        if kept is not None:
+            return Mark(refuse(kept.text), accepts_plain=False)
+        if number in self._batch_objections:
+            return self._try_rules(number)[0]
+        signature = self._signatures.sign_node(number)
+        if signature in self._marks:
+            return self._marks[signature]
+        mark, shared = self._try_rules(number)
+        if shared and signature is not None:
+            self._marks[signature] = mark
+        return mark
+
+    def _try_rules(self, number: int) -> tuple[Mark, bool]:
+        """Return the mark of a node that is not kept on the host, and whether all like it get it, too.
+
+        They do not where something is not known: then the reason says what it depends on.
+        """
         barred = self._find_bar(number)
         if barred is not None:
-            return Mark(refuse(barred.text), accepts_plain=False)
+            return Mark(refuse(barred.text), accepts_plain=False), True
         view = self._make_view(number)
         accepted: dict[bool, _LocatedRule] = {}
         refused: list[Attempt] = []
@@ -103,13 +124,15 @@ class Annotator:
             accepted[rule.rule.quantized] = rule
             if len(accepted) == 2 or not self.target.has_quantized_rules:
                 break
+        kinds = {objection.kind for attempt in refused for objection in attempt.objections}
+        shared = ObjectionKind.UNKNOWN not in kinds
         if not accepted:
             first, *others = min(refused, key=rate_attempt).objections
             text = first.origin or f"{view.op}: {first.text}"
             reasons = dict.fromkeys((text, *(other.reason for other in others)))
-            return Mark(refuse(*reasons), accepts_plain=False)
+            return Mark(refuse(*reasons), accepts_plain=False), shared
         holds = next(iter(accepted.values()))
-        return Mark(
+        mark = Mark(
             YES,
             holds.location,
             holds.rule.standalone,
@@ -117,6 +140,7 @@ class Annotator:
             accepts_plain=False in accepted,
             accepts_quantized=True in accepted,
         )
+        return mark, shared
 
     def list_attempts(self, number: int) -> list[Attempt]:
         """Return the attempts of all rules for a node's operator, the nearest first; never empty.
@@ -258,6 +282,10 @@ class Annotator:
     def _shapes(self) -> tuple[str, Literal["any", "ranked", "static"]]:
         """The location of `shapes` in the rule file, and how much it asks of the shapes of inputs."""
         return self.target.locate("shapes"), self.target.rules.shapes
+
+    @cached_property
+    def _signatures(self) -> NodeSignatures:
+        return NodeSignatures(self.index, lambda op: [each.rule for each in self._find_rules(op)])
 
     @cached_property
     def _scheme(self) -> SchemeChecker:

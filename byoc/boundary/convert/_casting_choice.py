@@ -18,7 +18,7 @@ from byoc.boundary.convert._short_dtypes import (
     infer_body_dtypes,
     is_fixed,
 )
-from byoc.model import is_onnx, resolve_attributes, walk_bodies
+from byoc.model import is_onnx, list_bodies, resolve_attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class ShortTypeChooser:
         for name, type_str in zip(node.input, self.schemas.input_types(node), strict=True):
             if known.get(name) == FLOAT and not is_fixed(type_str):
                 yield name
-        for body in walk_bodies(node):
+        for body in list_bodies(node):
             inside = infer_body_dtypes(node, body, known)
             own = self.infer_dtypes(list(body.node), ChainMap(inside, dict(known)))
             outputs = [value.name for value in body.output if own.get(value.name) == FLOAT]
@@ -113,7 +113,7 @@ class ShortTypeChooser:
 
     def _bodies_allow_short(self, node: NodeProto) -> bool:
         """Return whether the short type may enter and leave a node's bodies; true without bodies."""
-        kinds = {*self.schemas.output_types(node)} if next(walk_bodies(node), None) is not None else ()
+        kinds = {*self.schemas.output_types(node)} if list_bodies(node) else ()
         return all(self.schemas.allows(node, kind, self.dtype) for kind in kinds)
 
 
@@ -127,7 +127,7 @@ def find_extent_arithmetic(
     fixed, extents, found = set(constants), set[str](), set[str]()
     for node in nodes:
         reads = [name for name in node.input if name]
-        if next(walk_bodies(node), None) is not None or not is_onnx(node):
+        if list_bodies(node) or not is_onnx(node):
             continue
         if node.op_type in ("Shape", "Size"):
             extents.update(node.output)

@@ -11,10 +11,10 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 from byoc.model import (
     CAST,
     DTYPE_NUMBERS,
+    list_bodies,
     make_unique_name,
     mark_inserted,
     set_attribute,
-    walk_bodies,
 )
 
 Naming = Callable[[str, str, str], str]
@@ -159,7 +159,7 @@ def _called_functions(nodes: Iterable[NodeProto]) -> set[FunctionKey]:
     while pending:
         node = pending.pop()
         found.add((node.domain, node.op_type))
-        pending.extend(inner for body in walk_bodies(node) for inner in body.node)
+        pending.extend(inner for body in list_bodies(node) for inner in body.node)
     return found
 
 

@@ -22,9 +22,9 @@ from byoc.model import (
     DTYPE_NUMBERS,
     DTYPES,
     is_onnx,
+    list_bodies,
     list_tensor_names,
     make_unique_name,
-    walk_bodies,
 )
 
 
@@ -95,7 +95,7 @@ class CastRewriter:
             node.input[i] = frame.read(
                 source.input[i], self._choose_dtype(source.input[i], known, takes)
             )
-        for body in walk_bodies(node):
+        for body in list_bodies(node):
             self._rewrite_body(frame, source, body, known, narrow)
         for i, name in enumerate(source.output):
             if name:
@@ -116,7 +116,7 @@ class CastRewriter:
         }
         types = {name: dtype for name, dtype in would_be.items() if dtype is not None}
         bound = {type_str for name, type_str in reads if known.get(name) == FLOAT}
-        free = schemas.find(node) is not None and next(walk_bodies(node), None) is None
+        free = schemas.find(node) is not None and not list_bodies(node)
         result = []
         for name, type_str in zip(node.output, schemas.output_types(node), strict=True):
             dtype = known.get(name)

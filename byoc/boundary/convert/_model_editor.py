@@ -17,10 +17,10 @@ from onnx import (
 )
 
 from byoc.model import (
+    list_bodies,
     list_reads,
     list_tensor_names,
     make_unique_name,
-    walk_bodies,
 )
 
 
@@ -199,7 +199,7 @@ class ModelEditor:
             scope = pending.pop()
             self.scopes.append(scope)
             for node in scope.nodes:
-                inner = [Scope(body, scope, node) for body in walk_bodies(node)]
+                inner = [Scope(body, scope, node) for body in list_bodies(node)]
                 if inner:
                     scope.inner[id(node)] = inner
                     pending.extend(inner)

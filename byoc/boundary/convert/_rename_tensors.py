@@ -5,7 +5,7 @@ from collections.abc import Mapping, MutableSequence
 from onnx import NodeProto, helper
 
 from byoc.boundary.convert._model_editor import ModelEditor, RegionCall
-from byoc.model import LAYOUT, mark_inserted, walk_bodies
+from byoc.model import LAYOUT, list_bodies, mark_inserted
 
 
 def rename_tensors(edit: ModelEditor, node: NodeProto, names: Mapping[str, str]) -> list[NodeProto]:
@@ -59,7 +59,7 @@ def _rename_inside(call: RegionCall, names: Mapping[str, str]) -> None:
         node = pending.pop()
         replace_names(node.input, inner)
         replace_names(node.output, inner)
-        for body in walk_bodies(node):
+        for body in list_bodies(node):
             pending.extend(body.node)
             for value in body.output:
                 value.name = inner.get(value.name, value.name)

@@ -21,11 +21,11 @@ from byoc.model import (
     DTYPES,
     infer_body_input_types,
     is_onnx,
+    list_bodies,
     read_raw_bytes,
     read_tensor_types,
     read_type,
     set_attribute,
-    walk_bodies,
 )
 from byoc.schemas import OperatorSchema, get_schema
 
@@ -183,7 +183,7 @@ def is_fixed(type_str: str) -> bool:
 
 def _inference_inputs(node: NodeProto, known: Dtypes) -> Dtypes:
     """Return the types that a node's inference needs: all known ones for a node with bodies."""
-    if next(walk_bodies(node), None) is not None:
+    if list_bodies(node):
         return known
     return {name: known[name] for name in node.input if name in known}
 

@@ -10,7 +10,7 @@ from byoc.memory.reading._concat_rows import BufferRow, ConcatRows
 from byoc.memory.reading._in_place import FunctionTable, find_origins, is_view, written_outputs
 from byoc.memory.reading._stages import build_stages
 from byoc.memory.reading._tensor_sizes import TensorSizes
-from byoc.model import GraphIndex, describe_node, get_node_name, walk_bodies
+from byoc.model import GraphIndex, describe_node, get_node_name, list_bodies
 from byoc.numerics import round_up
 
 
@@ -254,7 +254,7 @@ class _MemoryModelBuilder:
         ]
         calls: Counter[str] = Counter()
         for node in (self.index.nodes[number] for nodes in self.nodes for number in nodes):
-            if any(True for _ in walk_bodies(node)):
+            if list_bodies(node):
                 notes.append(f"{describe_node(node)} is one step: what its bodies need is not counted")
             elif (node.domain, node.op_type, node.overload) in self._functions:
                 calls[node.op_type] += 1

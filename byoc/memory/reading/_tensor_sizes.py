@@ -10,9 +10,9 @@ from byoc.model import (
     GraphIndex,
     TensorType,
     is_onnx,
+    list_bodies,
     list_dim_names,
     list_open_dims,
-    walk_bodies,
 )
 
 # Where every extent is known they depend on nothing else.
@@ -39,7 +39,7 @@ class TensorSizes:
         for number, node in enumerate(index.nodes):
             if number in found or not is_onnx(node) or node.op_type in RANDOM_OPERATORS:
                 continue
-            if any(True for _ in walk_bodies(node)):
+            if list_bodies(node):
                 continue
             reads = index.reads[number]
             if node.op_type not in _OF_SHAPES and (

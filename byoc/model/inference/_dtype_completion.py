@@ -5,12 +5,12 @@ it the output of an operator that nobody knows. So one operator without inferenc
 of what is behind it. Only dtypes follow, no shapes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, helper
 
 from byoc.model._tensor_data import DTYPE_NUMBERS, get_graph_types, rate_knowledge, read_type
-from byoc.model._walk import is_onnx, list_own_names, walk_bodies
+from byoc.model._walk import is_onnx, list_bodies, list_own_names
 from byoc.schemas import FormalParameter, get_schema
 
 _MAX_ROUNDS = 8  # forth and back; each carries a type along a chain of any length
@@ -29,7 +29,9 @@ def complete_dtypes(model: ModelProto, typed: GraphProto | None, types: TypesByN
     sparse = {tensor.values.name for tensor in model.graph.sparse_initializer}
 
     def find_dtypes(nodes: Iterable[NodeProto], known: TypesByName) -> TypesByName:
-        standing = [node for node in nodes if (node.domain, node.op_type) not in called]
+        standing = nodes
+        if called:
+            standing = [node for node in nodes if (node.domain, node.op_type) not in called]
         found = _find_dtypes(standing, opsets, known)
         return {name: kind for name, kind in found.items() if name not in sparse}
 
@@ -37,7 +39,7 @@ def complete_dtypes(model: ModelProto, typed: GraphProto | None, types: TypesByN
     pending = [(typed, result)] if typed is not None else []
     while pending:
         graph, around = pending.pop()
-        for body in (body for node in graph.node for body in walk_bodies(node)):
+        for body in (body for node in graph.node for body in list_bodies(node)):
             own = list_own_names(body)
             known = {name: kind for name, kind in around.items() if name not in own}
             known |= {n: kind for n, kind in get_graph_types(body).items() if rate_knowledge(kind)}
@@ -50,11 +52,12 @@ def complete_dtypes(model: ModelProto, typed: GraphProto | None, types: TypesByN
 
 
 def _find_dtypes(
-    nodes: Sequence[NodeProto], opsets: Mapping[str, int], types: Mapping[str, TypeProto]
+    nodes: Iterable[NodeProto], opsets: Mapping[str, int], types: Mapping[str, TypeProto]
 ) -> TypesByName:
     """Return the types of tensors that have none and whose dtype follows, by name."""
+    known = {"", *types}
     open_nodes = [
-        node for node in nodes if any(name and name not in types for name in (*node.input, *node.output))
+        node for node in nodes if not (known.issuperset(node.output) and known.issuperset(node.input))
     ]
     if not open_nodes:
         return {}

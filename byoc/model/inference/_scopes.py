@@ -173,7 +173,7 @@ class TensorScope:
         for scopes in self.bodies.values():
             for scope in scopes:
                 scope.write_types()
-        if self.graph is None:
+        if self.graph is None or not self.changed:
             return
         infos = {v.name: v for v in (*self.graph.value_info, *self.graph.output, *self.graph.input)}
         for name in sorted(self.changed):

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model._node_attributes import get_operator_name
-from byoc.model._walk import get_input, is_onnx, walk_bodies, walk_graphs
+from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
 from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._cutting_shapes import CUTTING_RULES
@@ -48,6 +48,7 @@ _VALUE_INPUTS: Mapping[str, tuple[int, ...]] = {
 }
 # Nested loops and calls can expand to more nodes than there is time to visit.
 _MAX_VISITS = 500_000
+_DOUBTFUL = frozenset({*POOLS, "ConvTranspose", "NonZero", "Resize", "STFT", "Upsample"})
 # Their outputs are as large as their values say.
 _TYPED_BY_VALUE = frozenset({"Compress", "NonZero", "Unique"})
 
@@ -63,8 +64,9 @@ def settle_types(typed: ModelProto, model: ModelProto) -> frozenset[str]:
     settings = Settings.read(model, filter(None, names), _MAX_VISITS)
     opsets = read_opsets(model.opset_import)
     scope = TensorScope.of_graph(settings, typed.graph, model.graph, opsets)
-    known = all(map(scope.is_settled, scope.producers)) and _are_bodies_settled(settings, typed.graph)
-    graphs = walk_graphs(typed.graph)
+    _, *bodies = graphs = list(walk_graphs(typed.graph))
+    scopes = (scope, *(TensorScope.of_graph(settings, body, body, {}) for body in bodies))
+    known = all(each.is_settled(name) for each in scopes for name in each.producers)
     if not known or any(_is_doubtful(node) for graph in graphs for node in graph.node):
         try:
             settle_nodes(scope)
@@ -83,13 +85,6 @@ def _list_dims(kind: TypeProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
     return kind.tensor_type.shape.dim if kind.HasField("tensor_type") else ()
 
 
-def _are_bodies_settled(settings: Settings, graph: GraphProto) -> bool:
-    """Return whether the bodies in a graph have types for all that their nodes make."""
-    bodies = [body for node in graph.node for body in walk_bodies(node)]
-    scopes = [TensorScope.of_graph(settings, g, g, {}) for body in bodies for g in walk_graphs(body)]
-    return all(scope.is_settled(name) for scope in scopes for name in scope.producers)
-
-
 def settle_nodes(scope: TensorScope) -> None:
     """Settle the types of what a scope's nodes make, in their order.
 
@@ -97,7 +92,7 @@ def settle_nodes(scope: TensorScope) -> None:
     """
     for number, node in enumerate(scope.nodes):
         scope.settings.count_visit()
-        if next(walk_bodies(node), None) is not None:
+        if list_bodies(node):
             rule = BODY_RULES.get(node.op_type)
             types = rule(scope, number, settle_nodes) if rule is not None else ()
             scope.complete_types(node, types)
@@ -119,7 +114,7 @@ def _is_doubtful(node: NodeProto) -> bool:
     output padding and are padded automatically, with images that are scaled, which is rounded, with the
     indices of a scalar, and with a spectrum that does not say its sides.
     """
-    if not is_onnx(node):
+    if node.op_type not in _DOUBTFUL or not is_onnx(node):
         return False
     if node.op_type in POOLS or node.op_type == "ConvTranspose":
         stated = {attribute.name for attribute in node.attribute}
@@ -127,7 +122,7 @@ def _is_doubtful(node: NodeProto) -> bool:
         return "ceil_mode" in stated or automatic
     if node.op_type == "Resize":
         return not get_input(node, 3)
-    return node.op_type in ("NonZero", "STFT", "Upsample")
+    return True
 
 
 def _infer_types(scope: TensorScope, node: NodeProto) -> Types:
@@ -165,7 +160,7 @@ def _settle_call(scope: TensorScope, node: NodeProto, function: FunctionProto) -
 
 def _bind_node(node: NodeProto, given: Mapping[str, AttributeProto], absent: set[str]) -> NodeProto:
     """Return a node of a function with a call's attributes, without the inputs that it leaves out."""
-    bodies = list(walk_bodies(node))
+    bodies = list_bodies(node)
     referring = any(attribute.ref_attr_name for attribute in node.attribute)
     if not bodies and not referring and absent.isdisjoint(node.input):
         return node
@@ -178,7 +173,7 @@ def _bind_node(node: NodeProto, given: Mapping[str, AttributeProto], absent: set
         elif attribute.ref_attr_name in given:
             result.attribute.append(given[attribute.ref_attr_name])
             result.attribute[-1].name = attribute.name
-    for body in walk_bodies(result):
+    for body in list_bodies(result):
         inner = [_bind_node(each, given, absent) for each in body.node]
         del body.node[:]
         body.node.extend(inner)

@@ -4,10 +4,10 @@ Inferred types take precedence over stated ones: exporters and optimizers leave 
 onnxruntime infers, too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 
 import onnx
@@ -15,7 +15,7 @@ from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model._tensor_data import get_stated_types, rate_knowledge, read_type, write_type
-from byoc.model._walk import copy_without, walk_bodies, walk_dims, walk_graphs, walk_value_infos
+from byoc.model._walk import copy_without, list_bodies, walk_dims, walk_graphs, walk_value_infos
 from byoc.model.inference._dtype_completion import complete_dtypes
 from byoc.model.inference._settling import settle_types
 from byoc.model.inference._type_merging import complete_type, contradicts
@@ -28,7 +28,7 @@ def clear_negative_dims(proto: ModelProto) -> ModelProto:
     computes with the number, and a Slice along such an axis ends the process. A model without such
     dimensions is returned unchanged.
     """
-    if not any(dim.dim_value < 0 for value in walk_value_infos(proto) for dim in walk_dims(value.type)):
+    if not any(_has_negative_dim(value.type.SerializeToString()) for value in walk_value_infos(proto)):
         return proto
     result = deepcopy(proto)
     for value in walk_value_infos(result):
@@ -36,6 +36,11 @@ def clear_negative_dims(proto: ModelProto) -> ModelProto:
             if dim.dim_value < 0:
                 dim.ClearField("dim_value")
     return result
+
+
+@lru_cache(1 << 16)
+def _has_negative_dim(data: bytes) -> bool:
+    return any(dim.dim_value < 0 for dim in walk_dims(TypeProto.FromString(data)))
 
 
 TypesByName = dict[str, TypeProto]
@@ -64,13 +69,17 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
     """
     skeleton = clear_negative_dims(skeleton)
     bare = copy_without(skeleton, "value_info")
-    for graph in walk_graphs(bare.graph):
+    graphs = list(walk_graphs(bare.graph))
+    for graph in graphs:
         del graph.value_info[:]
         clear_output_shapes(graph)
         for node in graph.node:
-            _clear_body_inputs(node)
+            if node.op_type == "Loop":
+                _clear_body_inputs(node)
     try:
-        typed = _infer_model(bare)
+        if _count_inlined_nodes(bare, graphs) > _MAX_INLINED_NODES:
+            raise ValueError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
+        typed = onnx.shape_inference.infer_shapes(bare)
         varying = settle_types(typed, skeleton)
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
         note = f"shapes are known only where stated: {' '.join(str(error).split())}"
@@ -78,6 +87,8 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
     notes = []
     types = get_stated_types(typed)
     for name, kind in stated.items():
+        if name in types and kind == types[name]:
+            continue
         said, found = read_type(kind), read_type(types[name]) if name in types else None
         if said is None or found is None:
             if rate_knowledge(kind) > rate_knowledge(types.get(name)):
@@ -92,11 +103,10 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
 
 def _clear_body_inputs(node: NodeProto) -> None:
     """Clear in place the shapes that the body of a Loop states for what it carries: they may change."""
-    if node.op_type == "Loop":
-        for body in walk_bodies(node):
-            for value in body.input[2:]:
-                if value.type.HasField("tensor_type"):
-                    value.type.tensor_type.ClearField("shape")
+    for body in list_bodies(node):
+        for value in body.input[2:]:
+            if value.type.HasField("tensor_type"):
+                value.type.tensor_type.ClearField("shape")
 
 
 def clear_output_shapes(graph: GraphProto) -> None:
@@ -115,26 +125,21 @@ def clear_output_shapes(graph: GraphProto) -> None:
             value.type.tensor_type.ClearField("shape")
 
 
-def _infer_model(model: ModelProto) -> ModelProto:
-    """Return the model with the types that ONNX infers.
+def _count_inlined_nodes(model: ModelProto, graphs: Sequence[GraphProto]) -> int:
+    """Return the number of nodes of a model with all functions inlined; none is recursive.
 
-    Raises ValueError when the model has too many nodes after inlining.
+    `graphs` are the main graph and all bodies inside.
     """
-    if _count_inlined_nodes(model) > _MAX_INLINED_NODES:
-        raise ValueError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
-    return onnx.shape_inference.infer_shapes(model)
-
-
-def _count_inlined_nodes(model: ModelProto) -> int:
-    """Return the number of nodes of a model with all functions inlined; none is recursive."""
     functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
+    if not functions:
+        return sum(len(graph.node) for graph in graphs)
 
     @cache
     def count_function(key: tuple[str, str, str]) -> int:
         return count_nodes(functions[key])
 
     def count_nodes(nodes: Iterable[NodeProto]) -> int:
-        inner = (n for node in nodes for b in walk_bodies(node) for g in walk_graphs(b) for n in g.node)
+        inner = (n for node in nodes for b in list_bodies(node) for g in walk_graphs(b) for n in g.node)
         keys = ((node.domain, node.op_type, node.overload) for node in chain(nodes, inner))
         return sum(count_function(key) if key in functions else 1 for key in keys)
 

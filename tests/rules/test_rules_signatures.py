@@ -1,0 +1,100 @@
+"""Nodes that are the same to the rules are tried once, and whatever tells nodes apart is seen."""
+
+from pathlib import Path
+
+import pytest
+from ruling import filled, rules
+from support import prepared
+
+from byoc.model import GraphIndex, prepare_model
+from byoc.patterns import Mark
+from byoc.rules import Target, annotate_graph, load_rules
+from byoc.rules._annotator import Annotator
+from byoc.zoo import load_model
+
+ROOT = Path(__file__).parents[2]
+
+
+def index_of(text: str) -> GraphIndex:
+    return prepare_model(filled(text), "test").index
+
+
+def count_trials(index: GraphIndex, target: Target, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the nodes that the rules were tried on while a graph was annotated."""
+    tried: list[int] = []
+    try_rules = Annotator._try_rules
+
+    def watch(self: Annotator, number: int) -> tuple[Mark, bool]:
+        tried.append(number)
+        return try_rules(self, number)
+
+    monkeypatch.setattr(Annotator, "_try_rules", watch)
+    annotate_graph(index, target)
+    return tried
+
+
+def test_equal_nodes_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = index_of("""g (float[1,8] x) => (float[1,8] y) {
+        a = Relu (x)
+        b = Relu (a)
+        c = Sin (b)
+        [last] y = Relu (c)
+    }""")
+    assert count_trials(index, rules("[{op: Relu}]"), monkeypatch) == [0, 2]
+
+
+APART = """g (float[1,8] x, float[8] t)
+  => (float[1,2] y, float[8] u, float[1,8] z, int64[1,1] j) {
+    k = Constant <value_floats = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]> ()
+    two = Constant <value_ints = [2]> ()
+    one = Constant <value_ints = [1]> ()
+    [plain] a = Add (x, x)
+    [constant] b = Add (a, k)
+    [type] u = Add (t, t)
+    [kept] c, ci = TopK (x, two)
+    [axis] e, i = TopK <axis = 0> (b, one)
+    y = Add (c, c)
+    [value] d, j = TopK (x, one)
+    [named] z = Add (e, x)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "taken"),
+    [
+        ("{op: Add, tensors: {B: {constant: true}}}", ["constant"]),
+        ("{op: Add, tensors: {A: {rank: 1}}}", ["type"]),
+        ("{op: Add, where: ['name == \"named\"']}", ["named"]),
+        ('{op: Add, where: [\'B.name == "x" && A.name == "e"\']}', ["named"]),
+        ("{op: TopK, dtype: any, tensors: {K: {value: {min: 2}}}}", ["kept"]),
+        ("{op: TopK, dtype: any, where: ['K.value[0] == 1']}", ["axis", "value"]),
+        ("{op: TopK, dtype: any, attributes: {axis: {one_of: [0]}}}", ["axis"]),
+        ("{op: TopK, dtype: any, tensors: {Indices: {absent: true}}}", ["axis", "kept"]),
+    ],
+)
+def test_what_tells_nodes_apart(rule: str, taken: list[str]) -> None:
+    index = index_of(APART)
+    marks = annotate_graph(index, rules(f"[{rule}]"))
+    found = {node.name for node, mark in zip(index.nodes, marks, strict=True) if mark.verdict}
+    assert sorted(found) == taken
+
+
+def test_a_reason_that_names_a_tensor_is_not_shared() -> None:
+    """Both nodes lack a shape, each because of another input."""
+    index = prepared("""g (float[N] x, float[M] t) => (float[N] y, float[M] z) {
+        y = Relu (x)
+        z = Relu (t)
+    }""").index
+    marks = annotate_graph(index, rules("[{op: Relu, tensors: {X: {static: true}}}]"))
+    assert "N" in str(marks[0].verdict)
+    assert "M" in str(marks[1].verdict)
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "t5", "mobilenet_v3_large"])
+@pytest.mark.parametrize("rule_file", ["dla", "openvino-cpu", "ethos-u55", "nnpa"])
+def test_marks_are_those_of_each_node_alone(name: str, rule_file: str) -> None:
+    index = load_model(f"zoo:{name}").index
+    target = load_rules(ROOT / "annotations" / f"{rule_file}.yaml")
+    marks = annotate_graph(index, target)
+    sample = range(0, len(marks), 7)
+    assert [marks[n] for n in sample] == [Annotator(target, index).annotate_node(n) for n in sample]
