@@ -167,7 +167,7 @@ class ForkServer:
     def choose_tests(self, mutant: Mutant, seconds: float) -> list[str]:
         """Return the tests that reach a mutant's statement, the fastest first, up to `seconds` of them.
 
-        Where the statement runs on import these are all tests that reach its module.
+        Where the statement runs on import these are all tests of files of which one reaches its module.
         """
         source = (self._root / mutant.path).read_text(encoding="utf-8")
         wanted = set(find_statement(source, mutant.line))
@@ -177,7 +177,14 @@ class ForkServer:
             if wanted.intersection(record.lines.get(mutant.path, ()))
         ]
         if not mutant.function or (not near and not self._is_in_function(mutant)):
-            near = [(r.seconds, name) for name, r in self.records.items() if mutant.path in r.lines]
+            files = {
+                name.partition("::")[0] for name, r in self.records.items() if mutant.path in r.lines
+            }
+            near = [
+                (record.seconds, name)
+                for name, record in self.records.items()
+                if name.partition("::")[0] in files
+            ]
         chosen, total = [], 0.0
         for took, name in sorted(near):
             total += took

@@ -2,8 +2,9 @@
 
 import pytest
 from ruling import rules, target, verdict
-from support import prepared
+from support import parse, prepared
 
+from byoc.model import Dimensions, prepare_model
 from byoc.rules import Annotator, annotate_graph
 from byoc.rules._tensor_constraints import classify_broadcast
 
@@ -90,6 +91,26 @@ def test_a_convolution(constraint: str, expected: str) -> None:
 )
 def test_symbolic_dimensions(constraint: str, expected: str) -> None:
     assert says(OPEN, "Add", constraint) == expected
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        ("min: 2, max: 9", "yes"),
+        ("min: 3", "dimension 0 of A is 2, at least 3 is supported"),
+        ("max: 8", "dimension 0 of A is 9, at most 8 is supported"),
+        ("one_of: [2, 9]", "dimension 0 of A is N, which is not fixed (--dim N=SIZE)"),
+        ("one_of: 2", "dimension 0 of A is N, which is not fixed (--dim N=SIZE)"),
+        ("multiple_of: 1", "yes"),
+        ("multiple_of: 3", "dimension 0 of A is N, which is not fixed (--dim N=SIZE)"),
+    ],
+)
+def test_dimensions_of_a_range(constraint: str, expected: str) -> None:
+    text = "g (float[N,3] x) => (float[N,3] y) { y = Add (x, x) }"
+    model = prepare_model(parse(text), "test", given=Dimensions({"N": "2..9"}))
+    ops = rules(f"[{{op: Add, tensors: {{A: {{dims: {{0: {{{constraint}}}}}}}}}}}]")
+    (mark,) = annotate_graph(model.index, ops)
+    assert str(mark.verdict).removeprefix("Add: ") == expected
 
 
 @pytest.mark.parametrize(
