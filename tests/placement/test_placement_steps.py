@@ -150,10 +150,19 @@ def test_the_optimum_under_each_limit(
         assert labels is None or found.labels.tolist() == labels
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("feature", [*FEATURES, ""])
-def test_the_exact_strategies_find_what_trying_all_finds(feature: str, seed: int) -> None:
-    problem = random_problem(seed + 50, 5, frozenset({"launch", feature}))
+@pytest.mark.parametrize("seed", range(50, 53))
+@pytest.mark.parametrize(
+    "features",
+    [
+        *({name} for name in FEATURES),
+        *({"fusions", other} for other in ("connected", "region size", "two devices")),
+        {"region count", "connected", "two devices"},
+        set(),
+    ],
+    ids=lambda features: "+".join(sorted(features)) or "none",
+)
+def test_the_exact_strategies_find_what_trying_all_finds(features: set[str], seed: int) -> None:
+    problem = random_problem(seed, 5, frozenset({"launch", *features}))
     for strategy in (Exact(), LaunchAware()):
         try:
             best = Exhaustive().solve(problem)
