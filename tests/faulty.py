@@ -68,6 +68,8 @@ class Faulty:
         fault = artifact.metadata.get("fault", "")
         if fault == "load":
             raise OSError("no such device")
+        if fault == "load refuses":
+            raise CompileError(REASON)
         if fault == "no function":
             return cast(Executor, None)
         session = open_session(region.path)

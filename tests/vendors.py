@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byoc.codegen import Artifact, Executor, Region
+from byoc.codegen import Artifact, Executor, Region, _codegens, _worker
 from byoc.support import _plugins as plugins
 
 MODULE = "vendors_of_this_test"
@@ -29,6 +29,12 @@ def install(monkeypatch: pytest.MonkeyPatch, **codegens: Any) -> None:
         return [*before(group=group), *(points if group == plugins.CODEGENS else ())]
 
     monkeypatch.setattr(plugins, "entry_points", entry_points)
+
+
+def forbid_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take this system for one without worker processes, which do not find what `install` registers."""
+    for module in (_codegens, _worker):
+        monkeypatch.setattr(module, "has_worker_processes", lambda: False)
 
 
 class Tables:

@@ -1,7 +1,8 @@
 """A codegen that wrecks its process in the method and the way that a file says, which WRECK names.
 
 `load segv` is a segmentation fault in `load`; after a third word, `wrong`, results are off by 1. Regions
-of Relu and Add run on numpy. An artifact tells what it knows of the sessions to open.
+of Relu and Add run on numpy. An artifact tells what it knows of the sessions to open. `load pid` writes
+the number of its process over that file.
 """
 
 import ctypes
@@ -44,6 +45,10 @@ def _divide() -> None:
     print(1 // 0)  # noqa: T201
 
 
+def _tell_process() -> None:
+    Path(os.environ["WRECK"]).write_text(str(os.getpid()))
+
+
 WAYS: Mapping[str, Callable[[], Any]] = {
     "segv": lambda: ctypes.string_at(0),
     "abort": os.abort,
@@ -53,6 +58,7 @@ WAYS: Mapping[str, Callable[[], Any]] = {
     "garbage": _write_garbage,
     "answer": _write_other_answer,
     "raise": _divide,
+    "pid": _tell_process,
 }
 
 

@@ -36,6 +36,14 @@ class Consent:
                 raise InputError("codegens: a name is missing at a comma: dla,reference is a list")
         return cls(trust, None if codegens is None else frozenset(codegens))
 
+    def require_allowed(self, name: str, what: str) -> None:
+        """Raise InputError, which begins with `what`, unless a codegen may be used."""
+        if self.codegens is not None and name not in self.codegens:
+            names = ", ".join(sorted(self.codegens)) or "none"
+            raise InputError(
+                f"{what} codegen {quote_name(name)}, but only these may be used (--codegens): {names}"
+            )
+
 
 NO_CONSENT = Consent()
 
@@ -58,16 +66,10 @@ def require_consent(bundle: "Bundle") -> None:
     A codegen that executes what is in the bundle has the class attribute `native = True`; it needs a
     trusted bundle.
     """
-    allowed = bundle.consent.codegens
     judged: Trust | None = None
     for region in bundle.manifest.regions:
         name = region.codegen
-        if allowed is not None and name not in allowed:
-            names = ", ".join(sorted(allowed)) or "none"
-            raise InputError(
-                f"{bundle.display_path}: region {region.name} is for codegen {quote_name(name)}, but "
-                f"only these may be used (--codegens): {names}"
-            )
+        bundle.consent.require_allowed(name, f"{bundle.display_path}: region {region.name} is for")
         if not getattr(bundle.codegens.find(name), "native", False):
             continue
         judged = judged or judge_trust(bundle)

@@ -6,7 +6,7 @@ import tempfile
 import weakref
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from byoc.boundary.contracts import RegionContracts
-from byoc.bundle._consent import NO_CONSENT, Consent, judge_maker
+from byoc.bundle._consent import NO_CONSENT, Consent, judge_maker, judge_trust
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -26,6 +26,7 @@ from byoc.bundle._manifest import (
 )
 from byoc.bundle._packing import unpack_bundle
 from byoc.codegen import (
+    UNLESS_TRUSTED,
     Artifact,
     Codegens,
     Isolation,
@@ -124,6 +125,8 @@ class Bundle:
             wrong = find_disagreement(path, contracts)
         except (ValueError, LookupError, TypeError):  # an invalid layout; a node without its attribute
             wrong = entry.name
+        except InputError as error:  # a node that no runtime executes
+            raise InputError(f"{self.display_path}: {quote_name(entry.model)}: {error}") from None
         if wrong:
             what = f"{quote_name(wrong)} is not as the region's model has it"
             raise InputError(f"{self.display_path / MANIFEST_FILE}: regions: {entry.name}: {what}")
@@ -177,32 +180,41 @@ def inspect(bundle: str | Path) -> dict[str, Any]:
 
 def open_bundle(
     path: str | Path,
-    isolation: Isolation | None = None,
+    isolation: Isolation | None = UNLESS_TRUSTED,
     *,
     trust: bool = False,
     codegens: Iterable[str] | str | None = None,
 ) -> Bundle:
-    """Open the bundle in a folder or zip at `path`; with `isolation` its codegens run in processes.
+    """Open the bundle in a folder or zip at `path`.
 
-    With `trust` it may run native code, whoever made it. `codegens` names those that may load its
-    regions, by default all. Raises InputError unless it is complete and unchanged.
+    With `isolation` its codegens run in worker processes, by default unless its maker is trusted; with
+    None in this process. With `trust` it is trusted, and so may run native code, whoever made it.
+    `codegens` names those that may load its regions, by default all. Raises InputError unless it is
+    complete and unchanged.
     """
-    path, consent, found = Path(path), Consent.of(trust, codegens), Codegens(isolation)
+    path, consent = Path(path), Consent.of(trust, codegens)
     if path.is_dir():
         # Absolute: a codegen may change the working directory.
         place, manifest = path.absolute(), read_manifest(path)
-        return Bundle(place, manifest, given_path=path, codegens=found, consent=consent)
+        return _choose_processes(Bundle(place, manifest, None, path, consent=consent), isolation)
     if not path.is_file():
         raise InputError(f"{path}: no such bundle")
     folder = Path(tempfile.mkdtemp(prefix="byoc-"))
     try:
         manifest = unpack_bundle(path, folder)
-        bundle = Bundle(folder, manifest, path, codegens=found, consent=consent)
+        bundle = _choose_processes(Bundle(folder, manifest, path, consent=consent), isolation)
     except BaseException:  # leave nothing behind, even after an interrupt
         shutil.rmtree(folder, ignore_errors=True)
         raise
     weakref.finalize(bundle, _remove_folder, folder, os.getpid())
     return bundle
+
+
+def _choose_processes(bundle: Bundle, isolation: Isolation | None) -> Bundle:
+    """Return a bundle whose codegens are found in worker processes where `isolation` asks for that."""
+    if isolation is not None and isolation.unless_trusted and judge_trust(bundle).trusted:
+        isolation = None
+    return replace(bundle, codegens=Codegens(isolation))
 
 
 def _remove_folder(folder: Path, process: int) -> None:

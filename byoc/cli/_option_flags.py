@@ -115,7 +115,12 @@ class LoadOptions:
     trust: bool = flag_field(
         Flag("Run native code in the bundle, whoever made it.", Syntax.SWITCH), False
     )
-    isolate: bool | None = flag_field(Flag("Run codegens in processes of their own.", Syntax.ON_OFF))
+    isolate: bool | None = flag_field(
+        Flag(
+            "Run codegens in processes of their own; the default where the maker is not trusted.",
+            Syntax.ON_OFF,
+        )
+    )
     call_timeout: float | None = flag_field(
         Flag(
             "Stop any call of a codegen after this; implies --isolate.",

@@ -1,6 +1,5 @@
 """`byoc codegens`, `strategies`, `cost-models`, `new-codegen`: list plug-ins, begin a new one."""
 
-import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
-from byoc.codegen import ABILITIES, API_VERSION, Executable, Option, find_codegen, list_options
+from byoc.codegen import OptionDescription, describe_codegens
 from byoc.codegen.scaffold import new_codegen as write
 from byoc.console import print_line, print_lines
 from byoc.costs import load_cost_model, read_cost_file
@@ -20,6 +19,7 @@ from byoc.support import (
     STRATEGIES,
     find_files,
     get_distribution,
+    get_first_sentence,
     list_installed,
     load_plugin,
 )
@@ -41,12 +41,15 @@ def codegens(
     if name is not None:
         _print_codegen(name, form)
         return
-    rows = _list_plugins(
-        CODEGENS,
-        {"executable": None},
-        lambda called: {"executable": isinstance(find_codegen(called), Executable)},
-    )
-    print_rows(rows, form)
+    found = describe_codegens(list_installed(CODEGENS))
+
+    def describe(called: str) -> TableRow:
+        described = found[called]
+        if isinstance(described, InputError):
+            raise described
+        return {"executable": "executable" in described.abilities}
+
+    print_rows(_list_plugins(CODEGENS, {"executable": None}, describe), form)
 
 
 def _list_plugins(group: str, empty: TableRow, describe: Callable[[str], TableRow]) -> list[TableRow]:
@@ -65,18 +68,18 @@ def _list_plugins(group: str, empty: TableRow, describe: Callable[[str], TableRo
 
 def _print_codegen(name: str, form: OutputFormat) -> None:
     with reserve_stdout():
-        found = find_codegen(name)
-    point = list_installed(CODEGENS)[name]
-    cls = getattr(found, "Options", None)
-    options = None if cls is None else list_options(cls)
+        found = describe_codegens([name])[name]
+    if isinstance(found, InputError):
+        raise found
+    point, options = list_installed(CODEGENS)[name], found.options
     shown: TableRow = {
         "name": name,
-        "description": _get_first_sentence(type(found)),
+        "description": found.summary,
         "distribution": point.dist.name if point.dist else None,
         "version": point.dist.version if point.dist else None,
-        "api": getattr(found, "api", API_VERSION),
-        "native": bool(getattr(found, "native", False)),
-        "abilities": [ability for ability, kind in ABILITIES.items() if isinstance(found, kind)],
+        "api": found.api,
+        "native": found.native,
+        "abilities": list(found.abilities),
         "options": None if options is None else [_make_option_row(option) for option in options],
     }
     if form is OutputFormat.json:
@@ -95,7 +98,7 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
     print_rows([{**row, "executes": "yes" if row["executes"] else ""} for row in rows], form)
 
 
-def _make_option_row(option: Option) -> TableRow:
+def _make_option_row(option: OptionDescription) -> TableRow:
     return {
         "option": option.name,
         "takes": option.kind,
@@ -111,22 +114,13 @@ def strategies(form: FormatOption = OutputFormat.text) -> None:
     def describe(name: str) -> TableRow:
         strategy = load_plugin(STRATEGIES, name)
         honours = sorted(getattr(strategy, "honours", ()))
-        return {"description": _get_first_sentence(type(strategy)), "honours": honours}
+        return {"description": get_first_sentence(type(strategy)), "honours": honours}
 
     rows = _list_plugins(STRATEGIES, {"description": "", "honours": []}, describe)
     if form is OutputFormat.text:
         for row in rows:
             del row["honours"]
     print_rows(rows, form)
-
-
-def _get_first_sentence(kind: type) -> str:
-    """Return the first sentence of a class's docstring, empty without one."""
-    text = inspect.cleandoc(kind.__doc__ or "")
-    if text.startswith(f"{kind.__name__}("):  # what a dataclass without one is given
-        return ""
-    paragraph = " ".join(text.split("\n\n")[0].split())
-    return paragraph.split(". ")[0].rstrip(".")
 
 
 def cost_models(form: FormatOption = OutputFormat.text) -> None:

@@ -16,7 +16,6 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import DEFAULT_LOAD_OPTIONS, LoadOptions, flag_field, take_options
-from byoc.codegen import Isolation
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import (
@@ -97,9 +96,8 @@ def verify(
     if options.output is not None and not options.bisect:
         raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
     thresholds = read_thresholds(options.threshold, options.snr)
-    isolation = options.load.isolation
     if is_fault(bundle):
-        _repeat_fault(bundle, isolation, form)
+        _repeat_fault(bundle, options.load, form)
         return
     faults: dict[str, tuple[Fault, Path] | str] = {}
     folder = options.output or Path(f"{bundle.absolute().name}.faults")
@@ -180,11 +178,13 @@ def _make_fault_document(region: str, fault: tuple[Fault, Path] | str) -> dict[s
     return make_fault_report(fault[0], str(fault[1])).to_json()
 
 
-def _repeat_fault(folder: Path, isolation: Isolation | None, form: OutputFormat) -> None:
+def _repeat_fault(folder: Path, options: LoadOptions, form: OutputFormat) -> None:
     """Compile and run a fault again that --bisect wrote."""
     with show_status() as show, reserve_stdout():
         show("verify")
-        fault, region = rerun_fault(folder, isolation)
+        fault, region = rerun_fault(
+            folder, options.isolation, trust=options.trust, codegens=options.codegens
+        )
     if form is OutputFormat.json:
         now = RegionErrorReport.model_validate(region).to_json()
         print_json({"fault": fault.model_dump(mode="json"), "now": now})

@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegen_options import Bytes as Bytes
     from byoc.codegen._codegen_options import NoOptions as NoOptions
     from byoc.codegen._codegen_options import Option as Option
+    from byoc.codegen._codegen_options import OptionDescription as OptionDescription
     from byoc.codegen._codegen_options import find_executing_options as find_executing_options
     from byoc.codegen._codegen_options import find_option_problems as find_option_problems
     from byoc.codegen._codegen_options import format_options as format_options
@@ -36,6 +37,8 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegen_options import read_options as read_options
     from byoc.codegen._codegen_options import read_stored_options as read_stored_options
     from byoc.codegen._codegens import Codegens as Codegens
+    from byoc.codegen._codegens import describe_codegens as describe_codegens
+    from byoc.codegen._descriptions import CodegenDescription as CodegenDescription
     from byoc.codegen._emitters import Emitters as Emitters
     from byoc.codegen._identical_regions import ArtifactCache as ArtifactCache
     from byoc.codegen._identical_regions import find_identical as find_identical
@@ -56,6 +59,8 @@ if _TYPE_CHECKING:
     from byoc.codegen._interface import ResourceError as ResourceError
     from byoc.codegen._interface import Stamped as Stamped
     from byoc.codegen._interface import Together as Together
+    from byoc.codegen._isolation import Measure as Measure
+    from byoc.codegen._isolation import measure_executor as measure_executor
     from byoc.codegen._operations import Operation as Operation
     from byoc.codegen._refusals import ArtifactError as ArtifactError
     from byoc.codegen._refusals import CodegenFailedError as CodegenFailedError
@@ -79,6 +84,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._untrusted import is_plain_name as is_plain_name
     from byoc.codegen._untrusted import parse_strict_json as parse_strict_json
     from byoc.codegen._untrusted import quote_name as quote_name
+    from byoc.codegen._worker import UNLESS_TRUSTED as UNLESS_TRUSTED
     from byoc.codegen._worker import Isolation as Isolation
     from byoc.codegen._worker import choose_isolation as choose_isolation
     from byoc.costs import Roofline as Roofline
@@ -120,16 +126,18 @@ _MODULES = {
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
     ),
     "byoc.codegen._codegen_options": (
-        "SIZE_UNITS Bytes NoOptions Option find_executing_options "
+        "SIZE_UNITS Bytes NoOptions Option OptionDescription find_executing_options "
         "find_option_problems format_options list_options parse_size read_options read_stored_options"
     ),
-    "byoc.codegen._codegens": "Codegens",
+    "byoc.codegen._codegens": "Codegens describe_codegens",
+    "byoc.codegen._descriptions": "CodegenDescription",
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "ArtifactCache find_identical region_structure",
     "byoc.codegen._interface": (
         "ABILITIES API_VERSION AnyArray Artifact Codegen CompileError Context ContextSource Executable "
         "Executor Measured Oracle Region ResourceError Stamped Together"
     ),
+    "byoc.codegen._isolation": "Measure measure_executor",
     "byoc.codegen._operations": "Operation",
     "byoc.codegen._refusals": "ArtifactError CodegenFailedError Refusal RefusedError resolve_node_names",
     "byoc.codegen._region_arena": "Arena ArenaSlot",
@@ -142,7 +150,7 @@ _MODULES = {
         "MAX_PATH describe_path_problem escape_line find_same_paths is_plain_name parse_strict_json "
         "quote_name"
     ),
-    "byoc.codegen._worker": "Isolation choose_isolation",
+    "byoc.codegen._worker": "UNLESS_TRUSTED Isolation choose_isolation",
     "byoc.costs": "Roofline load_cost_model",
     "byoc.errors": (
         "YES ByocError InputError MissingRuntimeError Verdict describe_error refuse shorten_text"

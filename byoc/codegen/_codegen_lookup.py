@@ -61,7 +61,7 @@ def find_wrong_options(codegen: Codegen, given: Mapping[str, str]) -> dict[str, 
 def has_options(codegen: Codegen) -> bool:
     """Return whether a codegen declares its options; one that does not takes any."""
     if isinstance(codegen, IsolatedCodegen):
-        return bool(codegen.description["has_options"])
+        return codegen.description.options is not None
     return getattr(codegen, "Options", None) is not None
 
 
@@ -74,7 +74,7 @@ def drop_executing_options(codegen: object, given: Mapping[str, str]) -> dict[st
 def list_executing_options(codegen: object) -> list[str]:
     """Return the names of a codegen's options whose values are executed."""
     if isinstance(codegen, IsolatedCodegen):
-        return codegen.executing_options
+        return codegen.description.executing_options
     options = getattr(codegen, "Options", None)
     return [] if options is None else [each.name for each in list_options(options) if each.executes]
 

@@ -10,7 +10,7 @@ taken from the user alone, never from a rule file or a bundle.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from math import isnan
 from types import MappingProxyType, NoneType, UnionType
@@ -50,20 +50,26 @@ _BOOL_WORDS = {
 
 
 @dataclass(frozen=True)
-class Option:
+class OptionDescription:
     """An option of a codegen, as documented to users.
 
-    `kind` describes its values in words. `default` is its default as text, None when it is required;
-    `read` parses a value and raises ValueError with the kind in words. The value of one that `executes`
-    is a command, or may make one run something, so it comes from the user alone.
+    `kind` describes its values in words. `default` is its default as text, None when it is required. The
+    value of one that `executes` is a command, or may make one run something, so it comes from the user
+    alone.
     """
 
     name: str
     kind: str
     default: str | None
     help: str
-    read: Callable[[str], Any]
     executes: bool = False
+
+
+@dataclass(frozen=True)
+class Option(OptionDescription):
+    """An option of a codegen; `read` parses a value, and raises ValueError with the kind in words."""
+
+    read: Callable[[str], Any] = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ def list_options(cls: Any) -> tuple[Option, ...]:
         kinds = get_type_hints(cls, include_extras=True)
     except Exception as error:  # evaluating annotations may fail in any way
         raise TypeError(f"its `Options` cannot be read: {describe_error(error)}") from None
-    return tuple(_describe_option(field, kinds[field.name]) for field in fields(cls) if field.init)
+    return tuple(_describe_option(entry, kinds[entry.name]) for entry in fields(cls) if entry.init)
 
 
 def find_option_problems(cls: Any, given: Mapping[str, str]) -> dict[str, str]:
@@ -152,21 +158,22 @@ def read_stored_options(cls: type[T], metadata: Mapping[str, str]) -> T:
 def format_options(options: Any) -> dict[str, str]:
     """Return a dataclass of options as text, which `read_options` parses back."""
     return {
-        field.name: _format_value(getattr(options, field.name))
-        for field in fields(options)
-        if field.init
+        entry.name: _format_value(getattr(options, entry.name))
+        for entry in fields(options)
+        if entry.init
     }
 
 
-def _describe_option(field: Field[Any], annotation: Any) -> Option:
-    read, kind = _value_parser(annotation, field.name)
+def _describe_option(entry: Field[Any], annotation: Any) -> Option:
+    read, kind = _value_parser(annotation, entry.name)
     default = None
-    if field.default is not MISSING:
-        default = _format_value(field.default)
-    elif field.default_factory is not MISSING:
-        default = _format_value(field.default_factory())
-    described = str(field.metadata.get("help", ""))
-    return Option(field.name, kind, default, described, read, bool(field.metadata.get("executes")))
+    if entry.default is not MISSING:
+        default = _format_value(entry.default)
+    elif entry.default_factory is not MISSING:
+        default = _format_value(entry.default_factory())
+    described = str(entry.metadata.get("help", ""))
+    executes = bool(entry.metadata.get("executes"))
+    return Option(entry.name, kind, default, described, executes, read=read)
 
 
 def _format_value(value: Any) -> str:

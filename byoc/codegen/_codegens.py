@@ -1,11 +1,15 @@
 """The codegens of one program, each found once: in this process, or in worker processes."""
 
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from byoc.codegen._codegen_lookup import find_codegen
+from byoc.codegen._descriptions import CodegenDescription, describe_codegen
 from byoc.codegen._interface import Codegen
-from byoc.codegen._isolation import IsolatedCodegen, find_isolated
-from byoc.codegen._worker import Isolation
+from byoc.codegen._isolation import IsolatedCodegen, find_isolated, import_codegen
+from byoc.codegen._worker import UNLESS_TRUSTED, Isolation, Worker, has_worker_processes
+from byoc.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +24,7 @@ class Codegens:
 
     def find(self, name: str) -> Codegen:
         """Return the installed codegen of a name. Raises InputError as `find_codegen` does."""
-        if self.isolation is None:
+        if self.isolation is None or (self.isolation.unless_trusted and not has_worker_processes()):
             return find_codegen(name)
         if name not in self._found:
             self._found[name] = find_isolated(name, self.isolation)
@@ -31,3 +35,25 @@ class Codegens:
         for codegen in self._found.values():
             if isinstance(codegen, IsolatedCodegen):
                 codegen.close()
+
+
+def describe_codegens(names: Iterable[str]) -> dict[str, CodegenDescription | InputError]:
+    """Describe installed codegens by name; one that cannot be loaded has its error instead.
+
+    One worker process imports them all; after a codegen at which it died, another one imports the next.
+    On systems without worker processes they are imported in this one.
+    """
+    found: dict[str, CodegenDescription | InputError] = {}
+    worker: Worker | None = None
+    with ExitStack() as opened:
+        for name in names:
+            try:
+                if not has_worker_processes():
+                    found[name] = describe_codegen(find_codegen(name))
+                    continue
+                if worker is None or not worker.is_alive:
+                    worker = opened.enter_context(closing(Worker({})))
+                found[name] = import_codegen(worker, name, UNLESS_TRUSTED)
+            except InputError as error:
+                found[name] = error
+    return found

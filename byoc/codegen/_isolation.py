@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from onnx import ModelProto
 
+from byoc.codegen._calling import run_executor
+from byoc.codegen._descriptions import CodegenDescription, read_description
 from byoc.codegen._interface import AnyArray, Artifact, Context, Executor, Region
 from byoc.codegen._messages import (
     BrokenMessageError,
@@ -23,11 +25,13 @@ from byoc.codegen._messages import (
     write_files,
 )
 from byoc.codegen._refusals import CodegenFailedError
-from byoc.codegen._worker import PATH_VARIABLE, Isolation, Reader, Worker
+from byoc.codegen._worker import PATH_VARIABLE, Isolation, RaisedInWorkerError, Reader, Worker
 from byoc.errors import InputError, Verdict
 from byoc.onnxrt import get_session_settings, with_session_settings
 
 T = TypeVar("T")
+Measure = Callable[[Callable[[], object]], Sequence[float]]
+"""Measures a function: gives the seconds of each run that counts. One for a worker can be pickled."""
 
 
 class IsolatedCodegen:
@@ -43,39 +47,38 @@ class IsolatedCodegen:
         """Keep the name and the limits."""
         self.name, self.isolation, self.lock = name, isolation, RLock()
         self._worker: Worker | None = None
-        self.description: Mapping[str, Any] = {}
+        self._description: CodegenDescription | None = None
+
+    @property
+    def description(self) -> CodegenDescription:
+        """The description of the codegen. Raises InputError when it cannot be loaded."""
+        if self._description is None:
+            _ = self.worker
+        assert self._description is not None
+        return self._description
 
     @property
     def open_shapes(self) -> bool:
         """Whether its executors take inputs of other extents than declared."""
-        return bool(self.description["open_shapes"])
+        return self.description.open_shapes
 
     @property
     def recompiles(self) -> bool:
         """Whether its `load` itself handles an artifact that does not fit."""
-        return bool(self.description["recompiles"])
+        return self.description.recompiles
 
     @property
     def native(self) -> bool:
         """Whether its `load` executes what an artifact holds."""
-        return bool(self.description["native"])
-
-    @property
-    def executing_options(self) -> list[str]:
-        """The names of its options whose values are executed."""
-        return read_texts(self.description["executing_options"])
+        return self.description.native
 
     @property
     def worker(self) -> Worker:
         """The process, started unless it runs. Raises InputError when the codegen cannot be loaded."""
         with self.lock:
             if self._worker is None or not self._worker.is_alive:
-                self._worker = worker = Worker(self.isolation.environment)
-                request = {"codegen": self.name, "path": os.environ.get(PATH_VARIABLE)}
-                try:
-                    self.description = self._ask(worker, "import", _read_description, request)
-                except CodegenFailedError as error:
-                    raise InputError(f"codegen {self.name} cannot be loaded: {error}") from error
+                self._worker = Worker(self.isolation.environment)
+                self._description = import_codegen(self._worker, self.name, self.isolation)
             return self._worker
 
     def close(self) -> None:
@@ -108,22 +111,34 @@ class IsolatedCodegen:
         Raises what the method raises, and CodegenFailedError when the process fails.
         """
         with self.lock:
-            worker = self.worker
-            return self._ask(worker, method, read, request, write)
+            return _ask(self.worker, self.isolation, method, read, request, write)
 
-    def _ask(
-        self,
-        worker: Worker,
-        method: str,
-        read: Reader[T],
-        request: Mapping[str, Any],
-        write: Callable[[SharedMemory], Mapping[str, Any]] = lambda _: {},
-    ) -> T:
-        worker.memory.clear()
-        released, worker.released[:] = list(worker.released), []
-        common = {"settings": get_session_settings(), "released": released}
-        asked = {**request, **write(worker.memory), **common}
-        return worker.call(method, asked, self.isolation.find_limit(method), read)
+
+def import_codegen(worker: Worker, name: str, isolation: Isolation) -> CodegenDescription:
+    """Import a codegen in a worker process, which is then its own; return its description.
+
+    Raises InputError when it cannot be loaded.
+    """
+    request = {"codegen": name, "path": os.environ.get(PATH_VARIABLE)}
+    try:
+        return _ask(worker, isolation, "import", lambda result, _: read_description(result), request)
+    except (CodegenFailedError, RaisedInWorkerError) as error:
+        raise InputError(f"codegen {name} cannot be loaded: {error}") from error
+
+
+def _ask(  # noqa: PLR0913, PLR0917 - a call and its two ends
+    worker: Worker,
+    isolation: Isolation,
+    method: str,
+    read: Reader[T],
+    request: Mapping[str, Any],
+    write: Callable[[SharedMemory], Mapping[str, Any]] = lambda _: {},
+) -> T:
+    worker.memory.clear()
+    released, worker.released[:] = list(worker.released), []
+    common = {"settings": get_session_settings(), "released": released}
+    asked = {**request, **write(worker.memory), **common}
+    return worker.call(method, asked, isolation.find_limit(method), read)
 
 
 class _Loads(IsolatedCodegen):
@@ -176,8 +191,7 @@ def find_isolated(name: str, isolation: Isolation) -> IsolatedCodegen:
     Raises InputError as `find_codegen` does, and when no process can be started.
     """
     found = IsolatedCodegen(name, isolation)
-    _ = found.worker
-    abilities = [_ABILITY_CLASSES[ability] for ability in found.description["abilities"]]
+    abilities = [_ABILITY_CLASSES[ability] for ability in found.description.abilities]
     found.__class__ = type(IsolatedCodegen.__name__, (*abilities, IsolatedCodegen), {})
     return found
 
@@ -193,13 +207,22 @@ class _IsolatedExecutor:
         self._load()
 
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, AnyArray]:
-        codegen = self._codegen
+        codegen, write = self._codegen, partial(_write_inputs, inputs)
         with codegen.lock:
-            if self._loaded_in is not codegen.worker:
-                with with_session_settings(self._settings):
-                    self._load()
-            write = partial(_write_inputs, inputs)
+            self._load_again()
             return codegen.call("run", _read_outputs, write, executor=self._number)
+
+    def measure(self, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
+        codegen, write = self._codegen, partial(_write_inputs, inputs)
+        with codegen.lock:
+            self._load_again()
+            return codegen.call("measure", _read_runs, write, executor=self._number, measure=measure)
+
+    def _load_again(self) -> None:
+        """Load the region where the process is not the one that it was loaded in."""
+        if self._loaded_in is not self._codegen.worker:
+            with with_session_settings(self._settings):
+                self._load()
 
     def _load(self) -> None:
         codegen = self._codegen
@@ -209,6 +232,16 @@ class _IsolatedExecutor:
             self._number = codegen.call("load", _read_number, write, region=self._region)
             self._loaded_in = worker
             weakref.finalize(self, worker.released.append, self._number).atexit = False
+
+
+def measure_executor(run: Executor, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
+    """Measure an executor on some inputs: return the seconds of its runs.
+
+    It is called where the codegen is, so that runs in a worker process do not count the way there.
+    """
+    if isinstance(run, _IsolatedExecutor):
+        return run.measure(inputs, measure)
+    return list(measure(lambda: run_executor(run, inputs)))
 
 
 def _copy_region(region: Region) -> Region:
@@ -226,16 +259,6 @@ def _write_inputs(inputs: Mapping[str, Any], memory: SharedMemory) -> dict[str, 
 
 
 def _read_nothing(_: Any, __: SharedMemory) -> None: ...
-
-
-def _read_description(result: Any, _: SharedMemory) -> Mapping[str, Any]:
-    flags = {"has_options", "open_shapes", "recompiles", "native"}
-    if not isinstance(result, dict) or not flags <= result.keys():
-        raise BrokenMessageError("a description is missing")
-    read_texts(result.get("executing_options"))
-    if not set(read_texts(result.get("abilities"))) <= _ABILITY_CLASSES.keys():
-        raise BrokenMessageError("it has an ability that there is not")
-    return result
 
 
 def _read_pairs_of_texts(result: Any, _: SharedMemory) -> dict[str, str]:
@@ -277,6 +300,14 @@ def _read_verdicts(result: Any, memory: SharedMemory) -> list[Verdict]:
 
 def _read_seconds(result: Any, _: SharedMemory) -> float:
     if not isinstance(result, float) or not 0 < result < inf:
+        raise BrokenMessageError("a number of seconds is missing")
+    return result
+
+
+def _read_runs(result: Any, _: SharedMemory) -> list[float]:
+    if not isinstance(result, list) or not result:
+        raise BrokenMessageError("the seconds of runs are missing")
+    if not all(isinstance(each, float) and 0 <= each < inf for each in result):
         raise BrokenMessageError("a number of seconds is missing")
     return result
 

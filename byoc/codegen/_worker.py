@@ -51,13 +51,15 @@ class Isolation:
     """The request to run codegens in worker processes, with limits in seconds.
 
     A call of a codegen takes at most `call_timeout`; one that compiles at most `compile_timeout`, if it
-    is given. `environment` holds further environment variables. Raises InputError for what is not a
-    number of seconds above 0.
+    is given. `environment` holds further environment variables. With `unless_trusted` codegens stay in
+    this process for what a trusted maker made, and on systems without worker processes. Raises
+    InputError for what is not a number of seconds above 0.
     """
 
     compile_timeout: float | None = None
     call_timeout: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    unless_trusted: bool = False
 
     def __post_init__(self) -> None:
         """Check the limits."""
@@ -77,14 +79,23 @@ class Isolation:
         return self.call_timeout
 
 
+UNLESS_TRUSTED = Isolation(unless_trusted=True)
+"""The default for what may come from others: worker processes unless a trusted maker made it."""
+
+
 def choose_isolation(isolate: bool | None, call_timeout: float | None = None) -> Isolation | None:
     """Return the request that options for running a bundle make, None for this process.
 
-    Raises InputError for a timeout that is none.
+    Without options it is `UNLESS_TRUSTED`. Raises InputError for a timeout that is none.
     """
     if isolate or (isolate is None and call_timeout is not None):
         return Isolation(call_timeout=call_timeout)
-    return None
+    return UNLESS_TRUSTED if isolate is None else None
+
+
+def has_worker_processes() -> bool:
+    """Return whether codegens can be run in worker processes on this system."""
+    return hasattr(os, "killpg")
 
 
 class VendorError(Exception):
@@ -238,7 +249,7 @@ def _end_process(
 
 
 def _create_memory() -> SharedMemory:
-    if not hasattr(os, "killpg"):
+    if not has_worker_processes():
         raise InputError("codegens cannot be run in processes of their own on this system")
     try:
         return SharedMemory.create()
@@ -265,9 +276,9 @@ def _read_failure(failure: Any) -> BaseException:
     if region:
         error = ArtifactError(text, region)
     elif kind == "missing":
-        error = MissingRuntimeError(text)
+        error = MissingRuntimeError(*text.splitlines())
     elif kind == "input":
-        error = InputError(text)
+        error = InputError(*text.splitlines())
     elif kind == "raised":
         error = type(escape_unprintable(name), (RaisedInWorkerError,), {})(text)
     else:

@@ -31,11 +31,10 @@ from byoc.codegen._calling import (
 from byoc.codegen._codegen_lookup import (
     find_codegen,
     find_wrong_options,
-    has_options,
-    list_executing_options,
     parse_codegen_options,
 )
-from byoc.codegen._interface import ABILITIES, Artifact, CompileError, Executor, ResourceError
+from byoc.codegen._descriptions import write_description
+from byoc.codegen._interface import Artifact, CompileError, Executor, ResourceError
 from byoc.codegen._messages import (
     SharedMemory,
     list_declared,
@@ -79,6 +78,7 @@ class CodegenService:
             "compile_all": self._compile_all,
             "load": self._load,
             "run": self._run,
+            "measure": self._measure,
             "compatible": self._compatible,
             "check": self._check,
             "cost": lambda asked: measure_seconds(self._codegen, asked["region"]),
@@ -91,15 +91,8 @@ class CodegenService:
         os.environ.pop(PATH_VARIABLE, None)
         if request["path"] is not None:
             os.environ[PATH_VARIABLE] = request["path"]
-        codegen = self._codegen = find_codegen(request["codegen"])
-        return {
-            "abilities": [name for name, kind in ABILITIES.items() if isinstance(codegen, kind)],
-            "has_options": has_options(codegen),
-            "executing_options": list_executing_options(codegen),
-            "open_shapes": bool(getattr(codegen, "open_shapes", False)),
-            "recompiles": bool(getattr(codegen, "recompiles", False)),
-            "native": bool(getattr(codegen, "native", False)),
-        }
+        self._codegen = find_codegen(request["codegen"])
+        return write_description(self._codegen)
 
     def _check_options(self, request: Request) -> Any:
         parse_codegen_options(self._codegen, request["options"])
@@ -132,6 +125,11 @@ class CodegenService:
         outputs = list_declared(run_executor(self._executors[number], inputs), self._outputs[number])
         self._memory.clear()
         return [[name, write_array(value, self._memory)] for name, value in outputs.items()]
+
+    def _measure(self, request: Request) -> Any:
+        run = self._executors[request["executor"]]
+        inputs = {name: read_array(entry, self._memory) for name, entry in request["inputs"]}
+        return list(request["measure"](lambda: run_executor(run, inputs)))
 
     def _compatible(self, request: Request) -> Any:
         artifact = self._read_artifact(request)

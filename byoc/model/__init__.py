@@ -16,6 +16,7 @@ from byoc.model._graph_parts import (
     walk_graph_paths,
 )
 from byoc.model._images import find_images, find_weights
+from byoc.model._inlinable_nodes import make_dense
 from byoc.model._inserted_nodes import (
     CAST,
     LAYOUT,
@@ -124,6 +125,7 @@ from byoc.model.inference import (
     add_dims,
     bound_dim,
     ceil_divide_dims,
+    check_nodes,
     clear_output_shapes,
     evaluate_dim,
     fix_type,

@@ -66,11 +66,11 @@ def _choose_name(key: _FunctionKey, taken: set[tuple[str, str]]) -> str:
 def make_initializers_dense(graph: GraphProto) -> None:
     """Replace the sparse initializers of a body by dense ones, in place."""
     for sparse in graph.sparse_initializer:
-        graph.initializer.append(_make_dense(sparse))
+        graph.initializer.append(make_dense(sparse))
     del graph.sparse_initializer[:]
 
 
-def _make_dense(sparse: SparseTensorProto) -> TensorProto:
+def make_dense(sparse: SparseTensorProto) -> TensorProto:
     """Return a sparse tensor as onnxruntime reads it: all its elements, most of them 0."""
     values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)

@@ -242,12 +242,22 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
             if foreign:
                 values = run_foreign(_import_onnxruntime(), session, names, inputs)
             else:
-                values = session.run(names, dict(inputs))
+                values = list(map(_make_dense, session.run(names, dict(inputs))))
         except Exception as error:  # as above
             raise InputError(f"onnxruntime cannot run the model: {_describe_error(error)}") from None
         return dict(zip(names, values, strict=True))
 
     return run
+
+
+def _make_dense(value: Any) -> Any:
+    """Return an output as an array: one that is a sparse initializer comes as a class of its own."""
+    if isinstance(value, np.ndarray) or type(value).__name__ != "SparseTensor":
+        return value
+    stored = value.values()
+    dense = np.zeros(value.dense_shape(), stored.dtype)
+    dense.reshape(-1)[value.get_coo_data().indices()] = stored
+    return dense
 
 
 def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class LoweredPrecision:
 
 @dataclass(frozen=True)
 class RefusedRegion:
-    """A region of an earlier plan that its codegen refused, and why.
+    """A region of an earlier plan that its codegen refused, or at which it failed, and why.
 
     `codegen` says it as users are told. `nodes` are those that this target does not get any more, by
     name or first output; none where the region is in smaller ones of at most `split` nodes instead.
@@ -195,7 +195,10 @@ class RefusedRegion:
     @property
     def why(self) -> str:
         """The reason for the report why its nodes are not on the target."""
-        return f"codegen {self.codegen} refused: {self.reason}"
+        if not self.failed:
+            return f"codegen {self.codegen} refused: {self.reason}"
+        said = self.reason if self.reason.startswith("failed with ") else f"failed: {self.reason}"
+        return f"codegen {self.codegen} {said}"
 
 
 @dataclass(frozen=True)

@@ -64,13 +64,15 @@ class MeasuredCodegen:
         return self.compiler.parsed_options
 
     def measure(self, region: Region, proto: onnx.ModelProto) -> list[float]:
-        """Measure the calls of a region in seconds, including the transfer of its arrays.
+        """Measure the calls of a region in seconds, including the transfer of its arrays to the device.
 
-        Raise InputError if the codegen cannot compile or load it.
+        In a worker process they are measured there. Raise InputError if the codegen cannot compile or
+        load it.
         """
         run = compile_and_load(self.compiler, region)
         inputs = sample_inputs(GraphIndex(proto, get_stated_types(proto)))
-        return measure_runs(lambda: run(inputs), self.patience, self.clock)
+        measure = partial(measure_runs, patience=self.patience, clock=self.clock)
+        return run.measure(inputs, measure)
 
 
 def time_units(

@@ -1,12 +1,13 @@
 """`byoc.profile`: operators measured on this machine, written as a cost model."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
 
 from byoc.bundle import rule_file_options
-from byoc.codegen import find_codegen
+from byoc.codegen import Codegen, Codegens, choose_isolation
 from byoc.costs import CostTable, Linear, check_fallback, fit_linear_model
 from byoc.errors import InputError
 from byoc.model import Model
@@ -73,6 +74,12 @@ class ProfileOptions:
         100,
         "the most runs of each.",
         Flag("Run each at most so often.", Syntax.INTEGER, minimum=1),
+    )
+
+    isolate: bool | None = declare_field(
+        None,
+        "run the codegen in a process of its own, and measure it there: the default where possible.",
+        Flag("Run the codegen in a process of its own; the default.", Syntax.ON_OFF),
     )
 
     @property
@@ -144,7 +151,13 @@ def _measure_host(
 def _measure_codegen(
     models: Sequence[Source | Model], options: ProfileOptions
 ) -> tuple[CostTable, list[str]]:
-    codegen = find_codegen(options.device)
+    with closing(Codegens(choose_isolation(options.isolate))) as codegens:
+        return _measure_units(models, options, codegens.find(options.device))
+
+
+def _measure_units(
+    models: Sequence[Source | Model], options: ProfileOptions, codegen: Codegen
+) -> tuple[CostTable, list[str]]:
     target = None if options.rules is None else load_rules(options.rules)
     own = {} if target is None else rule_file_options(target, codegen)
     given = {**own, **(options.codegen_options or {})}

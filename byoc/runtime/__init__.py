@@ -1,6 +1,12 @@
 """Running a bundle on this machine: `byoc.load(path)` returns a function from inputs to outputs."""
 
-from byoc.runtime._executors import RegionFailedError, find_executable, load_executor, rename_executor
+from byoc.runtime._executors import (
+    CheckedExecutor,
+    RegionFailedError,
+    find_executable,
+    load_executor,
+    rename_executor,
+)
 from byoc.runtime._program_builder import data_inputs
 from byoc.runtime._session import Session, load, load_bundle, load_executors
 from byoc.runtime._shape_check import collect_contradictions

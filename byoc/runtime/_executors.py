@@ -1,7 +1,8 @@
 """Executors of regions: a codegen's executor is third-party code, so its outputs are checked."""
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -13,11 +14,13 @@ from byoc.codegen import (
     Codegens,
     Executable,
     Executor,
+    Measure,
     Region,
     Stamped,
     ask_compatible,
     drop_executing_options,
     load_region,
+    measure_executor,
     run_executor,
 )
 from byoc.errors import (
@@ -66,13 +69,46 @@ def needs_exclusive_calls(codegen: object) -> bool:
     return not getattr(codegen, "concurrent", False)
 
 
+@dataclass(frozen=True, eq=False)
+class CheckedExecutor:
+    """An executor of a region that checks types against the declared ones at each run."""
+
+    run: Executor
+    check: ShapeCheck
+    who: str
+    lock: AbstractContextManager[Any]
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the outputs by name. Raises RegionFailedError."""
+        region = self.check.region
+        try:
+            self.check.check_inputs(inputs)
+            with self.lock:
+                given = run_executor(self.run, inputs)
+            return {v.name: self.check.check_output(v, given, inputs) for v in region.outputs}
+        except BaseException as error:  # a plug-in can fail in any way
+            raise _region_failure(error, self.who, region, "failed") from error
+
+    def measure(self, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
+        """Measure runs without checks, after a checked one; return the seconds of each.
+
+        Raises RegionFailedError.
+        """
+        self(inputs)
+        try:
+            with self.lock:
+                return measure_executor(self.run, inputs, measure)
+        except BaseException as error:  # as above
+            raise _region_failure(error, self.who, self.check.region, "failed") from error
+
+
 def load_executor(
     codegen: Executable,
     codegen_name: str,
     region: Region,
     artifact: Artifact,
     options: Mapping[str, str] | None = None,
-) -> Executor:
+) -> CheckedExecutor:
     """Load a region: return an executor that checks types against the declared ones at each run.
 
     A codegen whose executors take inputs of other extents than declared has the class attribute
@@ -93,24 +129,10 @@ def load_executor(
     except BaseException as error:  # a plug-in can fail in any way; name the one at fault
         raise _region_failure(error, f"{who}: {region.name}", region, "loading failed") from error
 
-    lock = (
-        _CODEGEN_LOCKS.setdefault(codegen_name, RLock())
-        if needs_exclusive_calls(codegen)
-        else nullcontext()
-    )
-
+    exclusive = needs_exclusive_calls(codegen)
+    lock = _CODEGEN_LOCKS.setdefault(codegen_name, RLock()) if exclusive else nullcontext()
     check = ShapeCheck(region, getattr(codegen, "open_shapes", False))
-
-    def run_checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            check.check_inputs(inputs)
-            with lock:
-                given = run_executor(run, inputs)
-            return {v.name: check.check_output(v, given, inputs) for v in region.outputs}
-        except BaseException as error:  # as above
-            raise _region_failure(error, who, region, "failed") from error
-
-    return run_checked
+    return CheckedExecutor(run, check, who, lock)
 
 
 def _region_failure(error: BaseException, who: str, region: Region, what: str) -> RegionFailedError:

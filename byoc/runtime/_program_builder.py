@@ -14,6 +14,7 @@ from byoc.model import (
     describe_node,
     extract_nodes,
     find_boundary,
+    make_dense,
     open_shapes,
     rate_knowledge,
     read_type,
@@ -120,6 +121,8 @@ class ProgramBuilder:
         read = {*index.inputs, *index.outputs}
         read |= {name for i in controls for name in index.nodes[i].input}
         stored = {name: index.stored_tensors[name] for name in read & index.stored_tensors.keys()}
+        sparse = {name: index.sparse_initializers[name] for name in read & {*index.sparse_initializers}}
+        stored |= {name: make_dense(tensor) for name, tensor in sparse.items()}
         stored |= {t.name: t for t in index.graph.initializer if t.name in read}
         constants = {
             name: numpy_helper.to_array(tensor, str(self.folder)) for name, tensor in stored.items()

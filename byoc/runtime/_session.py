@@ -133,7 +133,8 @@ def load(
     """Load the bundle at `path`, a folder or a packed file, to run it.
 
     With `isolate` its codegens run in processes of their own: where one crashes or hangs, that is an
-    InputError. `call_timeout` is the most seconds that one of their calls may take, and implies it.
+    InputError. By default they do unless its maker is trusted, as below. `call_timeout` is the most
+    seconds that one of their calls may take, and implies it.
 
     A bundle with native code is loaded only where its maker is trusted: made on this machine, signed by
     a key that the user trusts, or with `trust`. `codegens` names those that may load its regions.

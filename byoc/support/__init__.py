@@ -28,6 +28,7 @@ from byoc.support._plugins import (
     find_files,
     find_installed_file,
     get_distribution,
+    get_first_sentence,
     is_file,
     list_installed,
     load_function,

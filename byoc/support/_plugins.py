@@ -4,6 +4,7 @@ Built-in plug-ins register as any other. Only the one in use is loaded; an unkno
 lists the installed ones, and a plug-in that fails to load is an error that names its distribution.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -72,6 +73,15 @@ def load_plugin(group: str, name: str, make: Callable[[Any], Any] = lambda kind:
         if isinstance(error, SystemExit) and must_propagate(error):
             raise
         raise InputError(f"{source} cannot be loaded: {describe_error(error)}") from error
+
+
+def get_first_sentence(kind: type) -> str:
+    """Return the first sentence of a plug-in's class docstring, without its dot; empty without one."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    if text.startswith(f"{kind.__name__}("):  # what a dataclass without one is given
+        return ""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return paragraph.split(". ")[0].rstrip(".")
 
 
 def load_function(group: str, name: str) -> Callable[..., Any]:

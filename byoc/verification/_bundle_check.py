@@ -107,7 +107,7 @@ def verify(  # noqa: PLR0913 - each has a default
         thresholds: the largest errors, as shares of the range, in units of the last place, or in dB.
         regions: compare every tensor at a boundary and each region alone, not only the outputs.
         isolate: run the codegens in processes of their own; where one crashes or hangs, that is an
-            InputError.
+            InputError. By default they run so unless the bundle's maker is trusted.
         call_timeout: the most seconds that one of their calls may take, which implies `isolate`.
 
     Raises InputError when the bundle, the original or the inputs cannot be read or run, and
@@ -159,7 +159,7 @@ def bisect(  # noqa: PLR0913 - each has a default
         output: a folder for the smallest model that shows the fault, its inputs and outputs, which
             `byoc verify` runs again.
         isolate: run the codegens in processes of their own; where one crashes or hangs, that is an
-            InputError.
+            InputError. By default they run so unless the bundle's maker is trusted.
         call_timeout: the most seconds that one of their calls may take, which implies `isolate`.
 
     Raises InputError when there is no such region, its codegen cannot run here, it is not wrong, or it

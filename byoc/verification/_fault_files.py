@@ -5,14 +5,23 @@ and reports whether it is still wrong.
 """
 
 import json
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
-from byoc.bundle import RegionCompiler
-from byoc.codegen import Codegens, Isolation, Region, drop_executing_options, read_region
+from byoc.bundle import Consent, RegionCompiler
+from byoc.codegen import (
+    UNLESS_TRUSTED,
+    Codegens,
+    Isolation,
+    Region,
+    drop_executing_options,
+    read_region,
+)
 from byoc.errors import InputError, escape_unprintable
 from byoc.model import parse_layout
 from byoc.runtime import read_npz, restore_dtype, write_npz
@@ -86,12 +95,20 @@ def is_fault(path: Path) -> bool:
     return (path / FAULT_FILE_NAME).is_file()
 
 
-def rerun_fault(folder: Path, isolation: Isolation | None = None) -> tuple[FaultFile, RegionError]:
+def rerun_fault(
+    folder: Path,
+    isolation: Isolation | None = UNLESS_TRUSTED,
+    *,
+    trust: bool = False,
+    codegens: Iterable[str] | str | None = None,
+) -> tuple[FaultFile, RegionError]:
     """Compile and run the model of a fault once more; return the fault and its error now.
 
-    With `isolation` the codegen runs in a process of its own.
+    With `isolation` the codegen runs in a worker process, by default unless the user gives `trust`:
+    nobody signs a fault. `codegens` names those that may compile it, by default all.
 
-    Raise InputError if the folder holds no fault, or the codegen is missing, refuses or fails.
+    Raise InputError if the folder holds no fault, or the codegen is not allowed, missing, refuses or
+    fails.
     """
     path = folder / FAULT_FILE_NAME
     try:
@@ -102,16 +119,20 @@ def rerun_fault(folder: Path, isolation: Isolation | None = None) -> tuple[Fault
     except (ValidationError, TypeError, ValueError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise InputError(f"{path}: not a fault of byoc verify: {first}") from None
+    Consent.of(trust, codegens).require_allowed(fault.codegen, f"{path}: the fault is for")
+    if isolation is not None and isolation.unless_trusted and trust:
+        isolation = None
     weights = parse_layout(fault.weights) if fault.weights else None
     region = read_region(folder / FAULT_MODEL, fault.region, fault.target, None, weights)
-    codegen = Codegens(isolation).find(fault.codegen)
-    compiler = RegionCompiler(codegen, drop_executing_options(codegen, fault.codegen_options))
-    trial = run_trial(
-        RegionPart(region.model, _read_inputs(folder / FAULT_INPUTS, region)),
-        region,
-        compiler,
-        thresholds,
-    )
+    with closing(Codegens(isolation)) as found:
+        codegen = found.find(fault.codegen)
+        compiler = RegionCompiler(codegen, drop_executing_options(codegen, fault.codegen_options))
+        trial = run_trial(
+            RegionPart(region.model, _read_inputs(folder / FAULT_INPUTS, region)),
+            region,
+            compiler,
+            thresholds,
+        )
     return fault, RegionError(fault.region, trial.errors)
 
 

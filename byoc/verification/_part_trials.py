@@ -14,11 +14,11 @@ from typing import TypeVar
 import onnx
 
 from byoc.bundle import RegionCompiler
-from byoc.codegen import Executable, Executor, Region, read_region
+from byoc.codegen import Executable, Region, read_region
 from byoc.errors import InputError
 from byoc.model import TensorLayout, parse_layout
 from byoc.onnxrt import without_optimizations
-from byoc.runtime import load_executor
+from byoc.runtime import CheckedExecutor, load_executor
 from byoc.verification._plain_models import make_reference_executor
 from byoc.verification._region_cutter import RegionCutter, RegionPart, Values
 from byoc.verification._region_verification import compare_run
@@ -174,7 +174,7 @@ def run_trial(
     return PartTrial(part, expected, actual, errors)
 
 
-def compile_and_load(compiler: RegionCompiler, region: Region) -> Executor:
+def compile_and_load(compiler: RegionCompiler, region: Region) -> CheckedExecutor:
     """Compile a region in memory and load it. Raise InputError if the codegen cannot do either."""
     codegen = compiler.codegen
     if not isinstance(codegen, Executable):

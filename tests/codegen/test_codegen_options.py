@@ -311,8 +311,12 @@ def test_a_codegen_without_options_gets_the_texts(
 
 
 def test_the_command_line_shows_a_codegen(
-    tuned: None, byoc: Callable[..., Ran], golden: Callable[[str, str], None]
+    tuned: None,
+    byoc: Callable[..., Ran],
+    golden: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    vendors.forbid_processes(monkeypatch)
     golden("codegens/tuned.txt", "\n".join(map(str.rstrip, byoc("codegens", "tuned").out.splitlines())))
     shown = json.loads(byoc("codegens", "tuned", "--format", "json").out)
     options = shown.pop("options")
@@ -336,6 +340,7 @@ def test_a_codegen_that_is_shown_may_read_its_options_itself(
     monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
 ) -> None:
     vendors.install(monkeypatch, tables=vendors.Tables)
+    vendors.forbid_processes(monkeypatch)
     assert "options: any, it reads them itself" in byoc("codegens", "tables").out
     assert "options: none" in byoc("codegens", "reference").out
     ran = byoc("codegens", "tabels")
@@ -353,7 +358,7 @@ def test_profiling_reads_the_options_of_command_line_and_rule_file(
 ) -> None:
     model, out = tmp_path / "m.onnx", tmp_path / "costs.yaml"
     model.write_bytes(parse(DEVICE_ONLY).SerializeToString())
-    asked = ("profile", model, "-o", out, "--device", "tuned")
+    asked = ("profile", model, "-o", out, "--device", "tuned", "--no-isolate")
     ran = byoc(*asked, "--codegen-option", "tile=1")
     assert (ran.code, out.exists()) == (1, False)
     assert ran.err.startswith("byoc: codegen tuned has no option 'tile' (did you mean tiles?)")

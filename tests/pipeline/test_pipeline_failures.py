@@ -32,12 +32,15 @@ IN_PROCESS = {
     "list": "the artifact's files are list, not a mapping",
     "metadata": "the metadata 'cycles' is not text",
     "load": "loading failed with OSError: no such device",
+    "load refuses": REASON,
     "no function": "loading failed with TypeError: `load` gave a NoneType instead of a function",
     "run": "failed with ZeroDivisionError: division by zero",
     "run exits": "failed with SystemExit: no device",
     "dtype": "gave output 'a' as float64[1, 4], but it is declared float32[1, 4]",
     "shape": "gave output 'a' as float32[4], but it is declared float32[1, 4]",
 }
+
+REFUSED = {"refuses", "names nothing", "load refuses"}
 
 
 @pytest.mark.parametrize("fault", IN_PROCESS)
@@ -55,11 +58,16 @@ def test_one_region_fails_and_the_other_stays(fault: str, tmp_path: Path) -> Non
             "nodes": ["a"],
             "host": 1,
             "split": None,
-            "failed": fault not in {"refuses", "names nothing"},
+            "failed": fault not in REFUSED,
         },
     }
     why = {item.reason: item.nodes for item in result.report.host_reasons}
-    assert why[f"codegen faulty refused: {refusal.reason}"] == 1
+    if fault in REFUSED:
+        assert why[f"codegen faulty refused: {refusal.reason}"] == 1
+    elif refusal.reason.startswith("failed with "):
+        assert why[f"codegen faulty {refusal.reason}"] == 1
+    else:
+        assert why[f"codegen faulty failed: {refusal.reason}"] == 1
     (warning,) = [note.text for note in result.report.notes if note.severity == "warning"]
     assert warning == (f"codegen faulty: dla_0: {refusal.reason}; dla is planned again without a")
     manifest = json.loads((tmp_path / "b/manifest.json").read_text())
@@ -296,3 +304,27 @@ def test_on_the_command_line(
     ran = byoc(*command, "fault=numbers", "--gate", "--threshold", "float32=1", "--no-verify")
     assert json.loads(ran.out)["refusals"] == []
     assert byoc(*command, "fault=numbers", "--threshold", "float32=1").code == 2
+
+
+@pytest.mark.parametrize("isolate", ["--isolate", "--no-isolate"])
+@pytest.mark.usefixtures("faulty")
+def test_a_region_that_is_not_loaded_goes_nowhere_in_silence(
+    isolate: str, tmp_path: Path, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse(UNLIKE), "net.onnx")
+    command = ["partition", "net.onnx", "--rules", VANILLA, "-o", "b", "--strategy", "all-supported"]
+    command += ["--codegen", "faulty", "--codegen-option", "fault=load refuses"]
+    command += ["--codegen-option", "op=Relu"]
+    ran = byoc(*command, *(["--isolate"] if isolate == "--isolate" else []))
+    assert (ran.code, ran.err) == (0, "")
+    assert f"; 1 node went back to the host: codegen faulty: {REASON}; " in ran.out.splitlines()[0]
+    assert f"warning: codegen faulty: dla_0: {REASON}; dla is planned again without a" in ran.out
+    # Nobody loaded this one: running it says so, and runs no region on the host instead.
+    assert byoc(*command, "--no-verify").code == 0
+    for verb in (("run", "b", "--inputs", "random"), ("verify", "b")):
+        ran = byoc(*verb, isolate)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.startswith("byoc: ")
+        assert ran.err.endswith(f"codegen faulty: dla_0: {REASON}\n")
+        assert ran.err.count("\n") == 1

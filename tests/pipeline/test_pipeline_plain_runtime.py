@@ -189,3 +189,63 @@ def test_a_function_stands_behind_those_that_it_calls(make: Any, tmp_path: Path)
         assert calls <= known, function.name
         known.add((function.domain, function.name))
     assert any(domain == "byoc.dla" for domain, _ in known)
+
+
+DENSE = np.zeros((4, 4), np.float32)
+DENSE.flat[[0, 5, 11]] = 1.0, 2.0, 3.0
+
+
+def _make_sparse_output() -> onnx.ModelProto:
+    model = _model(helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Add", ["r", "x"], ["y"]))
+    model.graph.output.append(_value("w"))
+    model.graph.sparse_initializer.append(_sparse("w"))
+    return model
+
+
+def _make_sparse_output_of_a_body() -> onnx.ModelProto:
+    one = helper.make_graph([], "one", [], [_value("w")])
+    one.sparse_initializer.append(_sparse("w"))
+    nodes = [helper.make_node("Add", ["x", "x"], ["s"]), helper.make_node("Relu", ["s"], ["t"])]
+    other = helper.make_graph(nodes, "other", [], [_value("t")])
+    return _model(helper.make_node("If", ["c"], ["y"], then_branch=one, else_branch=other))
+
+
+def _make_sparse_state_of_a_loop() -> onnx.ModelProto:
+    inputs = [
+        helper.make_tensor_value_info("i", TensorProto.INT64, []),
+        helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+        _value("v"),
+    ]
+    outputs = [helper.make_tensor_value_info("on", TensorProto.BOOL, []), _value("z")]
+    nodes = [helper.make_node("Add", ["v", "x"], ["s"]), helper.make_node("Relu", ["s"], ["z"])]
+    body = helper.make_graph(nodes, "body", inputs, outputs)
+    model = _model(helper.make_node("Loop", ["n", "", "w"], ["y"], body=body))
+    model.graph.initializer.append(helper.make_tensor("n", TensorProto.INT64, [], [3]))
+    model.graph.sparse_initializer.append(_sparse("w"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (_make_sparse_output, {"y": np.maximum(X, 0) + X, "w": DENSE}),
+        (_make_sparse_output_of_a_body, {"y": DENSE}),
+        (
+            _make_sparse_state_of_a_loop,
+            {"y": np.maximum(np.maximum(np.maximum(DENSE + X, 0) + X, 0) + X, 0)},
+        ),
+    ],
+)
+def test_a_sparse_initializer_is_read_where_the_host_keeps_values(
+    make: Any, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    model = make()
+    result = byoc.partition(model, VANILLA, strategy="all-supported", output=tmp_path / "b")
+    assert result.plan.regions
+    assert result.verification is not None
+    assert result.verification.passed
+    given = {"x": X, "c": np.array(True)}
+    found = byoc.load(tmp_path / "b")({value.name: given[value.name] for value in model.graph.input})
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)

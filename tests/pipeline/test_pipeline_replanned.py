@@ -122,7 +122,7 @@ def test_both_targets_refuse(files_of_rules: Path, tmp_path: Path) -> None:
     assert on_devices(result) == {"y": "host"}
     assert [item.reason for item in result.report.host_reasons] == [
         f"one: codegen faulty refused: {REASON}; "
-        "two: codegen faulty refused: failed with ZeroDivisionError: division by zero"
+        "two: codegen faulty failed with ZeroDivisionError: division by zero"
     ]
     assert [refusal.target for refusal in result.report.refusals] == ["one", "two"]
     assert "; 1 node went back to the host: " in summarize_report(result.report)

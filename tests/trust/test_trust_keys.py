@@ -126,7 +126,7 @@ def test_where_nothing_can_be_written_a_bundle_is_not_signed(
     )
     assert ran.code == 0
     assert ran.err.startswith("byoc: the bundle is not signed: ")
-    run = ("run", tmp_path / "b", "--inputs", "random")
+    run = ("run", tmp_path / "b", "--inputs", "random", "--no-isolate")
     assert byoc(*run).code == 0
     become("maker")  # in another process
     refused = byoc(*run)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import vendors
 from forging import edit_manifest
 from native_codegen import Native
 from support import Ran
@@ -33,14 +34,14 @@ def test_a_maker_is_trusted_and_forgotten(
 ) -> None:
     key = _own_key()
     become("stranger")
-    run = ("run", bundle, "--inputs", "random")
+    run = ("run", bundle, "--inputs", "random", "--no-isolate")
     refused = byoc(*run)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.endswith("give --trust (in Python trust=True), or run byoc trust on it once\n")
     assert byoc(*run, "--trust").code == 0
-    assert byoc("verify", bundle).code == 1
+    assert byoc("verify", bundle, "--no-isolate").code == 1
     assert byoc("verify", bundle, "--trust").code == 0
-    assert byoc("compare-costs", bundle).code == 1
+    assert byoc("compare-costs", bundle, "--no-isolate").code == 1
     assert byoc(*run).code == 1  # --trust is for one time
 
     told = byoc("trust", bundle).out
@@ -136,7 +137,10 @@ def test_inspect_does_not_show_a_contract_that_was_changed(
         library.inspect(bundle)
 
 
-def test_a_codegen_is_shown_as_native(native: type[Native], byoc: Callable[..., Ran]) -> None:
+def test_a_codegen_is_shown_as_native(
+    native: type[Native], byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors.forbid_processes(monkeypatch)
     assert json.loads(byoc("codegens", "native", "--format", "json").out)["native"] is True
     assert json.loads(byoc("codegens", "dla", "--format", "json").out)["native"] is False
     assert "native: yes, it executes what is in a bundle" in byoc("codegens", "native").out

@@ -61,7 +61,7 @@ def shows_alone(fault: Fault, folder: Path) -> None:
         np.testing.assert_array_equal(made[name], value)
     actual = read_npz(folder / "actual.npz")
     assert any(not np.array_equal(expected[name], actual[name]) for name in expected)
-    told, region = rerun_fault(folder)
+    told, region = rerun_fault(folder, None)
     assert told.operation == fault.operation
     assert not region.within
     assert f"byoc verify {folder.name}\n" in (folder / "README.txt").read_text(encoding="utf-8")
@@ -254,7 +254,7 @@ def test_the_options_that_the_bundle_was_made_with(
     assert len(seen) > 1
     assert all(options == wanted for options in seen)
     write_fault(fault, tmp_path / "f")
-    rerun_fault(tmp_path / "f")
+    rerun_fault(tmp_path / "f", None)
     assert seen[-1] == wanted
 
 
@@ -317,7 +317,7 @@ def test_only_a_fault_is_ever_replaced(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     write_fault(fault, tmp_path / "f")
     write_fault(fault, tmp_path / "f")
-    assert rerun_fault(tmp_path / "f")[0].operation == "c"
+    assert rerun_fault(tmp_path / "f", None)[0].operation == "c"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}'])

@@ -108,18 +108,18 @@ def test_bisect_writes_what_shows_it_again(wrong: Path, tmp_path: Path, byoc: By
     assert sorted(path.name for path in folder.iterdir()) == [
         *("README.txt", "actual.npz", "expected.npz", "fault.json", "inputs.npz", "model.onnx"),
     ]
-    again = byoc("verify", folder)
+    again = byoc("verify", folder, "--no-isolate")
     assert again.code == 1
     assert "Add 'b' is the first operation that is off" in again.out
     assert again.err.startswith("byoc: verification failed: region npu_0 alone: output 'b' differs ")
-    told = json.loads(byoc("verify", folder, "--format", "json").out)
+    told = json.loads(byoc("verify", folder, "--no-isolate", "--format", "json").out)
     assert (told["fault"]["operations"], told["now"]["within"]) == (["b"], False)
 
 
 def test_once_the_codegen_is_mended(wrong: Path, monkeypatch: pytest.MonkeyPatch, byoc: Byoc) -> None:
     byoc("verify", wrong, "--bisect", "-o", "f")
     vendors.install(monkeypatch, wrong=interpreter(right))
-    ran = byoc("verify", Path("f") / "npu_0")
+    ran = byoc("verify", Path("f") / "npu_0", "--no-isolate")
     assert (ran.code, ran.err) == (0, "")
 
 

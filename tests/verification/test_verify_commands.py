@@ -47,6 +47,6 @@ def test_no_command_is_taken_from_a_bundle_or_a_fault(
     assert stored["codegen_options"] == {"level": "2"}
     path.write_text(json.dumps({**stored, "codegen_options": {"level": "2", "tool": "b"}}))
 
-    rerun_fault(tmp_path / "fault")
+    rerun_fault(tmp_path / "fault", None)
 
     assert set(called[1:]) == {ToolOptions("mine", 2)}

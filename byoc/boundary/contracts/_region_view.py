@@ -35,6 +35,7 @@ from byoc.model import (
     GraphIndex,
     TensorLayout,
     TensorType,
+    check_nodes,
     clear_output_shapes,
     find_weights,
     get_metadata,
@@ -227,9 +228,11 @@ def _read_constants(
 def find_convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
     """Return the axis order of each initializer that is a convolution weight.
 
-    Weights inside composites are included. The orders are those of `byoc.model.find_weights`.
+    Weights inside composites are included. The orders are those of `byoc.model.find_weights`. Raises
+    InputError for a node that no runtime executes.
     """
     flat = inline_local_functions(region) if region.functions else region
+    check_nodes(flat)
     flat = onnx.shape_inference.infer_shapes(flat)
     found = find_weights(GraphIndex(flat, get_stated_types(flat)))
     stored = {tensor.name for tensor in region.graph.initializer}

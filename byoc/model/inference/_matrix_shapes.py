@@ -3,7 +3,9 @@
 import re
 from collections.abc import Sequence
 
+from byoc.errors import InputError
 from byoc.model._tensor_data import Dim, TensorType
+from byoc.model._walk import describe_node
 from byoc.model.inference._elementwise_shapes import (
     Shape,
     Types,
@@ -15,6 +17,7 @@ from byoc.model.inference._elementwise_shapes import (
 )
 from byoc.model.inference._extents import add_dims, floor_divide_dims
 from byoc.model.inference._known_node import KnownNode, Rule
+from byoc.model.inference._node_checks import find_equation_problem
 
 
 def multiply_shapes(a: Shape, b: Shape) -> Shape:
@@ -51,6 +54,10 @@ def _multiply_and_add(node: KnownNode) -> Types:
 def _sum_products(node: KnownNode) -> Types:
     shapes = [node.get_shape(i) for i in range(len(node.types))]
     equation = node.attributes.get("equation", "")
+    ranks = [None if shape is None else len(shape) for shape in shapes]
+    problem = find_equation_problem(equation, ranks)
+    if problem:
+        raise InputError(f"{describe_node(node.proto)}: {problem}")
     return [make_type(keep_dtype(node), infer_einsum(equation, shapes))]
 
 

@@ -17,6 +17,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 from byoc.model._tensor_data import get_stated_types, rate_knowledge, read_type, write_type
 from byoc.model._walk import copy_without, list_bodies, walk_dims, walk_graphs, walk_value_infos
 from byoc.model.inference._dtype_completion import complete_dtypes
+from byoc.model.inference._node_checks import check_nodes
 from byoc.model.inference._settling import settle_types
 from byoc.model.inference._type_merging import complete_type, contradicts
 
@@ -65,8 +66,10 @@ class InferenceResult:
 def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> InferenceResult:
     """Infer the types of all tensors of a model, in bodies, too.
 
-    `skeleton` is the model without large weights; `stated` are the types in the file.
+    `skeleton` is the model without large weights; `stated` are the types in the file. Raises InputError
+    for a node that no runtime executes.
     """
+    check_nodes(skeleton)
     skeleton = clear_negative_dims(skeleton)
     bare = copy_without(skeleton, "value_info")
     graphs = list(walk_graphs(bare.graph))

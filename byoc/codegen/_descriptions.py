@@ -1,0 +1,79 @@
+"""Descriptions of codegens: abilities, options, and the class attributes that byoc reads."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from byoc.codegen._codegen_options import OptionDescription, list_options
+from byoc.codegen._interface import ABILITIES, API_VERSION, Codegen
+from byoc.codegen._messages import BrokenMessageError
+from byoc.support import get_first_sentence
+
+
+@dataclass(frozen=True)
+class CodegenDescription:
+    """The description of a codegen, from its class and its documentation.
+
+    `summary` is the first sentence of its documentation, `api` the version of the interface, `abilities`
+    are keys of `ABILITIES`. `options` is None where it reads its options itself. The others are class
+    attributes: `open_shapes` (executors take other extents than declared), `recompiles` (`load` itself
+    handles an artifact that does not fit) and `native` (`load` executes what an artifact holds).
+    """
+
+    summary: str
+    api: int
+    abilities: tuple[str, ...]
+    options: tuple[OptionDescription, ...] | None
+    open_shapes: bool
+    recompiles: bool
+    native: bool
+
+    @property
+    def executing_options(self) -> list[str]:
+        """The names of the options whose values are executed."""
+        return [option.name for option in self.options or () if option.executes]
+
+
+def describe_codegen(codegen: Codegen) -> CodegenDescription:
+    """Describe a codegen of this process."""
+    options = getattr(codegen, "Options", None)
+    listed = None if options is None else tuple(map(_without_parser, list_options(options)))
+    flags = {
+        name: bool(getattr(codegen, name, False)) for name in ("open_shapes", "recompiles", "native")
+    }
+    return CodegenDescription(
+        get_first_sentence(type(codegen)),
+        int(getattr(codegen, "api", API_VERSION)),
+        tuple(name for name, kind in ABILITIES.items() if isinstance(codegen, kind)),
+        listed,
+        **flags,
+    )
+
+
+def write_description(codegen: Codegen) -> Mapping[str, Any]:
+    """Describe a codegen of this process, as JSON."""
+    return asdict(describe_codegen(codegen))
+
+
+def read_description(content: Any) -> CodegenDescription:
+    """Read what `write_description` gave in a worker process. Raises BrokenMessageError."""
+    try:
+        found = _get_reader().validate_json(json.dumps(content), strict=True)
+    except (ValidationError, ValueError):
+        raise BrokenMessageError("a description is missing") from None
+    if not set(found.abilities) <= ABILITIES.keys():
+        raise BrokenMessageError("it has an ability that there is not")
+    return found
+
+
+@cache
+def _get_reader() -> TypeAdapter[CodegenDescription]:
+    return TypeAdapter(CodegenDescription)
+
+
+def _without_parser(option: OptionDescription) -> OptionDescription:
+    return OptionDescription(option.name, option.kind, option.default, option.help, option.executes)
