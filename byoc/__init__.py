@@ -19,6 +19,7 @@ if _TYPE_CHECKING:
     from byoc.codegen.scaffold import new_codegen as new_codegen
     from byoc.comparison import compare as compare
     from byoc.comparison import fastest as fastest
+    from byoc.comparison import list_tasks as list_tasks
     from byoc.errors import ByocError as ByocError
     from byoc.errors import InputError as InputError
     from byoc.errors import MissingRuntimeError as MissingRuntimeError
@@ -59,7 +60,7 @@ if _TYPE_CHECKING:
 _NAMES = {
     "bundle": ("Bundle", "Report", "inspect", "open_bundle"),
     "codegen.scaffold": ("new_codegen",),
-    "comparison": ("compare", "fastest"),
+    "comparison": ("compare", "fastest", "list_tasks"),
     "errors": ("ByocError", "InputError", "MissingRuntimeError", "Verdict"),
     "memory.report": ("MemoryReport",),
     "model": ("Model",),

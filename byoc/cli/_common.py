@@ -26,6 +26,14 @@ CODEGEN_FAILED = 5
 _MAX_DIGITS = 20
 
 
+class TableFormat(StrEnum):
+    """A format of rows."""
+
+    text = "text"
+    csv = "csv"
+    json = "json"
+
+
 class OutputFormat(StrEnum):
     """A format of results."""
 

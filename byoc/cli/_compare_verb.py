@@ -4,13 +4,19 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from math import isfinite
 from typing import Annotated, Any
 
 import typer
 
-from byoc.cli._common import OutputFormat, print_json, print_rows, reserve_stdout, show_status
+from byoc.cli._common import (
+    OutputFormat,
+    TableFormat,
+    print_json,
+    print_rows,
+    reserve_stdout,
+    show_status,
+)
 from byoc.cli._option_flags import take_options
 from byoc.comparison import FAST_STRATEGIES, ROW_KEYS, TOTAL, StrategyRow, summarize_strategies
 from byoc.comparison import compare as run
@@ -21,14 +27,6 @@ from byoc.reporting import format_count, format_quantity, objective_unit
 from byoc.support import keywords_of
 
 _MAX_NOTES = 10
-
-
-class TableFormat(StrEnum):
-    """A format of rows."""
-
-    text = "text"
-    csv = "csv"
-    json = "json"
 
 
 @take_options(PlanOptions)

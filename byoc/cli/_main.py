@@ -37,6 +37,7 @@ _VERBS = {
     "trust": ("_trust_verb:trust", "Trust whoever signed a bundle, or list whom you trust."),
     "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
     "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
+    "tasks": ("_tasks_verb:tasks", "List the distinct units of a model, for tools to price."),
     "calibrate": ("_calibrate_verb:calibrate", "Measure the ranges of a model's tensors on data."),
     "profile": ("_profile_verb:profile", "Measure operators on this machine, and write a cost model."),
     "compare-costs": (

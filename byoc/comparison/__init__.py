@@ -4,3 +4,4 @@ from byoc.comparison._autotune import fastest
 from byoc.comparison._process_pool import FAST_STRATEGIES, compare, run_study
 from byoc.comparison._strategy_summary import summarize_strategies
 from byoc.comparison._study import ROW_KEYS, TOTAL, StrategyRow, Study
+from byoc.comparison._task_list import TASK_KEYS, TaskRow, list_tasks

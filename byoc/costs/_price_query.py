@@ -101,7 +101,17 @@ def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Pric
 
     Tensors inside a composite cause no memory traffic there.
     """
-    found = [price_task(model, task) for task in tasks.distinct]
+    distinct, of = find_device_tasks(tasks, units)
+    return _select_prices(model, [price_task(model, task) for task in distinct], of)
+
+
+def find_device_tasks(tasks: Tasks, units: Sequence[Unit]) -> tuple[list[Task], NDArray[np.int64]]:
+    """Return the tasks that an accelerator's cost model is asked for, and the number of each unit's.
+
+    Every node of the graph has its task among them, whether it is a unit or not; the numbers are int64
+    (units,), -1 for a constant node.
+    """
+    found = list(tasks.distinct)
     of = np.empty(len(units), np.int64)
     seen: dict[object, int] = {}
     for row, unit in enumerate(units):
@@ -111,9 +121,9 @@ def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Pric
         task = tasks.composite_task(_composite_name(tasks, unit), unit.nodes)
         number = seen.setdefault((*task.key, task.work), len(found))
         if number == len(found):
-            found.append(price_task(model, task))
+            found.append(task)
         of[row] = number
-    return _select_prices(model, found, of)
+    return found, of
 
 
 def _composite_name(tasks: Tasks, unit: Unit) -> str:

@@ -20,6 +20,7 @@ VERBS_ONLY = {
     "run",
     "pack",
     "compare-costs",
+    "tasks",
     "cost-models",
     "codegens",
     "strategies",

@@ -1,0 +1,121 @@
+"""The distinct units of a model as data, so that any tool can price them for a table of costs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from byoc.costs import Task, build_tasks, check_trips, count_trips, find_device_tasks
+from byoc.model import GraphIndex, Model, unshare_dequantize
+from byoc.options import PlanOptions
+from byoc.patterns import Unit
+from byoc.planning import GraphUnits, PlanSettings, annotate_graphs, find_graphs, group_graphs
+from byoc.stages import load_settings
+from byoc.support import take_keywords
+from byoc.zoo import Source, load_model
+
+HOST = "host"
+
+TASK_KEYS = (
+    "device",
+    "op",
+    "types",
+    "attributes",
+    "dtype",
+    "operations",
+    "bytes",
+    "count",
+    "runs",
+    "nodes",
+)
+"""The keys of a row."""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskRow:
+    """A distinct task of a device: what its cost model is asked when the model is partitioned.
+
+    `device` is a target's name, or `host`. `types` and `attributes` are as cost tables write them, and
+    `operations` and `bytes` are counted from the shapes. `count` is the number of units that have this
+    task, `runs` how often these run for one run of the model, all together. `nodes` are the operators
+    inside a composite or a QDQ group.
+    """
+
+    device: str
+    task: Task
+    count: int
+    runs: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as data, with the keys `TASK_KEYS`."""
+        task = self.task
+        values = (
+            *(self.device, task.op, task.types, dict(task.attributes), task.dtype),
+            *(task.work.operations, task.work.bytes, self.count, self.runs),
+            [part.op for part in task.parts],
+        )
+        return dict(zip(TASK_KEYS, values, strict=True))
+
+
+@take_keywords(PlanOptions)
+def list_tasks(model: Source | Model, options: PlanOptions) -> tuple[TaskRow, ...]:
+    """Return the distinct tasks that cost models are asked for when a model is partitioned.
+
+    `model` is as `partition` takes it. For each accelerator these are the units that its rules accept, composites and QDQ groups whole; for
+    the host every node. Views, constants and nodes with bodies are left out: nobody is asked for them.
+    The bodies of an If, Loop or Scan are in it, with how often they run. Tasks whose shapes are not all
+    known are left out, too, since no table can have them.
+
+    Raises InputError when the model, a rule file or an option is at fault.
+    """
+    settings = load_settings(options)
+    loaded = load_model(model, options.dims, options.shapes)
+    check_trips(loaded.index, settings.trips)
+    if any(target.has_quantized_rules for target in settings.targets):
+        loaded = unshare_dequantize(loaded)
+    index = loaded.index
+    units = group_graphs(index, settings.targets, annotate_graphs(index, settings.targets))
+    runs = dict(_count_runs(index, settings, 1.0))
+    found: dict[tuple[str, object], TaskRow] = {}
+    for graph in find_graphs(index):
+        for device, task in _find_tasks(graph, units[id(graph)], settings):
+            if task.view or not task.sized:
+                continue
+            key = device, (*task.key, task.work)
+            before = found.get(key)
+            count, total = (before.count, before.runs) if before else (0, 0.0)
+            found[key] = TaskRow(device, task, count + 1, total + runs[id(graph)])
+    return tuple(sorted(found.values(), key=lambda row: row.device == HOST))
+
+
+def _count_runs(index: GraphIndex, settings: PlanSettings, runs: float) -> Iterator[tuple[int, float]]:
+    """Yield how often each graph runs, by the id of its index: `runs` times for this one."""
+    yield id(index), runs
+    for node, bodies in index.bodies.items():
+        trips = count_trips(index, node, settings.trips).count
+        for body in bodies:
+            yield from _count_runs(body.index, settings, runs * trips)
+
+
+def _find_tasks(
+    graph: GraphIndex, units: GraphUnits, settings: PlanSettings
+) -> Iterator[tuple[str, Task]]:
+    """Yield the device and the task of every unit and of every node on the host."""
+    tasks = build_tasks(graph)
+    for device, (target, placed) in enumerate(zip(settings.targets, settings.devices, strict=True)):
+        compute = placed.wants.compute
+        accepted: list[Unit] = [
+            part
+            for unit in units.units
+            if unit.is_supported(device) and unit.nodes[0] not in graph.bodies
+            for part in unit.on_device[device]
+        ]
+        of_device = [each.unit for each in units.alternatives if each.device == device + 1]
+        distinct, numbers = find_device_tasks(
+            build_tasks(graph, compute) if compute else tasks, [*accepted, *of_device]
+        )
+        for each in numbers.tolist():
+            if each >= 0:
+                yield target.name, distinct[each]
+    for number in range(len(graph.nodes)):
+        if tasks.task_of_node[number] >= 0 and number not in graph.bodies:
+            yield HOST, tasks[number]
