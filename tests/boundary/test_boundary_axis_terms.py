@@ -62,39 +62,6 @@ def test_a_step_is_reverted(after: Terms, step: AxisStep, before: Terms | None) 
 
 
 @pytest.mark.parametrize(
-    ("groups", "step", "found"),
-    [
-        (((0,), (1,), (2,)), AxisStep((2, 0, 1)), ((2,), (0,), (1,))),
-        (((0,), (1,)), AxisStep((2, 0, 1)), None),
-        (((0,), (1,), (2,)), AxisStep(None, (2, 3, 4), (6, 4)), ((0, 1), (2,))),
-        (((1,), (2, 0)), AxisStep(None, (2, 3), (6,)), ((1, 2, 0),)),
-        (((0,), (1,)), AxisStep(None, (2, 3, 4), (6, 4)), None),
-        (((0,), (1,), (2,)), AxisStep(None, (2, 3, 4), (2, 3, 2, 2)), None),
-    ],
-)
-def test_groups_follow_steps(
-    groups: axes.AxisGroups, step: AxisStep, found: axes.AxisGroups | None
-) -> None:
-    assert axes.gather_groups(groups, step) == found
-
-
-@pytest.mark.parametrize(
-    ("groups", "shape", "given", "found"),
-    [
-        (((0,), (1, 2)), (7, 2, 4), (N, C), (N, C, AxisTerm(1, 4))),
-        (((2,), (0, 1)), (2, 4, 7), (N, C), (C, AxisTerm(1, 4), N)),
-        (((0,), (1, 2)), (7, 2, "c"), (N, C), None),
-        (((0,), (1, 2)), (7, 2, 4), (N, C, H), None),
-        (((0,), (1,)), (7, 2, 4), (N, C), None),  # a dimension is in no group
-    ],
-)
-def test_terms_are_solved(
-    groups: axes.AxisGroups, shape: tuple[Dim, ...], given: Terms, found: Terms | None
-) -> None:
-    assert axes.solve_terms(groups, shape, given) == found
-
-
-@pytest.mark.parametrize(
     ("layout", "text"),
     [
         ((N, C, H, W), ""),

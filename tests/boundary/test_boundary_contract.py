@@ -351,6 +351,17 @@ def test_a_node_inside_that_makes_something_else_shows() -> None:
     )
 
 
+def test_a_tensor_inside_that_is_not_what_the_users_model_has_shows() -> None:
+    bounded = Bounded(PLAIN, (0, 1, 2))
+    turn = helper.make_node("Transpose", ["wide"], ["b"], perm=[1, 0])
+    bounded.node("Neg", "dla_0").CopyFrom(helper.make_node("Transpose", ["b"], ["y"], perm=[1, 0]))
+    bounded.node("Concat", "dla_0").output[0] = "wide"
+    bounded.function().node.insert(2, turn)
+    assert bounded.refusal() == (
+        "region dla_0: 'b' is float32[8, 2], but float32[2, 8] in the user's model"
+    )
+
+
 def test_a_region_that_returns_another_dtype_shows() -> None:
     bounded = Bounded(PLAIN, (0, 1))
     bounded.node("Concat", "dla_0").output[0] = "wide"

@@ -129,6 +129,17 @@ def test_scales_are_read_off_their_node(name: str, scales: Scales | None) -> Non
     assert read_scales(index, node, None) == scales
 
 
+@pytest.mark.parametrize(("known", "axis"), [("x", 1), ("y", 1), ("", -2)])
+def test_an_axis_is_counted_from_the_front_where_the_rank_is_known(known: str, axis: int) -> None:
+    model = parse(CHANNELS.replace("y = ", "y0 = ").replace("u = ", "y = "), ir=10, opset=21)
+    types = {known: helper.make_tensor_type_proto(TensorProto.FLOAT, (2, 3, 4))}
+    index = GraphIndex(model, types)
+    node = next(node for node in index.nodes if node.output[0] == "y")
+    found = read_scales(index, node, None)
+    assert found is not None
+    assert found.axis == axis
+
+
 @pytest.mark.parametrize(
     ("op", "purpose", "expected"),
     [
@@ -187,6 +198,11 @@ def test_shapes_are_completed_and_ranks_found() -> None:
     assert find_rank(index, index.nodes[:1], {}, before=True) is None  # nothing that has a rank
     bare = GraphIndex(parse("g (x) => (y) { a = Identity(x)  y = Transpose <perm = [1, 0]> (a) }"), {})
     assert [find_rank(bare, bare.nodes, {}, before=before) for before in (True, False)] == [2, 2]
+    cast = GraphIndex(parse("g (x) => (y) { a = Identity(x)  b = Reshape(a, s)  y = Identity(b) }"), {})
+    for known, ranks in (({"a": 3}, [3, None]), ({"b": 4}, [None, 4]), ({"x": 3, "y": 5}, [3, 5])):
+        types = {name: TensorType("float32", (2,) * rank) for name, rank in known.items()}
+        found = [find_rank(cast, cast.nodes, types, before=before) for before in (True, False)]
+        assert found == ranks
 
 
 def test_a_path_leads_backwards_where_its_step_makes_what_it_starts_from() -> None:

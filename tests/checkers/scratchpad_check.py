@@ -33,7 +33,7 @@ class _Memory:
             rest += [
                 (a, b, old) for a, b in ((first, min(last, begin)), (max(first, end), last)) if a < b
             ]
-        self.spans = sorted([*rest, (begin, end, tag)], key=lambda span: span[:2])
+        self.spans = sorted([*rest, (begin, end, tag)], key=lambda span: span[0])
 
     def read(self, begin: int, size: int, tag: Tag) -> Iterator[str]:
         """Refuse bytes that do not all have the tag."""

@@ -105,6 +105,18 @@ def test_bytes_at_a_step(problem: ArenaProblem, step: int, fewest: int) -> None:
     assert _Around(problem, step).fewest() == fewest_bytes_at(problem, step) == fewest
 
 
+def test_scratch_lies_beside_what_is_written_over_an_operand() -> None:
+    steps = (ArenaStep("a", (0,), (1,), (0,), scratch=4),)
+    problem = ArenaProblem(("x", "y"), (4, 4), steps, frozenset({0}), frozenset({1}))
+    right = replace(plan_buffers(problem), offsets=(0, 0), overwrites=(None, 0), scratch=(4,), size=8)
+
+    assert check(right) == []
+    assert check(replace(right, scratch=(3,))) == [
+        "x and scratch of a overlap while both are needed",
+        "y and scratch of a overlap while both are needed",
+    ]
+
+
 def test_two_that_overlap_for_long_are_named_once() -> None:
     right = plan_buffers(chain(4, 4, 4))
     steps = tuple(replace(step, reads=(0, *step.reads)) for step in right.problem.steps)

@@ -205,6 +205,34 @@ def test_an_operand_is_written_over_where_the_layer_may_and_reads_it_once() -> N
             check_stripes(tensors, [layer], ["x"], ["y"], plan)
 
 
+@pytest.mark.parametrize(("over", "offset"), [("y", 2), ("y", 0), ("y", 1), ("w", 2)])
+def test_only_the_first_result_lies_over_an_operand_and_exactly(over: str, offset: int) -> None:
+    """The rows of x are bytes 2 to 6."""
+    tensors = [RowTensor(name, 2, 2) for name in "xyw"]
+    layers = [RowLayer("f", (("x", SAME_ROW),), ("y", "w"), may_overwrite=("x",))]
+    windows = {name: RowWindow(at, 2, 2) for name, at in (("x", 2), ("y", 8), ("w", 12))}
+    plan = StripedPlan((RowBand("f", 0, 1), RowBand("f", 1, 1)), windows, {}, 16, ())
+    check_stripes(tensors, layers, ["x"], ["y", "w"], plan)
+    moved = replace(plan, places=windows | {over: RowWindow(offset, 2, 2)})
+    if (over, offset) in {
+        ("y", 2),
+        ("y", 0),
+    }:  # a row before, which is dead by then, is no row of the band
+        check_stripes(tensors, layers, ["x"], ["y", "w"], moved)
+        return
+    with pytest.raises(PlanError, match=rf"^band 0 of 'f': row 0 of '{over}' lies over what the band"):
+        check_stripes(tensors, layers, ["x"], ["y", "w"], moved)
+
+
+def test_rows_that_nobody_reads_are_made_all_the_same() -> None:
+    tensors = [RowTensor("x", 2, 1), RowTensor("y", 2, 1)]
+    layers = [RowLayer("f", (("x", SAME_ROW),), ("y",))]
+    windows = {"x": RowWindow(0, 2, 1), "y": RowWindow(2, 2, 1)}
+    plan = StripedPlan((RowBand("f", 0, 1),), windows, {}, 4, ())
+    with pytest.raises(PlanError, match=r"^the end: 'f' has run for 1 rows of 2$"):
+        check_stripes(tensors, layers, ["x"], [], plan)
+
+
 def test_inputs_do_not_lie_over_one_another() -> None:
     tensors = [RowTensor("x", 2, 2), RowTensor("u", 2, 2)]
     plan = StripedPlan((), {"x": RowWindow(0, 2, 2), "u": RowWindow(4, 2, 2)}, {}, 8, ())

@@ -54,7 +54,7 @@ PLACEMENT_TESTS = (
     *("makespan_steps", "objective", "optimality", "prices", "problem", "regions", "steps"),
     *("strategies", "tree_dp"),
 )
-BUNDLE_TESTS = ("hostile", "packing", "reading", "tampering", "zips")
+BUNDLE_TESTS = ("hostile", "limits", "names", "packing", "reading", "tampering", "zips")
 ROOMS: Mapping[str, Room] = {
     "boundary": Room(
         ["byoc/boundary/contracts/*.py"],
@@ -64,6 +64,8 @@ ROOMS: Mapping[str, Room] = {
             "tests/boundary/test_boundary_contract_formats.py",
             "tests/boundary/test_boundary_contract_properties.py",
             "tests/boundary/test_boundary_contract_shapes.py",
+            "tests/boundary/test_boundary_host_view.py",
+            "tests/boundary/test_boundary_region_view.py",
             "tests/boundary/test_boundary_views.py",
             "tests/boundary/test_boundary_end_to_end.py",
         ],

@@ -79,37 +79,6 @@ def _merge_blocks(terms: AxisTerms, step: AxisStep) -> AxisTerms | None:
     return tuple(terms_after)
 
 
-AxisGroups = tuple[tuple[int, ...], ...]
-"""For each dimension of a tensor those of an earlier one that lie in it, outermost first."""
-
-
-def gather_groups(groups: AxisGroups, step: AxisStep) -> AxisGroups | None:
-    """Return the groups after a step that reverts a layout, or None if the step does not do that."""
-    if step.order is not None:
-        return tuple(groups[i] for i in step.order) if len(step.order) == len(groups) else None
-    merged = _match_dims(step.after, step.before)
-    if merged is None or len(step.before) != len(groups):
-        return None
-    return tuple(tuple(d for i in inner for d in groups[i]) for inner in merged)
-
-
-def solve_terms(groups: AxisGroups, shape: Sequence[Dim], terms: AxisTerms) -> AxisTerms | None:
-    """Return the terms of an earlier tensor of a given shape from those of the tensor made of it."""
-    if len(groups) != len(terms):
-        return None
-    found: dict[int, AxisTerm] = {}
-    for term, (first, *others) in zip(terms, groups, strict=True):
-        found[first] = term
-        for dim in others:
-            size = shape[dim]
-            if not isinstance(size, int):
-                return None
-            found[dim] = AxisTerm(term.axis, size)
-    return (
-        tuple(found[dim] for dim in range(len(found))) if set(found) == set(range(len(shape))) else None
-    )
-
-
 def format_terms(terms: AxisTerms) -> str:
     """Return a layout in the notation of rule files; empty for the plain layout.
 
@@ -159,7 +128,7 @@ def unpack_shape(shape: Sequence[Dim], terms: AxisTerms) -> tuple[Dim, ...] | No
     return tuple(shape[terms.index(AxisTerm(axis))] for axis in range(len(terms)))
 
 
-def _match_dims(whole: Sequence[Dim], split: Sequence[Dim]) -> AxisGroups | None:
+def _match_dims(whole: Sequence[Dim], split: Sequence[Dim]) -> tuple[tuple[int, ...], ...] | None:
     """Return for each dimension of one shape the dimensions of another into which it is split."""
     groups: list[tuple[int, ...]] = []
     at = 0

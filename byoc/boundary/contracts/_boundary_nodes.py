@@ -128,11 +128,8 @@ def layout_after(
 
     `known` gives by name the types of tensors that `index` may know less about.
     """
-    for node in steps:
-        if terms is None or node.op_type not in _LAYOUT_OPS:
-            continue
-        step = _axis_step(index, node, known)
-        terms = axes.apply_step(terms, step) if step is not None else None
+    for step in _axis_steps(index, steps, known):
+        terms = axes.apply_step(terms, step) if terms is not None and step is not None else None
     return terms
 
 
@@ -146,17 +143,7 @@ def layout_before(
 
     `known` gives by name the types of tensors that `index` may know less about.
     """
-    if terms is None or not steps:
-        return terms
-    rank = find_rank(index, steps, known, before=True)
-    groups: axes.AxisGroups | None = None if rank is None else tuple((i,) for i in range(rank))
-    moves = [_axis_step(index, node, known) for node in steps if node.op_type in _LAYOUT_OPS]
-    for step in moves:
-        groups = axes.gather_groups(groups, step) if groups is not None and step is not None else None
-    if groups is not None and rank is not None:
-        shape = find_shape(index, steps[0].input[0], known)
-        return axes.solve_terms(groups, shape or (None,) * rank, terms)
-    for step in reversed(moves):  # they may lead into a layout as well
+    for step in reversed(_axis_steps(index, steps, known)):
         terms = axes.revert_step(terms, step) if terms is not None and step is not None else None
     return terms
 
@@ -185,6 +172,13 @@ def find_rank(
     order = get_stated_attributes(node).get("perm")
     found = order or next((shape for shape in shapes if shape is not None), None)
     return None if found is None else len(found)
+
+
+def _axis_steps(
+    index: GraphIndex, steps: Sequence[NodeProto], known: TensorTypes
+) -> list[axes.AxisStep | None]:
+    """Return the axis step of each node that makes a layout, None where it is not known."""
+    return [_axis_step(index, node, known) for node in steps if node.op_type in _LAYOUT_OPS]
 
 
 def _axis_step(index: GraphIndex, node: NodeProto, known: TensorTypes) -> axes.AxisStep | None:

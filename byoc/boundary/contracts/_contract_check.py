@@ -121,7 +121,7 @@ def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) 
 def _restore_names(contracts: RegionContracts, names: BoundaryNames | None) -> RegionContracts:
     """Return contracts with the names that tensors had in the user's model when regions were cut out.
 
-    Inside the region a tensor may have been renamed to another form of itself since then.
+    Inside the region a tensor may have another name, that of another form of itself.
     """
     if names is None:
         return contracts
@@ -193,5 +193,4 @@ def _has_differing_scales(host: HostGraph, contract: TensorContract) -> bool:
     maker = users.nodes[users.producers[name]]
     readers = [users.nodes[i] for i in users.consumers.get(name, ())]
     pairs = [node for node in (maker, *readers) if is_qdq_node(node)]
-    found = [read_scales(users, node, host.folder) for node in pairs]
-    return any(scales != found[0] for scales in found)
+    return len({read_scales(users, node, host.folder) for node in pairs}) > 1

@@ -79,15 +79,13 @@ class HostGraph:
         while node is not None:
             if self._is_conversion(node, path.end):
                 path = replace(path, steps=(node, *path.steps))
-            elif is_quantize(node) and path.seeks_scales:
-                scales = read_scales(index, node, self.folder)
-                path = replace(path, scales=scales, outer_steps=path.steps, seeks_scales=False)
-                if not is_inserted(node):
-                    break
-            elif is_qdq_node(node) and is_inserted(node):
-                path = replace(path, seeks_scales=False)
             else:
-                break
+                if is_quantize(node) and path.seeks_scales:
+                    scales = read_scales(index, node, self.folder)
+                    path = replace(path, scales=scales, outer_steps=path.steps)
+                if not (is_qdq_node(node) and is_inserted(node)):
+                    break
+                path = replace(path, seeks_scales=False)
             path = path.extend(node.input[0])
             index, node = find_producer(index, path.end)
         neighbour = self._neighbour_output(node, path.end)

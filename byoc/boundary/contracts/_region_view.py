@@ -143,14 +143,7 @@ class _RegionReader:
         node = self._find_producer(inner)
         pair = node if node is not None and is_quantize(node) else None
         around = node if node is not None and is_dequantize(node) and is_inserted(node) else None
-        contract = self._build_contract(name, inner, kind, terms, steps, pair, around)
-        return replace(contract, tensor=self._find_source(inner))
-
-    def _find_source(self, name: str) -> str:
-        """Return the tensor before byoc's own quantization inside the region."""
-        while (node := self._find_producer(name)) is not None and is_inserted(node):
-            name = node.input[0]
-        return name
+        return self._build_contract(name, inner, kind, terms, steps, pair, around)
 
     def _build_contract(  # noqa: PLR0913, PLR0917 - what was found on the way
         self,
@@ -263,8 +256,7 @@ def _build_constant_contract(  # noqa: PLR0913, PLR0917 - what is known of a con
     logical = find_type(types, tensor)
     if logical is None:
         logical = kind if tensor == name else TensorType("float32", kind.shape)
-    scales = [read_scales(index, node, folder) for node in pairs]
-    agree = bool(scales) and all(found == scales[0] for found in scales)
+    scales = {read_scales(index, node, folder) for node in pairs}
     return TensorContract(
         tensor=tensor,
         name=name,
@@ -272,7 +264,7 @@ def _build_constant_contract(  # noqa: PLR0913, PLR0917 - what is known of a con
         type=packed or kind,
         logical=logical,
         layout=str(layout) if packed is not None else "",
-        **scale_fields(scales[0] if agree else None),
+        **scale_fields(scales.pop() if len(scales) == 1 else None),
     )
 
 

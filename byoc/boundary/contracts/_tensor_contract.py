@@ -17,7 +17,7 @@ class ContractError(ByocError):
     """Host and region disagree about a boundary tensor: a defect of byoc, never of the input."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorView:
     """The view of a boundary tensor from the host or from the region; None stands for unknown.
 
