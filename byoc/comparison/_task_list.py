@@ -60,10 +60,10 @@ class TaskRow:
 def list_tasks(model: Source | Model, options: PlanOptions) -> tuple[TaskRow, ...]:
     """Return the distinct tasks that cost models are asked for when a model is partitioned.
 
-    `model` is as `partition` takes it. For each accelerator these are the units that its rules accept,
-    composites and QDQ groups whole; for the host every node. Left out is what nobody is asked for (views,
-    constants, nodes with bodies) and what no table can have (tasks with unknown shapes). The bodies of an
-    If, Loop or Scan are in it, with how often they run.
+    `model` is as `partition` takes it. For each accelerator these are the units that its rules
+    accept, composites and QDQ groups whole; for the host every node. Left out is what nobody is asked
+    for (views, constants, nodes with bodies) and what no table can have (tasks with unknown shapes).
+    The bodies of an If, Loop or Scan are in it, with how often they run.
 
     Raises InputError when the model, a rule file or an option is at fault.
     """
