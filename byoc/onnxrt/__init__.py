@@ -11,5 +11,6 @@ from byoc.onnxrt._onnxruntime import (
     session_runner,
     sharing_threads,
     with_session_settings,
+    with_threads,
     without_optimizations,
 )

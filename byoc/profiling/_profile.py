@@ -1,7 +1,7 @@
 """`byoc.profile`: operators measured on this machine, written as a cost model."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
@@ -10,7 +10,8 @@ from byoc.bundle import rule_file_options
 from byoc.codegen import Codegen, Codegens, choose_isolation
 from byoc.costs import CostTable, Linear, check_fallback, fit_linear_model
 from byoc.errors import InputError
-from byoc.model import Model
+from byoc.model import DimensionOptions, Model
+from byoc.onnxrt import with_threads
 from byoc.profiling._codegen_timing import MeasuredCodegen, measure_copies, measure_launch, time_units
 from byoc.profiling._host_timing import time_nodes
 from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
@@ -22,10 +23,14 @@ from byoc.zoo import Source, load_model
 
 HOST = "host"
 _MAX_SHOWN = 3
+# Quartiles of fewer runs say nothing.
+_LEAST_SAMPLES = 5
+# A spread beyond this share of the median says little of the operator's own time.
+_WIDE = 0.5
 
 
 @dataclass(frozen=True)
-class ProfileOptions:
+class ProfileOptions(DimensionOptions):
     """All choices of a measurement."""
 
     output: str | Path = field(
@@ -82,6 +87,13 @@ class ProfileOptions:
         Flag("Run the codegen in a process of its own; the default.", Syntax.ON_OFF),
     )
 
+    threads: int | None = declare_field(
+        None,
+        "the number of threads that the host runs with; all cores unless given. A codegen has an option "
+        "of its own for that.",
+        Flag("Run the host with so many threads; all cores unless given.", Syntax.INTEGER, minimum=1),
+    )
+
     @property
     def patience(self) -> Patience:
         """The time and runs that each measurement may take."""
@@ -112,12 +124,19 @@ def profile(models: Source | Model | Sequence[Source | Model], options: ProfileO
     check_output(path)
     if options.otherwise is not None:
         check_fallback(path, options.otherwise)
+    if options.device != HOST and options.threads is not None:
+        raise InputError(
+            "threads are for the host; a codegen takes them as an option of its own, if it has one: "
+            f"byoc codegens {options.device}"
+        )
     if options.device != HOST:
         table, notes = _measure_codegen(models, options)
     elif options.rules is not None or options.codegen_options:
         raise InputError("rules and options are for a codegen, not for the host")
     else:
-        table, notes = _measure_host(models, options)
+        with nullcontext() if options.threads is None else with_threads(options.threads):
+            table, notes = _measure_host(models, options)
+    notes += _describe_wide_entries(table)
     costs = fit_linear_model(table) if options.fit else table
     write_costs(path, costs)
     return Profile(costs, len(table.entries), tuple(notes))
@@ -191,7 +210,21 @@ def _measure_units(
 def _load(source: Source | Model, options: ProfileOptions) -> Model:
     if isinstance(source, str):
         report_step(f"{source}: load")
-    return load_model(source)
+    return load_model(source, options.dims, options.shapes)
+
+
+def _describe_wide_entries(table: CostTable) -> list[str]:
+    """Return a sentence if some measurements spread over more than half of their median."""
+    told = [entry for entry in table.entries if entry.samples >= _LEAST_SAMPLES]
+    wide = [entry for entry in told if entry.spread > _WIDE * entry.seconds]
+    if not wide:
+        return []
+    entries = format_count(len(table.entries), "measurement")
+    worst = max(wide, key=lambda entry: entry.spread)
+    return [
+        f"{len(wide)} of {entries} spread over more than half of their median, {worst.op} the most: "
+        "measure longer, or on a machine that is idle"
+    ]
 
 
 def _describe_source(names: Sequence[str]) -> str:

@@ -45,6 +45,24 @@ def test_the_host(byoc: Cli) -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_open_dimensions_are_measured_at_the_sizes_given(byoc: Cli) -> None:
+    onnx.save(parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"), "open.onnx")
+    ran = byoc("profile", "open.onnx", "-o", "open.yaml", "--dim", "N=3", "--threads", "1", *QUICK)
+    assert (ran.code, ran.err) == (0, "")
+    table = read_cost_file(Path("open.yaml"))
+    assert isinstance(table, CostTable)
+    assert [entry.types for entry in table.entries] == ["float32[3, 4] -> float32[3, 4]"]
+
+
+@pytest.mark.usefixtures("here")
+def test_threads_are_the_hosts(byoc: Cli) -> None:
+    ran = byoc("profile", "net.onnx", "-o", "p.yaml", "--device", "reference", "--threads", "1", *QUICK)
+    assert ran.code == 1
+    assert "threads are for the host; a codegen takes them as an option of its own" in ran.err
+    assert not Path("p.yaml").exists()
+
+
+@pytest.mark.usefixtures("here")
 def test_lines_with_a_fallback(byoc: Cli) -> None:
     ran = byoc("profile", "net.onnx", "-o", "host.yaml", "--fit", "--else", "host", *QUICK)
     assert ran.code == 0

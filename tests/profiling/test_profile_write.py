@@ -10,6 +10,7 @@ from byoc.costs import (
     CostTable,
     HostLink,
     MeasuredMachine,
+    Measurement,
     Price,
     Task,
     fit_linear_model,
@@ -22,6 +23,7 @@ from byoc.errors import InputError
 from byoc.model import TensorType
 from byoc.profiling import MeasurementRecords, describe_machine, write_costs
 from byoc.profiling import _measured_costs as write
+from byoc.profiling._profile import _describe_wide_entries
 from byoc.support import COST_MODELS, check_output, find_file
 
 SHAPE = TensorType("float32", (1, 8))
@@ -127,3 +129,18 @@ def test_the_machine_is_described_without_a_name() -> None:
     import platform  # noqa: PLC0415
 
     assert not platform.node() or platform.node() not in str(found)
+
+
+def test_wide_spreads_are_told_with_the_widest() -> None:
+    """Quartiles of fewer than five runs are not judged."""
+    figures = [("Relu", 1.0, 0.4, 9), ("Tanh", 1.0, 0.6, 5), ("Sin", 2.0, 1.2, 7), ("Abs", 1.0, 3.0, 4)]
+    entries = tuple(
+        Measurement(op=op, types="float32[1] -> float32[1]", seconds=s, spread=spread, samples=n)
+        for op, s, spread, n in figures
+    )
+    table = CostTable(kind="table", name="t", entries=entries)
+    assert _describe_wide_entries(table) == [
+        "2 of 4 measurements spread over more than half of their median, Sin the most: "
+        "measure longer, or on a machine that is idle"
+    ]
+    assert not _describe_wide_entries(table.model_copy(update={"entries": entries[:1]}))
