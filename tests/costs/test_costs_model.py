@@ -125,7 +125,7 @@ def test_energy_by_hand() -> None:
     assert model.launching() == Price(3.0, 11.0)
 
 
-@settings(derandomize=True, deadline=None, database=None)
+@settings(deadline=None)
 @given(*[st.floats(0, 1e12)] * 3, st.sampled_from(["float32", "int8", "bool"]))
 def test_more_work_never_takes_less_time(
     operations: float, size: float, more: float, dtype: str

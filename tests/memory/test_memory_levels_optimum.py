@@ -13,7 +13,7 @@ from byoc.errors import InputError
 from byoc.memory.scratchpad import RunAction, plan_scratchpad
 
 
-@settings(max_examples=examples(40), deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10_000))
 def test_no_choice_moves_fewer_bytes(seed: int) -> None:
     schedule = random_schedule(seed, turns=3)
@@ -44,7 +44,7 @@ def test_nearly_always_places_are_found_for_what_moves_the_fewest_bytes() -> Non
     )  # staging moved
 
 
-@settings(max_examples=examples(25), deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([10, 20, 40, 80]), st.integers(0, 3), st.booleans())
 def test_plans_of_longer_schedules_do_what_they_say(
     seed: int, size: int, prefetch: int, counted: bool
@@ -62,7 +62,7 @@ def test_plans_of_longer_schedules_do_what_they_say(
     assert all(stay.address % 4 == 0 for stay in plan.residencies)
 
 
-@settings(max_examples=examples(15), deadline=None, derandomize=True)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 10_000))
 def test_a_larger_scratchpad_never_has_a_larger_bound(seed: int) -> None:
     schedule = random_schedule(seed, turns=8)

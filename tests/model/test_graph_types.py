@@ -89,7 +89,7 @@ def test_a_negative_extent_is_an_unknown_one() -> None:
 DIMS = st.none() | st.integers(0, 2**40) | st.text("abcN_", min_size=1, max_size=3)
 
 
-@settings(derandomize=True, deadline=None, database=None)
+@settings(deadline=None)
 @given(st.sampled_from(sorted(DTYPE_NUMBERS)), st.none() | st.lists(DIMS, max_size=5).map(tuple))
 def test_reading_undoes_writing(dtype: str, shape: tuple[int | str | None, ...] | None) -> None:
     kind = TensorType(dtype, shape)

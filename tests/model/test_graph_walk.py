@@ -132,7 +132,7 @@ def test_no_nodes() -> None:
     assert sort_nodes([]) == []
 
 
-@settings(derandomize=True, deadline=None, database=None)
+@settings(deadline=None)
 @given(st.integers(0, 12), st.randoms(use_true_random=False))
 def test_producers_stand_before_consumers(size: int, chance: random.Random) -> None:
     nodes = []
@@ -148,7 +148,7 @@ def test_producers_stand_before_consumers(size: int, chance: random.Random) -> N
     )
 
 
-@settings(derandomize=True, deadline=None, database=None)
+@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(0, 5), st.randoms(use_true_random=False))
 def test_any_cycle_is_named_by_a_node_on_it(length: int, others: int, chance: random.Random) -> None:
     ring = [relu(f"r{i}", f"r{(i + 1) % length}", f"ring{i}") for i in range(length)]

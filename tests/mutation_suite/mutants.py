@@ -42,6 +42,8 @@ LEFT_OUT = {"VariableReplacer", "VariableInserter", "ExceptionReplacer", "Remove
 """Operators of cosmic-ray that need arguments or make modules that cannot be imported."""
 
 
+_KEPT = re.compile(r"\b(strict|frozen|eq)=(True|False)")
+
 Change = tuple[Operator, str, int]
 """An operator, its name, and which of its places in a module it changes."""
 
@@ -179,7 +181,8 @@ def _is_annotation(node: Any) -> bool:
 def _make_mutant(root: Path, path: str, start: tuple[int, int], change: Change) -> Mutant | None:
     """Return a mutant; None where it is the same, no Python, or an assertion that is left out.
 
-    cosmic-ray takes `**` in a call for a power. `strict` and `frozen` assert what holds for every input.
+    cosmic-ray takes `**` in a call for a power. `strict` and `frozen` assert what holds for every input,
+    and `eq=False` that nothing compares such values.
     """
     operator, name, occurrence = change
     source = (root / path).read_text(encoding="utf-8")
@@ -191,7 +194,7 @@ def _make_mutant(root: Path, path: str, start: tuple[int, int], change: Change) 
         return None
     pairs = zip(source.splitlines(), changed.splitlines(), strict=False)
     before, after = next((a.strip(), b.strip()) for a, b in pairs if a != b)
-    if re.sub(r"\b(strict|frozen)=False", r"\1=True", after) == before:
+    if _KEPT.sub(r"\1=", after) == _KEPT.sub(r"\1=", before):
         return None
     return Mutant(path, find_function(source, start[0]), start[0], name, before, after, changed)
 

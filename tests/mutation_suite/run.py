@@ -51,8 +51,8 @@ class Room:
 
 PLACEMENT_TESTS = (
     *("ask", "branch_and_cut", "check", "faster_ops", "fusions", "lagrangian", "limits", "makespan"),
-    *("makespan_steps", "objective", "optimality", "prices", "problem", "regions", "steps"),
-    *("strategies", "tree_dp"),
+    *("makespan_steps", "objective", "optimality", "prices", "problem", "programs", "regions"),
+    *("steps", "strategies", "tree_dp"),
 )
 BUNDLE_TESTS = ("hostile", "limits", "names", "packing", "reading", "tampering", "zips")
 ROOMS: Mapping[str, Room] = {

@@ -59,7 +59,7 @@ def networks(draw: st.DrawFn) -> Network:
     return size, [(u, v, c if (u, v) != (0, 1) else 0.0) for u, v, c in arcs]
 
 
-@settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(networks())
 def test_equals_the_least_of_all_cuts(drawn: Network) -> None:
     size, arcs = drawn

@@ -141,7 +141,7 @@ def random_index(size: int, chance: random.Random) -> GraphIndex:
     return GraphIndex(model, {})
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(200))
 @given(st.integers(1, 25), st.randoms(use_true_random=False))
 def test_every_node_is_in_one_unit_and_units_can_run_in_order(size: int, chance: random.Random) -> None:
     index = random_index(size, chance)
@@ -177,7 +177,7 @@ def _check_composite(index: GraphIndex, unit: Unit, made: set[str]) -> None:
     assert {unit.match.tensors[name] for name in unit.match.pattern.inputs} == entering
 
 
-@settings(derandomize=True, deadline=None, database=None)
+@settings(deadline=None)
 @given(st.integers(1, 20), st.randoms(use_true_random=False), st.permutations(PATTERNS))
 def test_the_order_of_patterns_of_different_size_is_nothing(
     size: int, chance: random.Random, shuffled: list[Pattern]

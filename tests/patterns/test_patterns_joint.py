@@ -87,7 +87,7 @@ def overlapping(units: Sequence[Sequence[Unit]]) -> list[set[int]]:
     return blocks
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=examples(150))
+@settings(deadline=None, max_examples=examples(150))
 @given(st.integers(2, 16), st.integers(2, 3), st.randoms(use_true_random=False))
 def test_whatever_the_units(size: int, devices: int, chance: random.Random) -> None:
     index = random_index(size, chance)

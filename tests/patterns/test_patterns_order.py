@@ -46,7 +46,7 @@ def merge_nodes(one: Mapping[int, int], nodes: Iterable[int]) -> dict[int, int]:
     return {node: min(units) if unit in units else unit for node, unit in one.items()}
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=examples(400))
+@settings(deadline=None, max_examples=examples(400))
 @given(st.integers(2, 24), st.randoms(use_true_random=False))
 def test_joining_makes_no_circle_and_refuses_nothing_else(size: int, chance: random.Random) -> None:
     index = random_index(size, chance)

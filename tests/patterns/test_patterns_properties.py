@@ -119,7 +119,7 @@ def is_connected(index: GraphIndex, chosen: Sequence[int]) -> bool:
     return not pending
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=examples(300))
+@settings(deadline=None, max_examples=examples(300))
 @given(st.integers(1, 14), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_a_planted_pattern_is_found(size: int, count: int, chance: random.Random) -> None:
     index = random_index(size, chance)
@@ -216,7 +216,7 @@ def fits(  # noqa: PLR0917
     return made.isdisjoint(t for n, t in bound.items() if n not in named) and convex(index, set(chosen))
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=examples(150))
+@settings(deadline=None, max_examples=examples(150))
 @given(st.integers(1, 7), st.randoms(use_true_random=False))
 def test_the_same_as_brute_force(size: int, chance: random.Random) -> None:
     index = random_index(size, chance)
@@ -224,7 +224,7 @@ def test_the_same_as_brute_force(size: int, chance: random.Random) -> None:
         assert found(index, pattern) == brute_force(index, pattern), pattern.name
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=examples(150))
+@settings(deadline=None, max_examples=examples(150))
 @given(st.integers(2, 20), st.randoms(use_true_random=False))
 def test_the_order_of_the_nodes_in_the_file_is_nothing(size: int, chance: random.Random) -> None:
     index = random_index(size, chance)
@@ -239,7 +239,7 @@ def test_the_order_of_the_nodes_in_the_file_is_nothing(size: int, chance: random
         assert found(index, pattern) == found(other, pattern)
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=examples(150))
+@settings(deadline=None, max_examples=examples(150))
 @given(st.integers(1, 25), st.randoms(use_true_random=False), st.permutations(PATTERNS))
 def test_units_form_no_cycle(size: int, chance: random.Random, patterns: list[Pattern]) -> None:
     """Composites of several outputs among them; each node is once in what comes out, and in order."""
@@ -263,7 +263,7 @@ WHOLE = [
 ]
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(2, 25), st.randoms(use_true_random=False), st.permutations(WHOLE))
 def test_the_partitioned_model_computes_the_same(
     size: int, chance: random.Random, patterns: list[Pattern]

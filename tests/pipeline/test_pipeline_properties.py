@@ -65,7 +65,7 @@ def assert_every_node_is_placed_once(plan: Plan) -> None:
         assert sorted(placed) == list(range(len(graph.index.nodes)))
 
 
-@settings(max_examples=examples(150), deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.integers(1, 40),
@@ -87,7 +87,7 @@ def test_partitioned_model_is_valid_and_equal(seed: int, size: int, regions: str
     assert_every_node_is_placed_once(plan)
 
 
-@settings(max_examples=examples(25), deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), regions=st.sampled_from(["phase", "connected"]))
 def test_bundle_computes_what_the_model_did(
     seed: int, regions: str, tmp_path_factory: pytest.TempPathFactory

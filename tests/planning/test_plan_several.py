@@ -210,7 +210,7 @@ def test_bodies_are_cut_for_both(both: list[str], tmp_path: Path) -> None:
         same_as_original(model, tmp_path / "b", {"x": ramp(4), "c": np.array(chosen)})
 
 
-@hypothesis_settings(max_examples=examples(30), deadline=None, derandomize=True)
+@hypothesis_settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 25))
 def test_random_models_compute_the_same(
     seed: int, size: int, tmp_path_factory: pytest.TempPathFactory

@@ -141,8 +141,7 @@ class _ScheduledJobs:
 
     def assign_times(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
         """Return the start and end of every job, and the makespan."""
-        ready = list(self.release)
-        start, end = [0.0] * len(ready), [0.0] * len(ready)
+        ready, start, end = (list(self.release) for _ in range(3))
         idle = {device: _IdleIntervals() for device in set(self.device)}
         makespan = 0.0
         for job in order:

@@ -1,0 +1,96 @@
+"""The integer programs of a problem by themselves: they cost the optimum, or less where relaxed."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from placement_random import random_problem
+
+from byoc.errors import InputError
+from byoc.placement import Placement, Problem, find_violation
+from byoc.placement._fusions import are_fusions_acyclic
+from byoc.placement.solvers._branch_and_cut import _is_exact, _read_labels
+from byoc.placement.solvers._launch_milp import build_launch_milp
+from byoc.placement.solvers._placement_milp import build_placement_milp
+from byoc.placement.strategies._exhaustive import Exhaustive
+
+SETS = [
+    {"launch"},
+    {"launch", "two devices"},
+    {"launch", "connected"},
+    {"launch", "connected", "two devices"},
+    {"launch", "region size"},
+    {"launch", "region count"},
+    {"launch", "fusions"},
+    {"launch", "fusions", "connected"},
+    {"must", "capacity"},
+    {"must", "capacity", "two devices"},
+    {"region size", "three devices"},
+    {"must", "region count", "region size"},
+]
+
+
+def drawn(features: set[str], seed: int) -> Problem:
+    """Return a problem of four or five units."""
+    units = 4 if "three devices" in features or "two devices" in features else 5
+    for number in range(100 * seed, 100 * seed + 100):
+        problem = random_problem(number, units, frozenset(features))
+        if problem.units == units and len(problem.edges[0]) >= 3:
+            return problem
+    raise AssertionError
+
+
+def least(problem: Problem) -> float:
+    try:
+        return Exhaustive().solve(problem).cost.total
+    except InputError:
+        return inf
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("features", SETS, ids=lambda features: "+".join(sorted(features)))
+def test_a_program_of_launches_is_exact(features: set[str], seed: int) -> None:
+    problem = drawn(features, seed)
+    best = least(problem)
+    program, columns, constant = build_launch_milp(problem, problem.units)
+    solution = program.solve(constant)
+    assert solution.bound <= best
+    if solution.values is None:
+        assert best == inf
+        return
+    chosen = np.flatnonzero(solution.values[columns.fused].max(axis=1, initial=0.0) > 0.5).tolist()
+    if not are_fusions_acyclic(problem, chosen):
+        return
+    assert solution.bound == pytest.approx(best, rel=1e-8)
+    regions = columns.read_regions(solution.values)
+    labels = _read_labels(solution.values[columns.placed])
+    found = Placement.from_labels(problem, labels, regions=regions, fusions=tuple(chosen))
+    assert find_violation(problem, found) == ""
+    assert found.cost.total == pytest.approx(best, rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("features", SETS, ids=lambda features: "+".join(sorted(features)))
+def test_a_program_of_levels_is_exact_or_a_relaxation(features: set[str], seed: int) -> None:
+    problem = drawn(features, seed)
+    best = least(problem)
+    program, columns, constant = build_placement_milp(problem, problem.units)
+    solution = program.solve(constant)
+    assert solution.bound <= best
+    if solution.values is None:
+        assert best == inf
+        return
+    chosen = np.flatnonzero(solution.values[columns.fused] > 0.5).tolist()
+    if _is_exact(problem) and are_fusions_acyclic(problem, chosen):
+        assert solution.bound == pytest.approx(best, rel=1e-8)
+    free, _, constant = build_placement_milp(problem, problem.units, count_launches=False)
+    without = replace(
+        problem,
+        launch=np.zeros_like(problem.launch),
+        min_nodes=np.zeros_like(problem.min_nodes),
+        max_regions=np.full_like(problem.max_regions, 2**62),
+        connected=np.zeros_like(problem.connected),
+        fusions=(),
+    )
+    assert free.solve(constant).bound == pytest.approx(least(without), rel=1e-8)
