@@ -5,7 +5,6 @@ stay inside it.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -272,10 +271,11 @@ def _check_names(manifest: Manifest, path: Path) -> None:
     for name in _referenced_files(manifest):
         if name not in manifest.files:
             raise InputError(f"{path}: the file {quote_name(name)} is named but has no hash")
-    times = Counter(region.name for region in manifest.regions)
+    earlier: set[str] = set()
     for region in manifest.regions:
-        if times[region.name] > 1:
+        if region.name in earlier:
             raise InputError(f"{path}: the region {quote_name(region.name)} stands in it twice")
+        earlier.add(region.name)
         if not is_plain_name(region.name):
             raise InputError(f"{path}: the region {quote_name(region.name)} does not have a plain name")
         for name in region.artifact_files:

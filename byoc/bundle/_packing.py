@@ -104,7 +104,7 @@ def unpack_bundle(path: Path, folder: Path) -> Manifest:
         (folder / MANIFEST_FILE).write_bytes(content)
         if SIGNATURE_FILE in entries:
             with archive.open(entries[SIGNATURE_FILE]) as source:
-                (folder / SIGNATURE_FILE).write_bytes(source.read(MAX_SIGNATURE_BYTES + 1))
+                (folder / SIGNATURE_FILE).write_bytes(read_limited(source, MAX_SIGNATURE_BYTES))
     return manifest
 
 

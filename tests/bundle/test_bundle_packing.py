@@ -1,5 +1,6 @@
 """Packing of bundles function by function: entries, limits on both sides, what is written and when."""
 
+import io
 import stat
 import zipfile
 from collections.abc import Callable
@@ -8,13 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import vendors
 from cutting import CHAIN, files
 
 from byoc.bundle import open_bundle
 from byoc.bundle._manifest import MANIFEST_FILE, FileEntry
 from byoc.bundle._packing import (
     _check_sizes,
+    _read_packed_manifest,
     _zip_entries,
+    check_packed_files,
     list_packed_files,
     pack_folder,
     unpack_bundle,
@@ -23,8 +27,9 @@ from byoc.errors import InputError
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, cut_once: Callable[..., Path]) -> Path:
-    return cut_once(CHAIN, tmp_path / "b")
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_once: Callable[..., Path]) -> Path:
+    vendors.install(monkeypatch, tables=vendors.Tables)
+    return cut_once(CHAIN, tmp_path / "b", codegen="tables")
 
 
 def test_packed_files_have_one_time_and_plain_permissions(bundle: Path, tmp_path: Path) -> None:
@@ -137,3 +142,68 @@ def test_a_zip_has_at_most_200_000_files(tmp_path: Path) -> None:
             _zip_entries(archive, path)
         assert str(caught.value).startswith(f"{path}: {sentence}")
     assert str(caught.value).endswith(" holds more than 200000 files")
+
+
+@pytest.mark.parametrize(
+    ("size", "packed", "fits"),
+    [
+        (1 << 20, 1, True),  # a small one may be packed as well as it can be
+        ((1 << 20) + 1, 1, False),
+        (100 << 20, 1 << 20, True),
+        ((100 << 20) + 1, 1 << 20, False),
+    ],
+)
+def test_a_manifest_may_be_small_or_a_hundred_times_as_large_as_packed(
+    size: int, packed: int, fits: bool
+) -> None:
+    info = zipfile.ZipInfo(MANIFEST_FILE)
+    info.file_size, info.compress_size = size, packed
+    archive: Any = SimpleNamespace(open=lambda info: io.BytesIO(b"{}"))
+    if fits:
+        assert _read_packed_manifest(archive, {MANIFEST_FILE: info}, Path("z")) == b"{}"
+        return
+    with pytest.raises(InputError) as caught:
+        _read_packed_manifest(archive, {MANIFEST_FILE: info}, Path("z"))
+    assert str(caught.value) == (
+        f"z: {packed} bytes of the manifest.json would unpack to {size}, over 100 times as many"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(28, "No space left on device"), "No space left on device"), (OSError("odd"), "odd")],
+)
+def test_a_file_that_cannot_be_unpacked_is_named(
+    error: OSError, reason: str, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_folder(bundle, open_bundle(bundle).manifest.files, tmp_path / "b.zip")
+
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("byoc.bundle._packing.copy_and_hash", fail)
+    (tmp_path / "into").mkdir()
+    with pytest.raises(InputError) as caught:
+        unpack_bundle(tmp_path / "b.zip", tmp_path / "into")
+    first = min(open_bundle(bundle).manifest.files)
+    assert str(caught.value) == f"{tmp_path / 'b.zip'}: '{first}' cannot be unpacked: {reason}"
+
+
+def test_a_packed_bundle_is_checked_where_it_is(bundle: Path, tmp_path: Path) -> None:
+    listed = open_bundle(bundle).manifest.files
+    zipped = tmp_path / "b.zip"
+    pack_folder(bundle, listed, zipped)
+    check_packed_files(zipped)
+    for name in listed:
+        pack_folder(bundle, listed.keys() - {name}, zipped)
+        with pytest.raises(InputError) as caught:
+            check_packed_files(zipped)
+        assert str(caught.value) == f"{zipped}: the file '{name}' of the bundle is missing"
+        content = (bundle / name).read_bytes()
+        (bundle / name).write_bytes(content + b"x")
+        pack_folder(bundle, listed, zipped)
+        (bundle / name).write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            check_packed_files(zipped)
+        sentence = f"the file '{name}' is not as it was written: its size differs"
+        assert str(caught.value) == f"{zipped}: {sentence}"

@@ -18,6 +18,7 @@ from byoc.bundle._consent import NO_CONSENT, Consent
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     FileEntry,
+    TypeEntry,
     check_file_entry,
     copy_and_hash,
     describe_file,
@@ -29,7 +30,7 @@ from byoc.bundle._packing import (
     is_packed_name,
     pack_folder,
 )
-from byoc.bundle._reading import Bundle, inspect, is_bundle
+from byoc.bundle._reading import Bundle, _remove_folder, inspect, is_bundle
 from byoc.errors import InputError
 
 
@@ -57,6 +58,18 @@ def test_no_more_is_copied_than_is_allowed(size: int, limit: int, written: int) 
     entry = copy_and_hash(io.BytesIO(content[:size]), target, limit)
     assert (entry.bytes, entry.sha256) == (size, hashlib.sha256(content[:size]).hexdigest())
     assert target.getvalue() == content[:written]
+
+
+@pytest.mark.parametrize(
+    ("extent", "is_extent"), [(-1, 0), (0, 1), (1, 1), ("n", 1), (None, 1), (True, 0)]
+)
+def test_an_extent_is_a_number_a_name_or_unknown(extent: object, is_extent: int) -> None:
+    text = json.dumps({"dtype": "float32", "shape": [extent]})
+    if is_extent:
+        assert TypeEntry.model_validate_json(text, strict=True).shape == (extent,)
+        return
+    with pytest.raises(ValidationError):
+        TypeEntry.model_validate_json(text, strict=True)
 
 
 @pytest.mark.parametrize(("size", "is_size"), [(-1, 0), (0, 1), (2**63 - 1, 1), (2**63, 0)])
@@ -171,6 +184,23 @@ def test_identical_regions_are_an_earlier_one_of_the_same_target_and_codegen(bun
     assert str(caught.value) == sentence
 
 
+def test_each_region_has_the_artifact_of_the_one_that_it_is_the_same_as(
+    tmp_path: Path, cut_once: Callable[..., Path]
+) -> None:
+    text = """g (float[1, 4] x) => (float[1, 4] y) {
+        a = Relu(x) b = Sigmoid(a) c = Add(b, b) d = Sigmoid(c) e = Add(d, d) f = Sigmoid(e)
+        g = Relu(f) h = Sigmoid(g) i = Add(h, h) j = Add(i, i) k = Sigmoid(j) y = Relu(k)
+    }"""
+    opened = open_bundle(cut_once(text, tmp_path / "b"))
+    twins = {"dla_2": "dla_1", "dla_3": "dla_0", "dla_5": "dla_0"}
+    assert dict(opened.identical_regions) == twins
+    found = {region.name: artifact for _, region, artifact in opened.regions()}
+    assert list(found) == [f"dla_{number}" for number in range(6)]
+    for name, artifact in found.items():
+        assert artifact is found[twins.get(name, name)]
+    assert len({id(artifact) for artifact in found.values()}) == 3
+
+
 def test_a_region_that_is_not_the_same_as_it_says(bundle: Path) -> None:
     path = bundle / "dla_1.onnx"
     model = onnx.load(path)
@@ -235,11 +265,32 @@ def test_weights_beside_the_model_are_found_by_their_hash(bundle: Path) -> None:
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="offset", value="0")
     tensor.external_data.add(key="location", value="weights.bin")
-    model.graph.initializer.append(tensor)
+    inside = onnx.numpy_helper.from_array(ramp(2), "inside")
+    model.graph.initializer.extend([inside, tensor])
     onnx.save(model, bundle / "model.onnx")
     files = json.loads((bundle / MANIFEST_FILE).read_text())["files"]
     (bundle / "weights.bin").write_bytes(ramp(2).tobytes())
     for name in ("model.onnx", "weights.bin"):
         files[name] = describe_file(bundle / name).model_dump()
     rewrite(bundle, files=files)
-    assert open_bundle(bundle).model().graph.initializer[-1].name == "w"
+    found = open_bundle(bundle).model().graph.initializer[-2:]
+    assert [(each.name, each.raw_data) for each in found] == [("inside", ramp(2).tobytes()), ("w", b"")]
+
+
+def test_a_folder_is_removed_by_the_process_that_made_it_and_if_it_is_still_there(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _remove_folder(bundle, os.getpid() + 1)
+    assert bundle.exists()
+    for _ in range(2):
+        _remove_folder(bundle, os.getpid())
+        assert not bundle.exists()
+
+    def lose(path: Path, folder: Path) -> None:
+        folder.rmdir()
+        raise InputError("the first reason")
+
+    monkeypatch.setattr("byoc.bundle._reading.unpack_bundle", lose)
+    (tmp_path / "b.zip").touch()
+    with pytest.raises(InputError, match=r"^the first reason$"):
+        open_bundle(tmp_path / "b.zip")

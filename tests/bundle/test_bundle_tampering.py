@@ -10,7 +10,7 @@ import pytest
 import vendors
 from cutting import CHAIN, files
 
-from byoc.bundle import describe_file
+from byoc.bundle import describe_file, inspect
 from byoc.bundle._manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
 from byoc.codegen import quote_name
 from byoc.errors import InputError
@@ -327,11 +327,12 @@ def test_a_contract_that_the_regions_model_does_not_bear_out(
     change: Callable[[Any], None], tensor: str, bundle: Path
 ) -> None:
     _edit(bundle, lambda content: change(content["regions"][0]))
-    with pytest.raises(InputError) as caught:
-        load(bundle)
-    assert str(caught.value) == (
-        f"{bundle / 'manifest.json'}: regions: dla_0: '{tensor}' is not as the region's model has it"
-    )
+    for opens in (load, inspect):
+        with pytest.raises(InputError) as caught:
+            opens(bundle)
+        assert str(caught.value) == (
+            f"{bundle / 'manifest.json'}: regions: dla_0: '{tensor}' is not as the region's model has it"
+        )
 
 
 def test_a_contract_of_no_dtype_is_named(bundle: Path) -> None:
