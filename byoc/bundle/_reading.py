@@ -37,7 +37,7 @@ from byoc.codegen import (
     region_structure,
 )
 from byoc.errors import InputError
-from byoc.model import find_non_text, walk_tensors
+from byoc.model import check_model, walk_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,18 +133,16 @@ class Bundle:
         return contracts
 
     def _read_model(self, name: str) -> onnx.ModelProto:
-        """Read a model of the bundle. Raises InputError for weights outside the files with a hash."""
+        """Read a model of the bundle.
+
+        Raises InputError for weights outside the files with a hash, and for a model that is not valid.
+        """
         try:
             proto = onnx.load(
                 resolve_inside(self.folder, name, self.display_path), load_external_data=False
             )
         except DecodeError:
             raise InputError(f"{self.display_path}: {quote_name(name)} is not an ONNX model") from None
-        wrong = find_non_text(proto)
-        if wrong:
-            raise InputError(
-                f"{self.display_path}: {quote_name(name)} is not an ONNX model: {wrong} is not text"
-            )
         for tensor in walk_tensors(proto):
             places = [entry.value for entry in tensor.external_data if entry.key == "location"]
             if not places and tensor.data_location == TensorProto.EXTERNAL:
@@ -155,6 +153,10 @@ class Bundle:
                         f"{self.display_path}: the file {quote_name(place)} has no hash "
                         f"in {MANIFEST_FILE}"
                     )
+        try:
+            check_model(proto, self.folder)
+        except InputError as error:
+            raise InputError(f"{self.display_path}: {quote_name(name)}: {error}") from None
         return proto
 
 

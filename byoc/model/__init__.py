@@ -40,7 +40,7 @@ from byoc.model._layouts import (
     make_layout_nodes,
     parse_layout,
 )
-from byoc.model._model_loading import Model, prepare_model, read_model_file
+from byoc.model._model_loading import Model, check_model, prepare_model, read_model_file
 from byoc.model._node_attributes import (
     get_operator_name,
     get_stated_attributes,

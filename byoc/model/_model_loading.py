@@ -120,23 +120,15 @@ def prepare_model(
     not valid ONNX, has a cycle, or its dimensions cannot be as they were given (`fix_dims`).
     """
     try:
-        if not proto.HasField("graph") or not proto.opset_import:
-            raise InputError("not an ONNX model: it has no graph or names no operator set")
-        unreadable = find_non_text(proto)
-        if unreadable:
-            raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
-        tensors = list(walk_tensors(proto))
-        for tensor in tensors:
-            check_tensor(tensor, folder)
+        outside = _check_contents(proto, folder)
         proto, notes = normalize_qdq(clear_negative_dims(_sort_nodes(proto)))
         ranges: Mapping[str, tuple[int, int]] = {}
         if given:
             fixed = fix_dims(proto, given)
             proto, ranges = fixed.proto, fixed.ranges
-        outside = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)
         light = make_skeleton(proto, folder) if outside else replace_weights(proto)
         name_open_dims(light)
-        notes = (*notes, *_check_model(light))
+        notes = (*notes, *_check_skeleton(light))
         inferred = infer_types(light, get_stated_types(light))
     except InputError as error:
         raise InputError(*(f"{source}: {line}" for line in error.lines)) from None
@@ -144,6 +136,31 @@ def prepare_model(
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
     inferred = replace(inferred, notes=(*notes, *inferred.notes))
     return Model(proto, source, folder, inferred, planned=PlannedSizes(ranges=ranges))
+
+
+def check_model(proto: ModelProto, folder: Path | None = None) -> None:
+    """Raise InputError unless a protobuf is valid ONNX, its nodes in order; no types are inferred."""
+    try:
+        outside = _check_contents(proto, folder)
+        _check_skeleton(make_skeleton(proto, folder) if outside else replace_weights(proto))
+    except (RecursionError, DecodeError, EncodeError):
+        raise InputError("bodies are nested too deeply, or the model is too large") from None
+
+
+def _check_contents(proto: ModelProto, folder: Path | None) -> bool:
+    """Raise InputError for what ONNX's checker does not say or survive.
+
+    Returns whether tensors have their data in files beside the model.
+    """
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise InputError("not an ONNX model: it has no graph or names no operator set")
+    unreadable = find_non_text(proto)
+    if unreadable:
+        raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
+    tensors = list(walk_tensors(proto))
+    for tensor in tensors:
+        check_tensor(tensor, folder)
+    return any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)
 
 
 def _sort_nodes(proto: ModelProto) -> ModelProto:
@@ -158,7 +175,7 @@ def _sort_nodes(proto: ModelProto) -> ModelProto:
     return result
 
 
-def _check_model(skeleton: ModelProto) -> tuple[str, ...]:
+def _check_skeleton(skeleton: ModelProto) -> tuple[str, ...]:
     """Check a model by ONNX's checker; return notes on the operators that only onnxruntime has."""
     for node in (node for graph in walk_graphs(skeleton.graph) for node in graph.node):
         if any(attribute.ref_attr_name for attribute in node.attribute):

@@ -1,18 +1,11 @@
-"""Access to onnxruntime, an optional dependency: users install the build they need.
+"""Access to onnxruntime, an optional dependency: users install the build they need."""
 
-Tensors with element types that numpy lacks (bfloat16, float8, int4) are numpy arrays with the dtypes of
-ml_dtypes, as in onnx; onnxruntime takes and returns them only as OrtValues, with elements below one byte
-packed.
-"""
-
-import ctypes
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,57 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import ModelProto, TypeProto
 
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.model import (
-    DTYPE_NUMBERS,
-    DTYPES,
-    MAX_IR,
-    copy_without,
-    count_bits,
-    state_function_defaults,
-)
+from byoc.model import MAX_IR, copy_without, state_function_defaults
+from byoc.onnxrt._ort_values import is_foreign_type, parse_type, run_foreign
 from byoc.schemas import INSTALL_HINT
-
-_FOREIGN_PREFIXES = ("bfloat16", "float8", "float4", "float6", "int4", "uint4", "int2", "uint2")
-_FOREIGN_DTYPES = frozenset(name for name in DTYPE_NUMBERS if name.startswith(_FOREIGN_PREFIXES))
-
-
-def is_foreign_type(kind: str) -> bool:
-    """Return whether onnxruntime's type name, such as `tensor(bfloat16)`, is one that numpy lacks."""
-    return (
-        kind.startswith("tensor(") and kind.removeprefix("tensor(").removesuffix(")") in _FOREIGN_DTYPES
-    )
-
-
-def run_foreign(ort: Any, session: Any, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
-    """Run a session that has such tensors among its inputs or outputs; return the named outputs."""
-    kinds = {value.name: value.type for value in session.get_inputs()}
-    held = {name: _to_ort_value(ort, np.asarray(value), kinds[name]) for name, value in inputs.items()}
-    results = session.run_with_ort_values(names, {name: value for name, (value, _) in held.items()})
-    return [_from_ort_value(value) for value in results]
-
-
-def _to_ort_value(ort: Any, array: Any, kind: str) -> tuple[Any, Any]:
-    """Return an OrtValue and the array that owns its memory."""
-    if not is_foreign_type(kind):
-        return ort.OrtValue.ortvalue_from_numpy(array), array
-    number = DTYPE_NUMBERS[kind.removeprefix("tensor(").removesuffix(")")]
-    raw = numpy_helper.from_array(array).raw_data  # packed, as in onnxruntime
-    carrier = np.empty(array.shape, helper.tensor_dtype_to_np_dtype(number))
-    carrier.reshape(-1).view(np.uint8)[: len(raw)] = np.frombuffer(raw, np.uint8)
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(carrier, number), carrier
-
-
-def _from_ort_value(value: Any) -> Any:
-    number = value.element_type()
-    if DTYPES[number] not in _FOREIGN_DTYPES:
-        return value.numpy()
-    size = -(-prod(value.shape()) * count_bits(DTYPES[number]) // 8)
-    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
-    return numpy_helper.to_array(TensorProto(data_type=number, dims=value.shape(), raw_data=raw))
-
 
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
@@ -267,24 +215,7 @@ def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict
 
 def output_types(session: Any) -> dict[str, TypeProto]:
     """Return the types of a session's outputs by name, without shapes, since these may vary by run."""
-    return {output.name: _parse_type(output.type) for output in session.get_outputs()}
-
-
-def _parse_type(text: str) -> TypeProto:
-    """Parse a type as onnxruntime writes it, such as `seq(tensor(float))`."""
-    kind, _, inner = text.removesuffix(")").partition("(")
-    if kind == "seq":
-        return helper.make_sequence_type_proto(_parse_type(inner))
-    if kind == "optional":
-        return helper.make_optional_type_proto(_parse_type(inner))
-    if kind == "map":
-        key, _, value = inner.partition(",")
-        return helper.make_map_type_proto(_TYPE_NUMBERS[key], _parse_type(value))
-    return helper.make_tensor_type_proto(_TYPE_NUMBERS[inner], None)
-
-
-# onnxruntime names dtypes as C does where it can, and otherwise as ONNX.
-_TYPE_NUMBERS = {**DTYPE_NUMBERS, "float": DTYPE_NUMBERS["float32"], "double": DTYPE_NUMBERS["float64"]}
+    return {output.name: parse_type(output.type) for output in session.get_outputs()}
 
 
 def _import_onnxruntime() -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import Codegens, Executor, Region, choose_isolation
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import GraphIndex, TensorType, describe_node, get_stated_types, write_type
+from byoc.model import GraphIndex, TensorType, get_stated_types, write_type
 from byoc.onnxrt import sharing_threads
 from byoc.runtime._executors import (
     find_executable,
@@ -154,7 +154,6 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     """
     proto = bundle.model()
     index = GraphIndex(proto, get_stated_types(proto))
-    _check_order(bundle, index.walk())
     found = bundle.regions()
     given = load_executors(bundle) if runs is None else runs
     turns = {name: _exclusive_group(name, bundle.codegens) for name in {name for name, _, _ in found}}
@@ -189,19 +188,6 @@ def load_executors(bundle: Bundle) -> dict[str, Executor]:
                 run = load_executor(codegens[name], name, region, artifact, chosen)
                 runs[region.name] = region, run
     return {name: run for name, (_, run) in runs.items()}
-
-
-def _check_order(bundle: Bundle, graphs: Iterable[GraphIndex]) -> None:
-    """Raise InputError unless the model's nodes are topologically sorted."""
-    for graph in graphs:
-        for number, node in enumerate(graph.nodes):
-            late = [name for name in graph.reads[number] if graph.producers.get(name, -1) >= number]
-            if late:
-                raise InputError(
-                    f"{bundle.display_path}: '{bundle.manifest.model}' is not valid "
-                    f"ONNX: {describe_node(node)} "
-                    f"reads '{late[0]}' before it is made"
-                )
 
 
 def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:

@@ -151,7 +151,7 @@ def take_keywords(
             return function(source, cast("Callable[..., Chosen]", options)(**given))
 
         take.__dict__["__signature__"] = signature
-        take.__doc__ = f"{inspect.getdoc(function)}\n\n{_describe_arguments(options)}"
+        take.__doc__ = f"{inspect.getdoc(function) or ''}\n\n{_describe_arguments(options)}".lstrip()
         return cast("Callable[Concatenate[S, P], R]", take)
 
     return decorate

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import UNLIKE, files, original, ramp
+from cutting import UNLIKE, cut, files, original, ramp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples, parse
@@ -98,8 +98,39 @@ def test_a_name_that_is_no_text(bundle: Path) -> None:
     sealed(bundle)
     with pytest.raises(InputError) as caught:
         load(bundle)
-    what = "'model.onnx' is not an ONNX model: NodeProto.op_type is not text"
+    what = "'model.onnx': not valid ONNX: NodeProto.op_type is not UTF-8 text"
     assert str(caught.value) == f"{bundle}: {what}"
+
+
+def test_a_tensor_that_nothing_makes(bundle: Path) -> None:
+    model = onnx.load(bundle / "model.onnx", load_external_data=False)
+    model.graph.node[0].output[0] = "other"
+    (bundle / "model.onnx").write_bytes(model.SerializeToString())
+    sealed(bundle)
+    with pytest.raises(InputError) as caught:
+        load(bundle)
+    assert str(caught.value).startswith(f"{bundle}: 'model.onnx': not valid ONNX: Nodes in a graph")
+
+
+def test_an_attribute_of_another_type(tmp_path: Path) -> None:
+    model = parse("""
+        steps (float[2, 4] x, float[3, 2, 4] s) => (float[2, 4] y, float[3, 2, 4] z) {
+          y, z = Scan <
+            num_scan_inputs = 1,
+            body = b (float[2, 4] p, float[2, 4] q) => (float[2, 4] r, float[2, 4] t) {
+              r = Add(p, q)
+              t = Relu(r)
+            }
+          > (x, s)
+        }""")
+    cut(model, tmp_path / "b")
+    written = onnx.load(tmp_path / "b/model.onnx", load_external_data=False)
+    (number,) = (a for a in written.graph.node[0].attribute if a.name == "num_scan_inputs")
+    number.CopyFrom(onnx.helper.make_attribute("num_scan_inputs", "x"))
+    (tmp_path / "b/model.onnx").write_bytes(written.SerializeToString())
+    sealed(tmp_path / "b")
+    with pytest.raises(InputError, match=r"not valid ONNX: .*num_scan_inputs"):
+        load(tmp_path / "b")
 
 
 def _changes(value: Any, draw: st.DrawFn) -> Any:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from kinds import KINDS, FuzzTarget
-from targets import peak_bytes, read_costs_once, signature
+from targets import look_up_once, peak_bytes, signature
 
 MAX_SECONDS = 10
 """The most processor seconds that an input may take; a busy machine does not count."""
@@ -67,7 +67,7 @@ def make_ready(kind: str, folder: Path) -> FuzzTarget:
     """Return a target made ready in this process, with the limit on time set."""
     signal.signal(signal.SIGPROF, _stop_input)
     warnings.simplefilter("error")
-    read_costs_once()
+    look_up_once()
     target = KINDS[kind].target(folder)
     target.prepare()
     return target

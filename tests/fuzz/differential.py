@@ -25,11 +25,13 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 
 import numpy as np  # noqa: E402
 import onnx  # noqa: E402
+from cutting import without_what_ifs  # noqa: E402
 from mixed_graphs import MixedGraphMaker  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 from partitioned import WAYS, differs, planned, run_bundle  # noqa: E402
 from rounded_crossings import run_rounded  # noqa: E402
 from suite import Case, operators  # noqa: E402
+from targets import look_up_once  # noqa: E402
 
 from byoc.errors import InputError  # noqa: E402
 from byoc.model import walk_graphs  # noqa: E402
@@ -75,7 +77,8 @@ def compare(seed: int, number: int) -> Comparison:
     try:
         # ONNX's inference takes a sparse initializer for no tensor, while its evaluators run it as one.
         onnx.checker.check_model(case.model, full_check=not case.model.graph.sparse_initializer)
-        plan = planned(case, WAYS[way])
+        with without_what_ifs():
+            plan = planned(case, WAYS[way])
         regions = len(plan.regions)
         outcome, why = _judge(case, plan)
     except Exception as error:  # whatever happens is a finding
@@ -225,6 +228,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path, help="keep what was found, and go on behind it")
     options = parser.parse_args()
+    look_up_once()
     found: list[Comparison] = []
     numbers = range(options.first, options.first + options.graphs)
     for each in _compare_all(options.seed, numbers, options.log):

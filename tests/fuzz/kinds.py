@@ -68,10 +68,27 @@ KINDS = {
         Bundles, bundle_inputs.seeds, bundle_inputs.make, bundle_inputs.mutate, _BUNDLE_ROOMS
     ),
     "calibrations": _text_kind(
-        Calibrations, small_inputs.calibration_inputs, "byoc/quantization/_ranges.py", "byoc/support"
+        Calibrations,
+        small_inputs.calibration_inputs,
+        "byoc/quantization/_ranges.py",
+        "byoc/support/_yamlfile.py",
+        "byoc/support/_input.py",
+        "byoc/support/_output.py",
     ),
     "conditions": _text_kind(Conditions, small_inputs.condition_inputs, "byoc/expressions"),
-    "costs": _text_kind(Costs, small_inputs.cost_inputs, "byoc/costs", "byoc/support"),
+    "costs": _text_kind(
+        Costs,
+        small_inputs.cost_inputs,
+        "byoc/costs/_cost_file.py",
+        "byoc/costs/_cost_model.py",
+        "byoc/costs/_line_fitting.py",
+        "byoc/costs/_load_cost_model.py",
+        "byoc/costs/_measured_costs.py",
+        "byoc/costs/_model_wrappers.py",
+        "byoc/costs/_roofline.py",
+        "byoc/support/_yamlfile.py",
+        "byoc/support/_input.py",
+    ),
     "models": Kind(
         Models,
         model_inputs.seeds,

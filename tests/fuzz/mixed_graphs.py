@@ -122,17 +122,17 @@ class MixedGraphMaker(TypedGraphMaker):
     def _loop(self) -> None:
         """A loop that carries one tensor, reads another from outside, and stacks a scalar a trip."""
         a, b, number = self._pick(), self._pick(), len(self._nodes)
-        names = {key: f"{key}{number}" for key in ("i", "go", "v", "on", "s", "next", "mean")}
+        names = {key: f"{key}{number}" for key in ("i", "go", "was", "on", "sum", "next", "mean")}
         nodes = [
             helper.make_node("Identity", [names["go"]], [names["on"]]),
-            helper.make_node("Add", [names["v"], b], [names["s"]]),
-            helper.make_node(self._choose(("Relu", "Tanh", "Neg")), [names["s"]], [names["next"]]),
-            helper.make_node("ReduceMean", [names["s"]], [names["mean"]], keepdims=0),
+            helper.make_node("Add", [names["was"], b], [names["sum"]]),
+            helper.make_node(self._choose(("Relu", "Tanh", "Neg")), [names["sum"]], [names["next"]]),
+            helper.make_node("ReduceMean", [names["sum"]], [names["mean"]], keepdims=0),
         ]
         trip = _scalar_value(names["i"], TensorProto.INT64)
         flags = [_scalar_value(names[key], TensorProto.BOOL) for key in ("go", "on")]
         results = [flags[1], self._value(names["next"]), _scalar_value(names["mean"], TensorProto.FLOAT)]
-        read = [trip, flags[0], self._value(names["v"])]
+        read = [trip, flags[0], self._value(names["was"])]
         body = helper.make_graph(nodes, f"loop_{number}", read, results)
         trips = self._integers_scalar(int(self._random.integers(0 if self._has_kernels else 1, 4)))
         outputs = [f"t{number}", f"each{number}"]

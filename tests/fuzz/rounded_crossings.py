@@ -45,18 +45,22 @@ def run_rounded(
 
 
 def _feed_crossings(model: ModelProto, plan: Plan) -> tuple[ModelProto, list[onnx.ValueInfoProto]]:
-    """Return the model in which other parts read 16-bit tensors from inputs, and these tensors."""
+    """Return the model in which other parts read 16-bit tensors from inputs, and these tensors.
+
+    So they do what a Cast makes of one: onnxruntime leaves out no Cast that gives an output.
+    """
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     kinds = {value.name: value for value in (*inferred.value_info, *inferred.output)}
-    makers = {name: node.name for node in model.graph.node for name in node.output}
+    makers = {name: node for node in model.graph.node for name in node.output}
+    short = {name for name, value in kinds.items() if value.type.tensor_type.elem_type in _ROUNDED}
+    short |= {n for n, node in makers.items() if node.op_type == "Cast" and node.input[0] in short}
     parts = find_parts(plan)
     fed = ModelProto()
     fed.CopyFrom(model)
     found: dict[str, onnx.ValueInfoProto] = {}
     for node in fed.graph.node:
         for place, name in enumerate(node.input):
-            crosses = name in makers and parts.get(makers[name]) != parts.get(node.name)
-            if crosses and name in kinds and kinds[name].type.tensor_type.elem_type in _ROUNDED:
+            if name in short & makers.keys() and parts.get(makers[name].name) != parts.get(node.name):
                 found[name] = kinds[name]
                 node.input[place] = _name_fed(name)
     outputs = [value.name for value in model.graph.output]

@@ -16,12 +16,13 @@ from byoc.costs import Task, _load_cost_model, build_tasks, load_cost_model
 from byoc.errors import InputError, escape_unprintable
 from byoc.expressions import NumberRange, compile_expression
 from byoc.model import Model, prepare_model, read_model_file
-from byoc.patterns import group_units
+from byoc.patterns import find_near_misses, group_units
 from byoc.placement import Strategy
 from byoc.placement.strategies import AllSupported
 from byoc.placement.strategies._optimizing import MinCut
 from byoc.quantization._ranges import read_ranges, write_ranges
 from byoc.rules import Target, annotate_graph, load_rules
+from byoc.support import _plugins
 
 PERMISSIVE = """
 target: all
@@ -81,14 +82,15 @@ def _read_targets(path: Path) -> tuple[Target, ...]:
 
 @dataclass(frozen=True)
 class Rules:
-    """Text of a rule file: read, and applied to a small model when it is one."""
+    """Text of a rule file: read, and applied to two small models when it is one."""
 
     folder: Path
     suffix: str = ".yaml"
 
     def prepare(self) -> None:
-        """Read the model that rules are applied to."""
+        """Read the models that rules are applied to."""
         _small()
+        _quantized()
 
     def __call__(self, data: bytes) -> str:
         """Return what became of it, for the count."""
@@ -99,8 +101,10 @@ class Rules:
         except InputError as error:
             check_sentence(error, MAX_LINES)
             return REFUSED
-        index = _small().index
-        group_units(index, target.patterns, annotate_graph(index, target))
+        for index in (_small().index, _quantized().index):
+            marks = annotate_graph(index, target)
+            group_units(index, target.patterns, marks)
+            find_near_misses(index, target.patterns, marks)
         return "applied"
 
 
@@ -120,6 +124,30 @@ def _small() -> Model:
           z = Softmax <axis = 0> (g)
         }""")
     return prepare_model(proto, "small")
+
+
+@functools.cache
+def _quantized() -> Model:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y)
+          <float s = {0.1}, int8 z = {0}, float[4] per = {0.1, 0.2, 0.3, 0.4}> {
+          q = QuantizeLinear (x, s, z)
+          d = DequantizeLinear (q, s, z)
+          w = DequantizeLinear <axis = 0> (k, per)
+          c = Conv (d, w)
+          r = Relu (c)
+          p = QuantizeLinear (r, s, z)
+          f = DequantizeLinear (p, s, z)
+          m = Mul (f, f)
+          n = QuantizeLinear (m, s, z)
+          y = DequantizeLinear (n, s, z)
+        }""")
+    weights = bytes(range(108))
+    proto.graph.initializer.add(
+        name="k", data_type=onnx.TensorProto.INT8, dims=[4, 3, 3, 3], raw_data=weights
+    )
+    return prepare_model(proto, "quantized")
 
 
 @dataclass(frozen=True)
@@ -228,9 +256,10 @@ def check_sentence(error: Exception, most_lines: int = 1) -> None:
         raise AssertionError(f"not {most_lines} printable lines: {str(error)!r}") from error
 
 
-def read_costs_once() -> None:
-    """Keep cost models in memory from now on: reading YAML takes longer than planning a small model."""
+def look_up_once() -> None:
+    """Keep cost models and entry points in memory: to find them takes longer than a small model does."""
     _load_cost_model.load_cost_model = functools.cache(_load_cost_model.load_cost_model)
+    _plugins.entry_points = functools.cache(_plugins.entry_points)
 
 
 def signature(error: BaseException) -> str:

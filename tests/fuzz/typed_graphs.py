@@ -22,6 +22,8 @@ _SHORT_FLOATS = (
 _SHORT_INTEGERS = ("INT4", "UINT4", "INT2", "UINT2")
 _LIMITS = {"INT4": (-8.0, 7.0), "UINT4": (0.0, 15.0), "INT2": (-2.0, 1.0), "UINT2": (0.0, 3.0)}
 _ARITHMETIC = ("Add", "Mul", "Sub", "Max", "Min")
+_NO_LARGEST = ("INT8", "UINT8", "INT16", "UINT16")
+"""The integers for which onnxruntime has no kernel of the last two."""
 _MOVES = (
     "Flatten",
     "Identity",
@@ -97,7 +99,8 @@ class TypedGraphMaker(GraphMaker):
             if short or self._random.random() < 0.5:
                 tensor = self._move(tensor, not short)
             else:
-                tensor = self._add(self._choose(_ARITHMETIC), [tensor, tensor])
+                some = _ARITHMETIC[:3] if self._has_kernels and dtype in _NO_LARGEST else _ARITHMETIC
+                tensor = self._add(self._choose(some), [tensor, tensor])
         self._offer(tensor, getattr(TensorProto, dtype))
         self._finish(self._add("Cast", [tensor], to=TensorProto.FLOAT))
 

@@ -161,3 +161,92 @@ def test_a_body_that_never_ran_must_have_a_type_and_rank(kind: TensorType | None
     with pytest.raises(InputError) as caught:
         run(node, bodies, m=0)
     assert str(caught.value) == "a body that never ran has an output of unknown type or rank"
+
+
+def test_an_empty_array_is_stacked_along_a_last_axis() -> None:
+    node = helper.make_node("Scan", ["one"], ["tens"], num_scan_inputs=1, scan_output_axes=[-1])
+    bodies = {"body": body(["q"], [FLOAT], lambda row, values: [row])}
+    found = control_runner(node, bodies)({"one": np.empty((0, 2), np.float32)})
+    assert found["tens"].shape == (2, 0)
+
+
+LOOP = (["i", "c", "state"], LOOP_TYPES, add_trip)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "outputs", "attributes", "said"),
+    [
+        ("Loop", ["m", "c"], ["t"], {}, "body has 3 inputs and 4 outputs, not 2 and 2"),
+        ("Loop", ["m", "c", "s"], [*"abcd"], {}, "body has 3 inputs and 4 outputs, not 3 and 5"),
+        ("If", ["c"], ["t"], {}, "body has 3 inputs and 4 outputs, not 0 and 1"),
+        ("Scan", ["s"], ["t"], {"num_scan_inputs": 1}, "body has 3 inputs and 4 outputs, not 1 and 1"),
+        ("Scan", [*"ab", ""], [*"wxyz"], {"num_scan_inputs": 1}, "lacks an input"),
+        ("Scan", [*"abc"], [*"wxyz"], {"num_scan_inputs": 2**40}, "is 1099511627776, of 3 inputs"),
+        ("Scan", [*"abc"], [*"wxyz"], {}, "num_scan_inputs is 0, of 3 inputs"),
+        ("Scan", [*"abc"], ["t"], {"num_scan_inputs": 1}, "num_scan_inputs is 1, of 3 inputs"),
+        (
+            "Scan",
+            [*"abc"],
+            [*"wxyz"],
+            {"num_scan_inputs": 3, "scan_input_axes": [0]},
+            "scan_input_axes has other than 3 elements",
+        ),
+        (
+            "Scan",
+            [*"abc"],
+            [*"wxyz"],
+            {"num_scan_inputs": 3, "scan_output_directions": [0] * 3},
+            "scan_output_directions has other than 4 elements",
+        ),
+    ],
+)
+def test_a_node_that_does_not_fit_its_body_is_refused(
+    op: str, inputs: list[str], outputs: list[str], attributes: dict[str, Any], said: str
+) -> None:
+    node = helper.make_node(op, inputs, outputs, "odd", **attributes)
+    with pytest.raises(InputError) as caught:
+        control_runner(node, {"body": body(*LOOP)})
+    assert str(caught.value).startswith(f"{op} 'odd'")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"m": [1, 2], "c": True}, "'m' is int64 of 2 elements, not one bool or integer"),
+        ({"m": 0.5, "c": True}, "'m' is float64 of 1 elements, not one bool or integer"),
+        ({"m": 1, "c": []}, "'c' is float64 of 0 elements, not one bool or integer"),
+    ],
+)
+def test_a_count_or_condition_that_is_none_is_refused(given: dict[str, Any], said: str) -> None:
+    node = helper.make_node("Loop", ["m", "c", "s"], ["t", "before", "trips"])
+    with pytest.raises(InputError) as caught:
+        run(node, {"body": body(*LOOP)}, **given, s=1, step=2, last=9)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape", "said"),
+    [
+        ({"scan_input_axes": [2]}, (2, 2), "'one' has 2 dimensions, none of them 2"),
+        ({"scan_output_axes": [2]}, (2, 2), "what is stacked has 2 dimensions, none of them 2"),
+        ({"scan_output_axes": [-3]}, (0, 2), "what is stacked has 2 dimensions, none of them -3"),
+        ({}, (), "'one' has 0 dimensions, none of them 0"),
+    ],
+)
+def test_an_axis_that_is_not_there_is_refused(
+    attributes: dict[str, Any], shape: tuple[int, ...], said: str
+) -> None:
+    node = helper.make_node("Scan", ["one"], ["tens"], num_scan_inputs=1, **attributes)
+    bodies = {"body": body(["q"], [FLOAT], lambda row, values: [row])}
+    with pytest.raises(InputError) as caught:
+        run(node, bodies, one=np.zeros(shape, np.float32))
+    assert str(caught.value) == said
+
+
+def test_trips_of_several_shapes_are_refused() -> None:
+    node = helper.make_node("Loop", ["m"], ["y"])
+    bodies = {"body": body(["i", "c"], [FLAG, FLOAT], lambda i, c, values: [c, np.zeros(int(i))])}
+    with pytest.raises(InputError) as caught:
+        run(node, bodies, m=2)
+    assert str(caught.value) == "an output of a body has the shapes (0,) and (1,) in two trips"

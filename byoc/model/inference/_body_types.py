@@ -135,7 +135,9 @@ def _settle_scan(scope: TensorScope, number: int, settle: Settle) -> Types:
     attributes = get_stated_attributes(node)
     stated = _list_stated_inputs(scope, number)
     count = attributes.get("num_scan_inputs", 0)
-    if scope.get_opset(node) < _OPSET_WITHOUT_BATCH or len(stated) < len(node.input) or count < 1:
+    if not 1 <= count <= len(node.input) <= len(stated):
+        return []
+    if scope.get_opset(node) < _OPSET_WITHOUT_BATCH:
         return []
     states = len(node.input) - count
     kinds = [scope.find_type(name) for name in node.input]
