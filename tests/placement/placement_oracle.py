@@ -30,13 +30,15 @@ def problems(
     launches: st.SearchStrategy[float] = COSTS,
 ) -> Problem:
     units, count = draw(st.integers(0, most_units)), draw(devices)
-    seconds = [[draw(costs), *(draw(costs | st.just(inf)) for _ in range(count))] for _ in range(units)]
+    host = draw(st.lists(costs, min_size=units, max_size=units))
+    often = costs | st.just(inf)
+    device = draw(st.lists(often, min_size=units * count, max_size=units * count))
+    seconds = np.column_stack([host, np.reshape(device, (units, count))])
     producer = draw(st.lists(st.integers(-1, units - 1), max_size=units + 4))
     tensors = len(producer)
-    crossing = st.lists(costs, min_size=count, max_size=count)
-    ways = st.lists(crossing, min_size=tensors, max_size=tensors)
+    ways = st.lists(costs, min_size=tensors * count, max_size=tensors * count)
     return Problem.build(
-        seconds=np.reshape(seconds, (units, 1 + count)),
+        seconds=seconds,
         producer=producer,
         consumers=[
             draw(st.lists(st.integers(made + 1, units - 1), max_size=6)) if made + 1 < units else []

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
+from hypothesis import strategies as st
 from placement_oracle import (
     fewest_regions,
     labelled,
+    problems,
     slow_edges,
     slow_is_acyclic,
     thorough,
@@ -136,10 +138,8 @@ def test_phases_are_the_fewest(case: tuple[Problem, np.ndarray]) -> None:
 
 
 @thorough
-@given(labelled(), labelled())
-def test_the_check_agrees_with_kahn_on_any_regions(
-    case: tuple[Problem, np.ndarray], other: tuple[Problem, np.ndarray]
-) -> None:
-    problem, _ = case
-    regions = np.resize(np.append(other[1], 0), problem.units) - 1
+@given(problems(devices=st.just(0)), st.data())
+def test_the_check_agrees_with_kahn_on_any_regions(problem: Problem, data: st.DataObject) -> None:
+    anywhere = st.lists(st.integers(-1, 3), min_size=problem.units, max_size=problem.units)
+    regions = np.array(data.draw(anywhere), np.int64)
     assert is_contraction_acyclic(problem, regions) == slow_is_acyclic(problem, regions.tolist())

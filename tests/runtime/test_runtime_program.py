@@ -1,6 +1,7 @@
 """Programs of graphs whose regions are functions here, those in bodies of control flow included."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,9 @@ def test_inputs_of_another_shape_are_refused_or_noted(region: Region) -> None:
     assert list(notes) == [
         f"the model says that '{given.name}' is float32[1, 4], but it is float32[1, 5]"
     ]
+    pair = replace(region, inputs=(replace(given, name="a"), replace(given, name="b")))
+    with pytest.raises(InputError, match=r"^input 'b' is float32\[1, 5\], but"):
+        ShapeCheck(pair, any_shape=False).check_inputs({"b": ramp(1, 5)})
 
 
 ODD = "the model says that 'x' is float32[1, 5], but it is float32[1, 4]"
@@ -225,8 +229,12 @@ def test_contradictions_are_noted_of_what_the_file_states(
         _note_contradiction(contract, ramp(1, 4))
         _note_contradiction(contract, ramp(1, 4))
     assert list(notes) == sentences
-    _note_contradiction(contract, ramp(1, 4))  # nobody collects them any more
-    assert list(notes) == sentences
+    with collect_contradictions() as later:
+        with collect_contradictions() as inner:
+            pass
+        _note_contradiction(contract, ramp(1, 4))
+    _note_contradiction(TensorContract("z", "z", "z", kind, logical), ramp(9))  # nobody collects it
+    assert (list(notes), list(later), list(inner)) == (sentences, sentences, [])
 
 
 class Old:

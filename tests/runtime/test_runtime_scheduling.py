@@ -112,6 +112,21 @@ def test_four_stages_of_one_call_run_at_a_time() -> None:
     assert most == 4
 
 
+def test_calls_at_once_share_three_threads_beside_their_own() -> None:
+    names = set()
+
+    def note(value: int) -> int:
+        names.add(threading.current_thread().name)
+        threading.Event().wait(0.005)
+        return value
+
+    stages = [stage(f"s{i}", ["x"], f"t{i}", note) for i in range(6)]
+    session = Session(("x",), {}, StageProgram(stages, {}, tuple(f"t{i}" for i in range(6)), {}))
+    with ThreadPoolExecutor(4, thread_name_prefix="caller") as pool:
+        list(pool.map(lambda number: session({"x": number}), range(8)))
+    assert 1 <= sum(name.startswith("byoc") for name in names) <= 3
+
+
 def test_those_of_one_turn_run_one_at_a_time() -> None:
     busy = threading.Lock()
     found = []
@@ -174,6 +189,38 @@ def test_what_is_no_error_of_the_input_comes_as_it_is() -> None:
     stages = [stage("one", ["x"], "a", plus(1)), stage("two", ["x"], "b", fail)]
     with pytest.raises(ZeroDivisionError):
         run(StageProgram(stages, {}, ("a", "b"), {}), {"x": 1})
+
+
+def test_nothing_begins_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's thread waits for the second stage, which a helper runs, and is interrupted."""
+
+    class Interrupted(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("byoc.runtime._stage_program.Condition", Interrupted)
+    begun, interrupted = threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    def first(value: int) -> int:
+        assert begun.wait(WAIT)
+        return value
+
+    def second(value: int) -> int:
+        begun.set()
+        assert interrupted.wait(WAIT)
+        return value
+
+    stages = [
+        stage("first", ["x"], "a", first),
+        stage("second", ["x"], "b", second),
+        stage("after it", ["b"], "c", ran.append),
+    ]
+    with ThreadPoolExecutor(3) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            StageProgram(stages, {}, ("a", "c"), {}).run({"x": 1}, pool=lambda: pool)
+        interrupted.set()
+    assert ran == []
 
 
 @pytest.mark.parametrize(("kept", "left"), [((), False), (("a",), True)])

@@ -191,6 +191,20 @@ def test_a_sequence_passes_between_host_segments(tmp_path: Path) -> None:
     assert np.array_equal(load(tmp_path / "b")(x)["y"], original(model, x)["y"])
 
 
+def test_a_sequence_is_an_input_whose_type_is_not_checked(tmp_path: Path) -> None:
+    text = """g (seq(float[1, 4]) parts, float[1, 4] x, int64 at) => (float[1, 4] y) {
+        a = SequenceAt(parts, at)
+        b = Relu(x)
+        y = Add(a, b)
+    }"""
+    cut(parse(text), tmp_path / "b", verify=False)
+    session = load(tmp_path / "b")
+    assert session.inputs == ("parts", "x", "at")
+    assert sorted(session.types) == ["at", "x"]
+    found = session({"parts": [ramp(1, 4), 3 * ramp(1, 4)], "x": ramp(1, 4), "at": np.array(1)})
+    np.testing.assert_array_equal(found["y"], 3 * ramp(1, 4) + np.maximum(ramp(1, 4), 0))
+
+
 def test_strings_pass_in_and_out(tmp_path: Path) -> None:
     model = parse(
         "g (string[N] s, float[1, 4] x) => (string[N] t, float[1, 4] y) { t = Identity(s) y = Relu(x) }"
