@@ -115,3 +115,18 @@ def test_mistakes_are_one_sentence(files: Files) -> None:
         InputError, match=r"annotations\.layer_ann\[0\]: '\(' is not a regular expression"
     ):
         partition(model, wrong)
+
+
+def test_nodes_in_regions_say_which_rule_took_them_and_those_on_the_host_why(files: Files) -> None:
+    rules = files.rules("near", "Neg", "Abs", "Relu")
+    proto = partition(parse(CHAIN), rules, strategy="all-supported").plan.proto
+    graphs = [proto.graph, *proto.functions]
+    found = {
+        node.op_type: {entry.key: entry.value for entry in node.metadata_props}
+        for graph in graphs
+        for node in graph.node
+        if node.domain == ""
+    }
+    host = {"byoc.device": "host", "byoc.reason": "Tanh is not among the operators of near"}
+    taken = {op: {"byoc.rules": f"ops[{i}]"} for i, op in enumerate(("Neg", "Abs", "Relu"))}
+    assert found == {**taken, "Tanh": host}

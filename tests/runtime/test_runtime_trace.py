@@ -69,7 +69,7 @@ def test_the_document_by_hand() -> None:
         "tid": 1,
         "args": {"device": "acme", "bytes in": 8, "bytes out": 16},
     }
-    assert json.loads(trace.to_text()) == document
+    assert trace.to_text() == json.dumps(document, indent=1) + "\n"
     assert check(Trace().to_json()) == []
     assert Trace().seconds == 0
     assert len({Trace(), Trace()}) == 2  # they are told apart, whatever they hold
