@@ -3,13 +3,16 @@
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import NodeProto, defs, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.case import node as node_tests
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
@@ -19,6 +22,8 @@ from byoc.model import MAX_IR, copy_without, walk_graphs
 NEWEST_OPSET = 26
 # "real" names models to download, and has the light models of the zoo stand in for them.
 MODEL_KINDS = ("simple", "pytorch-converted", "pytorch-operator")
+# Making the cases of these three takes three times as long as making all others.
+_COSTLY = ("averagepool", "lppool", "maxpool")
 
 Values = Mapping[str, Any]
 
@@ -36,13 +41,31 @@ class Case:
     lowered: bool
 
 
-def collect() -> list[Case]:
-    """Return every case that needs no download, node cases first, always in the same order."""
+@cache
+def collect(costly: bool = True) -> Sequence[Case]:
+    """Return every case that needs no download, node cases first, always in the same order.
+
+    Those of a few operators whose cases take long to make are among them if they are asked for.
+    """
+    modules = [found.name for found in walk_packages(node_tests.__path__, f"{node_tests.__name__}.")]
+    nodes = [
+        case
+        for module in modules
+        if costly or module.rpartition(".")[2] not in _COSTLY
+        for case in _node_cases(module)
+    ]
+    models = [_model_case(case) for kind in MODEL_KINDS for case in load_model_tests(kind=kind)]
+    return (*sorted(nodes, key=_name), *sorted(models, key=_name))
+
+
+@cache
+def _node_cases(module: str) -> list[Case]:
+    """Return the cases that a module of onnx makes when it is first imported, which is here."""
+    before = len(node_tests._NodeTestCases)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the generators overflow and divide by zero on purpose
-        nodes = [_node_case(case) for case in collect_testcases()]
-    models = [_model_case(case) for kind in MODEL_KINDS for case in load_model_tests(kind=kind)]
-    return [*sorted(nodes, key=_name), *sorted(models, key=_name)]
+        import_module(module)
+    return [_node_case(case) for case in node_tests._NodeTestCases[before:]]
 
 
 def operators(model: onnx.ModelProto) -> set[str]:

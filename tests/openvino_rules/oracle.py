@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
 
-from partitioned import differs  # noqa: E402 - needs the path
+from differing import differs  # noqa: E402 - needs the path
 
 _OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
 _NARROW = ("bf16", "f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "i4", "u4")

@@ -1,6 +1,7 @@
 """The rule file for OpenVINO's CPU plug-in, held to OpenVINO; `run.py` beside this file asks more."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from agreement import Judged, goal_missed, judge, refusal, table
 from cases import OneNode, light_nodes, operator_tests
 from onnx import helper
 from oracle import Answer, Data, Question, ask, openvino_version
-from support import parse, sample_cases
+from support import LIGHT, parse, sample_cases
 
 from byoc.onnxrt import has_runtime
 from byoc.rules import load_rules
@@ -31,9 +32,14 @@ def question(text: str, x: np.ndarray, y: object) -> Question:
     return Question(parse(text).SerializeToString(), (data,))
 
 
-@pytest.mark.parametrize("every", sample_cases([3, 12], 12))
-def test_the_rule_file_agrees_with_openvino(every: int, capsys: pytest.CaptureFixture[str]) -> None:
-    sample = [*list(operator_tests())[::every], *light_nodes(every=every)]  # run.py asks for all
+SMALL = ("densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet")
+
+
+@pytest.mark.parametrize(("every", "models"), sample_cases([(3, LIGHT), (12, SMALL)], (12, SMALL)))
+def test_the_rule_file_agrees_with_openvino(
+    every: int, models: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = [*operator_tests(every), *light_nodes(every, models)]  # run.py asks for all
     judged = judge(sample, load_rules("openvino-cpu"))
 
     with capsys.disabled():
@@ -79,8 +85,8 @@ def test_a_crash_is_an_answer_and_the_next_is_answered() -> None:
     assert answers == [Answer("takes"), Answer("crash", "the process ended with 3"), Answer("takes")]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int4", "uint4"])
-def test_types_that_numpy_has_not_reach_openvino_and_come_back(dtype: str) -> None:
+def there_and_back(dtype: str) -> tuple[Question, Question]:
+    """Return questions of casts between a type that numpy has not and float32."""
     number = onnx.TensorProto.DataType.Value(dtype.upper())
     numbers = np.array([[1, 2, 3], [4, 5, 7]]).astype(helper.tensor_dtype_to_np_dtype(number))
     text = f"g ({dtype}[2,3] x) => (float[2,3] y) {{ y = Cast<to = 1>(x) }}"
@@ -92,7 +98,13 @@ def test_types_that_numpy_has_not_reach_openvino_and_come_back(dtype: str) -> No
     )
     here = Question(parse(back, 10, 21).SerializeToString(), (Data({"x": plain}, {"y": numbers}, 0, 0),))
 
-    assert ask([there, here], workers=1) == [Answer("takes"), Answer("takes")]
+    return there, here
+
+
+def test_types_that_numpy_has_not_reach_openvino_and_come_back() -> None:
+    questions = [q for dtype in ("bfloat16", "int4", "uint4") for q in there_and_back(dtype)]
+
+    assert ask(questions, workers=1) == [Answer("takes")] * 6
 
 
 def test_a_false_accept_and_too_many_false_refusals_miss_the_goal() -> None:
