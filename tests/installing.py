@@ -1,8 +1,13 @@
 """Installation of a package for one test, without pip: its entry points are registered."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
+
+import pytest
+
+from byoc.support import _plugins
 
 
 def install(project: Path, site: Path) -> None:
@@ -21,3 +26,13 @@ def register(site: Path, package: str, version: str, groups: Mapping[str, Mappin
         for group, entries in groups.items()
     ]
     (record / "entry_points.txt").write_text("\n".join(points), encoding="utf-8")
+
+
+def add_entry_points(monkeypatch: pytest.MonkeyPatch, points: Iterable[EntryPoint]) -> None:
+    """Add entry points to those that are installed, without any file."""
+    before, added = _plugins.find_entry_points, tuple(points)
+
+    def find(group: str) -> Sequence[EntryPoint]:
+        return [*before(group), *(point for point in added if point.group == group)]
+
+    monkeypatch.setattr(_plugins, "find_entry_points", find)

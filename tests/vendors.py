@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installing import add_entry_points
 
 from byoc.codegen import Artifact, Executor, Region, _codegens, _worker
 from byoc.support import _plugins as plugins
@@ -23,12 +24,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **codegens: Any) -> None:
         setattr(module, name, value)
     monkeypatch.setitem(sys.modules, MODULE, module)
     points = [EntryPoint(name, f"{MODULE}:{name}", plugins.CODEGENS) for name in codegens]
-    before = plugins.entry_points  # type: ignore[attr-defined]
-
-    def entry_points(*, group: str) -> list[EntryPoint]:
-        return [*before(group=group), *(points if group == plugins.CODEGENS else ())]
-
-    monkeypatch.setattr(plugins, "entry_points", entry_points)
+    add_entry_points(monkeypatch, points)
 
 
 def forbid_processes(monkeypatch: pytest.MonkeyPatch) -> None:

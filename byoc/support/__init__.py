@@ -24,6 +24,7 @@ from byoc.support._plugins import (
     STRATEGIES,
     PluginFile,
     UnsuitablePluginError,
+    find_entry_points,
     find_file,
     find_files,
     find_installed_file,

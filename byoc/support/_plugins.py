@@ -5,8 +5,10 @@ lists the installed ones, and a plug-in that fails to load is an error that name
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,13 +36,36 @@ _KIND_NAMES = {
 }
 
 
+def find_entry_points(group: str) -> Sequence[EntryPoint]:
+    """Return the entry points of a group that any installed distribution has.
+
+    They are read again when a folder of the import path has changed, as installation changes it.
+    """
+    return _read_entry_points(group, tuple(map(_find_folder_state, sys.path)))
+
+
+@lru_cache(maxsize=32)
+def _read_entry_points(group: str, folders: tuple[object, ...]) -> Sequence[EntryPoint]:
+    """Read the entry points of a group. It takes milliseconds: a file of each distribution is read."""
+    return tuple(entry_points(group=group))
+
+
+def _find_folder_state(folder: str) -> tuple[str, int, int]:
+    """Return what tells whether distributions were added to a folder since, or removed."""
+    try:
+        found = Path(folder).stat()
+    except (OSError, ValueError):
+        return folder, 0, 0
+    return folder, found.st_ino, found.st_mtime_ns
+
+
 def list_installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name, sorted; nothing is imported.
 
     Of several with one name the first is returned; `load` refuses to choose.
     """
     found: dict[str, EntryPoint] = {}
-    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+    for point in sorted(find_entry_points(group), key=lambda point: point.name):
         found.setdefault(point.name, point)
     return found
 
@@ -63,7 +88,7 @@ def load_plugin(group: str, name: str, make: Callable[[Any], Any] = lambda kind:
     points = list_installed(group)
     if name not in points:
         raise _make_unknown_error(group, name, points)
-    _refuse_to_choose(group, name, {p.value: p for p in entry_points(group=group) if p.name == name})
+    _refuse_to_choose(group, name, {p.value: p for p in find_entry_points(group) if p.name == name})
     source = f"{_KIND_NAMES[group]} '{name}' of {get_distribution(points[name])}"
     try:
         return make(points[name].load())

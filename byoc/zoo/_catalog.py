@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.support import get_distribution
+from byoc.support import find_entry_points, get_distribution
 from byoc.zoo._classic_models import ClassicModels
 from byoc.zoo._decoder_models import GeneratedDecoders
 from byoc.zoo._exported_structures import ExportedStructures
@@ -142,7 +142,7 @@ def _list_providers() -> Iterator[tuple[str, Callable[[], Provider]]]:
     yield "the trained models", TrainedModels
     for folder in read_folders():
         yield f"the folder {folder.folder}", partial(_return_provider, folder)
-    points = {point.value: point for point in entry_points(group=GROUP)}
+    points = {point.value: point for point in find_entry_points(GROUP)}
     for point in sorted(points.values(), key=lambda point: point.name):
         yield f"{point.name} of {get_distribution(point)}", partial(_load_provider, point)
 

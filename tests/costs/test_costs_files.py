@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from installing import add_entry_points
 from support import VANILLA
 
 from byoc.costs import (
@@ -259,12 +260,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **models: Any) -> None:
         setattr(module, name, value)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     points = [EntryPoint(name, f"{module.__name__}:{name}", plugins.COSTS) for name in models]
-    before = plugins.entry_points  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        plugins,
-        "entry_points",
-        lambda *, group: [*before(group=group), *(points if group == plugins.COSTS else ())],
-    )
+    add_entry_points(monkeypatch, points)
 
 
 def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cutting import planned
+from installing import add_entry_points
 from support import VANILLA, parse
 
 import byoc
@@ -60,13 +61,7 @@ def package(folder: Path, name: str, **files: str) -> None:
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path, group: str, *modules: str) -> None:
     """Register modules of a folder as packages of rule files or cost models."""
     monkeypatch.syspath_prepend(folder)
-    before = plugins.entry_points  # type: ignore[attr-defined]
-    points = [EntryPoint(module, module, group) for module in modules]
-    monkeypatch.setattr(
-        plugins,
-        "entry_points",
-        lambda *, group: [*before(group=group), *(p for p in points if p.group == group)],
-    )
+    add_entry_points(monkeypatch, [EntryPoint(module, module, group) for module in modules])
 
 
 def test_two_files_of_one_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from accelerators import Files, everywhere, notes
+from installing import add_entry_points
 from support import parse
 
 from byoc.costs import Price, Task
@@ -80,12 +81,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
         setattr(module, made.name, made)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     points = [EntryPoint(c.name, f"{module.__name__}:{c.name}", plugins.COSTS) for c in classes]
-    before = plugins.entry_points  # type: ignore[attr-defined]
-
-    def entry_points(*, group: str) -> list[EntryPoint]:
-        return [*before(group=group), *(points if group == plugins.COSTS else ())]
-
-    monkeypatch.setattr(plugins, "entry_points", entry_points)
+    add_entry_points(monkeypatch, points)
 
 
 def where(files: Files, objective: str, *costs: str, unknown: str = "estimate") -> dict[str, str]:

@@ -4,6 +4,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from installing import add_entry_points
 from ruling import target
 
 from byoc.errors import InputError
@@ -28,13 +29,8 @@ def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         (tmp_path / name / "composites").mkdir(parents=True)
         (tmp_path / name / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    before = plugins.entry_points  # type: ignore[attr-defined]
     points = [EntryPoint(name, name, plugins.ANNOTATIONS) for name in ("one_rules", "two_rules")]
-    monkeypatch.setattr(
-        plugins,
-        "entry_points",
-        lambda *, group: [*before(group=group), *(p for p in points if p.group == group)],
-    )
+    add_entry_points(monkeypatch, points)
     return tmp_path
 
 

@@ -5,6 +5,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
+from installing import add_entry_points
 from ruling import rules, target, verdict
 from support import prepared
 
@@ -103,13 +104,8 @@ def test_parameters_that_are_left_out_and_variadic_ones() -> None:
 
 def installed(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     """Register check functions of this module."""
-    before = plugins.entry_points  # type: ignore[attr-defined]
     points = [EntryPoint(name, value, plugins.CHECKS) for name, value in values.items()]
-    monkeypatch.setattr(
-        plugins,
-        "entry_points",
-        lambda *, group: points if group == plugins.CHECKS else before(group=group),
-    )
+    add_entry_points(monkeypatch, points)
 
 
 def odd_groups(facts: Mapping[str, Any]) -> str | None:

@@ -56,7 +56,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def install(*providers: type[Tiny]) -> None:
         points = [EntryPoint("extra", f"{__name__}:{p.__name__}", catalog.GROUP) for p in providers]
-        monkeypatch.setattr(catalog, "entry_points", lambda group: points)
+        monkeypatch.setattr(catalog, "find_entry_points", lambda group: points)
 
     return install
 

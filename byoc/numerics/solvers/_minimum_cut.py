@@ -1,8 +1,10 @@
 """Minimum cut in a network whose capacities are any non-negative floats."""
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +19,8 @@ _GRAIN_BITS = 50
 # scipy computes in int32 and overflows silently. Two opposite arcs of 2**29 do not.
 _STEP_BITS = 29
 _INFINITE = 2**62
+# Up to so many arcs, searching for paths in Python takes less time than one call of scipy.
+_MAX_FOR_PATHS = 200
 
 
 SOURCE, SINK = 0, 1
@@ -51,7 +55,8 @@ def find_minimum_cut(
     ceiling = _find_some_cut(network) if ceiling is None else ceiling
     if not ceiling:
         return 0.0, np.arange(size) == SINK
-    value, sink_side = _solve_in_grains(network, ceiling, bits)
+    solve = _solve_by_paths if len(tail) <= _MAX_FOR_PATHS else _solve_in_grains
+    value, sink_side = solve(network, ceiling, bits)
     cut = ~sink_side[network.tail] & sink_side[network.head]
     found = math.fsum(network.capacity[cut])
     # The known cut was far above the minimum, so the grains were too coarse.
@@ -67,6 +72,50 @@ def _find_some_cut(network: _CutNetwork) -> float:
     value = min(entering, math.fsum(capacity[network.tail == SOURCE])) or entering
     # A finite cut contains no infinite arc.
     return value if value < math.inf else math.fsum(capacity[capacity < math.inf]) or 1.0
+
+
+def _solve_by_paths(network: _CutNetwork, ceiling: float, bits: int) -> tuple[float, Bools]:
+    """Solve as `_solve_in_grains`, by shortest paths (Edmonds and Karp, Journal of the ACM 19, 1972)."""
+    exponent = math.frexp(ceiling)[1]
+    left = int(math.ldexp(ceiling, bits - exponent)) + 1
+    # For each node, the residual capacities of the arcs that enter it, by their tails.
+    entering: list[dict[int, int]] = [{} for _ in range(network.size)]
+    bounded = np.minimum(network.capacity, math.ldexp(1, exponent + 1))
+    grains = np.floor(np.ldexp(bounded, bits - exponent)).astype(np.int64).tolist()
+    for tail, head, capacity in zip(network.tail.tolist(), network.head.tolist(), grains, strict=True):
+        entering[head][tail] = entering[head].get(tail, 0) + capacity
+        entering[tail].setdefault(head, 0)
+    for arcs in entering:
+        for tail, capacity in arcs.items():
+            arcs[tail] = _INFINITE if capacity > left else capacity
+    value = 0
+    while True:
+        following = _search_backwards(entering)
+        if SOURCE not in following:
+            sink_side = np.zeros(network.size, np.bool_)
+            sink_side[list(following)] = True
+            return math.ldexp(value, exponent - bits), sink_side
+        path = [SOURCE]
+        while path[-1] != SINK:
+            path.append(following[path[-1]])
+        flow = min(entering[head][tail] for tail, head in pairwise(path))
+        value += flow
+        for tail, head in pairwise(path):
+            entering[head][tail] -= flow if entering[head][tail] < _INFINITE else 0
+            entering[tail][head] += flow if entering[tail][head] < _INFINITE else 0
+
+
+def _search_backwards(entering: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    """Return nodes that reach the sink, until the source is found, each with the next on its path."""
+    following = {SINK: SINK}
+    queue = deque([SINK])
+    while queue and SOURCE not in following:
+        head = queue.popleft()
+        for tail, capacity in entering[head].items():
+            if capacity and tail not in following:
+                following[tail] = head
+                queue.append(tail)
+    return following
 
 
 def _solve_in_grains(network: _CutNetwork, ceiling: float, bits: int) -> tuple[float, Bools]:
