@@ -259,7 +259,7 @@ def check_sentence(error: Exception, most_lines: int = 1) -> None:
 def look_up_once() -> None:
     """Keep cost models and entry points in memory: to find them takes longer than a small model does."""
     _load_cost_model.load_cost_model = functools.cache(_load_cost_model.load_cost_model)
-    _plugins.entry_points = functools.cache(_plugins.entry_points)
+    _plugins.find_entry_points = functools.cache(_plugins.find_entry_points)
 
 
 def signature(error: BaseException) -> str:
