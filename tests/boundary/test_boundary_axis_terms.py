@@ -33,6 +33,8 @@ NCHW4C = (N, C, H, W, AxisTerm(1, 4))
         (terms("NCHW"), AxisStep(None, (2, 8, 3), (2, 2, 4, 3)), None),  # a shape of another rank
         (terms("NCHW"), AxisStep(None, (2, 8, 3, 5), (2, 24, 5)), None),  # joins two axes
         (terms("NCHW"), AxisStep(None, (2, 8, 3, 5), (4, 4, 3, 5)), None),
+        (terms("NCHW"), AxisStep(None, (2, 8, 3, 1), (2, 8, 3)), None),
+        (terms("NCHW")[:3], AxisStep(None, (2, 8, 3), (2, 8, 3, 1)), None),
         (terms("NCHW"), AxisStep(None, (2, 6, 3, 5), (2, 4, 4, 3, 5)), None),
         (terms("NCHW"), AxisStep(None, ("b", 8, 3, 5), ("b", 2, 4, 3, 5)), (N, C, AxisTerm(1, 4), H, W)),
         (terms("NCHW"), AxisStep(None, (2, "c", 3, 5), (2, "c", 4, 3, 5)), None),

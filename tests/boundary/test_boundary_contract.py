@@ -362,6 +362,16 @@ def test_a_tensor_inside_that_is_not_what_the_users_model_has_shows() -> None:
     )
 
 
+def test_so_does_a_tensor_on_the_host() -> None:
+    bounded = Bounded(PLAIN, (3,))
+    bounded.node("Concat").output[0] = "wide"
+    bounded.node("Neg").CopyFrom(helper.make_node("Transpose", ["b"], ["y"], perm=[1, 0]))
+    bounded.proto.graph.node.insert(2, helper.make_node("Transpose", ["wide"], ["b"], perm=[1, 0]))
+    for value in bounded.proto.graph.value_info:
+        value.type.tensor_type.ClearField("shape")
+    assert bounded.refusal() == ("the host: 'b' is float32[8, 2], but float32[2, 8] in the user's model")
+
+
 def test_a_region_that_returns_another_dtype_shows() -> None:
     bounded = Bounded(PLAIN, (0, 1))
     bounded.node("Concat", "dla_0").output[0] = "wide"

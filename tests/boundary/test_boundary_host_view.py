@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx
 import pytest
@@ -265,13 +266,23 @@ def test_an_output_is_followed_to_each_reader(
 
 
 def test_readers_inside_bodies_have_their_say() -> None:
-    branch = f"() => ({PLAIN} o) {{{{ c = {NCHW} (n) o = Neg(c) }}}}"
+    branch = f"() => ({PLAIN} o) {{ c = {NCHW} (n) o = Neg(c) }}"
     nodes = f"y = If(k) <then_branch = t {branch}, else_branch = e {branch.replace('(n)', '(other)')}>"
     head = f"(bool k, {TURNED} n, {TURNED} other) => ({PLAIN} y)"
-    host = around(head, nodes.format(), {"c": LAYOUT})
+    host = around(head, nodes + " z = Neg(n)", {"c": LAYOUT})
     assert [described(view)[:2] for view in host.view_output("n", "r")] == [
-        (f"{NHWC_TYPE} in NHWC", "c")
+        (f"{NHWC_TYPE} in NHWC", "c"),
+        (NHWC_TYPE, "n"),
     ]
+
+
+def test_an_input_inside_a_body_is_followed_out_of_it() -> None:
+    branch = f"() => ({TURNED} o) {{ o = Neg(n) }}"
+    nodes = f"a = Relu(x) n = {NHWC} (a) y = If(k) <then_branch = t {branch}, else_branch = e {branch}>"
+    host = around(f"(bool k, {PLAIN} x) => ({TURNED} y) <{PLAIN} a, {TURNED} n>", nodes, {"n": LAYOUT})
+    inside = replace(host, index=host.index.bodies[2][0].index)
+    assert described(inside.view_input("n", "a"))[1:] == ("a", False, True, True)
+    assert inside.view_input("n", "a").view.layout == "NHWC"
 
 
 def test_a_user_who_knows_no_shape_has_no_other_one() -> None:

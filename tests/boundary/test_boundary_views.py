@@ -10,6 +10,7 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_rank,
     find_shape,
     is_conversion,
+    layout_after,
     layout_before,
     read_scales,
 )
@@ -182,6 +183,21 @@ def test_the_layout_before_steps_needs_no_shape() -> None:
     assert layout_before(bare, bare.nodes, axes.plain_terms(3), {}) == (N, H, C)
     none = GraphIndex(parse("g (x) => (y) { y = Transpose(x) }"), {})  # turns all axes: how many?
     assert layout_before(none, none.nodes, axes.plain_terms(3), {}) is None
+
+
+def test_a_reshape_has_a_layout_where_both_shapes_are_known() -> None:
+    text = "g (x, t) => (y, z) <int64[5] s = {1, 0, 2, 4, 5}> { y = Reshape(x, s) z = Reshape(x, t) }"
+    known = {"x": TensorType("float32", (1, 3, 8, 5))}
+    blocks = {"x": TensorType("float32", (1, 3, 2, 4, 5))}
+    index = GraphIndex(parse(text), {})
+    fixed, other = index.nodes[:1], index.nodes[1:]
+    plain, split = axes.plain_terms(4), (N, C, H, axes.AxisTerm(2, 4), W)
+    assert layout_after(index, fixed, plain, known) == split
+    assert layout_before(index, fixed, split, known) == plain
+    assert layout_after(index, fixed, split, blocks) == split  # the same shape
+    for nodes, types in ((fixed, {}), (other, known), (other, {})):
+        assert layout_after(index, nodes, plain, types) is None
+        assert layout_before(index, nodes, split, types) is None
 
 
 def test_shapes_are_completed_and_ranks_found() -> None:

@@ -240,6 +240,20 @@ def test_a_bundle_is_shown_by_the_path_that_was_given(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(5, "Input/output error"), "Input/output error"), (OSError("odd"), "odd")],
+)
+def test_a_manifest_that_cannot_be_read(
+    error: OSError, reason: str, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("byoc.bundle._manifest.read_limited", fail)
+    assert refusal(bundle) == f"{bundle / MANIFEST_FILE}: cannot be read: {reason}"
+
+
 def test_what_cannot_be_opened_leaves_no_folder_behind(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,9 +54,9 @@ class HostView:
 
     view: TensorView
     tensor: str
-    cast: bool = False
-    is_own: bool = False
-    is_connected: bool = True
+    cast: bool
+    is_own: bool
+    is_connected: bool
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class _RegionReader:
         inner_type = self.index.types.get(inner)
         rank = _find_rank(inner_type, find_rank(self.index, steps, self.stated, before=True))
         terms = layout_after(self.index, steps, axes.plain_terms(rank), self.stated)
-        kind = self.index.types.get(name) or self._stated_type(name)
+        kind = self._stated_type(name)
         node = self._find_producer(inner)
         pair = node if node is not None and is_quantize(node) else None
         around = node if node is not None and is_dequantize(node) and is_inserted(node) else None
