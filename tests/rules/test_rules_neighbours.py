@@ -52,6 +52,22 @@ def test_a_quantization_converts_where_it_stands_between_the_host_and_a_quantize
     assert other == [False, False, False, True, False, False, False, False]
 
 
+def test_what_is_quantized_goes_to_a_reader_through_a_dequantization_of_it() -> None:
+    """The first reader takes the numbers as they are; the second has them for its zero point."""
+    index = indexed("""g (float[2] x, uint8[2] k) => (float[2] a, float[2] b, float[2] c)
+        <float s = {0.5}, uint8 z = {0}> {
+        q = QuantizeLinear(x, s, z)
+        i = Cast <to = 1> (q)
+        a = Relu(i)
+        d = DequantizeLinear(k, s, q)
+        b = Relu(d)
+        e = DequantizeLinear(q, s, z)
+        c = Relu(e)
+    }""")
+    found = [converts_at_boundary(index, 0, {reader}.__contains__) for reader in (2, 4, 6)]
+    assert found == [False, False, True]
+
+
 def test_an_attempt_fits_unless_it_says_otherwise() -> None:
     assert Attempt("ops[0]", ()).fits
     assert Attempt("ops[0]", ()) == Attempt("ops[0]", (), fits=False)
