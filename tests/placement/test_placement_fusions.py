@@ -65,6 +65,34 @@ def test_two_that_would_wait_for_each_other() -> None:
     assert find_violation(crossing, both) == "the fusions it chose wait for one another in a circle"
 
 
+def test_of_many_that_would_wait_for_one_another_the_best_are_chosen() -> None:
+    """Seven times the four units above: more fusions than can be searched, two of each in a circle."""
+    starts = range(0, 28, 4)
+    crossing = Problem.build(
+        seconds=[[3, 1]] * 28,
+        producer=[first + unit for first in starts for unit in (0, 2)],
+        consumers=[[first + unit] for first in starts for unit in (1, 3)],
+        is_output=[False] * 14,
+        to_device=[[1]] * 14,
+        to_host=[[1]] * 14,
+        launch=[0],
+        fusions=[
+            Fusion((first + one, first + other), 1, saving)
+            for first in starts
+            for one, other, saving in ((0, 3, 0.5), (1, 2, 0.75))
+        ],
+    )
+    chosen = choose_fusions(crossing, np.ones(28, np.int64), np.zeros(28, np.int64))
+    assert chosen == tuple(range(1, 14, 2))
+
+
+def test_fusions_that_are_given_are_kept() -> None:
+    problem = with_fusions(FOUR, ((0, 1), 1.0), ((1, 2), 1.5))
+    assert Placement.from_labels(problem, ints(1, 1, 1, 1)).fusions == (1,)
+    for given in ((), (0,)):
+        assert Placement.from_labels(problem, ints(1, 1, 1, 1), fusions=given).fusions == given
+
+
 def test_a_saving_pulls_units_over() -> None:
     """Alone, crossing costs 2 and gains 0 to 1; fused they gain 3."""
     problem = chain([3.0, 2.0, 2.0, 3.0], [9.0, 2.0, 1.0, 9.0], down=1, up=1)

@@ -148,7 +148,7 @@ class LagrangianRelaxation:
         edges_up = zip(self.begins, self.ends, step, coin, strict=True)
         for number, (u, v, up, heads) in enumerate(edges_up):
             reached = height[u] + up
-            if reached > height[v] or (heads and reached == height[v] and through[v] >= 0):
+            if reached > height[v] or (heads and reached == height[v]):
                 height[v], through[v] = reached, number
         unit = max(range(len(height)), key=height.__getitem__)
         count, edges = height[unit] >> _LENGTH_BITS, []
