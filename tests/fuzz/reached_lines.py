@@ -44,13 +44,18 @@ def choose_inputs(kind: str, inputs: Collection[bytes]) -> tuple[list[bytes], in
     lines = find_lines(KINDS[kind].rooms)
     files = {file for file, _ in lines}
     reached: set[Line] = set()
+    unreached: dict[CodeType, set[int]] = {}
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code.co_filename not in files:
+        code = frame.f_code
+        if code.co_filename not in files:
             return None
+        if code not in unreached:
+            unreached[code] = {line for *_, line in code.co_lines() if line} - {code.co_firstlineno}
         if event == "line":
-            reached.add((frame.f_code.co_filename, frame.f_lineno))
-        return trace
+            reached.add((code.co_filename, frame.f_lineno))
+            unreached[code].discard(frame.f_lineno)
+        return trace if unreached[code] else None  # tracing takes most of the time
 
     chosen: list[bytes] = []
     with tempfile.TemporaryDirectory(prefix="byoc-fuzz-") as name:
