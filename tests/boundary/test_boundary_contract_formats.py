@@ -1,7 +1,12 @@
 """Contracts of regions that compute in another float type, or convert boundary tensors themselves."""
 
+import numpy as np
 import pytest
-from test_boundary_contract import QDQ, Bounded, _ours
+from onnx import numpy_helper
+from test_boundary_contract import DOMAIN, QDQ, Bounded, _ours
+
+from byoc.boundary.contracts import check_contracts
+from byoc.boundary.contracts._tensor_contract import ContractError
 
 TWO = """g (float[2, 3] x, float[2, 3] u) => (float[2, 3] y, float[2, 3] z) {
     a = Neg(x)
@@ -57,3 +62,14 @@ def test_scales_that_differ_are_the_users_matter_whatever_else_reads_the_tensor(
         nodes = (1, 2, 3) if model is text else (2, 3, 4)
         (given,) = Bounded(model, nodes).check()["dla_0"].inputs
         assert (given.scale, given.zero_point) == ((0.25,), (3,))
+
+
+def test_without_the_users_model_names_are_those_of_the_host() -> None:
+    bounded = Bounded(QDQ, (1, 2, 3), layout="NHWC")
+    found = check_contracts(bounded.proto, {DOMAIN})["dla_0"].contracts
+    assert [each.tensor for each in (*found.inputs, *found.outputs)] == ["q", "u"]
+    planted = numpy_helper.from_array(np.float32(0.75), "planted")
+    bounded.proto.graph.initializer.append(planted)
+    bounded.node("QuantizeLinear").input[1] = "planted"
+    with pytest.raises(ContractError, match=r"scale 0\.75 zero point 3, the region as .* scale 0\.5 "):
+        check_contracts(bounded.proto, {DOMAIN})

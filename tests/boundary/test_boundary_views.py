@@ -15,7 +15,7 @@ from byoc.boundary.contracts._boundary_nodes import (
     read_scales,
 )
 from byoc.boundary.contracts._contract_check import _check_types, _state_shapes
-from byoc.boundary.contracts._conversion_path import ConversionPath, RegionContext
+from byoc.boundary.contracts._conversion_path import ConversionPath, RegionContext, find_user_name
 from byoc.boundary.contracts._host_view import HostGraph
 from byoc.boundary.contracts._region_view import read_region_contracts
 from byoc.boundary.contracts._tensor_contract import ContractError, TensorView, types_agree
@@ -23,6 +23,7 @@ from byoc.model import (
     CAST,
     LAYOUT,
     QUANTIZE,
+    TENSOR_KEY,
     GraphIndex,
     TensorType,
     mark_inserted,
@@ -54,6 +55,7 @@ def test_types_agree_unless_dtypes_ranks_or_extents_differ(
     one: TensorType, other: TensorType, agree: bool
 ) -> None:
     assert types_agree(one, other) is agree
+    assert types_agree(other, one) is agree
 
 
 SCALED = TensorView(BYTES, "NHWC", (0.5,), (3,), None)
@@ -219,6 +221,29 @@ def test_shapes_are_completed_and_ranks_found() -> None:
         types = {name: TensorType("float32", (2,) * rank) for name, rank in known.items()}
         found = [find_rank(cast, cast.nodes, types, before=before) for before in (True, False)]
         assert found == ranks
+
+
+def test_the_user_named_what_byocs_node_reads() -> None:
+    """Also where a body quantizes what is made outside of it; the user's own nodes give no names."""
+    branch = "() => (int8[2] o) { o = QuantizeLinear(c, s, z) }"
+    model = parse(f"""g (bool k, float[2] x) => (int8[2] y, int8[2] q, int8[2] r)
+        <float s = {{0.5}}, int8 z = {{3}}> {{
+        a = Relu(x)
+        b = Neg(x)
+        c = Abs(x)
+        q = QuantizeLinear(a, s, z)
+        r = QuantizeLinear(b, s, z)
+        y = If(k) <then_branch = t {branch}, else_branch = e {branch}>
+    }}""")
+    for node in model.graph.node:
+        if node.output[0] in {"q", "r"}:
+            node.metadata_props.add(key=TENSOR_KEY, value=f"{node.input[0]}_user")
+    mark_inserted(model.graph.node[3], QUANTIZE)
+    index = GraphIndex(model, {})
+    assert [find_user_name(index, name) for name in "abcx"] == ["a_user", "b", "c", "x"]
+    inside = index.bodies[5][0].index
+    assert [find_user_name(inside, name) for name in "abco"] == ["a_user", "b", "c", "o"]
+    assert find_user_name(None, "a") == "a"
 
 
 def test_a_path_leads_backwards_where_its_step_makes_what_it_starts_from() -> None:

@@ -42,9 +42,7 @@ class _Memory:
             return
         at = begin
         for first, last, found in self.spans:
-            if first <= at < last:
-                if found != tag:
-                    break
+            if first <= at < last and found == tag:
                 at = last
         if at < begin + size:
             yield f"byte {at} of the {self.name} does not hold it"

@@ -117,6 +117,13 @@ def test_scratch_lies_beside_what_is_written_over_an_operand() -> None:
     ]
 
 
+def test_a_buffer_of_no_bytes_overlaps_nothing() -> None:
+    right = plan_buffers(chain(4, 0, 4))
+
+    for offset in range(9):
+        assert check(replace(right, offsets=(0, offset, 4), size=8)) == []
+
+
 def test_two_that_overlap_for_long_are_named_once() -> None:
     right = plan_buffers(chain(4, 4, 4))
     steps = tuple(replace(step, reads=(0, *step.reads)) for step in right.problem.steps)

@@ -180,6 +180,10 @@ LOST_X = "action 3, run three: x: byte {} of the scratchpad does not hold it"
             replace(PLAN, actions=(LOAD, RUNS[0], RUNS[1], STREAMED), streamed=10, stored=0),
             ["action 3, run three: y: byte 6 of the arena does not hold it"],
         ),
+        (  # what a turn streams out is newer than the copy that stayed
+            replace(PLAN, actions=(LOAD, *RUNS[:2], STORE, STREAMED, STORE), streamed=10, stored=8),
+            ["action 5, storeaction y: byte 4 of the scratchpad does not hold it"],
+        ),
         # homes
         (
             replace(PLAN, arena=9),
