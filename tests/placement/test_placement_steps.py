@@ -24,7 +24,7 @@ from byoc.placement._hard_limits import (
 )
 from byoc.placement.solvers import Neighbours
 from byoc.placement.strategies import LaunchAware
-from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._exhaustive import Exhaustive, find_best_regions
 from byoc.placement.strategies._optimizing import Exact
 
 
@@ -234,6 +234,21 @@ def test_units_are_inseparable_by_tensors_that_no_device_can_send_or_take() -> N
     assert make_feasible(held, ints(2, 2, 2, 1, 2)).tolist() == [1, 1, 1, 1, 2]
     held = limited(faster, memory=[[2.0, 2.0]] * 5, capacity=[5.0, 5.0])
     assert make_feasible(held, ints(2, 2, 2, 1, 2)).tolist() == [0, 0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("limits", "labels", "expected"),
+    [
+        ({}, (1, 1, 0, 1, 1), (0.25, [0, 0, -1, 1, 1])),
+        ({}, (0, 0, 0, 0, 0), (0.0, [-1, -1, -1, -1, -1])),
+        ({"max_nodes": [1]}, (0, 1, 1, 0, 0), (0.25, [-1, 0, 1, -1, -1])),
+        ({"max_regions": [1]}, (1, 1, 0, 1, 1), None),
+        ({"min_nodes": [3]}, (1, 1, 0, 1, 1), None),
+    ],
+)
+def test_the_best_regions_of_labels(limits: dict[str, Any], labels: Any, expected: Any) -> None:
+    found = find_best_regions(limited(FIVE, **limits), ints(*labels))
+    assert (None if found is None else (found[0], found[1].tolist())) == expected
 
 
 def test_launches_ahead_of_each_unit() -> None:

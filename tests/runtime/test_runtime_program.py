@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cutting import DEVICE_ONLY, cut, ramp
-from onnx import ModelProto
+from onnx import ModelProto, helper
 from support import parse, prepared
 
 from byoc.boundary.contracts import TensorContract
@@ -76,6 +76,23 @@ def test_a_region_in_a_loop_runs_at_each_trip() -> None:
         "y": TensorType("float32", None),
         "all": TensorType("float32", None),
     }
+
+
+def test_outputs_without_a_name_or_a_type_are_left_out_of_the_types() -> None:
+    model = parse(LOOP)
+    (loop,) = model.graph.node
+    loop.output[0] = ""
+    del model.graph.output[0]
+    model.graph.output[0].type.Clear()
+    body = loop.attribute[0].g
+    body.output[2].type.Clear()
+    body.node[3].CopyFrom(helper.make_node("dla_1", ["f", "v"], ["e"]))
+    program = build(model, dla_0=lambda c: 2 * c, dla_1=lambda f: f)
+    (stage,) = program.stages
+    assert stage.output_names == ("all",)
+    assert set(stage.types) == {"all"}
+    (every,) = program({"x": np.array([1, 3], np.float32), "n": np.array(2)})
+    assert every.tolist() == [[12, 26], [14, 32]]
 
 
 IF = """g (bool c, float[2] x) => (float[2] y) <float[2] w = {10, 20}> {

@@ -1,5 +1,7 @@
 """A loaded bundle: what it takes, what it refuses, and that it keeps nothing between calls."""
 
+import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -323,6 +325,18 @@ def test_model_and_manifest_agree_on_regions(
         return
     with pytest.raises(InputError, match=f"^b: {sentence}"):
         _check_calls(_bundle("dla", "cpu"), graphs, regions)
+
+
+@pytest.mark.parametrize("changes", [{"targets": ["dlb"]}, {"regions": []}])
+def test_a_bundle_whose_model_and_manifest_disagree_is_not_loaded(
+    changes: dict[str, Any], two: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(two, tmp_path / "b")
+    path = tmp_path / "b" / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**manifest, **changes}), encoding="utf-8")
+    with pytest.raises(InputError, match="the manifest and the model do not name the same regions"):
+        load(tmp_path / "b")
 
 
 @pytest.mark.parametrize(
