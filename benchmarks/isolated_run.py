@@ -36,7 +36,7 @@ def main(names: Sequence[str], runs: int) -> None:
 
 def measure_model(name: str, output: Path, runs: int) -> None:
     """Cut a model, and print what its bundle takes isolated against in process."""
-    options = {"strategy": "all-supported", "codegen": "reference", "verify": False}
+    options = {"strategy": "all-supported", "codegen": "reference", "verify": False, "cache": False}
     byoc.partition(f"zoo:{name}", "dla", output=output, **options)
     given = dict(model_samples(load_model(f"zoo:{name}")))
     times: list[Times] = []

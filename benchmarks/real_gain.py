@@ -149,7 +149,8 @@ def measured(name: str, threads: int, seconds: float, clock: Clock) -> Gain:
         folder = Path(place)
         model = load_model(f"zoo:{name}")
         case = Case(model, dict(model_samples(model)), threads, clock, folder)
-        options: dict[str, Any] = {"codegen_options": case.options, "verify": False, **profiled(case)}
+        options: dict[str, Any] = {"codegen_options": case.options, "verify": False, "cache": False}
+        options |= profiled(case)
         predicted = partition(model.source, RULES, output=folder / "predicted", **options)
         best = fastest(model.source, RULES, output=folder / "chosen", clock=clock, **options)
         candidates = [each for each in best.report.measured if not each.problem]
@@ -218,6 +219,7 @@ def _together(case: Case, costs: Mapping[str, str]) -> float:
         strategy="all-supported",
         codegen_options=case.options,
         verify=False,
+        cache=False,
         **costs,
     )
     session = byoc.load(place)

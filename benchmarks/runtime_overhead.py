@@ -65,9 +65,8 @@ def pieces(place: Path) -> Path:
 def measured(model: Model, rules: str | Path, output: Path, runs: int) -> None:
     """Cut a model, and print what its bundle takes against the model in one piece."""
     strategy = "all-supported"
-    byoc.partition(
-        model.source, rules, output=output, strategy=strategy, codegen="reference", verify=False
-    )
+    options = {"codegen": "reference", "verify": False, "cache": False}
+    byoc.partition(model.source, rules, output=output, strategy=strategy, **options)
     session = byoc.load(output)
     given = dict(model_samples(model))
     regions = sum(stage.device != "host" for stage in session.stages)

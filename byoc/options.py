@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from byoc.cache import Cache, open_cache, open_user_cache
 from byoc.codegen import Isolation
 from byoc.costs import Policy
 from byoc.errors import InputError
@@ -220,6 +221,17 @@ class Options(PlanOptions):
         _record_value,
         record_none=False,
     )
+    cache: bool = declare_field(
+        True,
+        "take artifacts that were compiled before, of the same region by the same compiler, and keep "
+        "what is compiled.",
+        Flag("Keep compiled regions for the next run, and take those of earlier ones.", Syntax.ON_OFF),
+    )
+    cache_dir: str | Path | None = declare_field(
+        None,
+        "the folder that compiled regions are kept in; by default `$XDG_CACHE_HOME/byoc/compiled`.",
+        Flag("Keep compiled regions in this folder.", Syntax.PATH, metavar="FOLDER"),
+    )
     gate: bool | float | Thresholds = declare_field(
         False,
         "compare each region alone with plain onnxruntime; those that are off by more than this go "
@@ -261,6 +273,15 @@ class Options(PlanOptions):
         """The request for processes that codegens run in, None for this one."""
         limits = (self.compile_timeout, self.call_timeout)
         return Isolation(*limits) if self.isolate or limits != (None, None) else None
+
+    def open_cache(self) -> Cache | None:
+        """Open the cache of compiled regions, None where there is to be none.
+
+        Raises InputError for a folder that is not used as one.
+        """
+        if not self.cache:
+            return None
+        return open_user_cache() if self.cache_dir is None else open_cache(self.cache_dir)
 
     @property
     def largest_errors(self) -> Thresholds | None:

@@ -1,8 +1,10 @@
 """Fixtures for all tests: golden files, the command line in process."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +17,7 @@ from wrecking import wreck  # noqa: F401 - a fixture
 from byoc.cli import main
 
 GOLDEN = Path(__file__).parent / "golden"
+_CACHES = count()
 
 # New examples in each run, also where hypothesis finds that it runs for a server (`CI` is set).
 _fresh = settings(derandomize=False, print_blob=True)
@@ -33,13 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set the environment of all tests, and of the processes that they start.
 
     With `-n` there is a process for each core, whose BLAS would start a thread for each once more. The
-    key that signs bundles, and the keys that are trusted, are not the user's own.
+    key that signs bundles, the keys that are trusted, and caches are not the user's own.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not hasattr(config, "workerinput"):  # a worker of `-n` has the environment already
         home = TemporaryDirectory(prefix="byoc-tests-")
         config.add_cleanup(home.cleanup)
-        for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
             os.environ[name] = str(Path(home.name) / name.lower())
 
 
@@ -49,6 +52,15 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What one test compiles is no other test's: each has a cache of its own, empty at first."""
+    folder = Path(os.environ["XDG_CACHE_HOME"], f"{os.getpid()}-{next(_CACHES)}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

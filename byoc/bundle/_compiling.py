@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from byoc.cache import Cache
 from byoc.codegen import (
     Artifact,
     ArtifactCache,
     ArtifactError,
+    ArtifactStore,
     Codegen,
     CodegenFailedError,
     Codegens,
@@ -44,7 +46,7 @@ _MAX_NAME_BYTES = 200
 class RegionCompiler:
     """A codegen with the user's options, which compiles the regions of a target.
 
-    `cache` caches the artifacts so far.
+    `cache` has the artifacts so far, and perhaps those of earlier programs.
     """
 
     codegen: Codegen
@@ -136,12 +138,17 @@ class _CodegenCall:
     def compile(self, compiler: RegionCompiler) -> Mapping[str, Artifact]:
         """Return the artifacts by region name, from the cache where it has them."""
         found = compiler.cache.find(self.regions)
-        if found is None:
-            report_step(f"compile {self.display_name} with {compiler.codegen.name}")
+        if found is not None:
+            return found
+        report_step(f"compile {self.display_name} with {compiler.codegen.name}")
+        try:
             if self.together:
                 found = compiler.compile_all(self.regions)
             else:
                 found = {self.regions[0].name: compiler.compile(self.regions[0])}
+        except CompileError as error:
+            compiler.cache.add_refusal(self.regions, error)
+            raise
         compiler.cache.add(self.regions, found)
         return found
 
@@ -244,13 +251,17 @@ _TARGET_SEPARATOR = ":"
 
 
 def load_compilers(
-    targets: Sequence[Target], names: Mapping[str, str], given: OptionTexts, codegens: Codegens
+    targets: Sequence[Target],
+    names: Mapping[str, str],
+    given: OptionTexts,
+    codegens: Codegens,
+    cache: Cache | None = None,
 ) -> dict[str, RegionCompiler]:
     """Return the compiler of each target, by target name.
 
     `names` has the name of each target's codegen, which `codegens` finds. `given` holds options by
     `name`, for all codegens, or by `target:name`, for one target's; both take precedence over the
-    target's rule file.
+    target's rule file. `cache` keeps what is compiled for later programs.
 
     Raises InputError when a codegen cannot be loaded, an option is wrong, or there is no such target.
     """
@@ -260,19 +271,21 @@ def load_compilers(
         if mark and target not in known:
             raise InputError(f"codegen option {key}: no such target{suggest_nearest(target, known)}")
     return {
-        target.name: _load_compiler(target, codegens.find(names[target.name]), given)
+        target.name: _load_compiler(target, codegens.find(names[target.name]), given, cache)
         for target in targets
     }
 
 
-def _load_compiler(target: Target, codegen: Codegen, given: OptionTexts) -> RegionCompiler:
+def _load_compiler(
+    target: Target, codegen: Codegen, given: OptionTexts, cache: Cache | None
+) -> RegionCompiler:
     options = dict(rule_file_options(target, codegen))
     options |= {key: value for key, value in given.items() if _TARGET_SEPARATOR not in key}
     own = f"{target.name}{_TARGET_SEPARATOR}"
     options |= {key.removeprefix(own): value for key, value in given.items() if key.startswith(own)}
-    compiler = RegionCompiler(codegen, options)
-    _ = compiler.parsed_options
-    return compiler
+    parsed = parse_codegen_options(codegen, options)
+    store = None if cache is None else ArtifactStore(cache, codegen, parsed)
+    return RegionCompiler(codegen, options, ArtifactCache(store))
 
 
 def rule_file_options(target: Target, codegen: Codegen) -> OptionTexts:

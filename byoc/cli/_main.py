@@ -38,6 +38,7 @@ _VERBS = {
     "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
     "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
     "tasks": ("_tasks_verb:tasks", "List the distinct units of a model, for tools to price."),
+    "cache": ("_cache_verb:app", "Show what is kept of earlier compiles, clear it, or limit it."),
     "calibrate": ("_calibrate_verb:calibrate", "Measure the ranges of a model's tensors on data."),
     "profile": ("_profile_verb:profile", "Measure operators on this machine, and write a cost model."),
     "compare-costs": (

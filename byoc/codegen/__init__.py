@@ -12,6 +12,18 @@ from byoc.errors import suggest_nearest as _suggest_nearest
 
 if _TYPE_CHECKING:
     from byoc.boundary.contracts import TensorContract as TensorContract
+    from byoc.codegen._abilities import ABILITIES as ABILITIES
+    from byoc.codegen._abilities import Context as Context
+    from byoc.codegen._abilities import ContextSource as ContextSource
+    from byoc.codegen._abilities import Executable as Executable
+    from byoc.codegen._abilities import Keyed as Keyed
+    from byoc.codegen._abilities import Measured as Measured
+    from byoc.codegen._abilities import Oracle as Oracle
+    from byoc.codegen._abilities import Stamped as Stamped
+    from byoc.codegen._abilities import Together as Together
+    from byoc.codegen._artifact_cache import ArtifactCache as ArtifactCache
+    from byoc.codegen._artifact_cache import ArtifactStore as ArtifactStore
+    from byoc.codegen._calling import ask_cache_key as ask_cache_key
     from byoc.codegen._calling import ask_compatible as ask_compatible
     from byoc.codegen._calling import ask_verdicts as ask_verdicts
     from byoc.codegen._calling import compile_region as compile_region
@@ -40,25 +52,16 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegens import describe_codegens as describe_codegens
     from byoc.codegen._descriptions import CodegenDescription as CodegenDescription
     from byoc.codegen._emitters import Emitters as Emitters
-    from byoc.codegen._identical_regions import ArtifactCache as ArtifactCache
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure
-    from byoc.codegen._interface import ABILITIES as ABILITIES
     from byoc.codegen._interface import API_VERSION as API_VERSION
     from byoc.codegen._interface import AnyArray as AnyArray
     from byoc.codegen._interface import Artifact as Artifact
     from byoc.codegen._interface import Codegen as Codegen
     from byoc.codegen._interface import CompileError as CompileError
-    from byoc.codegen._interface import Context as Context
-    from byoc.codegen._interface import ContextSource as ContextSource
-    from byoc.codegen._interface import Executable as Executable
     from byoc.codegen._interface import Executor as Executor
-    from byoc.codegen._interface import Measured as Measured
-    from byoc.codegen._interface import Oracle as Oracle
     from byoc.codegen._interface import Region as Region
     from byoc.codegen._interface import ResourceError as ResourceError
-    from byoc.codegen._interface import Stamped as Stamped
-    from byoc.codegen._interface import Together as Together
     from byoc.codegen._isolation import Measure as Measure
     from byoc.codegen._isolation import measure_executor as measure_executor
     from byoc.codegen._operations import Operation as Operation
@@ -119,8 +122,8 @@ if _TYPE_CHECKING:
 _MODULES = {
     "byoc.boundary.contracts": "TensorContract",
     "byoc.codegen._calling": (
-        "ask_compatible ask_verdicts compile_region compile_together load_region measure_seconds "
-        "run_executor"
+        "ask_cache_key ask_compatible ask_verdicts compile_region compile_together load_region "
+        "measure_seconds run_executor"
     ),
     "byoc.codegen._codegen_lookup": (
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
@@ -129,13 +132,16 @@ _MODULES = {
         "SIZE_UNITS Bytes NoOptions Option OptionDescription find_executing_options "
         "find_option_problems format_options list_options parse_size read_options read_stored_options"
     ),
+    "byoc.codegen._abilities": (
+        "ABILITIES Context ContextSource Executable Keyed Measured Oracle Stamped Together"
+    ),
+    "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
     "byoc.codegen._codegens": "Codegens describe_codegens",
     "byoc.codegen._descriptions": "CodegenDescription",
     "byoc.codegen._emitters": "Emitters",
-    "byoc.codegen._identical_regions": "ArtifactCache find_identical region_structure",
+    "byoc.codegen._identical_regions": "find_identical region_structure",
     "byoc.codegen._interface": (
-        "ABILITIES API_VERSION AnyArray Artifact Codegen CompileError Context ContextSource Executable "
-        "Executor Measured Oracle Region ResourceError Stamped Together"
+        "API_VERSION AnyArray Artifact Codegen CompileError Executor Region ResourceError"
     ),
     "byoc.codegen._isolation": "Measure measure_executor",
     "byoc.codegen._operations": "Operation",

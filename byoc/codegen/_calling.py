@@ -10,21 +10,17 @@ from typing import Any
 
 from onnx import ModelProto
 
-from byoc.codegen._interface import (
-    Artifact,
-    Codegen,
-    CompileError,
+from byoc.codegen._abilities import (
     Context,
     ContextSource,
     Executable,
-    Executor,
+    Keyed,
     Measured,
     Oracle,
-    Region,
-    ResourceError,
     Stamped,
     Together,
 )
+from byoc.codegen._interface import Artifact, Codegen, CompileError, Executor, Region, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
 from byoc.errors import (
     ByocError,
@@ -83,6 +79,12 @@ def measure_seconds(codegen: Measured, region: Region) -> float:
     return seconds
 
 
+def ask_cache_key(codegen: Keyed, options: Any) -> dict[str, str]:
+    """Return the texts of a codegen's `cache_key` by name. Raises as `compile_region`."""
+    found: dict[str, str] = _call_codegen(lambda: _check_texts(codegen.cache_key(options)))
+    return found
+
+
 def load_region(codegen: Executable, region: Region, artifact: Artifact) -> Executor:
     """Load an artifact; return its executor. Raises TypeError unless it is a function."""
     run = codegen.load(region, artifact)
@@ -134,11 +136,12 @@ def _call_codegen(ask: Callable[[], Any]) -> Any:
     except CompileError as error:
         kinds = (ResourceError, CodegenFailedError, CompileError)
         kind = next(kind for kind in kinds if isinstance(error, kind))
-        raise kind(get_error_text(error) or _NO_REASON, list_node_names(error)) from error
+        reason, nodes = get_error_text(error) or _NO_REASON, list_node_names(error)
+        raise kind(reason, nodes, lasting=bool(getattr(error, "lasting", True))) from error
     except MissingRuntimeError as error:
         raise MissingRuntimeError(get_error_text(error) or _NO_REASON) from error
     except ByocError as error:
-        raise CompileError(get_error_text(error) or _NO_REASON) from error
+        raise CompileError(get_error_text(error) or _NO_REASON, lasting=False) from error
     except BaseException as error:  # a plug-in can fail in any way
         if must_propagate(error):
             raise
@@ -158,6 +161,15 @@ def _check_seconds(given: Any) -> float:
     if not isinstance(given, (int, float)) or not 0 < given < inf:
         raise CodegenFailedError(f"cost gave {shorten_text(repr(given), 100)}, not seconds above 0")
     return float(given)
+
+
+def _check_texts(given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise CodegenFailedError(f"cache_key gave {type(given).__name__}, not texts by name")
+    for name, text in given.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise CodegenFailedError(f"cache_key gave '{name}', which is not text")
+    return {_plain_str(name): _plain_str(text) for name, text in given.items()}
 
 
 def _check_mapping(given: Any) -> dict[Any, Any]:

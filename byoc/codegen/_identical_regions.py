@@ -2,12 +2,10 @@
 
 Networks repeat blocks. Two regions are identical when renaming tensors, nodes and symbolic extents turns
 one into the other: nodes in order, attributes, types, composites, contracts, and the constants' bytes.
-
-A cache of artifacts, so that replanning a model does not compile the same region twice.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnx import (
@@ -15,16 +13,14 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
-    TensorProto,
     TypeProto,
     ValueInfoProto,
 )
 
 from byoc.boundary.contracts import TensorContract
-from byoc.codegen._interface import Artifact, Region
-from byoc.model import COMPOSITE_KEY, PURPOSE_KEY, Dim, TensorType, write_raw_bytes
-
-_METADATA_KEYS = (PURPOSE_KEY, COMPOSITE_KEY)  # the relevant metadata of a node; the rest is provenance
+from byoc.codegen._interface import Region
+from byoc.codegen._region_digest import METADATA_KEYS, digest_constant
+from byoc.model import Dim, TensorType
 
 
 def find_identical(regions: Sequence[Region]) -> dict[str, str]:
@@ -32,6 +28,8 @@ def find_identical(regions: Sequence[Region]) -> dict[str, str]:
 
     Constants are read only for regions that are otherwise identical.
     """
+    if len(regions) < 2:
+        return {}
     first: dict[str, str] = {}
     found = {}
     structures: dict[str, list[Region]] = {}
@@ -50,7 +48,7 @@ def region_fingerprint(region: Region) -> str:
     digest = hashlib.sha256(region_structure(region).encode())
     tensors = {tensor.name: tensor for tensor in region.model.graph.initializer}
     for name in _constant_names(region):
-        digest.update(_constant_digest(tensors[name], region))
+        digest.update(digest_constant(tensors[name], region))
     return digest.hexdigest()
 
 
@@ -92,25 +90,6 @@ def _constant_names(region: Region) -> list[str]:
     stored = {tensor.name for tensor in graph.initializer}
     read = dict.fromkeys(name for node in graph.node for name in node.input if name in stored)
     return [*read, *(tensor.name for tensor in graph.initializer if tensor.name not in read)]
-
-
-def _constant_digest(tensor: TensorProto, region: Region) -> bytes:
-    if tensor.data_type == TensorProto.STRING:
-        return hashlib.sha256(b"".join(b"%d:%b" % (len(s), s) for s in tensor.string_data)).digest()
-    sink = _DigestSink()
-    write_raw_bytes(tensor, region.path.parent, sink)  # type: ignore[arg-type]
-    return sink.digest.digest()
-
-
-@dataclass
-class _DigestSink:
-    """A file-like sink that hashes tensors block by block, so that none must fit in memory."""
-
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-
-    def write(self, block: bytes) -> int:
-        self.digest.update(block)
-        return len(block)
 
 
 def _sort_by_name(values: object) -> None:
@@ -165,7 +144,7 @@ class CanonicalNames:
         node.input[:] = [self.rename_tensor(name) for name in node.input]
         node.output[:] = [self.rename_tensor(name) for name in node.output]
         node.name = node.doc_string = ""
-        kept = sorted((e.key, e.value) for e in node.metadata_props if e.key in _METADATA_KEYS)
+        kept = sorted((e.key, e.value) for e in node.metadata_props if e.key in METADATA_KEYS)
         del node.metadata_props[:]
         for key, value in kept:
             node.metadata_props.add(key=key, value=value)
@@ -190,54 +169,3 @@ class CanonicalNames:
         for dim in kind.tensor_type.shape.dim if kind.HasField("tensor_type") else ():
             if dim.HasField("dim_param"):
                 dim.dim_param = self.rename_dim(dim.dim_param)
-
-
-@dataclass(eq=False)
-class ArtifactCache:
-    """The artifacts that one codegen produced with one set of options.
-
-    An artifact is reused for a region with the same fingerprint and the same names of tensors and nodes;
-    an artifact that contains its region's name is reused only for a region of that name.
-    """
-
-    _unindexed: list[tuple[Sequence[Region], Mapping[str, Artifact]]] = field(default_factory=list)
-    _by_key: dict[str, tuple[list[str], list[Artifact]]] = field(default_factory=dict)
-
-    def add(self, regions: Sequence[Region], artifacts: Mapping[str, Artifact]) -> None:
-        """Record the artifacts of one call of the codegen."""
-        self._unindexed.append((regions, artifacts))
-
-    def index_added(self) -> None:
-        """Index the recorded artifacts while the regions' files still exist; they may go afterwards."""
-        for regions, artifacts in self._unindexed:
-            names = [region.name for region in regions]
-            self._by_key[_cache_key(regions)] = names, [artifacts[name] for name in names]
-        self._unindexed.clear()
-
-    def find(self, regions: Sequence[Region]) -> dict[str, Artifact] | None:
-        """Return the artifacts of an earlier call for the same regions, or None."""
-        names, artifacts = self._by_key.get(_cache_key(regions), ([], [])) if self._by_key else ([], [])
-        if not names:
-            return None
-        for name, region in zip(names, regions, strict=True):
-            if name != region.name and any(_mentions(artifact, name) for artifact in artifacts):
-                return None
-        return {region.name: made for region, made in zip(regions, artifacts, strict=True)}
-
-
-def _cache_key(regions: Sequence[Region]) -> str:
-    digest = hashlib.sha256()
-    for region in regions:
-        graph = region.model.graph
-        names = [(node.name, *node.input, *node.output) for node in graph.node]
-        border = [value.name for value in (*graph.input, *graph.output)]
-        digest.update(f"{region_fingerprint(region)} {names!r} {border!r}\n".encode(errors="replace"))
-    return digest.hexdigest()
-
-
-def _mentions(artifact: Artifact, name: str) -> bool:
-    """Return whether a name occurs in an artifact."""
-    if any(name in text for pair in artifact.metadata.items() for text in pair):
-        return True
-    content = name.encode(errors="replace")
-    return any(name in file or content in data for file, data in artifact.files.items())

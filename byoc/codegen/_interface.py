@@ -1,10 +1,9 @@
-"""The Protocols of a codegen plug-in, and the values that they exchange."""
+"""The Protocol of a codegen plug-in, and the values that it exchanges with byoc."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from byoc.boundary.contracts import TensorContract, find_convolution_weights, pack_weight
 from byoc.codegen._operations import Operation, read_operations
-from byoc.errors import InputError, Verdict
+from byoc.errors import InputError
 from byoc.model import (
     GraphIndex,
     copy_without,
@@ -41,13 +40,15 @@ class CompileError(InputError):
     """A codegen cannot compile a region, for the reason in the message.
 
     `nodes` names the nodes at fault, each by its name or else its first output; it is empty when the
-    codegen does not know them.
+    codegen does not know them. With `lasting` the same region will be refused again, and the refusal is
+    cached as an artifact would be; what may pass (a time limit, a service without an answer) is not.
     """
 
-    def __init__(self, reason: str, nodes: Sequence[str] = ()) -> None:
-        """Keep the nodes beside the message, which is made one line: compilers say it in several."""
+    def __init__(self, reason: str, nodes: Sequence[str] = (), *, lasting: bool = True) -> None:
+        """Keep the rest beside the message, which is made one line: compilers say it in several."""
         super().__init__(" ".join(str(reason).split()))
         self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
+        self.lasting = lasting
 
 
 class ResourceError(CompileError):
@@ -214,12 +215,16 @@ class Artifact:
 class Codegen(Protocol):
     """A compiler plug-in: the minimum that a vendor implements. Its constructor takes no arguments.
 
-    Five class attributes are optional: `api`, the version of this interface that it implements (default
+    Some class attributes are optional: `api`, the version of this interface that it implements (default
     API_VERSION); `Options`, a frozen dataclass, an instance of which is passed to `compile` (without it
     `compile` gets the user's options as a mapping of strings); `concurrent`, True where several threads
     may call its executors at once; `recompiles`, True where `load` itself handles an artifact that
     `compatible` refuses; and `native`, True where `load` executes what an artifact holds (a shared
     library, pickled objects, compiled code), so that only trusted bundles are loaded.
+
+    `cached` is False where artifacts are not to be kept for the next run. `libraries` names the
+    distributions that it compiles with, whose versions artifacts depend on; by default all that its own
+    distribution requires.
     """
 
     name: str
@@ -227,93 +232,3 @@ class Codegen(Protocol):
     def compile(self, region: Region, options: Any) -> Artifact:
         """Compile a region. Raises CompileError with the reason when that is not possible."""
         ...
-
-
-@runtime_checkable
-class Executable(Protocol):
-    """A codegen whose artifacts run on this machine: on hardware, in a simulator or by a library."""
-
-    def load(self, region: Region, artifact: Artifact) -> Executor:
-        """Load an artifact and return its executor; `region` is the region it was compiled from."""
-        ...
-
-
-@runtime_checkable
-class Oracle(Protocol):
-    """A codegen that can ask the vendor's compiler whether it accepts a node."""
-
-    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return the compiler's verdict on each node of the model's main graph, in order."""
-        ...
-
-
-@runtime_checkable
-class Measured(Protocol):
-    """A codegen that can time a region on the device."""
-
-    def cost(self, region: Region) -> float:
-        """Return the seconds that one run of the region takes, without transfers."""
-        ...
-
-
-@runtime_checkable
-class Stamped(Protocol):
-    """A codegen whose artifacts work with certain library versions or processors only.
-
-    Loading a bundle recompiles the regions whose artifacts are not compatible.
-    """
-
-    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
-        """Return whether the artifact can be loaded on this machine, with the reason if not."""
-        ...
-
-
-@runtime_checkable
-class Together(Protocol):
-    """A codegen that compiles all regions of its target in one call: shared weights, one blob."""
-
-    def compile_all(self, regions: Sequence[Region], options: Any) -> Mapping[str, Artifact]:
-        """Compile all regions; return the artifacts by region name. `options` are as in `compile`."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Context:
-    """The contents of an EPContext node, by which an ONNX Runtime provider loads an artifact.
-
-    `source` identifies the provider's own nodes; `file` is the artifact's only file, which holds the
-    context. `inputs` and `outputs` are names of the region's tensors, in the node's order. The rest are
-    the node's optional attributes; `more` holds those specific to the provider.
-    """
-
-    source: str
-    file: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    partition: str = ""
-    sdk_version: str = ""
-    hardware: str = ""
-    notes: str = ""
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-
-@runtime_checkable
-class ContextSource(Protocol):
-    """A codegen whose artifacts an ONNX Runtime provider can load, for `--emit epcontext`."""
-
-    def context(self, artifact: Artifact) -> Context:
-        """Return the contents of the EPContext node for an artifact."""
-        ...
-
-
-ABILITIES: Mapping[str, type] = MappingProxyType(
-    {
-        "executable": Executable,
-        "oracle": Oracle,
-        "measured": Measured,
-        "stamped": Stamped,
-        "together": Together,
-        "context": ContextSource,
-    }
-)
-"""The optional abilities of a codegen: display names to the Protocols that define them."""

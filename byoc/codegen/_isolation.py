@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from onnx import ModelProto
 
+from byoc.codegen._abilities import Context
 from byoc.codegen._calling import run_executor
 from byoc.codegen._descriptions import CodegenDescription, read_description
-from byoc.codegen._interface import AnyArray, Artifact, Context, Executor, Region
+from byoc.codegen._interface import AnyArray, Artifact, Executor, Region
 from byoc.codegen._messages import (
     BrokenMessageError,
     SharedMemory,
@@ -99,6 +100,10 @@ class IsolatedCodegen:
         """Compile a region with options as text. Raises CompileError."""
         return self.call("compile", _read_artifact, region=_copy_region(region), options=dict(options))
 
+    def describe_compiler(self, options: Mapping[str, str]) -> dict[str, str] | None:
+        """Describe it with options as text, as far as its artifacts depend on it; None if unknown."""
+        return self.call("describe compiler", _read_pairs_of_texts, options=dict(options)) or None
+
     def call(
         self,
         method: str,
@@ -162,6 +167,11 @@ class _Stamps(IsolatedCodegen):
         return self.call("compatible", _read_verdict, partial(_write_artifact, artifact), region=copied)
 
 
+class _GivesKeys(IsolatedCodegen):
+    def cache_key(self, options: Mapping[str, str]) -> Mapping[str, str]:
+        return self.call("cache_key", _read_pairs_of_texts, options=dict(options))
+
+
 class _CompilesTogether(IsolatedCodegen):
     def compile_all(
         self, regions: Sequence[Region], options: Mapping[str, str]
@@ -180,6 +190,7 @@ _ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "oracle": _Checks,
     "measured": _Measures,
     "stamped": _Stamps,
+    "keyed": _GivesKeys,
     "together": _CompilesTogether,
     "context": _GivesContexts,
 }

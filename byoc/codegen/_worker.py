@@ -271,7 +271,7 @@ def _read_failure(failure: Any) -> BaseException:
         raise BrokenMessageError("a failure is missing")
     keys = ("kind", "type", "text", "region", "traceback")
     kind, name, text, region, lines = read_texts([failure.get(key) for key in keys])
-    nodes = read_texts(failure.get("nodes"))
+    nodes, lasting = read_texts(failure.get("nodes")), failure.get("lasting")
     error: BaseException
     if region:
         error = ArtifactError(text, region)
@@ -283,7 +283,7 @@ def _read_failure(failure: Any) -> BaseException:
         error = type(escape_unprintable(name), (RaisedInWorkerError,), {})(text)
     else:
         kinds = {"too large": ResourceError, "failed": CodegenFailedError}
-        error = kinds.get(kind, CompileError)(text, nodes)
+        error = kinds.get(kind, CompileError)(text, nodes, lasting=lasting is True)
     shown = "\n".join(map(escape_unprintable, lines[-_MOST_TRACEBACK_CHARACTERS:].splitlines()))
     error.__cause__ = VendorError(shown) if shown else None
     return error

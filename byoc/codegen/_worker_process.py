@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any
 
 from byoc.codegen._calling import (
+    ask_cache_key,
     ask_compatible,
     ask_verdicts,
     compile_region,
@@ -33,6 +34,7 @@ from byoc.codegen._codegen_lookup import (
     find_wrong_options,
     parse_codegen_options,
 )
+from byoc.codegen._compiler_identity import describe_compiler
 from byoc.codegen._descriptions import write_description
 from byoc.codegen._interface import Artifact, CompileError, Executor, ResourceError
 from byoc.codegen._messages import (
@@ -74,6 +76,8 @@ class CodegenService:
             "import": self._find,
             "options": self._check_options,
             "find wrong options": self._find_wrong_options,
+            "describe compiler": self._describe_compiler,
+            "cache_key": self._give_key,
             "compile": self._compile,
             "compile_all": self._compile_all,
             "load": self._load,
@@ -99,6 +103,14 @@ class CodegenService:
 
     def _find_wrong_options(self, request: Request) -> Any:
         return list(find_wrong_options(self._codegen, request["options"]).items())
+
+    def _describe_compiler(self, request: Request) -> Any:
+        options = parse_codegen_options(self._codegen, request["options"])
+        return list((describe_compiler(self._codegen, options) or {}).items())
+
+    def _give_key(self, request: Request) -> Any:
+        options = parse_codegen_options(self._codegen, request["options"])
+        return list(ask_cache_key(self._codegen, options).items())
 
     def _compile(self, request: Request) -> Any:
         options = parse_codegen_options(self._codegen, request["options"])
@@ -167,6 +179,7 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
         "type": type(error).__name__,
         "text": str(error) if type(error) in _OWN_ERRORS else get_error_text(error),
         "nodes": list_node_names(error) if isinstance(error, CompileError) else [],
+        "lasting": bool(getattr(error, "lasting", True)),
         "region": error.region if isinstance(error, ArtifactError) else "",
         "traceback": _format_traceback(error),
     }

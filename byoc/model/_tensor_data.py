@@ -181,10 +181,14 @@ def count_bytes(tensor: TensorProto) -> int:
     return -(-prod(map(int, tensor.dims)) * count_bits(DTYPES[tensor.data_type]) // 8)
 
 
-def find_external_data(tensor: TensorProto, folder: Path | None) -> ExternalData | None:
+def find_external_data(
+    tensor: TensorProto, folder: Path | None, known: dict[str, Path] | None = None
+) -> ExternalData | None:
     """Return the location of a tensor's external data, None if it is embedded.
 
-    Raises InputError when the location is not a file inside the folder, or the file is too short.
+    `known` has the files of the folder that were found before, by their names, and takes the new one:
+    for many tensors in one file. Raises InputError when the location is not a file inside the folder,
+    or the file is too short.
     """
     if tensor.data_location != TensorProto.EXTERNAL:
         return None
@@ -193,6 +197,21 @@ def find_external_data(tensor: TensorProto, folder: Path | None) -> ExternalData
     where = f"tensor '{tensor.name}' has external data in '{location}'"
     if folder is None:
         raise InputError(f"{where}, and a model in memory has no folder to look in")
+    path = (known or {}).get(location) or _find_inside(folder, location, where)
+    if known is not None:
+        known[location] = path
+    needed = count_bytes(tensor)
+    offset = _parse_byte_count(fields.get("offset", "0"), f"{where} at offset")
+    length = _parse_byte_count(fields.get("length", str(needed)), f"{where} of length")
+    if length != needed:
+        raise InputError(f"{where} of {length} bytes, but its shape and dtype ask for {needed}")
+    if offset + length > path.stat().st_size:
+        raise InputError(f"{where} up to byte {offset + length}, but the file has {path.stat().st_size}")
+    return ExternalData(path, offset, length)
+
+
+def _find_inside(folder: Path, location: str, where: str) -> Path:
+    """Return the path of a file inside a folder. Raises InputError as `find_external_data`."""
     root = folder.resolve()
     try:
         path = (root / location).resolve()
@@ -203,14 +222,7 @@ def find_external_data(tensor: TensorProto, folder: Path | None) -> ExternalData
         raise InputError(f"{where}, which is not inside the model's folder")
     if not there:
         raise InputError(f"{where}, and there is no such file beside the model")
-    needed = count_bytes(tensor)
-    offset = _parse_byte_count(fields.get("offset", "0"), f"{where} at offset")
-    length = _parse_byte_count(fields.get("length", str(needed)), f"{where} of length")
-    if length != needed:
-        raise InputError(f"{where} of {length} bytes, but its shape and dtype ask for {needed}")
-    if offset + length > path.stat().st_size:
-        raise InputError(f"{where} up to byte {offset + length}, but the file has {path.stat().st_size}")
-    return ExternalData(path, offset, length)
+    return path
 
 
 def is_large(tensor: TensorProto) -> bool:
@@ -264,13 +276,15 @@ def read_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
     return onnx.numpy_helper.to_array(embedded)
 
 
-def write_raw_bytes(tensor: TensorProto, folder: Path | None, file: BinaryIO) -> int:
+def write_raw_bytes(
+    tensor: TensorProto, folder: Path | None, file: BinaryIO, known: dict[str, Path] | None = None
+) -> int:
     """Write a tensor's bytes in raw form to an open file, and return their number.
 
-    External data is copied in blocks, whatever its size. Raises InputError when its file has become too
-    short, and as `read_raw_bytes`.
+    External data is copied in blocks, whatever its size; `known` is as in `find_external_data`. Raises
+    InputError when its file has become too short, and as `read_raw_bytes`.
     """
-    external = find_external_data(tensor, folder)
+    external = find_external_data(tensor, folder, known)
     if external is None:
         return file.write(read_raw_bytes(tensor, folder))
     left = external.length

@@ -77,7 +77,8 @@ def _load_compilers(
         return {}  # a plan can be made before there is a codegen
     targets = settings.targets
     names = choose_by_target(targets, options.codegen, "codegen", lambda target: target.rules.codegen)
-    return load_compilers(targets, names, options.codegen_options or {}, codegens)
+    cache = None if options.output is None else options.open_cache()
+    return load_compilers(targets, names, options.codegen_options or {}, codegens, cache)
 
 
 def _check_emit(options: Options, compilers: Mapping[str, RegionCompiler]) -> None:

@@ -12,6 +12,7 @@ from byoc.codegen import (
     Codegen,
     CodegenFailedError,
     Executable,
+    Keyed,
     Measured,
     Oracle,
     Region,
@@ -27,7 +28,7 @@ from byoc.runtime import load_executor
 from byoc.testing._case_compiler import NotTakenError, PlannedCase
 from byoc.testing._composite_cases import plan_composite
 from byoc.testing._conformance_kit import SAMPLE_FORM, ConformanceBase, ConformanceKit, collect_problems
-from byoc.testing._fresh_process import error_reason
+from byoc.testing._fresh_process import check_cache_key, error_reason
 from byoc.testing._native_code import find_undeclared_code
 from byoc.testing._region_forms import FORMS
 
@@ -150,6 +151,13 @@ class CodegenConformance(ConformanceBase):
         if not isinstance(kit.codegen, Stamped):
             pytest.skip("it has no `compatible`: its artifacts fit everywhere")
         self._check(kit.checks.check_compatible, kit.sample)
+
+    def test_cache_key(self, kit: ConformanceKit) -> None:
+        """`cache_key` gives the same texts each time, also in another process."""
+        codegen = kit.codegen
+        if not isinstance(codegen, Keyed):
+            pytest.skip("it has no `cache_key`: what it depends on is what byoc sees")
+        self._check(lambda: check_cache_key(codegen, self.codegen, self.options))
 
     # Execution.
 

@@ -1,18 +1,21 @@
 """A fresh process that loads artifacts, runs them, and compiles their regions again."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from byoc.codegen import (
     Artifact,
+    Codegen,
     Codegens,
     Isolation,
+    Keyed,
     RefusedError,
     Region,
+    ask_cache_key,
     compile_region,
     parse_codegen_options,
 )
@@ -73,6 +76,21 @@ def run_fresh_process(
     with closing(Codegens(isolation)) as codegens:
         find_executable(codegen, codegens)
         return [_run_task(codegens, codegen, options, task) for task in tasks]
+
+
+def check_cache_key(codegen: Keyed, name: str, options: Mapping[str, str]) -> Iterator[str]:
+    """Check that `cache_key` gives the same texts twice here, and in a fresh process."""
+    parsed = parse_codegen_options(cast(Codegen, codegen), options)
+    here, again = (ask_cache_key(codegen, parsed) for _ in range(2))
+    with closing(Codegens(Isolation(call_timeout=_TIMEOUT, environment=_ENVIRONMENT))) as codegens:
+        there = ask_cache_key(cast(Keyed, codegens.find(name)), options)
+    for where, other in (("the second time", again), ("in another process", there)):
+        for key in sorted(here.keys() | other.keys()):
+            if here.get(key) != other.get(key):
+                yield (
+                    f"`cache_key` has another '{key}' {where}, so that nothing would be found in the "
+                    "cache: give no times, addresses or sets"
+                )
 
 
 def _run_task(

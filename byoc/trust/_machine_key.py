@@ -1,9 +1,10 @@
-"""The key of this machine, with which byoc signs the bundles that a user writes.
+"""The key of this machine, with which byoc signs what a user writes: bundles, and entries of the cache.
 
 It is an Ed25519 key (RFC 8032) in `$XDG_DATA_HOME/byoc/signing_key`: one line, `ed25519` and the 32
 bytes of the secret in hex. As ssh does, byoc uses it only while it is the user's alone.
 """
 
+import hmac
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ from byoc.support import find_user_folder
 from byoc.trust._ed25519 import derive_public_key, sign_message
 from byoc.trust._private_files import read_own_file
 
+_CODE_CONTEXT = b"onnx-byoc code 1"  # so that the secret itself is the key of signatures alone
 _LINE = re.compile(rb"ed25519 ([0-9a-f]{64})\n")
 
 
@@ -34,6 +36,10 @@ class MachineKey:
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message, 64 bytes. Raises MissingRuntimeError."""
         return sign_message(self.secret, message)
+
+    def make_code(self, message: bytes) -> bytes:
+        """Return a code of a message that only this key makes: HMAC-SHA-256 (RFC 2104), 32 bytes."""
+        return hmac.digest(hmac.digest(self.secret, _CODE_CONTEXT, "sha256"), message, "sha256")
 
 
 def get_key_file() -> Path:

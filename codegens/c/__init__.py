@@ -23,7 +23,14 @@ from byoc.codegen import (
     refuse,
 )
 
-from .c_compiler import COptions, compile_library, compiler_version, find_misfit, library_stamp
+from .c_compiler import (
+    COptions,
+    compile_library,
+    compiler_version,
+    describe_compiler,
+    find_misfit,
+    library_stamp,
+)
 from .c_source import check_nodes, compiler, emit_source, refused_nodes, separate_region
 from .shared_library import CExecutor, load_functions
 
@@ -43,6 +50,7 @@ class C:
     concurrent = True
     recompiles = True
     native = True  # a shared library
+    libraries = ("emx-onnx-cgen",)
 
     def compile(self, region: Region, options: COptions) -> Artifact:
         """Return the C source and the shared library.
@@ -89,6 +97,13 @@ class C:
             return YES
         misfit = find_misfit(artifact.metadata)
         return refuse(misfit) if misfit else YES
+
+    def cache_key(self, options: COptions) -> dict[str, str]:
+        """Return the C compiler's version and path, and the environment variables that it reads.
+
+        Raises MissingRuntimeError as `compile` does.
+        """
+        return describe_compiler(options)
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether emx-onnx-cgen supports it, or its reason."""

@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -49,6 +50,11 @@ class COptions:
 # 910 nodes take 10 s instead of 3.5, for code that is a tenth faster.
 _APART = "-DEMX_NODE_FN=static __attribute__((noinline))"
 _MAX_CHARACTERS = 300
+# The environment variables of GCC and Clang that change what a source becomes.
+_VARIABLES = (
+    *("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
+    *("CCC_OVERRIDE_OPTIONS", "SDKROOT", "MACOSX_DEPLOYMENT_TARGET", "LD_LIBRARY_PATH"),
+)
 _NEWER = {
     "_BitInt": "it has no types of 2 or 4 bits (GCC 14 and Clang 16 do)",
     "__bf16": "it has no type bfloat16 (GCC 13 and Clang 17 do)",
@@ -66,7 +72,8 @@ def compile_library(source: bytes, options: COptions) -> bytes:
         command = [*shlex.split(options.cc), *flags, "-o", "region.so", "region.c", "-lm"]
         ran = _run_compiler(command, options, folder)
         if ran.returncode != 0:
-            raise CompileError(f"'{options.cc}' refuses the C source: {_first_error(ran.stderr)}")
+            why = f"'{options.cc}' refuses the C source: {_first_error(ran.stderr)}"
+            raise CompileError(why, lasting=False)  # or the disk is full, or memory ran out
         return (Path(folder) / "region.so").read_bytes()
 
 
@@ -74,6 +81,13 @@ def compiler_version(options: COptions) -> str:
     """Return the version line of the compiler. Raises MissingRuntimeError if there is none."""
     lines = _run_compiler([*shlex.split(options.cc), "--version"], options).stdout.splitlines()
     return lines[0] if lines else "unknown"
+
+
+def describe_compiler(options: COptions) -> dict[str, str]:
+    """Describe the compiler, as far as a library depends on it. Raises as `compiler_version`."""
+    path = shutil.which(shlex.split(options.cc)[0]) or ""
+    variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    return {"version": compiler_version(options), "path": path, **variables}
 
 
 _CPU = "cpu"

@@ -23,6 +23,7 @@ class DLA:
     api = 1
     Options = DLAOptions
     concurrent = True
+    libraries = ()  # it needs none but those of byoc itself
 
     def compile(self, region: Region, options: DLAOptions) -> Artifact:
         """Return the program, its weights, and the addresses of its inputs and outputs.

@@ -5,6 +5,7 @@ the region is compiled again on loading, from its ONNX model beside the blob.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,6 +40,7 @@ __all__ = ["OpenVINO"]
 
 
 _BLOB = "region.blob"
+_VARIABLES = ("OV_", "ONEDNN_", "DNNL_")  # the environment variables that OpenVINO reads begin so
 _MARKS = {
     "openvino": "OpenVINO",
     "device_name": "the device",
@@ -55,6 +57,7 @@ class OpenVINO:
     concurrent = True
     recompiles = True
     native = True  # a blob of a GPU or an NPU holds compiled code, and OpenVINO does not check blobs
+    libraries = ("openvino",)
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
         """Return the compiled blob with its stamp, without it where importing it gives other numbers.
@@ -111,6 +114,15 @@ class OpenVINO:
                 return refuse(f"the blob was made for {what} {made}, but this is {mark}")
         return YES
 
+    def cache_key(self, options: OpenVINOOptions) -> dict[str, str]:
+        """Return the marks of a device other than the CPU, and OpenVINO's environment variables.
+
+        Raises MissingRuntimeError as `compile` does.
+        """
+        openvino_package()
+        marks = {} if options.device == "CPU" else device_stamp(options.device)
+        return {**marks, **{k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}}
+
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether OpenVINO compiles it, or OpenVINO's reason."""
         return check_nodes(model)
@@ -129,4 +141,5 @@ def _safe_options(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
     for safe in (options, replace(options, integers=False)):
         if compiles_safely(region, safe):
             return safe
-    raise CompileError("OpenVINO crashes when it compiles this", refused_nodes(region))
+    why = "OpenVINO crashes when it compiles this"
+    raise CompileError(why, refused_nodes(region), lasting=False)

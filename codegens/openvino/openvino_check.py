@@ -68,7 +68,8 @@ def _compile_files(folder: str, number: int, options: OpenVINOOptions) -> list[V
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         except subprocess.TimeoutExpired:
-            raise CompileError(f"OpenVINO gave no answer in {_PATIENCE:g} s") from None
+            why = f"OpenVINO gave no answer in {_PATIENCE:g} s"
+            raise CompileError(why, lasting=False) from None
         reasons = [json.loads(line) for line in ran.stdout.splitlines()]
         answers += [refuse(why) if why else YES for why in reasons]
         if len(answers) < number:

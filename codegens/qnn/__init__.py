@@ -47,6 +47,7 @@ class QNN:
     Options = QNNOptions
     recompiles = True
     native = True  # compiled code for the NPU, and a model that may name files
+    libraries = ("onnxruntime-qnn", "onnxruntime")
 
     def compile(self, region: Region, options: QNNOptions) -> Artifact:
         """Return the context, and the model of one node that runs it.

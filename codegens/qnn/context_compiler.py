@@ -164,9 +164,11 @@ def _run_provider(folder: Path, timeout: float) -> str:
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=timeout, check=False
             )
         except subprocess.TimeoutExpired:
-            raise CompileError(f"QNN took longer than {timeout:g} s and was stopped") from None
+            why = f"QNN took longer than {timeout:g} s and was stopped"
+            raise CompileError(why, lasting=False) from None
     if not (folder / provider.ANSWER).exists():
-        raise CompileError(f"QNN's compiler crashes: its process ended with {ran.returncode}")
+        why = f"QNN's compiler crashes: its process ended with {ran.returncode}"
+        raise CompileError(why, lasting=False)
     return log.read_text(encoding="utf-8", errors="replace")
 
 

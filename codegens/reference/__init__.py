@@ -16,6 +16,7 @@ class Reference:
     Options = NoOptions
     concurrent = True
     open_shapes = True
+    cached = False  # there is nothing to compile
 
     def compile(self, region: Region, options: NoOptions) -> Artifact:
         """Return an artifact without files."""

@@ -48,6 +48,7 @@ def _call(codegen: Any, method: str, region: Region) -> Any:
         "load": lambda: codegen.load(region, ARTIFACT),
         "run": lambda: codegen.load(region, ARTIFACT)({"x": X}),
         "compatible": lambda: codegen.compatible(region, ARTIFACT),
+        "cache_key": lambda: codegen.cache_key({}),
         "check": lambda: codegen.check(region.load()),
         "cost": lambda: codegen.cost(region),
         "context": lambda: codegen.context(ARTIFACT),
@@ -55,7 +56,10 @@ def _call(codegen: Any, method: str, region: Region) -> Any:
     return calls[method]()
 
 
-METHODS = ("compile", "compile_all", "load", "run", "compatible", "check", "cost", "context")
+METHODS = (
+    *("compile", "compile_all", "load", "run", "compatible", "cache_key"),
+    *("check", "cost", "context"),
+)
 
 
 def test_each_method_gives_what_it_gives_here(wreck: Wreck, region: Region, codegens: Codegens) -> None:

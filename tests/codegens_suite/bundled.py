@@ -80,6 +80,7 @@ def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
                 codegen=codegen,
                 codegen_options=dict(options),
                 verify=False,
+                cache=False,
             )
         except ByocError as error:
             return Row(name, problem=shorten_text(str(error), 300))

@@ -75,6 +75,7 @@ def rows(name: str, dims: Mapping[str, int], limit: int | None, alone: bool) -> 
             dims=dims,
             precision=byoc.Precision(wanted, data=None if wanted is None else "random"),
             verify=False,
+            cache=False,
         )
         bundle = open_bundle(Path(folder) / "b")
         reached = record_reference_runs(bundle, bundle_samples(bundle))

@@ -27,6 +27,7 @@ VERBS_ONLY = {
     "zoo",
     "rules",
     "trust",
+    "cache",
 }
 FUNCTIONS = [name for name in byoc.__all__ if inspect.isfunction(getattr(byoc, name))]
 

@@ -88,7 +88,7 @@ def make_bundle(model: str, options: Sequence[str], setting: Setting) -> dict[st
         path = Path(folder) / "b.zip"
         command = [sys.executable, *setting.flags, "-m", "byoc", "partition", model, *options]
         ran = subprocess.run(
-            [*command, "-o", str(path)],
+            [*command, "--no-cache", "-o", str(path)],
             env={**os.environ, "PYTHONPATH": str(ROOT), **setting.environment},
             cwd=setting.folder or folder,
             umask=setting.umask,

@@ -141,11 +141,11 @@ def seeds() -> tuple[bytes, ...]:
     with tempfile.TemporaryDirectory(prefix="byoc-fuzz-") as name, without_what_ifs():
         folder = Path(name)
         for number, text in enumerate((CHAIN, UNLIKE, _BRANCHES, _STEPS)):
-            cut(_fill(text), folder / f"b{number}")
+            cut(_fill(text), folder / f"b{number}", cache=False)
         for number, text in enumerate((_LAYERS, _SUMS)):
-            partition(
-                _fill(text), "dla", output=folder / f"d{number}", strategy="all-supported", strict=True
-            )
+            strategy = "all-supported"
+            output = folder / f"d{number}"
+            partition(_fill(text), "dla", output=output, strategy=strategy, strict=True, cache=False)
         return tuple(join(_read_folder(path)) for path in sorted(folder.iterdir()))
 
 

@@ -287,6 +287,7 @@ def test_a_quantized_group_and_a_budget(tmp_path: Path) -> None:
             onnx.load(tmp_path / "m.onnx"),
             tmp_path / "b",
             strict=False,
+            cache=False,  # the refusal of the first time would do
             codegen="faulty",
             codegen_options={"fault": "names", "op": "Mul", "log": str(log)},
             precision=precision,

@@ -34,6 +34,7 @@ def find_bundle_problem(seed: int, folder: Path) -> str:
         output=folder / "bundle",
         strategy="all-supported",
         codegen="reference",
+        cache=False,
     )
     if result.report.refusals:
         return str(result.report.refusals[0])

@@ -214,6 +214,13 @@ class AnyStamp(Honest):
         return YES
 
 
+class OtherKeys(Honest):
+    name = "other_keys"
+
+    def cache_key(self, options: NoOptions) -> Mapping[str, str]:
+        return {"compiler": "4.2", "process": str(os.getpid())}
+
+
 class FixedBatch(Honest):
     name = "fixed_batch"
 

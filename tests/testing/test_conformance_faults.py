@@ -22,7 +22,7 @@ composites: [{name: add_relu, pattern: "a = Add(x, z)\\ny = Relu(a)\\n"}]
 """
 COMPUTING = {"test_operator", "test_composite", "test_form"}
 OUTPUTS = {"several outputs", "an output read inside", "a shared constant"}
-STARTS_A_PROCESS = ("honest", "non_deterministic", "by_hash_order", "forgets_reload")
+STARTS_A_PROCESS = ("honest", "non_deterministic", "by_hash_order", "forgets_reload", "other_keys")
 
 # A codegen of planted.py, the tests that fail for it, and what one of them says.
 FAULTS = [
@@ -41,6 +41,7 @@ FAULTS = [
     ("contiguous", {"test_strided_inputs"}, "inputs not contiguous: output 'y' differs"),
     ("litters", {"test_files_untouched"}, "it changed 'scratch.tmp', which is byoc's"),
     ("any_stamp", {"test_stamp"}, "`compatible` takes any artifact"),
+    ("other_keys", {"test_cache_key"}, "`cache_key` has another 'process' in another process"),
     ("one_device", {"test_two_regions"}, "with another region loaded"),
     (
         "crashes",

@@ -24,6 +24,8 @@ class Acme:
     name = "acme"
     api = 1
     Options = AcmeOptions
+    # What is compiled is kept until there is another version of these, or of this package.
+    libraries = ("numpy",)
 
     def compile(self, region: Region, options: AcmeOptions) -> Artifact:
         """Compile to program.json and weights.npz. Raises CompileError for unsupported operators."""

@@ -1,0 +1,16 @@
+"""A folder of results that took long to make: bounded, found by key, and the user's alone.
+
+It knows nothing of models or codegens: a result is JSON and some bytes under the SHA-256 of all that it
+depends on.
+"""
+
+from byoc.cache._cache_entry import CacheEntry
+from byoc.cache._cache_folder import (
+    DEFAULT_LIMIT,
+    Cache,
+    CacheUsage,
+    EntryInfo,
+    find_cache_folder,
+    open_cache,
+    open_user_cache,
+)

@@ -1,0 +1,116 @@
+"""The optional abilities of a codegen: Protocols that its class may satisfy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+import onnx
+
+from byoc.codegen._interface import Artifact, Executor, Region
+from byoc.errors import Verdict
+
+
+@runtime_checkable
+class Executable(Protocol):
+    """A codegen whose artifacts run on this machine: on hardware, in a simulator or by a library."""
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        """Load an artifact and return its executor; `region` is the region it was compiled from."""
+        ...
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """A codegen that can ask the vendor's compiler whether it accepts a node."""
+
+    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """Return the compiler's verdict on each node of the model's main graph, in order."""
+        ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A codegen that can time a region on the device."""
+
+    def cost(self, region: Region) -> float:
+        """Return the seconds that one run of the region takes, without transfers."""
+        ...
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """A codegen whose artifacts work with certain library versions or processors only.
+
+    Loading a bundle recompiles the regions whose artifacts are not compatible.
+    """
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return whether the artifact can be loaded on this machine, with the reason if not."""
+        ...
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """A codegen that says what its artifacts depend on, so that a cached one is never an old one."""
+
+    def cache_key(self, options: Any) -> Mapping[str, str]:
+        """Return the further dependencies of artifacts: each by its name, as text.
+
+        Region, options, packages and processor count anyway. A tool on the path, a device, files
+        elsewhere and environment variables have to be named. `options` are as in
+        `compile`. Raises CompileError or MissingRuntimeError where `compile` would.
+        """
+        ...
+
+
+@runtime_checkable
+class Together(Protocol):
+    """A codegen that compiles all regions of its target in one call: shared weights, one blob."""
+
+    def compile_all(self, regions: Sequence[Region], options: Any) -> Mapping[str, Artifact]:
+        """Compile all regions; return the artifacts by region name. `options` are as in `compile`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """The contents of an EPContext node, by which an ONNX Runtime provider loads an artifact.
+
+    `source` identifies the provider's own nodes; `file` is the artifact's only file, which holds the
+    context. `inputs` and `outputs` are names of the region's tensors, in the node's order. The rest are
+    the node's optional attributes; `more` holds those specific to the provider.
+    """
+
+    source: str
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    partition: str = ""
+    sdk_version: str = ""
+    hardware: str = ""
+    notes: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class ContextSource(Protocol):
+    """A codegen whose artifacts an ONNX Runtime provider can load, for `--emit epcontext`."""
+
+    def context(self, artifact: Artifact) -> Context:
+        """Return the contents of the EPContext node for an artifact."""
+        ...
+
+
+ABILITIES: Mapping[str, type] = MappingProxyType(
+    {
+        "executable": Executable,
+        "oracle": Oracle,
+        "measured": Measured,
+        "stamped": Stamped,
+        "keyed": Keyed,
+        "together": Together,
+        "context": ContextSource,
+    }
+)
+"""The optional abilities of a codegen: display names to the Protocols that define them."""

@@ -1,0 +1,194 @@
+"""Artifacts that are not made twice: neither in one run, nor in the next.
+
+What a codegen made is kept in memory while a model is planned again, and, unless the user or the codegen
+says no, in a cache on disk. There it lies under all that it depends on: the regions with the names in
+them, the compiler, its options, this machine.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from byoc.cache import Cache, CacheEntry
+from byoc.codegen._abilities import Keyed, Stamped
+from byoc.codegen._calling import ask_compatible
+from byoc.codegen._compiler_identity import describe_compiler
+from byoc.codegen._interface import Artifact, Codegen, CompileError, Region, ResourceError
+from byoc.codegen._isolation import IsolatedCodegen
+from byoc.codegen._refusals import CodegenFailedError
+from byoc.codegen._region_digest import digest_regions
+from byoc.errors import InputError
+
+_FORMAT = "artifacts 1"
+
+
+@dataclass(frozen=True, eq=False)
+class ArtifactStore:
+    """The artifacts of a codegen with parsed options in a cache on disk, its refusals among them."""
+
+    cache: Cache
+    codegen: Codegen
+    options: Any
+
+    @cached_property
+    def _compiler(self) -> str:
+        """A hash of all that artifacts depend on besides regions, "" where nothing is to be stored."""
+        if isinstance(self.codegen, IsolatedCodegen):
+            described = self.codegen.describe_compiler(self.options)
+        else:
+            described = describe_compiler(self.codegen, self.options)
+        if described is None:
+            return ""
+        try:
+            _ = self.cache.owner
+        except InputError:  # without a key nobody could tell whose entries they are
+            return ""
+        return _hash_json(described)
+
+    def find(self, regions: Sequence[Region], digest: str) -> dict[str, Artifact] | None:
+        """Return the stored artifacts of regions by name, None where there are none.
+
+        Raises the CompileError that the codegen refused them with, where that is stored.
+        """
+        for key in self._make_keys(regions, digest):
+            entry = self.cache.find(key)
+            if entry is None:
+                continue
+            if "refusal" in entry.facts:
+                raise _restore_refusal(entry.facts["refusal"])
+            names = [region.name for region in regions]
+            found = dict(zip(names, _restore_artifacts(entry), strict=True))
+            if self._fits(regions, found):
+                return found
+        return None
+
+    def add(self, regions: Sequence[Region], digest: str, artifacts: Mapping[str, Artifact]) -> None:
+        """Store what one call of the codegen made of regions."""
+        made = [artifacts[region.name] for region in regions]
+        named = any(mentions(artifact, region.name) for artifact in made for region in regions)
+        blobs = [content for artifact in made for content in artifact.files.values()]
+        described = [
+            {"files": list(artifact.files), "metadata": list(artifact.metadata.items())}
+            for artifact in made
+        ]
+        self._store(regions, digest, named, {"artifacts": described}, blobs)
+
+    def add_refusal(self, regions: Sequence[Region], digest: str, error: CompileError) -> None:
+        """Store that the codegen refuses regions; a fault, and what may pass, is not stored."""
+        if isinstance(error, CodegenFailedError) or not error.lasting:
+            return
+        too_large = isinstance(error, ResourceError)
+        refusal = {"reason": str(error), "nodes": list(error.nodes), "too_large": too_large}
+        named = any(region.name in text for region in regions for text in (str(error), *error.nodes))
+        self._store(regions, digest, named, {"refusal": refusal})
+
+    def _store(
+        self,
+        regions: Sequence[Region],
+        digest: str,
+        named: bool,
+        facts: Mapping[str, Any],
+        blobs: Sequence[bytes] = (),
+    ) -> None:
+        keys = self._make_keys(regions, digest)
+        if keys:
+            about = {"codegen": self.codegen.name, "regions": [region.name for region in regions]}
+            self.cache.store(keys[named], CacheEntry({**about, **facts}, blobs))
+
+    def _make_keys(self, regions: Sequence[Region], digest: str) -> tuple[str, ...]:
+        """Return the keys for what goes by no region's own name, and for what does; none of a codegen
+        of which nothing is to be stored."""
+        if not self._compiler:
+            return ()
+        names = [region.name for region in regions]
+        return tuple(_hash_json([_FORMAT, self._compiler, digest, own]) for own in ([], names))
+
+    def _fits(self, regions: Iterable[Region], artifacts: Mapping[str, Artifact]) -> bool:
+        """Return whether a codegen that does not say what it depends on takes artifacts of its own."""
+        codegen = self.codegen
+        if isinstance(codegen, Keyed) or not isinstance(codegen, Stamped):
+            return True
+        return all(ask_compatible(codegen, region, artifacts[region.name]) for region in regions)
+
+
+def _restore_artifacts(entry: CacheEntry) -> list[Artifact]:
+    blobs = iter(entry.blobs)
+    return [
+        Artifact({name: next(blobs) for name in each["files"]}, dict(each["metadata"]))
+        for each in entry.facts["artifacts"]
+    ]
+
+
+def _restore_refusal(stored: Mapping[str, Any]) -> CompileError:
+    kind = ResourceError if stored["too_large"] else CompileError
+    return kind(stored["reason"], stored["nodes"])
+
+
+def _hash_json(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(eq=False)
+class ArtifactCache:
+    """The artifacts that one codegen produced with one set of options, in memory and in `store`.
+
+    An artifact is reused for a region that is the same with all names of tensors and nodes; one that
+    contains its region's name is reused only for a region of that name.
+    """
+
+    store: ArtifactStore | None = None
+    _unindexed: list[tuple[Sequence[Region], Mapping[str, Artifact]]] = field(default_factory=list)
+    _by_digest: dict[str, tuple[list[str], list[Artifact]]] = field(default_factory=dict)
+
+    def add(self, regions: Sequence[Region], artifacts: Mapping[str, Artifact]) -> None:
+        """Record the artifacts of one call of the codegen."""
+        if self.store is not None:
+            self.store.add(regions, digest_regions(regions), artifacts)
+        self._unindexed.append((regions, artifacts))
+
+    def add_refusal(self, regions: Sequence[Region], error: CompileError) -> None:
+        """Record that the codegen refuses regions."""
+        if self.store is not None:
+            self.store.add_refusal(regions, digest_regions(regions), error)
+
+    def index_added(self) -> None:
+        """Index the recorded artifacts while the regions' files still exist; they may go afterwards."""
+        for regions, artifacts in self._unindexed:
+            names = [region.name for region in regions]
+            self._by_digest[digest_regions(regions)] = names, [artifacts[name] for name in names]
+        self._unindexed.clear()
+
+    def find(self, regions: Sequence[Region]) -> dict[str, Artifact] | None:
+        """Return the artifacts of an earlier call for the same regions, or None.
+
+        Raises the CompileError of an earlier call that `store` has.
+        """
+        if not self._by_digest and self.store is None:
+            return None
+        digest = digest_regions(regions)
+        found = self._find_in_memory(regions, digest)
+        if found is None and self.store is not None:
+            found = self.store.find(regions, digest)
+            if found is not None:
+                self._unindexed.append((regions, found))
+        return found
+
+    def _find_in_memory(self, regions: Sequence[Region], digest: str) -> dict[str, Artifact] | None:
+        names, artifacts = self._by_digest.get(digest, ([], []))
+        if not names:
+            return None
+        for name, region in zip(names, regions, strict=True):
+            if name != region.name and any(mentions(artifact, name) for artifact in artifacts):
+                return None
+        return {region.name: made for region, made in zip(regions, artifacts, strict=True)}
+
+
+def mentions(artifact: Artifact, name: str) -> bool:
+    """Return whether a name occurs in an artifact."""
+    if any(name in text for pair in artifact.metadata.items() for text in pair):
+        return True
+    content = name.encode(errors="replace")
+    return any(name in file or content in data for file, data in artifact.files.items())

@@ -1,0 +1,188 @@
+"""All that an artifact depends on besides its region: the compiler, its options, this machine.
+
+Two compiles of one region whose compilers have the same identity give the same artifact. What a codegen
+reads beyond what stands here, a tool on the path or a file of its own, it says itself (`cache_key`).
+"""
+
+import hashlib
+import os
+import platform
+import re
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from byoc.codegen._abilities import Keyed
+from byoc.codegen._calling import ask_cache_key
+from byoc.codegen._codegen_options import format_options
+from byoc.codegen._interface import API_VERSION, Codegen
+from byoc.onnxrt import get_session_settings
+from byoc.support import CODEGENS, list_installed
+
+_OWN_LIBRARIES = ("onnx", "numpy", "scipy", "protobuf")  # with which byoc makes what a codegen reads
+_MAX_READ_BYTES = 4 << 20  # size and time stand for the content of a larger file: a shared library
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_LEFT_OUT = {"__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+_FIELD = re.compile(r"^(Name|Version): *(.+?) *$", re.MULTILINE)
+_REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def describe_compiler(codegen: Codegen, options: Any) -> dict[str, str] | None:
+    """Describe a codegen with parsed options, as far as its artifacts depend on it; None if unknown.
+
+    Unknown is one that says `cached = False`, and one that no distribution registers.
+    Raises CompileError, as `compile_region` does, when its `cache_key` fails.
+    """
+    point = list_installed(CODEGENS).get(codegen.name)
+    if point is None or point.dist is None or not getattr(codegen, "cached", True):
+        return None
+    own = ask_cache_key(codegen, options) if isinstance(codegen, Keyed) else {}
+    described = {
+        "codegen": codegen.name,
+        "class": point.value,
+        "api": str(getattr(codegen, "api", API_VERSION)),
+        "options": repr(sorted(_describe_options(options).items())),
+        "libraries": repr(_describe_libraries(codegen, point.dist)),
+        "sources": _hash_packages(point),
+        "environment": repr(_list_variables(codegen.name)),
+        "python": f"{sys.implementation.cache_tag} {platform.machine()} {platform.system()}",
+        "processors": f"{_count_processors()} {_hash_abilities()}",
+        "sessions": repr(get_session_settings()),
+    }
+    return described | {f"own {name}": value for name, value in own.items()}
+
+
+def _describe_options(options: Any) -> Mapping[str, str]:
+    """Return options as text, those of environment variables among them."""
+    return format_options(options) if is_dataclass(options) else dict(options)
+
+
+def _describe_libraries(codegen: Codegen, owner: Distribution) -> list[tuple[str, str]]:
+    """Return the versions of the codegen's distribution, and of what it compiles with, by name."""
+    named = getattr(codegen, "libraries", None)
+    names = set(_list_requirements(owner) if named is None else named) | {*_OWN_LIBRARIES, "onnx-byoc"}
+    versions = {_normalize(name): _find_version(name) for name in names}
+    name, version = _read_name_and_version(owner)
+    return sorted({**versions, _normalize(name): version}.items())
+
+
+def _list_requirements(owner: Distribution) -> set[str]:
+    """Return the names of what a distribution requires, of its extras too, and of what that requires."""
+    found: set[str] = set()
+    waiting = [owner]
+    while waiting:
+        for requirement in waiting.pop().requires or ():
+            name = _normalize(_read_name(requirement))
+            if name not in found:
+                found.add(name)
+                try:
+                    waiting.append(distribution(name))
+                except (PackageNotFoundError, ValueError):
+                    continue
+    return found
+
+
+def _read_name(requirement: str) -> str:
+    found = _REQUIREMENT_NAME.match(requirement)
+    return found[0] if found else requirement
+
+
+def _normalize(name: str) -> str:
+    """Return the name of a distribution in the one way of writing it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _find_version(name: str) -> str:
+    try:
+        return _read_name_and_version(distribution(name))[1]
+    except (PackageNotFoundError, ValueError):
+        return "none"
+
+
+def _read_name_and_version(found: Distribution) -> tuple[str, str]:
+    """Return them without parsing all that a distribution says of itself, its description too."""
+    text = found.read_text("METADATA") or ""
+    fields = dict(_FIELD.findall(text.partition("\n\n")[0]))
+    return fields.get("Name") or found.name, fields.get("Version") or found.version
+
+
+def _hash_packages(point: EntryPoint) -> str:
+    """Return a hash of the files of byoc's package and of the codegen's.
+
+    Their content counts, since a checkout changes while its version stays.
+    """
+    digest = hashlib.sha256()
+    for name in sorted({__name__.partition(".")[0], point.module.partition(".")[0], point.module}):
+        for place in _find_places(name):
+            for path in _walk_files(place):
+                digest.update(f"{name} {path.removeprefix(place)} ".encode(errors="replace"))
+                digest.update(_read_or_describe(path))
+    return digest.hexdigest()
+
+
+def _find_places(name: str) -> list[str]:
+    """Return the folders of a package, or the file of a module, without importing it."""
+    if name in sys.modules:
+        module = sys.modules[name]
+        found = [*getattr(module, "__path__", ())] or [getattr(module, "__file__", None)]
+        return sorted(place for place in found if place)
+    if "." in name:  # finding it would import its package, whose folder has it
+        return []
+    spec = find_spec(name)
+    if spec is None:
+        return []
+    return sorted(spec.submodule_search_locations or [spec.origin or name])
+
+
+def _walk_files(place: str) -> Iterator[str]:
+    """Yield the paths of the files under a folder in a fixed order; a file yields itself."""
+    if not os.path.isdir(place):  # noqa: PTH112 - of hundreds of files, each counts
+        yield place
+        return
+    for root, folders, files in os.walk(place):
+        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
+        for name in sorted(files):
+            yield f"{root}{os.sep}{name}"
+
+
+def _read_or_describe(path: str) -> bytes:
+    try:
+        opened = os.open(path, _FLAGS)
+        try:
+            status = os.fstat(opened)
+            if status.st_size > _MAX_READ_BYTES or not stat.S_ISREG(status.st_mode):
+                return f"{status.st_size} {status.st_mtime_ns}".encode()
+            return hashlib.sha256(os.read(opened, _MAX_READ_BYTES)).digest()
+        finally:
+            os.close(opened)
+    except OSError:
+        return b"unread"
+
+
+def _list_variables(name: str) -> list[tuple[str, str]]:
+    """Return the environment variables whose names begin with a codegen's name: `ACME_HOME`."""
+    prefix = f"{re.sub('[^A-Za-z0-9]', '_', name).upper()}_"
+    return sorted((key, value) for key, value in os.environ.items() if key.startswith(prefix))
+
+
+def _count_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _hash_abilities() -> str:
+    """Return a hash of what the first processor calls itself and can do, empty where nothing says it."""
+    kept = (b"vendor_id", b"cpu family", b"model", b"stepping", b"flags", b"CPU ", b"Features")
+    try:
+        with Path("/proc/cpuinfo").open("rb") as file:
+            lines = file.read(1 << 14).split(b"\n\n")[0].splitlines()
+    except OSError:
+        return ""
+    told = b"\n".join(line for line in lines if line.startswith(kept))
+    return hashlib.sha256(told).hexdigest()

@@ -1,0 +1,135 @@
+"""The identity of a region as one hash, names included: of the same hash, they compile to the same.
+
+Of the model counts everything but its name, documentation, provenance, and where in which file a
+constant lies. Of the contracts counts everything.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from byoc.boundary.contracts import TensorContract
+from byoc.codegen._interface import Region
+from byoc.model import (
+    COMPOSITE_KEY,
+    PURPOSE_KEY,
+    list_bodies,
+    walk_graphs,
+    walk_tensors,
+    write_raw_bytes,
+)
+
+METADATA_KEYS = (PURPOSE_KEY, COMPOSITE_KEY)
+"""The metadata of a node that a codegen may read; the rest is provenance."""
+
+# A constant is read from disk once.
+_CONSTANTS: "WeakKeyDictionary[Region, dict[str, bytes]]" = WeakKeyDictionary()
+_FILES: "WeakKeyDictionary[Region, dict[str, Path]]" = WeakKeyDictionary()
+_REGIONS: "WeakKeyDictionary[Region, bytes]" = WeakKeyDictionary()
+
+
+def digest_regions(regions: Sequence[Region]) -> str:
+    """Return a SHA-256 in hex of regions that are compiled in one call, without their own names."""
+    digest = hashlib.sha256()
+    for region in regions:
+        if region not in _REGIONS:
+            _REGIONS[region] = _digest_region(region)
+        digest.update(_REGIONS[region])
+    return digest.hexdigest()
+
+
+def digest_constant(tensor: TensorProto, region: Region) -> bytes:
+    """Return the SHA-256 of the bytes of a constant in a region's main graph."""
+    known = _CONSTANTS.setdefault(region, {})
+    if tensor.name not in known:
+        known[tensor.name] = _digest_tensor(tensor, region)
+    return known[tensor.name]
+
+
+def _digest_region(region: Region) -> bytes:
+    model = ModelProto(ir_version=region.model.ir_version)
+    model.opset_import.extend(region.model.opset_import)
+    model.functions.extend(region.model.functions)
+    model.graph.CopyFrom(region.model.graph)
+    model.graph.name = ""
+    inside = [tensor for tensor in walk_tensors(model) if tensor.data_location == TensorProto.DEFAULT]
+    for tensor in inside:
+        tensor.ClearField("external_data")  # which says nothing of it, but could pass for a hash
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _replace_data(tensor, digest_constant(tensor, region))
+    for tensor in walk_tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _replace_data(tensor, _digest_tensor(tensor, region))
+        tensor.doc_string = ""
+    bodies = [body for f in model.functions for node in f.node for body in list_bodies(node)]
+    for graph in (inner for outer in (model.graph, *bodies) for inner in walk_graphs(outer)):
+        _drop_provenance(graph)
+    for function in model.functions:
+        _drop_provenance(function)
+    digest = hashlib.sha256(region.target.encode() + b"\0")
+    digest.update(model.SerializeToString(deterministic=True))
+    for side in (region.inputs, region.outputs, region.constants):
+        digest.update(f"{list(map(_sort_conversions, side))!r}\n".encode(errors="replace"))
+    digest.update(repr(region.composites).encode(errors="replace"))
+    return digest.digest()
+
+
+def _replace_data(tensor: TensorProto, digest: bytes) -> None:
+    """Put the hash of its data in the place of where in which file a tensor lies."""
+    del tensor.external_data[:]
+    tensor.external_data.add(key="sha256", value=digest.hex())
+    tensor.data_location = TensorProto.DEFAULT
+
+
+def _sort_conversions(contract: TensorContract) -> TensorContract:
+    return replace(contract, converts=dict(sorted(contract.converts.items())))
+
+
+def _drop_provenance(owner: GraphProto | FunctionProto) -> None:
+    values = [*owner.value_info]
+    if isinstance(owner, GraphProto):
+        values += [*owner.input, *owner.output]
+    owner.doc_string = ""
+    _keep_metadata(owner)
+    for value in values:
+        _keep_metadata(value)
+        value.doc_string = ""
+    for node in owner.node:
+        _keep_metadata(node)
+        node.doc_string = ""
+        for attribute in node.attribute:
+            attribute.doc_string = ""
+
+
+def _keep_metadata(owner: GraphProto | FunctionProto | NodeProto | ValueInfoProto) -> None:
+    kept = sorted(
+        (entry.key, entry.value) for entry in owner.metadata_props if entry.key in METADATA_KEYS
+    )
+    del owner.metadata_props[:]
+    for key, value in kept:
+        owner.metadata_props.add(key=key, value=value)
+
+
+def _digest_tensor(tensor: TensorProto, region: Region) -> bytes:
+    if tensor.data_type == TensorProto.STRING:
+        return hashlib.sha256(b"".join(b"%d:%b" % (len(s), s) for s in tensor.string_data)).digest()
+    sink = _DigestSink()
+    known = _FILES.setdefault(region, {})
+    write_raw_bytes(tensor, region.path.parent, sink, known)  # type: ignore[arg-type]
+    return sink.digest.digest()
+
+
+@dataclass
+class _DigestSink:
+    """A file-like sink that hashes tensors block by block, so that none must fit in memory."""
+
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    def write(self, block: bytes) -> int:
+        self.digest.update(block)
+        return len(block)
