@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from math import inf
 from threading import RLock
@@ -257,8 +257,7 @@ def measure_executor(run: Executor, inputs: Mapping[str, Any], measure: Measure)
 
 def _copy_region(region: Region) -> Region:
     """Return a region without what was read of it, its path absolute: a codegen may change folders."""
-    values = {entry.name: getattr(region, entry.name) for entry in fields(Region)}
-    return Region(**{**values, "path": region.path.absolute()})
+    return replace(region, path=region.path.absolute())
 
 
 def _write_artifact(artifact: Artifact, memory: SharedMemory) -> dict[str, Any]:
@@ -290,9 +289,9 @@ def _read_artifacts(result: Any, memory: SharedMemory) -> dict[str, Artifact]:
 
 
 def _read_number(result: Any, _: SharedMemory) -> int:
-    if type(result) is not int:
-        raise BrokenMessageError("a number is missing")
-    return result
+    if type(result) is int:
+        return result
+    raise BrokenMessageError("a number is missing")
 
 
 def _read_outputs(result: Any, memory: SharedMemory) -> dict[str, AnyArray]:
@@ -316,17 +315,16 @@ def _read_seconds(result: Any, _: SharedMemory) -> float:
 
 
 def _read_runs(result: Any, _: SharedMemory) -> list[float]:
-    if not isinstance(result, list) or not result:
+    runs = result if isinstance(result, list) else []
+    if not runs or not all(isinstance(each, float) and 0 <= each < inf for each in runs):
         raise BrokenMessageError("the seconds of runs are missing")
-    if not all(isinstance(each, float) and 0 <= each < inf for each in result):
-        raise BrokenMessageError("a number of seconds is missing")
-    return result
+    return runs
 
 
 def _read_context(result: Any, _: SharedMemory) -> Context:
-    names = {entry.name for entry in fields(Context)}
-    if not isinstance(result, dict) or result.keys() != names or not isinstance(result["more"], dict):
+    is_complete = isinstance(result, dict) and result.keys() == {each.name for each in fields(Context)}
+    if not is_complete or not isinstance(result["more"], dict):
         raise BrokenMessageError("a context is missing")
-    texts = {"inputs", "outputs"}
-    read_texts([value for name, value in result.items() if name not in {*texts, "more"}])
-    return Context(**{**result, **{name: tuple(read_texts(result[name])) for name in texts}})
+    lists = {name: tuple(read_texts(result[name])) for name in ("inputs", "outputs")}
+    read_texts([value for name, value in result.items() if name not in {*lists, "more"}])
+    return Context(**{**result, **lists})
