@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import vendors
 from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
-from support import VANILLA, Ran, parse
+from support import VANILLA, Ran, parse, sample_cases
 
 from byoc.bundle import open_bundle
 from byoc.errors import InputError
@@ -270,15 +271,22 @@ partition(model, rules.split(","), output=output, verify=False, **asked)
 """
 
 
+SMALL = ["../small.onnx", "dla"]
+TARGETS = ["zoo:squeezenet", "dla,tensorrt-dla"]
+QUANTIZED = ["zoo:squeezenet", "ethos-u55", "quantized"]
+PLACES = ("one.zip", "elsewhere/two.zip", "three", "elsewhere/four.byoc")
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["zoo:squeezenet", "dla,tensorrt-dla"],
-        pytest.param(["zoo:squeezenet", "ethos-u55", "quantized"], marks=pytest.mark.thorough),
-    ],
+    ("arguments", "places"),
+    sample_cases([(SMALL, PLACES[:2]), (TARGETS, PLACES), (QUANTIZED, PLACES)], (SMALL, PLACES[:2])),
 )
-def test_two_processes_write_the_same_bytes(arguments: list[str], tmp_path: Path) -> None:
-    for number, output in enumerate(("one", "elsewhere/two.byoc", "three.zip", "elsewhere/4.zip")):
+def test_processes_write_the_same_bytes(
+    arguments: list[str], places: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Each has other hashes, another time zone and another working folder."""
+    onnx.save(parse(CHAIN), tmp_path / "small.onnx")
+    for number, output in enumerate(places):
         place = tmp_path / str(number)
         (place / "elsewhere").mkdir(parents=True)
         subprocess.run(
@@ -288,8 +296,8 @@ def test_two_processes_write_the_same_bytes(arguments: list[str], tmp_path: Path
             check=True,
             capture_output=True,
         )
-    made = files(tmp_path / "0/one")
-    assert files(tmp_path / "1/elsewhere/two.byoc") == made
-    assert (tmp_path / "2/three.zip").read_bytes() == (tmp_path / "3/elsewhere/4.zip").read_bytes()
-    assert content(tmp_path / "2/three.zip") == made
+    made = content(tmp_path / "0/one.zip")
+    assert (tmp_path / "0/one.zip").read_bytes() == (tmp_path / "1/elsewhere/two.zip").read_bytes()
+    for number, output in enumerate(places[2:], 2):
+        assert files(tmp_path / str(number) / output) == made
     assert not any(str(tmp_path).encode() in data for data in made.values())

@@ -347,7 +347,15 @@ def test_streams_that_are_closed(closed: str) -> None:
 
 @pytest.mark.parametrize(
     ("results", "model", "code"),
-    [(">&-", "m.onnx", 0), (">&- 2>&-", "m.onnx", 0), (">&-", "n.onnx", 1), (">/dev/full", "m.onnx", 1)],
+    sample_cases(
+        [
+            (">&-", "m.onnx", 0),
+            (">&- 2>&-", "m.onnx", 0),
+            (">&-", "n.onnx", 1),
+            (">/dev/full", "m.onnx", 1),
+        ],
+        *[(">&- 2>&-", "m.onnx", 0), (">/dev/full", "m.onnx", 1)],
+    ),
 )
 def test_results_that_nobody_gets(results: str, model: str, code: int, here: Path) -> None:
     script = "from byoc.cli import main; main()"
@@ -359,7 +367,7 @@ def test_results_that_nobody_gets(results: str, model: str, code: int, here: Pat
 
 
 @pytest.mark.usefixtures("no_runtime")
-@pytest.mark.parametrize(("asked", "code"), [(["--no-verify"], 0), ([], 4)])
+@pytest.mark.parametrize(("asked", "code"), sample_cases([(["--no-verify"], 0), ([], 4)], ([], 4)))
 def test_a_reader_that_leaves_early_changes_no_exit_code(
     asked: list[str], code: int, here: Path
 ) -> None:

@@ -164,11 +164,15 @@ def test_a_codegen_that_is_installed_is_not_written_again(
 
 
 @pytest.mark.parametrize("name", sample_cases(["acme", "a" * 32], "acme"))
-def test_what_is_written_is_clean(name: str, byoc: Byoc, tmp_path: Path) -> None:
+def test_what_is_written_is_clean(
+    name: str, byoc: Byoc, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     pytest.importorskip("ruff")
+    assert pytestconfig.cache is not None
+    types = ("mypy", "--cache-dir", str(pytestconfig.cache.mkdir("mypy")))  # byoc's own, above all
     assert byoc("new-codegen", name).code == 0
 
-    for check in (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",)):
+    for check in (("ruff", "check"), ("ruff", "format", "--check"), types):
         done = subprocess.run(
             [sys.executable, "-m", *check, "."],
             cwd=tmp_path / name,

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from lookalikes import EDITS, TEXTS, Edit
 from occurrences import EVIDENCE, FRAGMENTS, RUN, TOGETHER, ZOO
-from support import prepared
+from support import prepared, sample_cases
 
 from byoc import zoo
 from byoc.errors import YES
@@ -94,7 +94,11 @@ def test_every_variant_is_somewhere(name: str, rules: Callable[[str], Path]) -> 
     assert variants == {form.variant_number for form in target.patterns[0].forms}
 
 
-@pytest.mark.parametrize(("name", "graph", "count"), [(*row[:3],) for row in [*FRAGMENTS, *RUN]])
+COUNTS = [(*row[:3],) for row in [*FRAGMENTS, *RUN]]
+FIRST = {row[0]: row for row in reversed(COUNTS)}
+
+
+@pytest.mark.parametrize(("name", "graph", "count"), sample_cases(COUNTS, *FIRST.values(), every=6))
 def test_computes_what_its_nodes_did(
     name: str, graph: str, count: int, rules: Callable[[str], Path]
 ) -> None:
