@@ -21,7 +21,6 @@ from byoc.errors import ByocError, InputError, describe_error
 from byoc.model import Model, unshare_dequantize
 from byoc.options import PlanOptions
 from byoc.placement import Placement, Problem, Strategy, count_transferred_bytes, strategy_display_name
-from byoc.placement.strategies import ScheduledPlacement
 from byoc.planning import GraphPlan, GraphUnits, PlanSettings, annotate_graphs, group_graphs, plan_graphs
 from byoc.reporting import collect_plan_notes
 from byoc.stages import load_settings
@@ -137,7 +136,7 @@ def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what
         return row | {"error": " ".join(str(error).split())}
     except Exception as error:  # a defect must not take the other strategies' rows with it
         return row | {"error": f"failed with {describe_error(error)}"}
-    measure, cost = _read_objective(plan.placement)
+    measure, cost = plan.placement.measure.value, plan.placement.value
     bound = plan.placement.bound
     done, total = _count_operations(plan)
     return row | {
@@ -157,12 +156,6 @@ def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what
         "seconds": watched.seconds,
         "notes": collect_plan_notes(plan),
     }
-
-
-def _read_objective(placement: Placement) -> tuple[str, float]:
-    """Return the measure that a strategy minimised, and its value."""
-    schedule = placement.schedule if isinstance(placement, ScheduledPlacement) else None
-    return (MAKESPAN, schedule.makespan) if schedule else (TOTAL, placement.cost.total)
 
 
 def _count_operations(plan: GraphPlan) -> tuple[float, float]:

@@ -8,3 +8,4 @@ from byoc.numerics._accuracy_measures import (
     convert_to_db,
 )
 from byoc.numerics._ordering import find_cycle, merge_groups, round_up, sort_topologically
+from byoc.numerics._search_budget import SearchBudget

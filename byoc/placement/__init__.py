@@ -6,16 +6,19 @@ one, and states the cost and, if the strategy proves one, a lower bound of it.
 """
 
 from byoc.placement._canonical_order import order_canonically, restore_order
+from byoc.placement._device_loads import measure_loads
 from byoc.placement._form_regions import find_components
 from byoc.placement._hard_limits import repair_labels
 from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate
-from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Problem
+from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Occupancy, Problem
 from byoc.placement._solve import find_violation, normalize_placement, run_strategy, solve_problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
+    Measure,
     Placement,
     Strategy,
     describe_ignored,
+    limit_time,
     strategy_display_name,
 )
 
@@ -26,6 +29,8 @@ __all__ = [
     "Cost",
     "Fusion",
     "Ints",
+    "Measure",
+    "Occupancy",
     "Placement",
     "Problem",
     "Strategy",
@@ -34,6 +39,8 @@ __all__ = [
     "evaluate",
     "find_components",
     "find_violation",
+    "limit_time",
+    "measure_loads",
     "normalize_placement",
     "order_canonically",
     "repair_labels",

@@ -53,6 +53,8 @@ def order_canonically(problem: Problem, keys: Sequence[str]) -> tuple[Problem, I
         fusions=[
             _renumber(problem.fusions[number], position) for number in _fusion_order(problem, position)
         ],
+        occupies=problem.occupies,
+        cores=problem.cores,
     )
     return ordered, order
 

@@ -130,7 +130,7 @@ def make_feasible(problem: Problem, labels: Ints) -> Ints:
     together, to the fastest accelerator with room for them (first fit), or to the host. Then regions
     that break a limit are dissolved (`repair_labels`).
     """
-    group = _inseparable_groups(problem)
+    group = find_inseparable_groups(problem)
     costs = _group_costs(problem, group)
     labels = _unite_groups(group, costs, labels)
     if exceeds_capacity(problem, labels).any():
@@ -144,7 +144,7 @@ def make_feasible(problem: Problem, labels: Ints) -> Ints:
     return labels
 
 
-def _inseparable_groups(problem: Problem) -> Ints:
+def find_inseparable_groups(problem: Problem) -> Ints:
     """Return a group number for each unit, int64 (units,), equal for inseparable units."""
     stuck = np.isinf(problem.to_device).all(axis=1) & np.isinf(problem.to_host).all(axis=1)
     stuck &= (problem.producer >= 0) & (problem.devices > 0)

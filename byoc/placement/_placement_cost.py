@@ -32,7 +32,7 @@ def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, 
     rounded once (`math.fsum`), so they do not depend on the order of the units. Raises ValueError if the
     arguments do not fit the problem or one another.
     """
-    devices = _region_devices(problem, labels, regions)
+    devices = find_region_devices(problem, labels, regions)
     for number in fusions:
         members = list(problem.fusions[number].members)
         if (labels[members] != problem.fusions[number].device).any() or np.ptp(regions[members]):
@@ -50,18 +50,18 @@ def count_transferred_bytes(problem: Problem, labels: Ints, sizes: Ints) -> int:
 
     `labels` is int64 (units,), `sizes` int64 (tensors, devices) in bytes.
     """
-    leaving, home, wanted = _find_transfers(problem, labels)
+    leaving, home, wanted = find_transfers(problem, labels)
     return int(sizes[leaving, home[leaving] - 1].sum() + sizes[wanted[:, 1:]].sum())
 
 
 def _transfer_seconds(problem: Problem, labels: Ints) -> float:
-    leaving, home, wanted = _find_transfers(problem, labels)
+    leaving, home, wanted = find_transfers(problem, labels)
     return math.fsum(problem.to_host[leaving, home[leaving] - 1]) + math.fsum(
         problem.to_device[wanted[:, 1:]]
     )
 
 
-def _find_transfers(problem: Problem, labels: Ints) -> tuple[Ints, Ints, Bools]:
+def find_transfers(problem: Problem, labels: Ints) -> tuple[Ints, Ints, Bools]:
     """Return the tensors that leave their accelerator, the home of each tensor, and the copies needed.
 
     The last is bool (tensors, 1 + devices): the device needs the tensor and does not produce it.
@@ -75,7 +75,11 @@ def _find_transfers(problem: Problem, labels: Ints) -> tuple[Ints, Ints, Bools]:
     return np.flatnonzero((home > 0) & wanted.any(axis=1)), home, wanted
 
 
-def _region_devices(problem: Problem, labels: Ints, regions: Ints) -> Ints:
+def find_region_devices(problem: Problem, labels: Ints, regions: Ints) -> Ints:
+    """Return the device of each region, int64 (regions,), by rising region number.
+
+    Raises ValueError if labels and regions do not fit the problem or one another.
+    """
     if labels.shape != (problem.units,) or regions.shape != (problem.units,):
         raise ValueError(f"labels and regions must hold one number for each of {problem.units} units")
     if ((labels < 0) | (labels > problem.devices)).any():

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -199,7 +200,9 @@ def normalize_placement(problem: Problem, placement: Placement) -> Placement:
 def _read_only_copy(problem: Problem) -> Problem:
     """Return a deep copy of a problem with read-only arrays."""
     own = {field.name: getattr(problem, field.name) for field in fields(problem)}
-    copies = {name: array.copy() for name, array in own.items() if isinstance(array, np.ndarray)}
+    copies: dict[str, Any] = {
+        name: array.copy() for name, array in own.items() if isinstance(array, np.ndarray)
+    }
     for array in copies.values():
         array.setflags(write=False)
     return replace(problem, **copies, fusions=tuple(replace(fusion) for fusion in problem.fusions))

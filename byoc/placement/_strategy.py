@@ -1,8 +1,10 @@
 """The strategy protocol, and the placement that a strategy returns."""
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import StrEnum
 from typing import Protocol, Self
 
 from byoc.errors import InputError, shorten_text
@@ -16,6 +18,18 @@ _ROUNDING = 2.0**-48
 _LONGEST_NAME = 80
 
 
+class Measure(StrEnum):
+    """The quantity that a placement minimises."""
+
+    total = "total"
+    """all costs added up: one inference that does one thing at a time"""
+    makespan = "makespan"
+    """the time of one inference with host and accelerators at work at the same time"""
+    load = "load"
+    """the time for which one inference occupies the busiest device: a pipeline of several inferences
+    finishes one so often"""
+
+
 @dataclass(frozen=True, eq=False)
 class Placement:
     """The device and the region of every unit, and the resulting cost."""
@@ -26,13 +40,23 @@ class Placement:
     """int64 (units,): the region of each unit, -1 = host, numbered in launch order."""
     cost: Cost
     bound: float | None = None
-    """Lower bound in seconds on the total of any placement; None if the strategy proves none."""
+    """Lower bound in seconds on `value` for any placement; None if the strategy proves none."""
     notes: tuple[str, ...] = ()
     """Sentences on what the strategy did not take into account."""
     why_host: str = "the strategy left it on the host"
     """The reason why units that an accelerator accepts are on the host."""
     fusions: tuple[int, ...] = ()
     """The chosen fusions of the problem, in rising order."""
+
+    @property
+    def measure(self) -> Measure:
+        """The quantity that `value` and `bound` are of."""
+        return Measure.total
+
+    @property
+    def value(self) -> float:
+        """The seconds that the placement minimises."""
+        return self.cost.total
 
     @classmethod
     def from_labels(  # noqa: PLR0913, PLR0917 - the parts of a placement
@@ -88,6 +112,22 @@ class Strategy(Protocol):
     def solve(self, problem: Problem) -> Placement:
         """Return a placement; raise InputError if the strategy cannot solve such a problem."""
         ...
+
+
+def limit_time(strategy: Strategy, seconds: float | None) -> Strategy:
+    """Return a strategy that takes at most so many seconds of an ordinary computer, counted by steps.
+
+    It is one that has a field `time_limit`; others are returned as they are, as they are for None.
+    Raises InputError if `seconds` is not a number above 0.
+    """
+    if seconds is None:
+        return strategy
+    if not 0 < seconds < math.inf:
+        raise InputError(f"time limit {seconds:g}: not a number of seconds above 0")
+    if not is_dataclass(strategy) or all(each.name != "time_limit" for each in fields(strategy)):
+        return strategy
+    limited: Strategy = replace(strategy, time_limit=seconds)
+    return limited
 
 
 def solve_applicable(problem: Problem, strategies: Iterable[Strategy]) -> Iterator[Placement]:

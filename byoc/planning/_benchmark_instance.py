@@ -1,92 +1,57 @@
-"""Reading instances of a public placement benchmark: JSON to a `Problem`.
+"""The placement problem of an instance of the public benchmark of Tarnawski et al. (NeurIPS 2020).
 
-The benchmark is that of Tarnawski, Phanishayee, Devanur, Mahajan and Nina Paravecino, Efficient
-Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020 (github.com/msr-fiddle/
-dnn-partitioning, whose README defines the format):
-
-- `maxFPGAs` identical accelerators with `maxSizePerFPGA` bytes each; `maxCPUs` cores.
-- `nodes` with `id`, `supportedOnFpga`, `cpuLatency`, `fpgaLatency`, `size` in bytes on an
-  accelerator, `isBackwardNode`, and `colorClass`: nodes of one class are on the same device.
-- `edges` with `sourceId`, `destId` and `cost`: the time to move the result of the source between host
-  and accelerator, in either direction; the same for all edges of a source.
-
-The format names no unit of time. The numbers have the magnitude of milliseconds (92 for a BERT of 24
-layers on a GPU), so 1 is read as 0.001 seconds. All results scale with the unit.
-
-As in `Problem`, a tensor is paid for once per direction and accelerator, and travels from accelerator
-to accelerator by way of the host, so execution and transfer agree. One thing differs: in the benchmark's
-latency the host runs any number of nodes at once, here one (`maxCPUs` has no effect).
+The same instance asks for different things by its objective (`InstanceObjective`). In all of them a
+tensor is paid for once per direction and accelerator, and travels from accelerator to accelerator by way
+of the host; nodes of one colour class are one unit, which on the host runs node by node.
 """
 
 import math
-from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
 
-from byoc.codegen import parse_strict_json
-from byoc.errors import InputError
-from byoc.numerics import find_cycle, sort_topologically
-from byoc.placement import Ints, Problem, find_components
-from byoc.support import StrictModel, make_file_error, validate_content
+from byoc.errors import InputError, suggest_nearest
+from byoc.numerics import sort_topologically
+from byoc.placement import UNLIMITED, Ints, Measure, Occupancy, Problem, find_components
+from byoc.planning._benchmark_file import (
+    InstanceEdge,
+    InstanceFile,
+    InstanceNode,
+    parse_instance_file,
+    read_instance_file,
+)
 
 _SECONDS = 1e-3
 """Seconds per unit of time of the format."""
 
-# The tolerance of the benchmark's own programs.
-_SAME_COST = 1e-6
 
-_Number = Annotated[int, Field(strict=True, ge=-(2**62), le=2**62)]
-# Anything larger is a mistake; sums of this many stay finite.
-_Amount = Annotated[float, Field(strict=True, ge=0, le=1e200)]
+class InstanceObjective(StrEnum):
+    """The quantity that an instance of the benchmark is to minimise."""
 
+    latency = "latency"
+    """The time of one inference, as the benchmark counts it: the host runs any number of nodes at once;
+    an accelerator runs one contiguous set of nodes in one call, in which its inputs are sent one after
+    another, then the nodes run, then the results are sent."""
+    throughput = "throughput"
+    """The load of the busiest device, of `maxCPUs` cores and `maxFPGAs` accelerators; transfers occupy
+    the accelerator at their end."""
+    total = "total"
+    """The sum of all costs: one inference that does one thing at a time, as `partition` counts it."""
 
-class _InstanceObject(StrictModel):
-    """An object of the file. Keys that the format does not name are ignored, as its programs do."""
+    @property
+    def measure(self) -> Measure:
+        """The measure of placements."""
+        measures = {"latency": Measure.makespan, "throughput": Measure.load, "total": Measure.total}
+        return measures[self.value]
 
-    model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
-
-
-class InstanceNode(_InstanceObject):
-    """A node of the file, times in the file's unit."""
-
-    id: _Number
-    supported_on_fpga: bool
-    is_backward_node: bool = False
-    cpu_latency: _Amount
-    fpga_latency: _Amount | None = None
-    size: _Amount = 0.0
-    color_class: _Number | None = None
-
-    @model_validator(mode="after")
-    def _is_timed(self) -> "InstanceNode":
-        if self.supported_on_fpga and self.fpga_latency is None:
-            raise ValueError("fpgaLatency must be given, since supportedOnFpga is true")
-        return self
-
-
-class InstanceEdge(_InstanceObject):
-    """An edge of the file."""
-
-    source_id: _Number
-    dest_id: _Number
-    cost: _Amount
-
-
-class InstanceFile(_InstanceObject):
-    """The content of the file."""
-
-    max_size_per_fpga: Annotated[_Amount, Field(alias="maxSizePerFPGA")]
-    max_fpgas: Annotated[int, Field(alias="maxFPGAs", strict=True, ge=0, le=256)]
-    max_cpus: Annotated[int, Field(alias="maxCPUs", strict=True, ge=0, le=1_000_000)]
-    nodes: Annotated[tuple[InstanceNode, ...], Field(max_length=1_000_000)]
-    edges: Annotated[tuple[InstanceEdge, ...], Field(max_length=1_000_000)]
+    @property
+    def strategy(self) -> str:
+        """The strategy that minimises it."""
+        return {"latency": "makespan", "throughput": "throughput", "total": "launch-aware"}[self.value]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,76 +61,89 @@ class PlacementInstance:
     problem: Problem
     nodes: tuple[tuple[int, ...], ...]
     """The ids of each unit's nodes, in rising order."""
-    cores: int
-    """`maxCPUs`, which the problem cannot express."""
+    objective: InstanceObjective
+    cores: frozenset[int] = frozenset({0})
+    """The devices of the problem that are the host's: 0, and a device for each core beyond the first
+    where cores have loads of their own."""
     notes: tuple[str, ...] = ()
     """Sentences on parts of the instance that the problem expresses differently."""
 
 
-def read_instance(path: Path) -> PlacementInstance:
-    """Read an instance from a file.
+def read_instance(
+    path: Path, objective: str | None = None, max_regions: int | None = None
+) -> PlacementInstance:
+    """Read an instance from a file, and build the problem that it asks for.
 
-    Raises InputError with a line for each mistake, and for a file that cannot be read.
+    Without an objective an instance of training asks for throughput; others must be given one.
+    `max_regions` is the largest number of regions of an accelerator: 1 makes them contiguous, and is the
+    default for the latency. Raises InputError with a line for each mistake, for a file that cannot be
+    read, and for an objective that does not suit the instance.
     """
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:  # ValueError: no file can have this name
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {why}") from None
-    return parse_instance(text, path)
+    return _build_chosen(read_instance_file(path), path, objective, max_regions)
 
 
-def parse_instance(text: bytes, path: Path) -> PlacementInstance:
-    """Parse the JSON text of an instance; `path` is for error messages.
+def parse_instance(
+    text: bytes, path: Path, objective: str | None = None, max_regions: int | None = None
+) -> PlacementInstance:
+    """Parse the JSON text of an instance as `read_instance` does; `path` is for error messages.
 
     The result does not depend on the order of nodes and edges in the text: units are in topological
-    order, the smallest id first. Raises InputError with a line for each mistake.
+    order, the smallest id first.
     """
-    try:
-        content = parse_strict_json(text.removeprefix(BOM_UTF8))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
-    file, mistakes = validate_content(content, InstanceFile)
-    if file is not None:
-        mistakes = list(_find_wrong_ids(file)) or list(_find_wrong_edges(file))
-    if file is None or mistakes:
-        raise make_file_error(path, mistakes)
-    return _build_instance(file, sorted(file.nodes, key=lambda node: node.id))
+    return _build_chosen(parse_instance_file(text, path), path, objective, max_regions)
 
 
-def _find_wrong_ids(file: InstanceFile) -> Iterator[str]:
-    """Yield ids that occur twice, and edges that name no node."""
-    first: dict[int, int] = {}
-    for number, node in enumerate(file.nodes):
-        if first.setdefault(node.id, number) != number:
-            yield f"nodes[{number}].id: {node.id} is the id of nodes[{first[node.id]}] already"
-    for number, edge in enumerate(file.edges):
-        for key, end in (("sourceId", edge.source_id), ("destId", edge.dest_id)):
-            if end not in first:
-                yield f"edges[{number}].{key}: there is no node {end}"
+def _build_chosen(
+    file: InstanceFile, path: Path, name: str | None, max_regions: int | None
+) -> PlacementInstance:
+    objective = _choose_objective(file, path, name)
+    nodes = sorted(file.nodes, key=lambda node: node.id)
+    must_offload = objective is InstanceObjective.throughput and not file.max_cpus
+    stranded = [node.id for node in nodes if not node.supported_on_fpga]
+    if must_offload and (stranded or not file.max_fpgas):
+        first = f"node {stranded[0]} runs on no accelerator" if stranded else "there is no accelerator"
+        raise InputError(f"{path}: maxCPUs is 0, and {first}")
+    if max_regions is None and objective is InstanceObjective.latency:
+        max_regions = 1
+    return _build_instance(file, nodes, objective, UNLIMITED if max_regions is None else max_regions)
 
 
-def _find_wrong_edges(file: InstanceFile) -> Iterator[str]:
-    """Yield different costs for the edges of one source, and a cycle."""
-    position = {node.id: number for number, node in enumerate(file.nodes)}
-    before: list[list[int]] = [[] for _ in file.nodes]
-    first: dict[int, int] = {}
-    for number, edge in enumerate(file.edges):
-        before[position[edge.dest_id]].append(position[edge.source_id])
-        other = first.setdefault(edge.source_id, number)
-        if abs(edge.cost - file.edges[other].cost) > _SAME_COST:
-            yield (
-                f"edges[{number}].cost: {edge.cost:g}, but edges[{other}] out of the same node, "
-                f"{edge.source_id}, costs {file.edges[other].cost:g}: what a node makes has one cost"
-            )
-    if cycle := sorted({file.nodes[number].id for number in find_cycle(before)}):
-        yield f"edges: they form a circle through node {', '.join(map(str, cycle[:5]))}"
+def _choose_objective(file: InstanceFile, path: Path, name: str | None) -> InstanceObjective:
+    """Return the objective of a name, or of the instance where only one suits it."""
+    if name is None:
+        if file.is_training:
+            return InstanceObjective.throughput
+        raise InputError(
+            f"{path}: an instance of inference does not say what it asks for: choose the objective "
+            "latency, throughput or total"
+        )
+    if name not in list(InstanceObjective):
+        names = list(InstanceObjective)
+        known = ", ".join(names)
+        raise InputError(
+            f"objective {name}: no such objective{suggest_nearest(name, names)}; known: {known}"
+        )
+    if file.is_training and name == InstanceObjective.latency:
+        number = next(number for number, node in enumerate(file.nodes) if node.is_backward_node)
+        raise InputError(
+            f"{path}: nodes[{number}].isBackwardNode: the latency is that of inference, and this is an "
+            "instance of training: choose the objective throughput or total"
+        )
+    return InstanceObjective(name)
 
 
-def _build_instance(file: InstanceFile, nodes: Sequence[InstanceNode]) -> PlacementInstance:
-    devices, edges = file.max_fpgas, file.edges
+def _build_instance(
+    file: InstanceFile,
+    nodes: Sequence[InstanceNode],
+    objective: InstanceObjective,
+    max_regions: int,
+) -> PlacementInstance:
+    """Build the problem; the devices after the accelerators are cores beyond the first."""
+    edges = file.edges
+    pipelined = objective is InstanceObjective.throughput
+    cores = max(file.max_cpus - 1, 0) if pipelined else 0
+    accelerators = file.max_fpgas
+    devices = accelerators + cores
     unit_of, split_classes = _assign_units(nodes, edges)
     members: list[list[InstanceNode]] = [[] for _ in range(int(unit_of.max(initial=-1)) + 1)]
     for node, unit in zip(nodes, unit_of.tolist(), strict=True):
@@ -184,11 +162,15 @@ def _build_instance(file: InstanceFile, nodes: Sequence[InstanceNode]) -> Placem
         supported = all(node.supported_on_fpga for node in group) and unit not in refused
         on_device = math.fsum(node.fpga_latency or 0.0 for node in group) * _SECONDS
         seconds[unit, 0] = math.fsum(node.cpu_latency for node in group) * _SECONDS
-        seconds[unit, 1:] = on_device if supported else np.inf
-        memory[unit] = math.fsum(node.size for node in group)
+        seconds[unit, 1 : 1 + accelerators] = on_device if supported else np.inf
+        seconds[unit, 1 + accelerators :] = seconds[unit, 0]
+        memory[unit, :accelerators] = math.fsum(node.size for node in group)
     tensors = [*_find_tensors(edges, unit_of_id), *_tie_split_classes(split_classes, unit_of_id)]
     cost = np.array([tensor[2] for tensor in tensors], np.float64)[:, np.newaxis]
-    transfer = np.broadcast_to(cost * _SECONDS, (len(tensors), devices))
+    transfer = np.repeat(cost * _SECONDS, devices, axis=1)
+    # Cores share the memory of the host, except for nodes that cannot be parted.
+    transfer[:, accelerators:][np.isfinite(transfer[:, accelerators:])] = 0.0
+    is_accelerator = np.arange(devices) < accelerators
     problem = Problem.build(
         seconds=seconds,
         producer=[tensor[0] for tensor in tensors],
@@ -199,10 +181,19 @@ def _build_instance(file: InstanceFile, nodes: Sequence[InstanceNode]) -> Placem
         launch=np.zeros(devices),
         size=[len(group) for group in members],
         memory=memory,
-        capacity=np.full(devices, file.max_size_per_fpga),
+        capacity=np.where(is_accelerator, file.max_size_per_fpga, np.inf),
+        max_regions=np.where(is_accelerator, max_regions, UNLIMITED),
+        must=np.full(len(members), pipelined and not file.max_cpus),
+        occupies=[Occupancy.device] * devices,
+        cores=UNLIMITED if objective is InstanceObjective.latency else 1,
     )
-    ids = tuple(tuple(sorted(node.id for node in group)) for group in members)
-    return PlacementInstance(problem, ids, file.max_cpus, _describe_split_classes(split_classes))
+    return PlacementInstance(
+        problem,
+        tuple(tuple(sorted(node.id for node in group)) for group in members),
+        objective,
+        frozenset({0, *range(1 + accelerators, 1 + devices)}),
+        _describe_split_classes(split_classes),
+    )
 
 
 def _assign_units(

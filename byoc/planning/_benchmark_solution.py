@@ -15,34 +15,53 @@ from byoc.placement import (
     describe_ignored,
     evaluate,
     find_violation,
+    limit_time,
     normalize_placement,
     run_strategy,
     strategy_display_name,
 )
-from byoc.placement.strategies import ScheduledPlacement
+from byoc.placement.strategies import measure_placement
 from byoc.planning._benchmark_instance import PlacementInstance, read_instance
 from byoc.support import STRATEGIES, load_plugin
 
 Document = dict[str, Any]
 
+# More than sums of the same costs in different order differ by.
+_ROUNDING = 1e-9
 
-def place(instance: str | Path, strategy: str = "launch-aware") -> Document:
+
+def place(
+    instance: str | Path,
+    strategy: str | None = None,
+    *,
+    objective: str | None = None,
+    time_limit: float | None = None,
+    max_regions: int | None = None,
+) -> Document:
     """Solve an instance of the placement benchmark of Tarnawski et al. (NeurIPS 2020).
 
     Args:
         instance: path of the instance's JSON file.
-        strategy: name of a placement strategy.
+        strategy: name of a placement strategy; unless given, `makespan` for the latency, `throughput`
+            for the throughput and `launch-aware` for the total.
+        objective: `latency` or `throughput` as the benchmark defines them, or `total`, the sum of all
+            costs. Instances of training are for the throughput unless it is given.
+        time_limit: seconds that the strategy may take on an ordinary computer, counted by its steps;
+            10 unless given.
+        max_regions: largest number of regions of an accelerator, 1 for contiguous ones; 1 for the
+            latency unless given.
 
     Returns:
-        What `byoc place --format json` prints: `objective` (`latency` or `makespan`) and its seconds,
-        a proven bound in seconds (None without one), the gap as a share of the objective, the number
-        of regions, and for each device its nodes, regions, seconds and bytes.
+        What `byoc place --format json` prints: `objective` and its seconds, a proven bound in seconds
+        (None without one), the gap as a share of the objective, the number of regions, and for each
+        device its nodes, regions, seconds and bytes.
 
-    Raises InputError for a file that is no instance or cannot be read, an unknown strategy, and one that
-    fails or gives a placement that is not valid.
+    Raises InputError for a file that is no instance or cannot be read, an objective that does not suit
+    it, an unknown strategy, and one that fails or gives a placement that is not valid.
     """
-    given = read_instance(Path(instance))
-    return solve_instance(given, load_plugin(STRATEGIES, strategy), str(instance))
+    given = read_instance(Path(instance), objective, max_regions)
+    chosen: Strategy = load_plugin(STRATEGIES, strategy or given.objective.strategy)
+    return solve_instance(given, limit_time(chosen, time_limit), str(instance))
 
 
 def solve_instance(instance: PlacementInstance, strategy: Strategy, source: str) -> Document:
@@ -50,23 +69,28 @@ def solve_instance(instance: PlacementInstance, strategy: Strategy, source: str)
 
     Raises InputError where the strategy fails, or its placement is not valid.
     """
-    problem = instance.problem
+    problem, objective = instance.problem, instance.objective
     name, ignored = strategy_display_name(strategy), describe_ignored(strategy, problem)
     placement = run_strategy(strategy, problem)
     wrong = find_violation(problem, placement)
     if wrong or not isinstance(placement, Placement):
         raise InputError(f"strategy {name}: {wrong}")
     placement = normalize_placement(problem, placement)
-    schedule = placement.schedule if isinstance(placement, ScheduledPlacement) else None
-    objective = schedule.makespan if schedule else placement.cost.total
+    if placement.measure is not objective.measure:
+        ignored = (*ignored, f"strategy {name} does not minimise the {objective}")
+    placement = measure_placement(problem, placement, objective.measure)
+    if placement.bound is not None and placement.bound > placement.value * (1 + _ROUNDING):
+        raise InputError(
+            f"strategy {name}: its bound {placement.bound:g} s is above its own {placement.value:g} s"
+        )
     notes = dict.fromkeys((*instance.notes, *placement.notes, *ignored))
     return {
         "instance": source,
         "strategy": name,
-        "objective": "makespan" if schedule else "latency",
-        "objective_seconds": objective,
+        "objective": objective.value,
+        "objective_seconds": placement.value,
         "bound_seconds": placement.bound,
-        "gap": _compute_gap(objective, placement.bound),
+        "gap": _compute_gap(placement.value, placement.bound),
         "regions": int(placement.regions.max(initial=-1)) + 1,
         "devices": [
             _describe_load(instance, placement, device) for device in range(problem.devices + 1)
@@ -88,6 +112,7 @@ def _describe_load(instance: PlacementInstance, placement: Placement, device: in
     regions = np.unique(placement.regions[here & (placement.regions >= 0)])
     return {
         "device": device,
+        "kind": "core" if device in instance.cores else "accelerator",
         "nodes": sorted(node for unit in np.flatnonzero(here) for node in instance.nodes[unit]),
         "regions": len(regions),
         "execution_seconds": math.fsum(problem.seconds[here, device]),

@@ -9,8 +9,9 @@ from memory_levels_random import random_schedule
 from problems import branches
 
 import byoc
-from byoc.memory.arena import Compound, GreedyPacking, SearchBudget, plan_buffers, search_offsets
+from byoc.memory.arena import Compound, GreedyPacking, plan_buffers, search_offsets
 from byoc.memory.scratchpad import plan_scratchpad
+from byoc.numerics import SearchBudget
 
 ROOT = Path(byoc.__file__).parents[1]
 # `exact` alone has a limit of time, and notes say when it strikes (docs/placement.md).

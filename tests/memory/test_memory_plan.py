@@ -12,11 +12,11 @@ from byoc.memory.arena import (
     METHODS,
     ArenaProblem,
     ArenaStep,
-    SearchBudget,
     plan_buffers,
     plan_by_methods,
 )
 from byoc.memory.arena._best_order import OrderResult, find_best_order
+from byoc.numerics import SearchBudget
 
 
 @settings(deadline=None, max_examples=examples(40))

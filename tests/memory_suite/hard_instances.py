@@ -18,9 +18,9 @@ from byoc.memory.arena import (  # noqa: E402
     Compound,
     CompoundPart,
     GreedyPacking,
-    SearchBudget,
     search_offsets,
 )
+from byoc.numerics import SearchBudget  # noqa: E402
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -50,12 +50,13 @@ def row() -> Document:
 
 
 def parsed(given: Document) -> PlacementInstance:
-    return parse_instance(json.dumps(given).encode(), Path("i.json"))
+    return parse_instance(json.dumps(given).encode(), Path("i.json"), "total")
 
 
 def refused(given: Document | str) -> list[str]:
     with pytest.raises(InputError) as caught:
-        parse_instance((given if isinstance(given, str) else json.dumps(given)).encode(), Path("i.json"))
+        text = given if isinstance(given, str) else json.dumps(given)
+        parse_instance(text.encode(), Path("i.json"), "total")
     lines = str(caught.value).splitlines()
     assert all(line.startswith("i.json: ") for line in lines)
     return [line.removeprefix("i.json: ") for line in lines]
@@ -65,7 +66,7 @@ def test_a_row_by_hand() -> None:
     instance = parsed(row())
     problem = instance.problem
     assert instance.nodes == ((7,), (3,), (5,))
-    assert instance.cores == 8
+    assert instance.cores == {0}
     assert instance.notes == ()
     assert problem.seconds.tolist() == [[0.004, 0.001], [0.008, 0.002], [0.002, inf]]
     assert problem.producer.tolist() == [0, 1]
@@ -245,7 +246,7 @@ def test_what_is_no_instance(text: str, sentence: str) -> None:
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "i.json"
     path.write_text("\ufeff" + json.dumps(row()), encoding="utf-8")
-    assert read_instance(path).nodes == ((7,), (3,), (5,))
+    assert read_instance(path, "total").nodes == ((7,), (3,), (5,))
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not JSON: it is not UTF-8 text"):
         read_instance(path)
@@ -274,7 +275,7 @@ def test_there_and_back(problem: Problem) -> None:
     """Units keep their costs, and what one placement costs in one it costs in the other."""
     problem = symmetric(problem)
     text = json.dumps(instance_document(problem), allow_nan=False)
-    instance = parse_instance(text.encode(), Path("back"))
+    instance = parse_instance(text.encode(), Path("back"), "total")
     unit_of = {number: unit for unit, ids in enumerate(instance.nodes) for number in ids}
     back = instance.problem
     ours, theirs = SlowCost(problem), SlowCost(back)
@@ -293,7 +294,7 @@ def test_there_and_back(problem: Problem) -> None:
 
 def test_there_and_back_is_the_same_where_nothing_is_added() -> None:
     given = parsed(row()).problem
-    again = parse_instance(json.dumps(instance_document(given)).encode(), Path("again")).problem
+    again = parse_instance(json.dumps(instance_document(given)).encode(), Path("again"), "total").problem
     assert again.seconds.tolist() == given.seconds.tolist()
     assert again.to_host.tolist() == given.to_host.tolist()
     assert again.memory.tolist() == given.memory.tolist()
@@ -303,7 +304,7 @@ def test_there_and_back_is_the_same_where_nothing_is_added() -> None:
 def test_tensors_that_cannot_be_moved_become_a_class() -> None:
     nodes = [node(0, colorClass=1), node(1, colorClass=2), node(2, colorClass=2), node(3, colorClass=1)]
     given = parsed(document(nodes, [edge(0, 1), edge(1, 2), edge(2, 3)]))
-    again = parse_instance(json.dumps(instance_document(given.problem)).encode(), Path("again"))
+    again = parse_instance(json.dumps(instance_document(given.problem)).encode(), Path("again"), "total")
     assert again.notes == given.notes
     cost = SlowCost(again.problem)
     assert sum(cost(labels) < inf for labels in every_labels(again.problem)) == 4

@@ -21,7 +21,7 @@ from byoc.placement.solvers import (
     renumber_regions,
 )
 from byoc.placement.solvers._list_scheduling import _IdleIntervals, _ScheduledJobs
-from byoc.placement.solvers._makespan_bound import _least_load, _longest_path
+from byoc.placement.solvers._makespan_bound import _longest_path, least_load
 from byoc.placement.solvers._makespan_search import _LocalSearch
 from byoc.placement.strategies._makespan import (
     Makespan,
@@ -140,7 +140,7 @@ def test_the_least_load_of_the_busiest_device(seconds: list[list[float]], load: 
     must = np.isinf(seconds)[:, 0]
     problem = replace(apart(np.where(np.isinf(seconds) & [True] + [False] * (len(seconds[0]) - 1), 1.0,
                                      seconds).tolist()), must=must)  # fmt: skip
-    assert _least_load(problem) == pytest.approx(load, rel=1e-9, abs=1e-12)
+    assert least_load(problem) == pytest.approx(load, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from byoc.errors import InputError
 from byoc.placement import Fusion, Problem, find_violation
 from byoc.placement._form_regions import _LaunchSchedule, schedule_launches
 from byoc.placement._hard_limits import (
-    _inseparable_groups,
     _region_gains,
     _units_to_evict,
+    find_inseparable_groups,
     make_feasible,
     repair_labels,
 )
@@ -222,7 +222,7 @@ def test_repairs_go_on_until_all_limits_are_kept() -> None:
 def test_units_are_inseparable_by_tensors_that_no_device_can_send_or_take() -> None:
     both = graph([[3.0, 1.0, 1.0]] * 5, [(0, 1), (1, 2), (3, 4)])
     stuck = limited(both, to_device=[[inf] * 2] * 3, to_host=[[inf] * 2, [inf] * 2, [inf, 1.0]])
-    groups = _inseparable_groups(stuck).tolist()
+    groups = find_inseparable_groups(stuck).tolist()
     assert groups[0] == groups[1] == groups[2]
     assert len({groups[0], groups[3], groups[4]}) == 3
     # The fastest for all three is device 2, also for unit 0.

@@ -6,4 +6,3 @@ from byoc.memory.arena._compounds import Compound, CompoundPart
 from byoc.memory.arena._greedy_packing import DistancePacking, GreedyPacking, find_lowest_gap
 from byoc.memory.arena._live_ranges import find_live_ranges
 from byoc.memory.arena._offset_search import pack_under, search_offsets
-from byoc.memory.arena._search_budget import SearchBudget

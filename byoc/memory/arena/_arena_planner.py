@@ -12,7 +12,7 @@ from byoc.memory.arena._cut_bound import find_cut_bound, find_witness
 from byoc.memory.arena._greedy_packing import GreedyPacking
 from byoc.memory.arena._live_ranges import LiveRanges, find_live_ranges
 from byoc.memory.arena._offset_search import place_quickly, search_offsets
-from byoc.memory.arena._search_budget import SearchBudget
+from byoc.numerics import SearchBudget
 
 METHODS = ("no-reuse", "best-fit", "by-size", "reordered", "exact")
 """The methods of `plan_buffers`: an offset of its own for each buffer; the given order with offsets step

@@ -8,8 +8,8 @@ from byoc.memory.arena._arena_problem import ArenaProblem
 from byoc.memory.arena._cut_bound import find_least_bytes_at
 from byoc.memory.arena._live_ranges import LiveRanges, find_live_ranges
 from byoc.memory.arena._order_search import search_order
-from byoc.memory.arena._search_budget import SearchBudget
 from byoc.memory.arena._segments import Backward, Forward, Segment, split_segments
+from byoc.numerics import SearchBudget
 
 _MAX_STATES = 20_000
 _MAX_DOUBTS = 4

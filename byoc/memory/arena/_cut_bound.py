@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from math import inf
 
 from byoc.memory.arena._live_ranges import LiveRanges
-from byoc.memory.arena._search_budget import SearchBudget
 from byoc.memory.arena._segments import Segment, split_segments
+from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import SINK, SOURCE, find_minimum_cut
 
 # The seconds that a flow takes for each pair of a segment's steps.

@@ -5,7 +5,7 @@ from itertools import product
 from random import Random
 
 from byoc.memory.arena._greedy_packing import GreedyPacking
-from byoc.memory.arena._search_budget import SearchBudget
+from byoc.numerics import SearchBudget
 
 _MAX_PLACED = 100_000
 _MAX_PLACED_AT_RANDOM = 8_000

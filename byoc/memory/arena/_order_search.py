@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 
-from byoc.memory.arena._search_budget import SearchBudget
 from byoc.memory.arena._segments import Direction, State
+from byoc.numerics import SearchBudget
 
 _LONGEST_CHAIN = 64
 _FIRST_STATES = 100

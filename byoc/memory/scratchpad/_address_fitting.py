@@ -7,7 +7,6 @@ from byoc.memory.arena import (
     Buffer,
     Compound,
     GreedyPacking,
-    SearchBudget,
     find_lowest_gap,
     pack_under,
     search_offsets,
@@ -29,6 +28,7 @@ from byoc.memory.scratchpad._residency_choice import (
     count_staging,
     grow_choice,
 )
+from byoc.numerics import SearchBudget
 
 _ResidencyChange = tuple[
     int, Buffer, BufferResidency

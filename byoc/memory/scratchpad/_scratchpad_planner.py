@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from byoc.errors import InputError
-from byoc.memory.arena import SearchBudget
 from byoc.memory.scratchpad._access_schedule import AccessSchedule
 from byoc.memory.scratchpad._address_fitting import AddressedChoice, fit_addresses
 from byoc.memory.scratchpad._addresses import assign_addresses
@@ -19,6 +18,7 @@ from byoc.memory.scratchpad._residency_choice import (
 from byoc.memory.scratchpad._residency_program import ResidencySolution, minimize_traffic
 from byoc.memory.scratchpad._scratchpad_actions import assign_homes, build_actions
 from byoc.memory.scratchpad._scratchpad_plan import ScratchpadPlan
+from byoc.numerics import SearchBudget
 
 # The branch-and-bound nodes of each program for each second of the search.
 _NODES_PER_SECOND = 200

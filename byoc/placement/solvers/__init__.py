@@ -6,10 +6,14 @@ from byoc.placement.solvers._branch_and_cut import (
     select_best,
     solve_exactly,
 )
+from byoc.placement.solvers._chain_split import find_device_classes, split_chain
 from byoc.placement.solvers._forest import ForestSolver, build_induced_forest, build_spanning_forest
 from byoc.placement.solvers._host_device_cut import HostDeviceCuts, find_persistent_sides
 from byoc.placement.solvers._lagrangian import LagrangianRelaxation
 from byoc.placement.solvers._list_scheduling import InferenceSchedule, ListScheduler, renumber_regions
-from byoc.placement.solvers._makespan_bound import makespan_lower_bound
+from byoc.placement.solvers._load_annealing import Cooling, LoadAnnealer, coarsen
+from byoc.placement.solvers._load_state import LoadState
+from byoc.placement.solvers._makespan_bound import least_load, makespan_lower_bound
 from byoc.placement.solvers._makespan_search import SearchState, improve_state, keeps_limits
 from byoc.placement.solvers._neighbours import Neighbours
+from byoc.placement.solvers._unit_groups import GroupTensor, UnitGroups

@@ -3,13 +3,16 @@
 The model is list scheduling for heterogeneous processors (HEFT: Topcuoglu, Hariri and Wu, IEEE
 Transactions on Parallel and Distributed Systems 13, 2002), with regions as jobs:
 
-- The host and each accelerator run one job at a time, without interruption. A job is a unit on the
-  host, or a region, which takes its launch and all its units.
+- Each accelerator runs one job at a time, and the host as many as it has cores, without interruption.
+  A job is a unit on the host, or a region, which takes its launch and all its units.
 - A job starts when every tensor that it reads from outside has arrived, and its results are sent when it
   ends. Graph inputs are on the host at time 0; the makespan is the time at which the last job has ended
   and the last graph output is on the host.
 - A tensor takes `to_host` off its accelerator and `to_device` onto another, once however many consumers
-  it has there. Transfers are latencies: they occupy neither the devices nor one another.
+  it has there. By the target (`Occupancy`) that is a latency alone; or a job of the link or of the host;
+  or a part of the region: its inputs are sent one after another when it starts, and its results when it
+  has run, during which the accelerator does nothing else. An input of several regions of such an
+  accelerator is sent with the first of them in a topological order; the others wait for that one.
 
 So no makespan exceeds the cost that adds everything up: going back from the end, each moment belongs
 to one job or one transfer, and none of them occurs twice.
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from byoc.placement._fusions import choose_fusions
-from byoc.placement._problem import Floats, Ints, Problem
+from byoc.placement._problem import Floats, Ints, Occupancy, Problem
 from byoc.placement.solvers._neighbours import Neighbours
 
 
@@ -48,6 +51,8 @@ class ListScheduler:
         self.around = Neighbours(problem)
         self.seconds: list[list[float]] = problem.seconds.tolist()
         self.launch: list[float] = problem.launch.tolist()
+        self.edges = list(zip(*(side.tolist() for side in problem.edges), strict=True))
+        self.occupies = (Occupancy.nothing, *problem.occupies)
 
     def schedule(self, labels: Sequence[int], regions: Sequence[int]) -> InferenceSchedule | None:
         """Return a list schedule of a placement; None if its regions form a cycle.
@@ -91,10 +96,17 @@ class _ScheduledJobs:
                 fusion = problem.fusions[chosen]
                 job = self.of_unit[fusion.members[0]]
                 self.seconds[job] = max(0.0, self.seconds[job] - fusion.saving)
+        self.cores = problem.cores
         self.release = [0.0] * len(self.device)
         self.tail = [0.0] * len(self.device)
         self.following: list[list[tuple[int, float]]] = [[] for _ in self.device]
-        self._connect(scheduler.around)
+        self._occupies = scheduler.occupies
+        self._position: list[int] = []
+        self._edges = scheduler.edges
+        if all(kind is Occupancy.nothing for kind in scheduler.occupies):
+            self._connect(scheduler.around)
+        else:
+            self._connect_with_transfers(scheduler.around)
 
     def _connect(self, around: Neighbours) -> None:
         for tensor, producer in enumerate(around.producer):
@@ -115,6 +127,89 @@ class _ScheduledJobs:
                     self.release[job] = max(self.release[job], moving)
                 else:
                     self.following[source].append((job, moving))
+
+    def _connect_with_transfers(self, around: Neighbours) -> None:
+        """Connect the jobs where some transfers occupy a device, a link or the host."""
+        for tensor, producer in enumerate(around.producer):
+            source = self.of_unit[producer] if producer >= 0 else -1
+            home = self.device[source] if producer >= 0 else 0
+            jobs: dict[int, list[int]] = {}
+            for reader in around.consumers[tensor]:
+                job = self.of_unit[reader]
+                if job != source and job not in jobs.setdefault(self.device[job], []):
+                    jobs[self.device[job]].append(job)
+            for job in jobs.pop(home, []):
+                if source >= 0:
+                    self.following[source].append((job, 0.0))
+            origin, delay = source, 0.0
+            if home and (jobs or around.is_output[tensor]):
+                origin, delay = self._send(tensor, source, around)
+                if around.is_output[tensor]:
+                    self.tail[origin] = max(self.tail[origin], delay)
+            for there, arriving in jobs.items():
+                down = around.to_device[tensor][there - 1] if there else 0.0
+                self._receive(origin, delay, arriving, down)
+
+    def _send(self, tensor: int, source: int, around: Neighbours) -> tuple[int, float]:
+        """Take a tensor off the device of its job; return the job that ends with it, and the latency."""
+        home = self.device[source]
+        seconds = around.to_host[tensor][home - 1]
+        kind = self._occupies[home]
+        if kind is Occupancy.nothing:
+            return source, seconds
+        if kind is Occupancy.device:
+            self.seconds[source] += seconds
+            return source, 0.0
+        transfer = self._add_transfer(home, seconds)
+        self.following[source].append((transfer, 0.0))
+        return transfer, 0.0
+
+    def _receive(self, origin: int, delay: float, jobs: list[int], seconds: float) -> None:
+        """Bring a tensor to the device of some jobs; it is on the host `delay` after `origin`."""
+        there = self.device[jobs[0]]
+        kind = self._occupies[there]
+        if kind is Occupancy.nothing:
+            self._wait_for(origin, jobs, delay + seconds)
+        elif kind is Occupancy.device:
+            if len(jobs) > 1:
+                jobs = sorted(jobs, key=self._find_positions().__getitem__)
+            self.seconds[jobs[0]] += seconds
+            self._wait_for(origin, jobs[:1], delay)
+            self._wait_for(jobs[0], jobs[1:], 0.0)
+        else:
+            transfer = self._add_transfer(there, seconds)
+            self._wait_for(origin, [transfer], delay)
+            self._wait_for(transfer, jobs, 0.0)
+
+    def _find_positions(self) -> list[int]:
+        """Return the position of each unit's job in a topological order, the same one every time."""
+        if not self._position:
+            jobs = len(set(self.of_unit))
+            before: list[set[int]] = [set() for _ in range(jobs)]
+            for unit, target in self._edges:
+                if self.of_unit[unit] != self.of_unit[target]:
+                    before[self.of_unit[target]].add(self.of_unit[unit])
+            self._position = [0] * jobs
+            for place, job in enumerate(_sort_jobs(before)):
+                self._position[job] = place
+        return self._position
+
+    def _wait_for(self, origin: int, jobs: list[int], delay: float) -> None:
+        for job in jobs:
+            if origin < 0:
+                self.release[job] = max(self.release[job], delay)
+            else:
+                self.following[origin].append((job, delay))
+
+    def _add_transfer(self, device: int, seconds: float) -> int:
+        """Add a job that moves a tensor to or from a device, and return its number."""
+        on_host = self._occupies[device] is Occupancy.host
+        self.device.append(0 if on_host else len(self._occupies) + device)
+        self.seconds.append(seconds)
+        self.release.append(0.0)
+        self.tail.append(0.0)
+        self.following.append([])
+        return len(self.device) - 1
 
     def order_by_rank(self) -> list[int] | None:
         """Return the jobs by falling upward rank; None if they form a cycle."""
@@ -142,7 +237,11 @@ class _ScheduledJobs:
     def assign_times(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
         """Return the start and end of every job, and the makespan."""
         ready, start, end = (list(self.release) for _ in range(3))
-        idle = {device: _IdleIntervals() for device in set(self.device)}
+        idle: dict[int, _IdleIntervals | _IdleCores] = {
+            device: _IdleIntervals() for device in set(self.device)
+        }
+        if self.cores > 1:
+            idle[0] = _IdleCores(min(self.cores, self.device.count(0)))
         makespan = 0.0
         for job in order:
             start[job] = idle[self.device[job]].take(ready[job], self.seconds[job])
@@ -153,6 +252,34 @@ class _ScheduledJobs:
         return start, end, makespan
 
 
+def _sort_jobs(before: list[set[int]]) -> list[int]:
+    """Return the jobs in topological order; those in or after a circle are left out."""
+    after: list[list[int]] = [[] for _ in before]
+    waits = [len(each) for each in before]
+    for job, needed in enumerate(before):
+        for one in sorted(needed):
+            after[one].append(job)
+    order = [job for job, waiting in enumerate(waits) if not waiting]
+    for job in order:  # grows as it goes
+        for other in after[job]:
+            waits[other] -= 1
+            if not waits[other]:
+                order.append(other)
+    return order
+
+
+class _IdleCores:
+    """The idle intervals of the host's cores."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = [_IdleIntervals() for _ in range(max(cores, 1))]
+
+    def take(self, ready: float, seconds: float) -> float:
+        """Return the earliest start on any core, and occupy that interval."""
+        found = min(self._cores, key=lambda core: core.find(ready, seconds)[0])
+        return found.take(ready, seconds)
+
+
 class _IdleIntervals:
     """The idle intervals of one device."""
 
@@ -160,13 +287,17 @@ class _IdleIntervals:
         self._start = [0.0]
         self._end = [math.inf]
 
-    def take(self, ready: float, seconds: float) -> float:
-        """Return the earliest start from `ready` on at which a job fits, and occupy that interval."""
+    def find(self, ready: float, seconds: float) -> tuple[float, int]:
+        """Return the earliest start from `ready` on at which a job fits, and the interval's number."""
         gap = max(0, bisect_right(self._start, ready) - 1)
         while max(ready, self._start[gap]) + seconds > self._end[gap]:
             gap += 1
+        return max(ready, self._start[gap]), gap
+
+    def take(self, ready: float, seconds: float) -> float:
+        """Return the earliest start from `ready` on at which a job fits, and occupy that interval."""
+        begin, gap = self.find(ready, seconds)
         first, last = self._start[gap], self._end[gap]
-        begin = max(ready, first)
         if seconds == 0:
             return begin
         remaining = [(a, b) for a, b in ((first, begin), (begin + seconds, last)) if a < b]

@@ -16,7 +16,7 @@ def makespan_lower_bound(problem: Problem) -> float:
     The larger of two values: the longest path, with each unit and tensor where it is cheapest for the
     path, and the least load of the busiest device, where units may be divided between devices.
     """
-    longest = max(_longest_path(problem), _least_load(problem)) * (1 - _ROUNDING)
+    longest = max(_longest_path(problem), least_load(problem)) * (1 - _ROUNDING)
     return max(0.0, longest - math.fsum(fusion.saving for fusion in problem.fusions))
 
 
@@ -57,13 +57,15 @@ def _longest_path(problem: Problem) -> float:
     return finish
 
 
-def _least_load(problem: Problem) -> float:
+def least_load(problem: Problem) -> float:
     """Return the least time in which the devices together can run all units, none waiting.
+    Each core of the host counts as a device. No transfers, launches or fusions count.
     The linear program for unrelated machines (Lawler and Labetoulle, Journal of the ACM 25, 1978) has
     this dual: a weight of each device, 1 in all, and each unit adds its least weighted cost. Any weights
     prove such a sum, so the result is valid even if the solver stops before the optimum.
     """
-    costs = problem.costs
+    costs = problem.costs.copy()
+    costs[:, 0] /= problem.cores
     unit, device = np.nonzero(np.isfinite(costs))
     if not unit.size:
         return 0.0

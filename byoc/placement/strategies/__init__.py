@@ -1,5 +1,11 @@
 """The strategies that come with byoc, found by entry point as an outsider's are."""
 
 from byoc.placement.strategies._baselines import AllSupported
-from byoc.placement.strategies._makespan import ScheduledPlacement
+from byoc.placement.strategies._makespan import Makespan
+from byoc.placement.strategies._measured_placements import (
+    PipelinedPlacement,
+    ScheduledPlacement,
+    measure_placement,
+)
 from byoc.placement.strategies._optimizing import LaunchAware
+from byoc.placement.strategies._throughput import Throughput

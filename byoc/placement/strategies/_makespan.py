@@ -10,9 +10,13 @@ import numpy as np
 
 from byoc.placement._form_regions import find_region_components, form_regions
 from byoc.placement._problem import Ints, Problem
-from byoc.placement._strategy import ALL_REQUIREMENTS, FUSIONS, Placement, Strategy, solve_applicable
+from byoc.placement._strategy import (
+    ALL_REQUIREMENTS,
+    FUSIONS,
+    Strategy,
+    solve_applicable,
+)
 from byoc.placement.solvers import (
-    InferenceSchedule,
     ListScheduler,
     Neighbours,
     SearchState,
@@ -22,6 +26,7 @@ from byoc.placement.solvers import (
     renumber_regions,
 )
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, FasterOpsTransfer, HostOnly
+from byoc.placement.strategies._measured_placements import ScheduledPlacement
 from byoc.placement.strategies._optimizing import MinCut
 from byoc.placement.strategies._tree_dp import TreeDP
 
@@ -33,14 +38,6 @@ _STARTING_STRATEGIES: tuple[Strategy, ...] = (
     MinCut(),
     TreeDP(),
 )
-
-
-@dataclass(frozen=True, eq=False)
-class ScheduledPlacement(Placement):
-    """A placement and its schedule."""
-
-    schedule: InferenceSchedule | None = None
-    """Never None in the result of `Makespan`."""
 
 
 @dataclass(frozen=True)

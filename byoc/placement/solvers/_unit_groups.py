@@ -1,0 +1,161 @@
+"""Groups of units that move together, and the tensors between them: the graph that local search sees."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+
+from byoc.placement._hard_limits import find_inseparable_groups
+from byoc.placement._problem import Floats, Ints, Problem
+
+HOST = -1
+"""The home of tensors that come from outside the graph."""
+
+
+@dataclass(frozen=True)
+class GroupTensor:
+    """Tensors of one group with the same readers, as one."""
+
+    home: int
+    """the group that produces them, or `HOST`"""
+    readers: tuple[int, ...]
+    """the other groups that read them, in rising order"""
+    is_output: bool
+    """the host needs them, too"""
+    to_device: tuple[float, ...]
+    """seconds from the host to each accelerator"""
+    to_host: tuple[float, ...]
+    """seconds from each accelerator to the host"""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The groups that produce or read them."""
+        return self.readers if self.home == HOST else (self.home, *self.readers)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitGroups:
+    """Groups of units, each on one device: sums of their costs, and the tensors between them.
+
+    Groups are numbered by their first units, so that edges mostly lead to higher numbers.
+    """
+
+    costs: Floats
+    """float64 (groups, 1 + devices): seconds of execution; inf where a unit is not allowed."""
+    memory: Floats
+    """float64 (groups, devices): bytes."""
+    capacity: Floats
+    """float64 (devices,): bytes; inf = no limit."""
+    tensors: tuple[GroupTensor, ...]
+    of_unit: Ints
+    """int64 (units,): the group of each unit."""
+
+    @classmethod
+    def from_problem(cls, problem: Problem) -> Self:
+        """Return the groups of units that tensors that cannot be transferred hold together."""
+        return cls._gather(problem, find_inseparable_groups(problem))
+
+    @classmethod
+    def _gather(cls, problem: Problem, group: Ints) -> Self:
+        _, first, number = np.unique(group, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), np.int64)
+        rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+        of_unit: Ints = rank[number]
+        costs = np.zeros((len(first), 1 + problem.devices))
+        memory = np.zeros((len(first), problem.devices))
+        np.add.at(costs, of_unit, problem.costs)
+        np.add.at(memory, of_unit, problem.memory)
+        start, consumers = problem.consumer_start.tolist(), of_unit[problem.consumers].tolist()
+        readers = [consumers[low:high] for low, high in pairwise(start)]
+        home = np.append(of_unit, HOST)[problem.producer].tolist()
+        there, back = problem.to_device, problem.to_host
+        tensors = _merge_tensors(
+            zip(home, readers, problem.is_output.tolist(), there, back, strict=True)
+        )
+        return cls(costs, memory, problem.capacity, tensors, of_unit)
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return len(self.costs)
+
+    @property
+    def devices(self) -> int:
+        """Number of accelerators."""
+        return len(self.capacity)
+
+    @cached_property
+    def touching(self) -> list[list[int]]:
+        """The tensors that each group produces or reads, by group."""
+        touching: list[list[int]] = [[] for _ in range(self.count)]
+        for number, tensor in enumerate(self.tensors):
+            for group in tensor.ends:
+                touching[group].append(number)
+        return touching
+
+    @cached_property
+    def neighbours(self) -> list[list[int]]:
+        """The groups that share an edge with each group, in rising order."""
+        near: list[set[int]] = [set() for _ in range(self.count)]
+        for tensor in self.tensors:
+            if tensor.home == HOST:
+                continue
+            for reader in tensor.readers:
+                near[tensor.home].add(reader)
+                near[reader].add(tensor.home)
+        return [sorted(groups) for groups in near]
+
+    def contract(self, cluster: Sequence[int]) -> Self:
+        """Return coarser groups: all groups of one cluster become one.
+
+        `cluster` holds a number of 0, 1, ... for each group.
+        """
+        of = np.array(cluster, np.int64)
+        count = int(of.max(initial=-1)) + 1
+        costs, memory = np.zeros((count, 1 + self.devices)), np.zeros((count, self.devices))
+        np.add.at(costs, of, self.costs)
+        np.add.at(memory, of, self.memory)
+        parts = (
+            (
+                HOST if each.home == HOST else cluster[each.home],
+                [cluster[reader] for reader in each.readers],
+                each.is_output,
+                np.array(each.to_device),
+                np.array(each.to_host),
+            )
+            for each in self.tensors
+        )
+        return type(self)(costs, memory, self.capacity, _merge_tensors(parts), of[self.of_unit])
+
+    def spread(self, labels: Sequence[int]) -> Ints:
+        """Return the label of each unit, int64 (units,), from those of the groups."""
+        placed: Ints = np.array(labels, np.int64)[self.of_unit]
+        return placed
+
+    def gather(self, labels: Ints) -> list[int]:
+        """Return the label of each group: that of its first unit."""
+        _, first = np.unique(self.of_unit, return_index=True)
+        found: list[int] = labels[first].tolist()
+        return found
+
+
+TensorParts = tuple[int, list[int], bool, Floats, Floats]
+"""Home, readers, whether it is an output, seconds to each device and back."""
+
+
+def _merge_tensors(parts: Iterable[TensorParts]) -> tuple[GroupTensor, ...]:
+    """Return the tensors that may have to be transferred, those with the same ends as one."""
+    there: dict[tuple[int, tuple[int, ...], bool], Floats] = {}
+    back: dict[tuple[int, tuple[int, ...], bool], Floats] = {}
+    for home, readers, is_output, to_device, to_host in parts:
+        key = home, tuple(sorted(set(readers) - {home})), is_output
+        if not key[1] and (home == HOST or not is_output):
+            continue
+        there[key] = there.get(key, 0.0) + to_device
+        back[key] = back.get(key, 0.0) + to_host
+    return tuple(
+        GroupTensor(*key, tuple(there[key].tolist()), tuple(back[key].tolist())) for key in there
+    )

@@ -1,0 +1,125 @@
+"""Most inferences per second when several are in flight: the least maximal load of a device."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from byoc.errors import InputError
+from byoc.numerics import SearchBudget
+from byoc.placement._problem import Ints, Problem
+from byoc.placement._strategy import ALL_REQUIREMENTS, Measure, Placement, Strategy, solve_applicable
+from byoc.placement.solvers import (
+    Cooling,
+    LoadAnnealer,
+    UnitGroups,
+    build_incumbent,
+    coarsen,
+    least_load,
+    split_chain,
+)
+from byoc.placement.strategies._baselines import AllSupported, FasterOps, HostOnly
+from byoc.placement.strategies._measured_placements import measure_placement
+
+_WHY_HOST = "no device would be occupied for less time with it on the accelerator"
+_SIMPLE: tuple[Strategy, ...] = (HostOnly(), AllSupported(), FasterOps())
+
+# Annealing runs: the largest share of the mean load in one cluster, and the temperatures.
+_RUNS = ((0.1, 1.0, 0.01), (0.3, 1.0, 0.01), (0.1, 3.0, 0.01), (0.3, 0.3, 0.002))
+_MOVES, _MOVES_PER_GROUP = 30_000, 3_000
+# More than the rounding errors of a sum of one cost per unit.
+_ROUNDING = 2.0**-36
+# The temperature at which finer groups begin.
+_WARM = 0.1
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Minimise the load of the busiest device, so that a pipeline takes inputs as often as possible.
+
+    Splits of the graph into one segment for each device start the search; annealing on coarse groups of
+    units and then on finer ones improves them. The bound is that of `least_load`.
+    """
+
+    name: ClassVar[str] = "throughput"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    time_limit: float = 10.0
+    """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return a `PipelinedPlacement`. Raises InputError if none is found that keeps the limits."""
+        search = _LoadSearch(problem, SearchBudget(self.time_limit))
+        search.examine(each.labels for each in solve_applicable(problem, _SIMPLE))
+        search.improve()
+        best = search.best
+        if best is None:
+            raise InputError("strategy throughput: found no placement that keeps all the limits")
+        bound = _bound_loads(problem, search.groups)
+        return replace(best, bound=min(bound, best.value), why_host=_WHY_HOST)
+
+
+def _bound_loads(problem: Problem, groups: UnitGroups) -> float:
+    """Return a lower bound on the maximal load: units may be divided, but each must run somewhere."""
+    costs = groups.costs.copy()
+    costs[:, 0] /= problem.cores
+    least = max(least_load(problem), float(costs.min(axis=1).max(initial=0.0)))
+    return max(0.0, least * (1 - _ROUNDING) - sum(fusion.saving for fusion in problem.fusions))
+
+
+class _LoadSearch:
+    """The best placement so far, and the search for a better one."""
+
+    def __init__(self, problem: Problem, budget: SearchBudget) -> None:
+        self.problem, self.budget = problem, budget
+        self.groups = UnitGroups.from_problem(problem)
+        self.best: Placement | None = None
+        self._annealer = LoadAnnealer(problem.occupies, problem.cores)
+
+    def examine(self, candidates: Iterable[Ints]) -> None:
+        """Keep the best of some labels, int64 (units,) each, repaired where they break a limit."""
+        for labels in candidates:
+            placement = build_incumbent(self.problem, labels)
+            if placement is None or not np.isfinite(placement.cost.total):
+                continue
+            found = measure_placement(self.problem, placement, Measure.load)
+            if self.best is None or found.value < self.best.value:
+                self.best = found
+
+    def improve(self) -> None:
+        """Search until the budget is spent or the runs are over."""
+        groups = self.groups
+        if not groups.devices or not groups.count:
+            return
+        mean = float(groups.costs.min(axis=1).sum()) / groups.devices
+        for number, (share, hot, cold) in enumerate(_RUNS):
+            moves = min(_MOVES, _MOVES_PER_GROUP * groups.count)
+            labels = self._descend(mean * share, Cooling(hot, cold, moves), number)
+            self.examine([groups.spread(labels)])
+
+    def _descend(self, most: float, cooling: Cooling, seed: int) -> list[int]:
+        """Return labels of the groups: split and annealed on coarse groups, then on finer ones."""
+        levels: list[tuple[UnitGroups, list[int]]] = []
+        groups = self.groups
+        while groups.count > 3 * groups.devices:
+            cluster = coarsen(groups, most)
+            coarser = groups.contract(cluster)
+            if coarser.count > 0.95 * groups.count:
+                break
+            levels.append((groups, cluster))
+            groups = coarser
+        labels = self._split(groups)
+        levels.append((groups, list(range(groups.count))))
+        for finer, cluster in reversed(levels):
+            labels = [labels[number] for number in cluster]
+            _, labels = self._annealer.improve(finer, labels, cooling, seed, self.budget)
+            cooling = replace(cooling, hot=min(cooling.hot, _WARM))
+        return labels
+
+    def _split(self, groups: UnitGroups) -> list[int]:
+        """Return the best split of groups in their order, everything on the host without one."""
+        occupies, cores = self.problem.occupies, self.problem.cores
+        order = range(groups.count)
+        found = split_chain(groups, order, occupies, cores, self.budget)
+        self.examine([] if found is None else [groups.spread(found)])
+        return [0] * groups.count if found is None else found

@@ -1,0 +1,250 @@
+"""The maximal load: by hand, against every placement, and the search for a small one."""
+
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from placement_oracle import chain, labelled, problems, readers, thorough
+from placement_random import FEATURES, random_problem
+from support import sample_cases
+
+from byoc.errors import InputError
+from byoc.numerics import SearchBudget
+from byoc.placement import Fusion, Measure, Occupancy, Problem, find_violation, measure_loads
+from byoc.placement._form_regions import form_regions
+from byoc.placement.solvers import LoadState, UnitGroups, find_device_classes, split_chain
+from byoc.placement.strategies import Throughput, measure_placement
+from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies._exhaustive import Exhaustive
+
+DEVICE = (Occupancy.device,)
+
+
+def slow_loads(problem: Problem, labels: list[int], regions: list[int]) -> list[float]:
+    """The load of each device, unit by unit and tensor by tensor."""
+    execution = [0.0] * (problem.devices + 1)
+    moving = [0.0] * (problem.devices + 1)
+    for unit, label in enumerate(labels):
+        execution[label] += problem.seconds[unit, label]
+    for region in set(regions) - {-1}:
+        device = labels[regions.index(region)]
+        execution[device] += problem.launch[device - 1]
+    for tensor, producer in enumerate(problem.producer.tolist()):
+        home = labels[producer] if producer >= 0 else 0
+        ends = {labels[unit] for unit in readers(problem, tensor)}
+        ends |= {0} if problem.is_output[tensor] else set()
+        for device in ends - {home, 0}:
+            moving[device] += problem.to_device[tensor, device - 1]
+        if home and ends - {home}:
+            moving[home] += problem.to_host[tensor, home - 1]
+    loads = [execution[0] / problem.cores]
+    for device, kind in enumerate(problem.occupies, 1):
+        if kind == "host":
+            loads[0] += moving[device]
+        added = moving[device] if kind == "device" else 0.0
+        load = execution[device] + added
+        loads.append(max(load, moving[device]) if kind == "link" else load)
+    return loads
+
+
+def occupying(problem: Problem, seed: int, cores: int = 1) -> Problem:
+    """The same with transfers that occupy something, which differs by device."""
+    kinds = list(Occupancy)
+    occupies = tuple(kinds[(seed + device) % len(kinds)] for device in range(problem.devices))
+    return replace(problem, occupies=occupies, cores=cores)
+
+
+def test_loads_by_hand() -> None:
+    """The host makes 0 and reads 2; the device runs 1 and 2, 1 + 2 s, with a launch."""
+    problem = chain([4.0, 4.0, 4.0], [1.0, 1.0, 2.0], down=0.5, up=0.25, launch=0.125)
+    labels, regions = np.array([0, 1, 1]), np.array([-1, 0, 0])
+    found = {
+        kind: measure_loads(replace(problem, occupies=(kind,)), labels, regions).tolist()
+        for kind in Occupancy
+    }
+    assert found[Occupancy.nothing] == [4, 3.125]
+    assert found[Occupancy.device] == [4, 3.125 + 0.75]
+    assert found[Occupancy.host] == [4.75, 3.125]
+    assert found[Occupancy.link] == [4, 3.125]
+    slow = replace(problem, to_device=problem.to_device * 10, occupies=(Occupancy.link,), cores=2)
+    assert measure_loads(slow, labels, regions).tolist() == [2, 5.25]
+    fused = replace(problem, fusions=(Fusion((1, 2), 1, 1.5),))
+    assert measure_loads(fused, labels, regions, (0,)).tolist() == [4, 1.625]
+
+
+@thorough
+@given(labelled(most_units=10), st.integers(0, 3), st.integers(1, 3))
+def test_loads_are_those_of_a_slow_sum(
+    given_labels: tuple[Problem, np.ndarray], seed: int, cores: int
+) -> None:
+    problem, labels = given_labels
+    problem = occupying(problem, seed, cores)
+    labels = np.where(np.isinf(problem.seconds[np.arange(problem.units), labels]), 0, labels)
+    regions = form_regions(problem, labels)
+    expected = slow_loads(problem, labels.tolist(), regions.tolist())
+    assert measure_loads(problem, labels, regions).tolist() == pytest.approx(expected, rel=1e-12)
+
+
+@thorough
+@given(problems(most_units=8, devices=st.integers(1, 3)), st.integers(0, 3), st.randoms())
+def test_loads_are_kept_up_to_date_move_by_move(problem: Problem, seed: int, rng: object) -> None:
+    problem = occupying(replace(problem, launch=np.zeros(problem.devices)), seed)
+    groups = UnitGroups.from_problem(problem)
+    state = LoadState(groups, problem.occupies, 1, [0] * groups.count)
+    for _ in range(20 if groups.count else 0):
+        group, target = rng.randrange(groups.count), rng.randrange(problem.devices + 1)  # type: ignore[attr-defined]
+        if target == state.labels[group]:
+            continue
+        move = state.examine(group, target)
+        moved = list(state.labels)
+        moved[group] = target
+        labels = groups.spread(moved)
+        expected = slow_loads(problem, labels.tolist(), np.where(labels > 0, labels, -1).tolist())
+        if move is None:
+            assert max(expected) == inf
+            continue
+        after = state.loads_after(move)
+        state.apply(move)
+        size = 1e-9 * max(expected)
+        assert state.loads() == pytest.approx(expected, rel=1e-9, abs=max(size, 1e-9))
+        ends = (expected[0], expected[move.source], expected[move.target])
+        assert after == pytest.approx(ends, rel=1e-9, abs=max(size, 1e-9))
+
+
+@pytest.mark.parametrize("seed", sample_cases(range(30), every=2))
+def test_a_chain_is_split_as_well_as_can_be(seed: int) -> None:
+    """Every way to give each device, the host too, one segment of the order."""
+    problem = random_problem(seed, 7, frozenset({"two devices", "capacity"} if seed % 2 else {"must"}))
+    problem = occupying(problem, seed)
+    if seed % 3 == 0:  # two alike
+        problem = replace(
+            problem,
+            seconds=np.repeat(problem.seconds[:, [0, -1]], [1, problem.devices], axis=1),
+            memory=np.repeat(problem.memory[:, :1], problem.devices, axis=1),
+            to_device=np.repeat(problem.to_device[:, :1], problem.devices, axis=1),
+            to_host=np.repeat(problem.to_host[:, :1], problem.devices, axis=1),
+            capacity=np.repeat(problem.capacity[:1], problem.devices),
+            occupies=DEVICE * problem.devices,
+        )
+    groups = UnitGroups.from_problem(problem)
+    order = list(range(groups.count))
+    best = inf
+    for labels in product(range(problem.devices + 1), repeat=groups.count):
+        ends = [label for at, label in enumerate(labels) if not at or labels[at - 1] != label]
+        if len(set(ends)) < len(ends):
+            continue
+        units = groups.spread(labels)
+        taken = [problem.memory[units == 1 + d, d].sum() for d in range(problem.devices)]
+        refused = np.isinf(problem.costs[np.arange(problem.units), units]).any()
+        if not refused and (np.array(taken) <= problem.capacity).all():
+            where = np.where(units > 0, units, -1).tolist()
+            # A host that copies has no load of its own in a split.
+            loads = slow_loads(replace(problem, launch=np.zeros(problem.devices)), units.tolist(), where)
+            if Occupancy.host in problem.occupies:
+                loads[0] = problem.seconds[units == 0, 0].sum()
+            best = min(best, *[max(loads)])
+    found = split_chain(groups, order, problem.occupies, 1, SearchBudget())
+    if found is None:
+        assert best == inf
+        return
+    units = groups.spread(found)
+    loads = slow_loads(
+        replace(problem, launch=np.zeros(problem.devices)),
+        units.tolist(),
+        np.where(units > 0, units, -1).tolist(),
+    )
+    if Occupancy.host in problem.occupies:
+        loads[0] = problem.seconds[units == 0, 0].sum()
+    assert max(loads) == pytest.approx(best, rel=1e-9)
+
+
+def test_equal_devices_are_one_class() -> None:
+    problem = random_problem(3, 6, frozenset({"three devices"}))
+    groups = UnitGroups.from_problem(problem)
+    assert find_device_classes(groups, problem.occupies) == [[1], [2], [3]]
+    alike = replace(
+        problem,
+        seconds=problem.seconds[:, [0, 1, 2, 1]],
+        memory=problem.memory[:, [0, 1, 0]],
+        to_device=problem.to_device[:, [0, 1, 0]],
+        to_host=problem.to_host[:, [0, 1, 0]],
+    )
+    groups = UnitGroups.from_problem(alike)
+    assert find_device_classes(groups, alike.occupies) == [[1, 3], [2]]
+    assert find_device_classes(groups, (*DEVICE, *alike.occupies[1:])) == [[1], [2], [3]]
+
+
+def test_groups_are_held_together_by_tensors_that_cannot_be_moved() -> None:
+    problem = chain([1.0] * 4, [2.0, 3.0, 4.0, 5.0], down=1.0, up=2.0)
+    stuck = problem.to_device.copy()
+    stuck[2] = inf  # from 1 to 2
+    back = problem.to_host.copy()
+    back[2] = inf
+    groups = UnitGroups.from_problem(replace(problem, to_device=stuck, to_host=back))
+    assert groups.of_unit.tolist() == [0, 1, 1, 2]
+    assert groups.costs.tolist() == [[1, 2], [2, 7], [1, 5]]
+    assert [(each.home, each.readers, each.is_output) for each in groups.tensors] == [
+        (-1, (0,), False), (0, (1,), False), (1, (2,), False), (2, (), True)
+    ]  # fmt: skip
+    assert groups.neighbours == [[1], [0, 2], [1]]
+    pair = groups.contract([0, 0, 1])
+    assert pair.costs.tolist() == [[3, 9], [1, 5]]
+    assert [(each.home, each.readers) for each in pair.tensors] == [(-1, (0,)), (0, (1,)), (1, ())]
+    assert pair.of_unit.tolist() == [0, 0, 0, 1]
+    assert pair.gather(pair.spread([1, 0])) == [1, 0]
+
+
+def least_load_of_all(problem: Problem) -> float:
+    """The least maximal load over all labels, with the regions that form."""
+    best = inf
+    for labels in product(range(problem.devices + 1), repeat=problem.units):
+        placed = np.array(labels, np.int64)
+        if np.isinf(problem.costs[np.arange(problem.units), placed]).any():
+            continue
+        regions = form_regions(problem, placed)
+        best = min(best, float(measure_loads(problem, placed, regions).max()))
+    return best
+
+
+@pytest.mark.parametrize("seed", sample_cases(range(40), every=3))
+def test_the_bound_holds_and_the_answer_is_near(seed: int) -> None:
+    features = frozenset({FEATURES[7 + seed % 2]} if seed % 4 else {"launch"})
+    problem = occupying(random_problem(seed, 7 - seed % 2, features), seed, 1 + seed % 2)
+    best = least_load_of_all(problem)
+    placement = Throughput(time_limit=0.5).solve(problem)
+    assert find_violation(problem, placement) == ""
+    assert placement.measure is Measure.load
+    assert placement.bound is not None
+    assert placement.bound <= best * (1 + 1e-12)
+    assert best * (1 - 1e-12) <= placement.value <= best * 1.02
+
+
+@pytest.mark.parametrize("seed", sample_cases(range(60), every=3))
+def test_limits_are_kept(seed: int) -> None:
+    """What cannot be kept is refused; what all labels and regions keep is found."""
+    features = frozenset(FEATURES[(seed * 5 + step) % 7] for step in range(3)) | {"two devices"}
+    problem = occupying(random_problem(seed, 7, features), seed)
+    try:
+        placement = Throughput(time_limit=0.2).solve(problem)
+    except InputError:
+        return
+    assert find_violation(problem, placement) == ""
+    assert placement.bound is not None
+    assert placement.bound <= placement.value
+    try:
+        other = measure_placement(problem, Exhaustive().solve(problem), Measure.load)
+    except InputError:
+        return
+    assert placement.bound <= other.value * (1 + 1e-12)
+
+
+def test_the_same_every_time_and_within_the_limit() -> None:
+    problem = occupying(random_problem(5, 40, frozenset({"three devices"})), 2)
+    one, two = Throughput(time_limit=1.0).solve(problem), Throughput(time_limit=1.0).solve(problem)
+    assert one.labels.tolist() == two.labels.tolist()
+    host = measure_placement(problem, HostOnly().solve(problem), Measure.load)
+    assert one.value <= host.value
