@@ -72,7 +72,7 @@ class Packed:
 
 def _try_bundle(path: Path) -> str:
     try:
-        bundle: Bundle = open_bundle(path)
+        bundle: Bundle = open_bundle(path, isolation=None)
         bundle.manifest.model_dump_json()
     except InputError as error:
         check_sentence(error)
