@@ -1,5 +1,6 @@
 """What fuzzing once found stays mended, and a short run of it finds nothing; see docs/testing.md."""
 
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,11 @@ def test_a_short_run(kind: str, inputs: int) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 kinds of findings" in done.stdout
+
+
+def test_what_doubles_is_changed_as_text() -> None:
+    text = (CORPUS / "rules" / "merges_that_double.yaml").read_bytes()
+    chance = random.Random(0)
+    changed = {rule_inputs.inputs().mutate(text, chance) for _ in range(50)}
+    assert len(changed) > 40
+    assert max(map(len, changed)) < 20_000

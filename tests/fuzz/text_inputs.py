@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -76,6 +77,7 @@ _MARKS += [
     "!<x>",
 ]
 _MAX_BYTES = 1 << 14
+_ALIAS = re.compile(rb"(?:^|[\s\[{,:?-])\*\w|<<")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +99,11 @@ class TextInputs:
         return self._mutate_content(copy.deepcopy(chance.choice(self.contents)), chance)
 
     def mutate(self, data: bytes, chance: random.Random) -> bytes:
-        """Return a changed input: as text, or in what it says where it is YAML."""
-        if self.scalars and chance.random() < 0.5:
+        """Return a changed input: as text, or in what it says where it is YAML.
+
+        One with aliases is changed as text alone: PyYAML, which has no limits, may not end with it.
+        """
+        if self.scalars and chance.random() < 0.5 and not _ALIAS.search(data):
             try:
                 content = yaml.load(data, yaml.CSafeLoader)
             except (yaml.YAMLError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
