@@ -38,6 +38,7 @@ NCHW4C = (N, C, H, W, AxisTerm(1, 4))
         (terms("NCHW"), AxisStep(None, (2, 6, 3, 5), (2, 4, 4, 3, 5)), None),
         (terms("NCHW"), AxisStep(None, ("b", 8, 3, 5), ("b", 2, 4, 3, 5)), (N, C, AxisTerm(1, 4), H, W)),
         (terms("NCHW"), AxisStep(None, (2, "c", 3, 5), (2, "c", 4, 3, 5)), None),
+        (terms("NCHW"), AxisStep(None, (2, 8, 3, 5), (2, 2, "c", 3, 5)), None),
         (
             (N, AxisTerm(1, 2), AxisTerm(1, 4), H, W),  # both are blocks: so is what they make together
             AxisStep(None, (2, 2, 4, 3, 5), (2, 8, 3, 5)),

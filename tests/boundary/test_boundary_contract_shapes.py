@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 from support import parse
-from test_boundary_contract import Bounded
+from test_boundary_contract import DOMAIN, Bounded
 
 import byoc
 from byoc.boundary.contracts import _axis_terms as axes
+from byoc.boundary.contracts import check_contracts, read_region_contracts
 from byoc.boundary.contracts._axis_terms import AxisStep, AxisTerm
 from byoc.bundle import open_bundle
-from byoc.model import get_stated_types, infer_types, read_type
+from byoc.model import GraphIndex, get_stated_types, infer_types, read_type
 
 BLOCKS = "NCHW4c"
 LAYOUTS = ["NHWC", BLOCKS]
@@ -126,6 +127,23 @@ def test_a_wrong_order_shows_all_the_same(layout: str, where: str) -> None:
     order = model.node("Transpose", where).attribute[0].ints
     order[-1], order[-2] = order[-2], order[-1]
     assert "the host has" in model.refusal()
+
+
+@pytest.mark.parametrize("regions", [((1, 2),), ((0, 1, 2),), ((0,), (1, 2))])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_region_alone_says_the_same_of_its_layouts(
+    layout: str, regions: tuple[tuple[int, ...], ...]
+) -> None:
+    """Without a type of the user's model: what inference does not find is stated in it."""
+    model = Bounded(LOOP, *regions, layout=layout)
+    for region in check_contracts(model.proto, {DOMAIN}, model.known).values():
+        index = GraphIndex(region.model, get_stated_types(region.model))
+        alone = read_region_contracts(region.model, {}, index=index)
+        for one, other in (
+            (region.contracts.inputs, alone.inputs),
+            (region.contracts.outputs, alone.outputs),
+        ):
+            assert [each.layout for each in one] == [each.layout for each in other]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -94,6 +94,10 @@ CHANNELS = "scale 1, 2, 4 zero point 0, 0, 0 axis"
             *("n", HEAD, f"n0 = {NHWC} (x) n = Relu(n0)", {"n0": LAYOUT, "n": ":NHWC"}),
             (f"{NHWC_TYPE} in NHWC", "n", False, True, True),
         ),
+        (  # another operator, whatever it makes
+            *("w", HEAD[:-1] + f", {PLAIN} w>", "a = Relu(x) w = Trilu(a)", {}),
+            (NCHW_TYPE, "w", False, True, True),
+        ),
         (  # the user's own form, of which the region has the other
             *("t", HEAD, f"a = Relu(x) t = {NHWC} (a)", {}),
             (f"{NHWC_TYPE} in NHWC", "t", False, True, True),

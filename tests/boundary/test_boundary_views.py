@@ -14,7 +14,7 @@ from byoc.boundary.contracts._boundary_nodes import (
     layout_before,
     read_scales,
 )
-from byoc.boundary.contracts._contract_check import _check_types, _state_shapes
+from byoc.boundary.contracts._contract_check import _check_types
 from byoc.boundary.contracts._conversion_path import ConversionPath, RegionContext, find_user_name
 from byoc.boundary.contracts._host_view import HostGraph
 from byoc.boundary.contracts._region_view import read_region_contracts
@@ -28,7 +28,6 @@ from byoc.model import (
     TensorType,
     mark_inserted,
     prepare_model,
-    read_type,
 )
 
 N, C, H, W = axes.plain_terms(4)
@@ -278,35 +277,6 @@ def test_a_tensor_has_the_type_that_it_has_in_the_users_model(
     with pytest.raises(ContractError) as caught:
         _check_types("region r", index, users)
     assert str(caught.value) == sentence
-
-
-def test_shapes_that_conversions_rely_on_are_stated_in_the_regions_model() -> None:
-    model = parse("""g (float[2, 3, 6, 8] x) => (float[2, 3, 6, 8] y) {
-        a = Identity(x)
-        b = Transpose <perm = [0, 2, 3, 1]> (a)
-        c = Relu(b)
-        y = Transpose <perm = [0, 3, 1, 2]> (c)
-    }""")
-    for node in model.graph.node:
-        if node.op_type == "Transpose":
-            mark_inserted(node, LAYOUT)
-    model.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, ("n", 6, 8, 3)))
-    model.graph.value_info.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, (2, 6, 8, 3)))
-    model.graph.node.append(helper.make_node("Transpose", ["y"], ["d"]))
-    mark_inserted(model.graph.node[-1], LAYOUT)
-    model.graph.value_info.append(helper.make_tensor_value_info("d", TensorProto.FLOAT, ("m", 4)))
-    shapes = {"x": (9,), "y": (9,), "a": (2, 3, 6, 8), "b": (2, 6, 8, 3), "c": ("k", 6, 8, 3)}
-    shapes |= {"d": ("k", 4), "e": (9,)}
-    known = {n: helper.make_tensor_type_proto(TensorProto.FLOAT, shape) for n, shape in shapes.items()}
-    _state_shapes(model, known)
-    found = {value.name: str(read_type(value.type)) for value in model.graph.value_info}
-    assert found == {
-        "a": "float32[2, 3, 6, 8]",
-        "b": "float32[2, 6, 8, 3]",  # more is known than was stated
-        "c": "float32[2, 6, 8, 3]",  # less is known
-        "d": "float32[m, 4]",  # as much
-    }
-    assert str(read_type(model.graph.input[0].type)) == "float32[2, 3, 6, 8]"
 
 
 def test_what_the_user_states_comes_before_what_was_inserted() -> None:

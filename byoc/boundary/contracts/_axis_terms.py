@@ -47,12 +47,10 @@ def apply_step(terms: AxisTerms, step: AxisStep) -> AxisTerms | None:
     if groups is None or len(terms) != len(groups):
         return _merge_blocks(terms, step)
     terms_after: list[AxisTerm] = []
-    for term, (first, *others) in zip(terms, groups, strict=True):
+    for term, (_, *others) in zip(terms, groups, strict=True):
+        sizes = [step.after[i] for i in others]  # numbers, or the dimensions would not match
         terms_after.append(term)
-        sizes = [step.after[i] for i in others]
         terms_after += [AxisTerm(term.axis, size) for size in sizes if isinstance(size, int)]
-        if len(terms_after) != first + 1 + len(others):
-            return None
     return tuple(terms_after)
 
 

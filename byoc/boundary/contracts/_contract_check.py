@@ -16,7 +16,6 @@ from onnx import NodeProto, TypeProto
 
 from byoc.boundary.contracts._boundary_nodes import (
     find_type,
-    is_conversion,
     read_scales,
 )
 from byoc.boundary.contracts._conversion_path import RegionContext, find_origin, find_user_name
@@ -34,7 +33,6 @@ from byoc.model import (
     get_stated_types,
     infer_types,
     is_qdq_node,
-    rate_knowledge,
     read_type,
 )
 
@@ -77,7 +75,6 @@ def check_contracts(
         context = known[name]
         values = {**index.type_protos, **context.added, **context.user_types}
         model = models[name] = extract_call(index, call, values)
-        _state_shapes(model, context.stated_types)
         typed[name] = infer_region_types(model)
         contracts = read_region_contracts(model, values, folder, context.weights, typed[name])
         read[name] = _restore_names(contracts, context.interface)
@@ -92,22 +89,6 @@ def check_contracts(
     for name, inside in typed.items():
         _check_types(f"region {name}", inside, known[name].user_types)
     return regions
-
-
-def _state_shapes(model: onnx.ModelProto, known: Mapping[str, TypeProto]) -> None:
-    """State in a region's model, in place, the shapes that conversions inside it rely on.
-
-    Type inference may not find them; without them a blocked layout cannot be read from a Reshape by a
-    reader that has the region alone.
-    """
-    stated = {value.name: value for value in model.graph.value_info}
-    boundary = {value.name for value in (*model.graph.input, *model.graph.output)}
-    for node in filter(is_conversion, model.graph.node):
-        for name in sorted({node.input[0], node.output[0]} & known.keys() - boundary):
-            if name not in stated:
-                stated[name] = model.graph.value_info.add(name=name)
-            if rate_knowledge(stated[name].type) < rate_knowledge(known[name]):
-                stated[name].type.CopyFrom(known[name])
 
 
 def _check_types(where: str, index: GraphIndex, users: Mapping[str, TypeProto]) -> None:
