@@ -90,6 +90,7 @@ from byoc.model._tensor_data import (
     find_external_data,
     get_stated_types,
     is_large,
+    rate_knowledge,
     read_array,
     read_raw_bytes,
     read_tensor_types,
