@@ -208,6 +208,13 @@ def test_the_batch_is_that_of_the_models_inputs() -> None:
     assert said("N") == "Gemm: the batch of the model's input 'x' is not known"
 
 
+def test_inputs_without_a_batch_do_not_hide_others() -> None:
+    text = "g (float[4] z, float[3,4] x) => (float[3,4] y) { y = Add (x, z) }"
+    ops = target("limits: {batch: 2}\nops: [{op: Add}]")
+    (mark,) = annotate_graph(prepared(text).index, ops)
+    assert str(mark.verdict) == "Add: the batch of the model's input 'x' is 3, at most 2 is supported"
+
+
 def test_the_batch_counts_where_it_is_computed_from() -> None:
     text = """
         g (float[1,64,8] x, float[9,8] other, bool c) => (float[64,8] y, float[9,8] z, float[9,8] v) {
