@@ -227,6 +227,17 @@ class Options(PlanOptions):
         "what is compiled.",
         Flag("Keep compiled regions for the next run, and take those of earlier ones.", Syntax.ON_OFF),
     )
+    jobs: int | None = declare_field(
+        None,
+        "how many regions are compiled at a time; by default as many as there are processors if threads "
+        "can share the codegen, else one, since more take further processes.",
+        Flag(
+            "Compile so many regions at a time; by default what the codegen does well with.",
+            Syntax.INTEGER,
+            metavar="NUMBER",
+            minimum=1,
+        ),
+    )
     cache_dir: str | Path | None = declare_field(
         None,
         "the folder that compiled regions are kept in; by default `$XDG_CACHE_HOME/byoc/compiled`.",

@@ -8,12 +8,8 @@ weights.bin       the large constants of all models, each once
 artifacts/        the output of the codegens, a folder for each region
 """
 
-from byoc.bundle._compiling import (
-    RegionCompiler,
-    find_rule_file_problems,
-    load_compilers,
-    rule_file_options,
-)
+from byoc.bundle._compiler_loading import find_rule_file_problems, load_compilers, rule_file_options
+from byoc.bundle._compiling import RegionCompiler
 from byoc.bundle._consent import Consent, judge_maker, judge_trust, require_consent
 from byoc.bundle._epcontext import require_contexts, write_context_model
 from byoc.bundle._manifest import Manifest, RegionEntry, describe_file, entry_to_contract

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from byoc.cache import Cache
+from byoc.bundle._compile_pool import CompilePool
 from byoc.codegen import (
     Artifact,
     ArtifactCache,
     ArtifactError,
-    ArtifactStore,
     Codegen,
     CodegenFailedError,
-    Codegens,
     CompileError,
     Refusal,
     RefusedError,
@@ -28,14 +26,11 @@ from byoc.codegen import (
     compile_together,
     find_identical,
     find_same_paths,
-    find_wrong_options,
     is_plain_name,
     parse_codegen_options,
     quote_name,
     resolve_node_names,
 )
-from byoc.errors import InputError, suggest_nearest
-from byoc.rules import Target
 from byoc.support import report_step
 
 # File systems take 255 bytes; some, such as encrypted ones, fewer.
@@ -85,35 +80,22 @@ class CompiledRegion:
 
 
 def compile_regions(
-    regions: Sequence[Region], compiler: RegionCompiler, strict: bool = True
+    regions: Sequence[Region], compiler: RegionCompiler, strict: bool = True, jobs: int | None = 1
 ) -> dict[str, CompiledRegion]:
-    """Compile the regions of one target; return the results by region name.
+    """Compile the regions of one target, `jobs` at a time; return the results by region name.
 
     Of regions that are identical except for names only the first is compiled, and cached artifacts are
-    reused. Raises RefusedError with all regions that the codegen refuses or gives no artifact for; with
+    reused. Without `jobs` there are as many as `CompilePool` says.
+
+    Raises RefusedError with all regions that the codegen refuses or gives no artifact for; with
     `strict`, CompileError for the first.
     """
     same = find_identical(regions)
     first = [region for region in regions if region.name not in same]
     together = isinstance(compiler.codegen, Together)
     calls = [_CodegenCall(tuple(first), True)] if together and first else _single_calls(first)
-    artifacts: dict[str, Artifact] = {}
-    refusals: list[Refusal] = []
-    while calls:
-        call = calls.pop(0)
-        try:
-            artifacts |= call.compile(compiler)
-        except CompileError as error:
-            if strict:
-                refusal = call.refusal(compiler, error)
-                kind = ResourceError if refusal.too_large else CompileError
-                raise kind(str(refusal), refusal.nodes) from error
-            if os.environ.get("BYOC_DEBUG"):
-                traceback.print_exception(error)
-            found = call.refusals(compiler, error)
-            refusals += found
-            if not found:  # compiled together and none named: compile one by one
-                calls = _single_calls(call.regions)
+    with CompilePool(compiler, jobs, lambda codegen: replace(compiler, codegen=codegen)) as pool:
+        artifacts, refusals = _compile_calls(calls, compiler, strict, pool)
     if refusals:
         raise RefusedError([*refusals, *_refusals_of_identical(refusals, regions, same)])
     return {
@@ -124,28 +106,80 @@ def compile_regions(
     }
 
 
+def _compile_calls(
+    calls: Sequence["_CodegenCall"],
+    compiler: RegionCompiler,
+    strict: bool,
+    pool: CompilePool[RegionCompiler],
+) -> tuple[dict[str, Artifact], list[Refusal]]:
+    """Return the artifacts by region name, and the refusals; with `strict`, raise the first."""
+    artifacts: dict[str, Artifact] = {}
+    refusals: list[Refusal] = []
+    waiting = _begin_calls(calls, compiler, pool)
+    while waiting:
+        call = waiting.pop(0)
+        try:
+            artifacts |= call.compile(compiler, pool)
+        except CompileError as error:
+            if strict:
+                refusal = call.refusal(compiler, error)
+                kind = ResourceError if refusal.too_large else CompileError
+                raise kind(str(refusal), refusal.nodes) from error
+            if os.environ.get("BYOC_DEBUG"):
+                traceback.print_exception(error)
+            found = call.refusals(compiler, error)
+            refusals += found
+            if not found:  # compiled together and none named: compile one by one
+                waiting = _begin_calls(_single_calls(call.regions), compiler, pool)
+    return artifacts, refusals
+
+
+def _begin_calls(
+    calls: Sequence["_CodegenCall"], compiler: RegionCompiler, pool: CompilePool[RegionCompiler]
+) -> list["_CodegenCall"]:
+    """Look calls up in the cache, begin the others where several go at a time, and return them all."""
+    looked_up = [replace(call, known=call.look_up(compiler)) for call in calls]
+    pool.begin([c.regions[0] for c in looked_up if c.known is None and not c.together])
+    return looked_up
+
+
 @dataclass(frozen=True, eq=False)
 class _CodegenCall:
-    """One call of a codegen: its regions, and whether they are compiled together."""
+    """One call of a codegen: its regions, and whether they are compiled together.
+
+    `known` is what the cache has of it: artifacts by region name, or the error of a refusal.
+    """
 
     regions: tuple[Region, ...]
     together: bool
+    known: Mapping[str, Artifact] | CompileError | None = None
 
     @property
     def display_name(self) -> str:
         return ", ".join(region.name for region in self.regions)
 
-    def compile(self, compiler: RegionCompiler) -> Mapping[str, Artifact]:
-        """Return the artifacts by region name, from the cache where it has them."""
-        found = compiler.cache.find(self.regions)
-        if found is not None:
-            return found
+    def look_up(self, compiler: RegionCompiler) -> Mapping[str, Artifact] | CompileError | None:
+        """Return what the cache has of it, None where that is nothing."""
+        try:
+            return compiler.cache.find(self.regions)
+        except CompileError as error:
+            return error
+
+    def compile(
+        self, compiler: RegionCompiler, pool: CompilePool[RegionCompiler]
+    ) -> Mapping[str, Artifact]:
+        """Return the artifacts by region name, those of the cache where it has them."""
+        if isinstance(self.known, CompileError):
+            raise self.known
+        if self.known is not None:
+            return self.known
         report_step(f"compile {self.display_name} with {compiler.codegen.name}")
         try:
+            found: Mapping[str, Artifact]
             if self.together:
                 found = compiler.compile_all(self.regions)
             else:
-                found = {self.regions[0].name: compiler.compile(self.regions[0])}
+                found = {self.regions[0].name: pool.compile(self.regions[0])}
         except CompileError as error:
             compiler.cache.add_refusal(self.regions, error)
             raise
@@ -244,67 +278,3 @@ def _check_file_names(artifact: Artifact) -> Artifact:
     if same is not None:
         raise CompileError(f"the files {' and '.join(map(quote_name, same))} are one on some systems")
     return artifact
-
-
-OptionTexts = Mapping[str, str]
-_TARGET_SEPARATOR = ":"
-
-
-def load_compilers(
-    targets: Sequence[Target],
-    names: Mapping[str, str],
-    given: OptionTexts,
-    codegens: Codegens,
-    cache: Cache | None = None,
-) -> dict[str, RegionCompiler]:
-    """Return the compiler of each target, by target name.
-
-    `names` has the name of each target's codegen, which `codegens` finds. `given` holds options by
-    `name`, for all codegens, or by `target:name`, for one target's; both take precedence over the
-    target's rule file. `cache` keeps what is compiled for later programs.
-
-    Raises InputError when a codegen cannot be loaded, an option is wrong, or there is no such target.
-    """
-    known = [target.name for target in targets]
-    for key in given:
-        target, mark, _ = key.partition(_TARGET_SEPARATOR)
-        if mark and target not in known:
-            raise InputError(f"codegen option {key}: no such target{suggest_nearest(target, known)}")
-    return {
-        target.name: _load_compiler(target, codegens.find(names[target.name]), given, cache)
-        for target in targets
-    }
-
-
-def _load_compiler(
-    target: Target, codegen: Codegen, given: OptionTexts, cache: Cache | None
-) -> RegionCompiler:
-    options = dict(rule_file_options(target, codegen))
-    options |= {key: value for key, value in given.items() if _TARGET_SEPARATOR not in key}
-    own = f"{target.name}{_TARGET_SEPARATOR}"
-    options |= {key.removeprefix(own): value for key, value in given.items() if key.startswith(own)}
-    parsed = parse_codegen_options(codegen, options)
-    store = None if cache is None else ArtifactStore(cache, codegen, parsed)
-    return RegionCompiler(codegen, options, ArtifactCache(store))
-
-
-def rule_file_options(target: Target, codegen: Codegen) -> OptionTexts:
-    """Return a rule file's options for a codegen; none when the file names another codegen.
-
-    Raises InputError with a line for each wrong option.
-    """
-    if codegen.name != target.rules.codegen:
-        return {}
-    problems = find_rule_file_problems(target, codegen)
-    if problems:
-        raise InputError(*problems)
-    return target.rules.codegen_options
-
-
-def find_rule_file_problems(target: Target, codegen: Codegen) -> list[str]:
-    """Return a sentence for each option in a rule file that its codegen refuses."""
-    found = find_wrong_options(codegen, target.rules.codegen_options)
-    return [
-        f"{target.source}: {target.locate(f'codegen_options.{key}')}: codegen {codegen.name} {problem}"
-        for key, problem in found.items()
-    ]

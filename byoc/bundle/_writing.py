@@ -112,10 +112,13 @@ def write_bundle(
     folder: Path,
     compilers: Mapping[str, RegionCompiler],
     strict: bool = True,
+    jobs: int | None = 1,
 ) -> tuple[RegionEntry, ...]:
     """Write everything but the manifest into an empty folder; return the regions' manifest entries.
 
-    `compilers` maps targets to compilers. Raises RefusedError with all regions that codegens refuse
+    `compilers` maps targets to compilers, of which each compiles `jobs` regions at a time.
+
+    Raises RefusedError with all regions that codegens refuse
     (with `strict`, CompileError for the first), and ContractError when region and host disagree on a
     tensor, which is a defect of byoc.
     """
@@ -136,7 +139,7 @@ def write_bundle(
     for target, compiler in compilers.items():
         own = [region for region in regions if region.target == target]
         try:
-            compiled |= compile_regions(own, compiler, strict)
+            compiled |= compile_regions(own, compiler, strict, jobs)
         except RefusedError as error:
             refusals += error.refusals
     if refusals:

@@ -49,6 +49,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegen_options import read_options as read_options
     from byoc.codegen._codegen_options import read_stored_options as read_stored_options
     from byoc.codegen._codegens import Codegens as Codegens
+    from byoc.codegen._codegens import choose_worker_isolation as choose_worker_isolation
     from byoc.codegen._codegens import describe_codegens as describe_codegens
     from byoc.codegen._descriptions import CodegenDescription as CodegenDescription
     from byoc.codegen._emitters import Emitters as Emitters
@@ -136,7 +137,7 @@ _MODULES = {
         "ABILITIES Context ContextSource Executable Keyed Measured Oracle Stamped Together"
     ),
     "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
-    "byoc.codegen._codegens": "Codegens describe_codegens",
+    "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",
     "byoc.codegen._descriptions": "CodegenDescription",
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "find_identical region_structure",

@@ -37,6 +37,11 @@ class Codegens:
                 codegen.close()
 
 
+def choose_worker_isolation(codegen: Codegen) -> Isolation:
+    """Return the request for another worker process of a codegen, with the limits that it has."""
+    return codegen.isolation if isinstance(codegen, IsolatedCodegen) else Isolation()
+
+
 def describe_codegens(names: Iterable[str]) -> dict[str, CodegenDescription | InputError]:
     """Describe installed codegens by name; one that cannot be loaded has its error instead.
 

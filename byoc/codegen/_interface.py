@@ -222,9 +222,9 @@ class Codegen(Protocol):
     `compatible` refuses; and `native`, True where `load` executes what an artifact holds (a shared
     library, pickled objects, compiled code), so that only trusted bundles are loaded.
 
-    `cached` is False where artifacts are not to be kept for the next run. `libraries` names the
-    distributions that it compiles with, whose versions artifacts depend on; by default all that its own
-    distribution requires.
+    `parallel` is True where several threads may call `compile` at once. `cached` is False where
+    artifacts are not to be kept for the next run. `libraries` names the distributions that it compiles
+    with, whose versions artifacts depend on; by default all that its own distribution requires.
     """
 
     name: str

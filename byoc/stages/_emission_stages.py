@@ -47,7 +47,8 @@ class Compile:
     def run(self, state: State) -> State:
         """Fill in `bundle`; its manifest has no verification yet and is not written."""
         compilers = state.compilers
-        regions = write_bundle(state.plan, state.folder, compilers, state.options.strict)
+        options = state.options
+        regions = write_bundle(state.plan, state.folder, compilers, options.strict, options.jobs)
         if state.options.emit is not None:
             codegens = {name: compiler.codegen for name, compiler in compilers.items()}
             write_context_model(state.folder, MODEL_FILE, regions, codegens)

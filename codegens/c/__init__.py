@@ -50,6 +50,7 @@ class C:
     concurrent = True
     recompiles = True
     native = True  # a shared library
+    parallel = True  # most of the time goes by in the C compiler
     libraries = ("emx-onnx-cgen",)
 
     def compile(self, region: Region, options: COptions) -> Artifact:
