@@ -72,6 +72,9 @@ def test_without_the_users_model_names_are_those_of_the_host() -> None:
     bounded = Bounded(QDQ, (1, 2, 3), layout="NHWC")
     found = check_contracts(bounded.proto, {DOMAIN})["dla_0"].contracts
     assert [each.tensor for each in (*found.inputs, *found.outputs)] == ["q", "u"]
+    ours = check_contracts(Bounded(_ours(QDQ), (1, 2, 3), layout="NHWC").proto, {DOMAIN})
+    found = ours["dla_0"].contracts
+    assert [each.tensor for each in (*found.inputs, *found.outputs)] == ["x", "v"]
     planted = numpy_helper.from_array(np.float32(0.75), "planted")
     bounded.proto.graph.initializer.append(planted)
     bounded.node("QuantizeLinear").input[1] = "planted"
