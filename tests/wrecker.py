@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,41 @@ def _asked_words() -> list[str]:
 _wreck("import")
 
 
+@dataclass(frozen=True)
+class Options:
+    """An option that nothing depends on; reading it may wreck the process."""
+
+    level: int = 0
+
+    def __post_init__(self) -> None:
+        _wreck("options")
+
+
+class _Run:
+    """Runs a region; it may wreck the process when it is called, and when it is freed."""
+
+    def __init__(self, call: Executor) -> None:
+        self.call = call
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        _wreck("run")
+        return self.call(inputs)
+
+    def __del__(self) -> None:
+        if "WRECK" in os.environ:  # the test is not over
+            _wreck("release")
+
+
 class Wrecker:
     """Computes Relu and Add, unless it is asked to wreck its process."""
 
     name = "wrecker"
+    Options = Options
 
-    def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
+    def __init__(self) -> None:
+        _wreck("create")
+
+    def compile(self, region: Region, options: Options) -> Artifact:
         _wreck("compile")
         return Artifact({"code": b"\x00\xff", "empty": b""}, {"sessions": str(get_session_settings())})
 
@@ -91,7 +121,6 @@ class Wrecker:
         constants = {each.name: region.constant(each.name) for each in region.constants}
 
         def run(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-            _wreck("run")
             values = {**constants, **inputs}
             for node in nodes:
                 given = [values[name] for name in node.input]
@@ -100,7 +129,7 @@ class Wrecker:
             more = np.float32("wrong" in _asked_words())
             return {value.name: values[value.name] + more for value in region.outputs}
 
-        return run
+        return _Run(run)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         _wreck("compatible")

@@ -14,8 +14,8 @@ import onnx
 from onnx import ModelProto, NodeProto, helper
 
 from byoc.bundle._manifest import RegionEntry, entry_to_contract
-from byoc.codegen import Artifact, Codegen, Context, ContextSource
-from byoc.errors import InputError
+from byoc.codegen import Artifact, Codegen, Context, ContextSource, read_context
+from byoc.errors import ByocError, InputError, describe_error, get_error_text, must_propagate
 from byoc.model import GraphIndex, copy_without, write_type
 
 CONTEXT_MODEL_FILE = "model_ctx.onnx"
@@ -117,7 +117,15 @@ def _read_context(
     codegen = codegens[entry.target]
     assert isinstance(codegen, ContextSource)
     files = {name: (folder / path).read_bytes() for name, path in own.artifact_files.items()}
-    context = codegen.context(Artifact(files, own.artifact_metadata))
+    who = f"--emit epcontext: codegen {entry.codegen}: {own.name}"
+    try:
+        context = read_context(codegen, Artifact(files, own.artifact_metadata))
+    except ByocError as error:
+        raise InputError(f"{who}: {get_error_text(error)}") from error
+    except BaseException as error:  # a plug-in can fail in any way
+        if must_propagate(error):
+            raise
+        raise InputError(f"{who}: context failed with {describe_error(error)}") from error
     if context.file not in files:
         raise InputError(f"codegen {entry.codegen}: the artifact of {own.name} has no '{context.file}'")
     theirs = [value.name for value in (*own.inputs, *own.outputs)]

@@ -30,6 +30,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._calling import compile_together as compile_together
     from byoc.codegen._calling import load_region as load_region
     from byoc.codegen._calling import measure_seconds as measure_seconds
+    from byoc.codegen._calling import read_context as read_context
     from byoc.codegen._calling import run_executor as run_executor
     from byoc.codegen._codegen_lookup import drop_executing_options as drop_executing_options
     from byoc.codegen._codegen_lookup import find_codegen as find_codegen
@@ -124,7 +125,7 @@ _MODULES = {
     "byoc.boundary.contracts": "TensorContract",
     "byoc.codegen._calling": (
         "ask_cache_key ask_compatible ask_verdicts compile_region compile_together load_region "
-        "measure_seconds run_executor"
+        "measure_seconds read_context run_executor"
     ),
     "byoc.codegen._codegen_lookup": (
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"

@@ -2,10 +2,10 @@
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from math import inf
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -16,16 +16,24 @@ from byoc.codegen._calling import run_executor
 from byoc.codegen._descriptions import CodegenDescription, read_description
 from byoc.codegen._interface import AnyArray, Artifact, Executor, Region
 from byoc.codegen._messages import (
-    BrokenMessageError,
     SharedMemory,
-    read_array,
-    read_files,
-    read_pairs,
-    read_texts,
     write_array,
     write_files,
 )
 from byoc.codegen._refusals import CodegenFailedError
+from byoc.codegen._results import (
+    read_artifact,
+    read_artifacts,
+    read_context,
+    read_nothing,
+    read_number,
+    read_outputs,
+    read_pairs_of_texts,
+    read_runs,
+    read_seconds,
+    read_verdict,
+    read_verdicts,
+)
 from byoc.codegen._worker import PATH_VARIABLE, Isolation, RaisedInWorkerError, Reader, Worker
 from byoc.errors import InputError, Verdict
 from byoc.onnxrt import get_session_settings, with_session_settings
@@ -89,20 +97,33 @@ class IsolatedCodegen:
             worker.close()
 
     def check_options(self, given: Mapping[str, str]) -> None:
-        """Raise InputError when an option is wrong."""
-        self.call("options", _read_nothing, options=dict(given))
+        """Raise InputError when an option is wrong, or reading the options fails."""
+        with self._naming_failures():
+            self.call("options", read_nothing, options=dict(given))
 
     def find_wrong_options(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the options that the codegen does not take, each with the end of a sentence."""
-        return self.call("find wrong options", _read_pairs_of_texts, options=dict(given))
+        """Return the options that the codegen does not take, each with the end of a sentence.
+
+        Raises InputError when reading the options fails.
+        """
+        with self._naming_failures():
+            return self.call("find wrong options", read_pairs_of_texts, options=dict(given))
+
+    @contextmanager
+    def _naming_failures(self) -> Iterator[None]:
+        """Raise InputError that names the codegen where it fails."""
+        try:
+            yield
+        except (CodegenFailedError, RaisedInWorkerError) as error:
+            raise InputError(f"codegen {self.name}: {error}") from error
 
     def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
         """Compile a region with options as text. Raises CompileError."""
-        return self.call("compile", _read_artifact, region=_copy_region(region), options=dict(options))
+        return self.call("compile", read_artifact, region=_copy_region(region), options=dict(options))
 
     def describe_compiler(self, options: Mapping[str, str]) -> dict[str, str] | None:
         """Describe it with options as text, as far as its artifacts depend on it; None if unknown."""
-        return self.call("describe compiler", _read_pairs_of_texts, options=dict(options)) or None
+        return self.call("describe compiler", read_pairs_of_texts, options=dict(options)) or None
 
     def call(
         self,
@@ -153,23 +174,23 @@ class _Loads(IsolatedCodegen):
 
 class _Checks(IsolatedCodegen):
     def check(self, model: ModelProto) -> Sequence[Verdict]:
-        return self.call("check", _read_verdicts, model=model)
+        return self.call("check", read_verdicts, model=model)
 
 
 class _Measures(IsolatedCodegen):
     def cost(self, region: Region) -> float:
-        return self.call("cost", _read_seconds, region=_copy_region(region))
+        return self.call("cost", read_seconds, region=_copy_region(region))
 
 
 class _Stamps(IsolatedCodegen):
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         copied = _copy_region(region)
-        return self.call("compatible", _read_verdict, partial(_write_artifact, artifact), region=copied)
+        return self.call("compatible", read_verdict, partial(_write_artifact, artifact), region=copied)
 
 
 class _GivesKeys(IsolatedCodegen):
     def cache_key(self, options: Mapping[str, str]) -> Mapping[str, str]:
-        return self.call("cache_key", _read_pairs_of_texts, options=dict(options))
+        return self.call("cache_key", read_pairs_of_texts, options=dict(options))
 
 
 class _CompilesTogether(IsolatedCodegen):
@@ -177,12 +198,12 @@ class _CompilesTogether(IsolatedCodegen):
         self, regions: Sequence[Region], options: Mapping[str, str]
     ) -> Mapping[str, Artifact]:
         copied = tuple(map(_copy_region, regions))
-        return self.call("compile_all", _read_artifacts, regions=copied, options=dict(options))
+        return self.call("compile_all", read_artifacts, regions=copied, options=dict(options))
 
 
 class _GivesContexts(IsolatedCodegen):
     def context(self, artifact: Artifact) -> Context:
-        return self.call("context", _read_context, partial(_write_artifact, artifact))
+        return self.call("context", read_context, partial(_write_artifact, artifact))
 
 
 _ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
@@ -221,13 +242,13 @@ class _IsolatedExecutor:
         codegen, write = self._codegen, partial(_write_inputs, inputs)
         with codegen.lock:
             self._load_again()
-            return codegen.call("run", _read_outputs, write, executor=self._number)
+            return codegen.call("run", read_outputs, write, executor=self._number)
 
     def measure(self, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
         codegen, write = self._codegen, partial(_write_inputs, inputs)
         with codegen.lock:
             self._load_again()
-            return codegen.call("measure", _read_runs, write, executor=self._number, measure=measure)
+            return codegen.call("measure", read_runs, write, executor=self._number, measure=measure)
 
     def _load_again(self) -> None:
         """Load the region where the process is not the one that it was loaded in."""
@@ -240,7 +261,7 @@ class _IsolatedExecutor:
         with codegen.lock:
             worker = codegen.worker
             write = partial(_write_artifact, self._artifact)
-            self._number = codegen.call("load", _read_number, write, region=self._region)
+            self._number = codegen.call("load", read_number, write, region=self._region)
             self._loaded_in = worker
             weakref.finalize(self, worker.released.append, self._number).atexit = False
 
@@ -266,65 +287,3 @@ def _write_artifact(artifact: Artifact, memory: SharedMemory) -> dict[str, Any]:
 
 def _write_inputs(inputs: Mapping[str, Any], memory: SharedMemory) -> dict[str, Any]:
     return {"inputs": [(name, write_array(value, memory)) for name, value in inputs.items()]}
-
-
-def _read_nothing(_: Any, __: SharedMemory) -> None: ...
-
-
-def _read_pairs_of_texts(result: Any, _: SharedMemory) -> dict[str, str]:
-    pairs = read_pairs(result)
-    read_texts([value for _, value in pairs])
-    return dict(pairs)
-
-
-def _read_artifact(result: Any, memory: SharedMemory) -> Artifact:
-    if not isinstance(result, dict):
-        raise BrokenMessageError("an artifact is missing")
-    files = read_files(result.get("files"), memory)
-    return Artifact(files, _read_pairs_of_texts(result.get("metadata"), memory))
-
-
-def _read_artifacts(result: Any, memory: SharedMemory) -> dict[str, Artifact]:
-    return {name: _read_artifact(entry, memory) for name, entry in read_pairs(result)}
-
-
-def _read_number(result: Any, _: SharedMemory) -> int:
-    if type(result) is int:
-        return result
-    raise BrokenMessageError("a number is missing")
-
-
-def _read_outputs(result: Any, memory: SharedMemory) -> dict[str, AnyArray]:
-    return {name: read_array(entry, memory) for name, entry in read_pairs(result)}
-
-
-def _read_verdict(result: Any, _: SharedMemory) -> Verdict:
-    return Verdict(tuple(read_texts(result)))
-
-
-def _read_verdicts(result: Any, memory: SharedMemory) -> list[Verdict]:
-    if not isinstance(result, list):
-        raise BrokenMessageError("a list of verdicts is missing")
-    return [_read_verdict(each, memory) for each in result]
-
-
-def _read_seconds(result: Any, _: SharedMemory) -> float:
-    if not isinstance(result, float) or not 0 < result < inf:
-        raise BrokenMessageError("a number of seconds is missing")
-    return result
-
-
-def _read_runs(result: Any, _: SharedMemory) -> list[float]:
-    runs = result if isinstance(result, list) else []
-    if not runs or not all(isinstance(each, float) and 0 <= each < inf for each in runs):
-        raise BrokenMessageError("the seconds of runs are missing")
-    return runs
-
-
-def _read_context(result: Any, _: SharedMemory) -> Context:
-    is_complete = isinstance(result, dict) and result.keys() == {each.name for each in fields(Context)}
-    if not is_complete or not isinstance(result["more"], dict):
-        raise BrokenMessageError("a context is missing")
-    lists = {name: tuple(read_texts(result[name])) for name in ("inputs", "outputs")}
-    read_texts([value for name, value in result.items() if name not in {*lists, "more"}])
-    return Context(**{**result, **lists})

@@ -1,13 +1,15 @@
 """`byoc.check_rules`: every mistake in rule files."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from byoc.bundle import find_rule_file_problems
-from byoc.codegen import find_codegen
+from byoc.codegen import UNLESS_TRUSTED, Codegens
 from byoc.errors import InputError
 from byoc.rules import Target, find_missing_plugins, load_rules
+from byoc.support import CODEGENS, list_installed
 
 
 @dataclass(frozen=True)
@@ -30,22 +32,27 @@ def check_rules(files: str | Path | Sequence[str | Path]) -> list[RuleCheck]:
     a file it has plug-ins that are not installed, and options that the codegen does not have. Nothing is
     raised for a mistake.
     """
-    return [_check_file(str(file)) for file in ([files] if isinstance(files, str | Path) else files)]
+    with closing(Codegens(UNLESS_TRUSTED)) as codegens:
+        several = [files] if isinstance(files, str | Path) else files
+        return [_check_file(str(file), codegens) for file in several]
 
 
-def _check_file(file: str) -> RuleCheck:
+def _check_file(file: str, codegens: Codegens) -> RuleCheck:
     try:
         target = load_rules(file)
     except InputError as error:
         return RuleCheck(file, None, None, list(error.lines))
     operators = len({op for rule in target.rules.ops for op in rule.op})
-    problems = find_missing_plugins(target) + _find_option_problems(target)
+    problems = find_missing_plugins(target) + _find_option_problems(target, codegens)
     return RuleCheck(file, operators, len(target.rules.composites), problems)
 
 
-def _find_option_problems(target: Target) -> list[str]:
-    """Return the mistakes in the options of a file's codegen, if that codegen can be loaded."""
-    try:
-        return find_rule_file_problems(target, find_codegen(target.rules.codegen))
-    except InputError:
+def _find_option_problems(target: Target, codegens: Codegens) -> list[str]:
+    """Return the mistakes in the options of a file's codegen, which is asked in a worker process."""
+    name = target.rules.codegen
+    if not target.rules.codegen_options or name not in list_installed(CODEGENS):
         return []
+    try:
+        return find_rule_file_problems(target, codegens.find(name))
+    except InputError as error:
+        return [f"{target.source}: {line}" for line in error.lines]

@@ -55,11 +55,18 @@ def load_functions(library: bytes, count: int) -> tuple[Any, Any]:
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "region.so"
         path.write_bytes(library)
-        opened = ctypes.CDLL(str(path))  # stays loaded when the file is deleted
+        try:
+            opened = ctypes.CDLL(str(path))  # stays loaded when the file is deleted
+        except UnicodeError:  # ctypes decodes the linker's message, which has the path
+            raise OSError("the linker does not open it") from None
     function = getattr(opened, ENTRY)
     function.restype = None
     function.argtypes = [ctypes.c_void_p] * count
-    return function, getattr(opened, FAILED, None)
+    try:
+        failed = getattr(opened, FAILED)
+    except (AttributeError, UnicodeError):  # as above
+        failed = None
+    return function, failed
 
 
 def _zero_array(kind: TensorType) -> AnyArray:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ from support import VANILLA, parse
 import byoc
 from byoc.bundle import open_bundle
 from byoc.bundle._epcontext import CONTEXT_MODEL_FILE
-from byoc.codegen import Artifact, Context, NoOptions, Region
+from byoc.codegen import Artifact, CompileError, Context, NoOptions, Region
 from byoc.errors import InputError
 
 DEVICE = """
@@ -66,6 +66,27 @@ class Mistaken(Provided):
 
     def context(self, artifact: Artifact) -> Context:
         return Context("AcmeEP", "blob", ("nothing",), ())
+
+
+class Broken(Provided):
+    """Fails in a way of its own."""
+
+    def context(self, artifact: Artifact) -> Context:
+        raise ZeroDivisionError("by nothing")
+
+
+class Refusing(Provided):
+    """Has no context of what it compiled."""
+
+    def context(self, artifact: Artifact) -> Context:
+        raise CompileError("no context today")
+
+
+class Wordless(Provided):
+    """Gives what is no context."""
+
+    def context(self, artifact: Artifact) -> Context:
+        return cast(Context, None)
 
 
 @pytest.fixture
@@ -169,6 +190,17 @@ def test_without_regions_the_model_is_the_hosts(install: Any, tmp_path: Path) ->
         (Provided, IN_BODY, "region dla_0 stands in the body of an If, Loop or Scan"),
         (Misplaced, CHAIN, "codegen provided: the artifact of dla_0 has no 'other'"),
         (Mistaken, CHAIN, "codegen provided: dla_0 has no tensor 'nothing'"),
+        (Refusing, CHAIN, "^--emit epcontext: codegen provided: dla_0: no context today$"),
+        (
+            Broken,
+            CHAIN,
+            "^--emit epcontext: codegen provided: dla_0: context failed with ZeroDivisionError: by n",
+        ),
+        (
+            Wordless,
+            CHAIN,
+            "codegen provided: dla_0: context failed with TypeError: `context` gave a NoneType instead",
+        ),
     ],
 )
 def test_what_cannot_be_emitted_leaves_nothing(

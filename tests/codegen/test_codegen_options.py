@@ -264,7 +264,7 @@ def test_options_of_the_file_are_for_its_own_codegen(tuned: None, tmp_path: Path
 
 
 def test_wrong_options_in_a_rule_file_are_told_with_their_place(
-    tuned: None, tmp_path: Path, byoc: Callable[..., Ran]
+    tuned: None, tmp_path: Path, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = rules(tmp_path, "base", codegen_options={"tile": 2, "tiles": 3})
     file = tmp_path / "over.yaml"
@@ -274,6 +274,7 @@ def test_wrong_options_in_a_rule_file_are_told_with_their_place(
         "(did you mean tiles?); it has: name, tiles, share, fast, speed, memory, limit, room, spare",
         f"{file}: codegen_options.fast: codegen tuned takes as option 'fast' true or false, not 'never'",
     ]
+    vendors.forbid_processes(monkeypatch)
     ran = byoc("rules", "check", file)
     assert (ran.code, ran.out.splitlines()) == (1, expected)
     with pytest.raises(InputError) as caught:

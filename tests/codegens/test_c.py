@@ -1,7 +1,9 @@
 """The codegen `c`: real compiles, what runs them again elsewhere, and what is refused."""
 
 import json
+import os
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,19 @@ def test_a_library_that_does_not_open_is_compiled_anew(tmp_path: Path) -> None:
     damaged = replace(artifact, files={**artifact.files, "region.so": b"\x7fELF"})
 
     same(_load(made, damaged)({"x": ramp(2, 3)}), {"y": np.maximum(ramp(2, 3), 0)})
+
+
+def test_a_temporary_folder_that_is_not_text_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, artifact, _ = compiled(parse(RELU), tmp_path, "c")
+    place = tmp_path / os.fsdecode(b"t\xff")
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    damaged = replace(artifact, files={**artifact.files, "region.so": b"\x7fELF"})
+    for stored in (artifact, damaged):
+        same(_load(made, stored)({"x": ramp(2, 3)}), {"y": np.maximum(ramp(2, 3), 0)})
+    assert list(place.iterdir()) == []
 
 
 def test_native_code_is_stamped_with_the_cpu(tmp_path: Path) -> None:

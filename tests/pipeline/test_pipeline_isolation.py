@@ -81,3 +81,57 @@ def test_a_session_computes_the_same_and_survives(wreck: Wreck, tmp_path: Path) 
         there(inputs[0])
     wreck("")
     np.testing.assert_array_equal(there(inputs[1])["y"], here(inputs[1])["y"])
+
+
+# What `partition` says of a plug-in that dies in each of its methods: the exit code, and the sentence.
+ENDS = {
+    "import": (1, "byoc: codegen wrecker-together cannot be loaded: {}"),
+    "create": (1, "byoc: codegen wrecker-together cannot be loaded: {}"),
+    "options": (1, "byoc: codegen wrecker-together: {}"),
+    "compile": (5, "Codegen wrecker-together failed: dla_0: {}"),
+    "compile_all": (0, ""),
+    "compatible": (5, "Codegen wrecker-together failed: dla_0: {}"),
+    "load": (5, "Codegen wrecker-together failed: dla_0: {}"),
+    "run": (5, "Codegen wrecker-together failed: dla_0: {}"),
+    "context": (1, "byoc: --emit epcontext: codegen wrecker-together: dla_0: {}"),
+    "release": (0, ""),
+}
+
+
+@pytest.mark.parametrize("method", ENDS)
+def test_no_method_takes_partition_along(
+    method: str,
+    wreck: Wreck,
+    tmp_path: Path,
+    byoc: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse(UNLIKE), "net.onnx")
+    command = ["partition", "net.onnx", "--rules", VANILLA, "-o", "b", "--codegen", "wrecker-together"]
+    command += ["--isolate", "--strategy", "all-supported"]
+    wreck(f"{method} segv")
+    ran = byoc(*command, *(["--emit", "epcontext"] if method == "context" else []))
+    code, sentence = ENDS[method]
+    shown = "import" if method == "create" else method
+    said = sentence.format(f"its process was killed by SIGSEGV in {shown}")
+    assert ran.code == code
+    if code == 1:
+        assert (ran.out, ran.err, Path("b").exists()) == ("", f"{said}\n", False)
+        return
+    assert ran.err == ""
+    assert ran.out.startswith(said)
+    wreck("")
+    assert byoc("verify", "b").code == 0
+
+
+def test_options_in_a_rule_file_are_read_in_a_process_of_its_own(
+    wreck: Wreck, tmp_path: Path, byoc: Callable[..., Ran]
+) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(f"extends: {VANILLA}\ncodegen: wrecker\ncodegen_options: {{level: 3}}\n")
+    assert byoc("rules", "check", file).code == 0
+    wreck("import segv")
+    ran = byoc("rules", "check", file)
+    died = "codegen wrecker cannot be loaded: its process was killed by SIGSEGV in import"
+    assert (ran.code, ran.out, ran.err) == (1, f"{file}: {died}\n", "")

@@ -1,0 +1,79 @@
+"""Readers of the results that a worker process answers with; all of them raise BrokenMessageError."""
+
+from dataclasses import fields
+from math import inf
+from typing import Any
+
+from byoc.codegen._abilities import Context
+from byoc.codegen._interface import AnyArray, Artifact
+from byoc.codegen._messages import (
+    BrokenMessageError,
+    SharedMemory,
+    read_array,
+    read_files,
+    read_pairs,
+    read_texts,
+)
+from byoc.errors import Verdict
+
+
+def read_nothing(_: Any, __: SharedMemory) -> None: ...
+
+
+def read_pairs_of_texts(result: Any, _: SharedMemory) -> dict[str, str]:
+    pairs = read_pairs(result)
+    read_texts([value for _, value in pairs])
+    return dict(pairs)
+
+
+def read_artifact(result: Any, memory: SharedMemory) -> Artifact:
+    if not isinstance(result, dict):
+        raise BrokenMessageError("an artifact is missing")
+    files = read_files(result.get("files"), memory)
+    return Artifact(files, read_pairs_of_texts(result.get("metadata"), memory))
+
+
+def read_artifacts(result: Any, memory: SharedMemory) -> dict[str, Artifact]:
+    return {name: read_artifact(entry, memory) for name, entry in read_pairs(result)}
+
+
+def read_number(result: Any, _: SharedMemory) -> int:
+    if type(result) is not int:
+        raise BrokenMessageError("a number is missing")
+    return result
+
+
+def read_outputs(result: Any, memory: SharedMemory) -> dict[str, AnyArray]:
+    return {name: read_array(entry, memory) for name, entry in read_pairs(result)}
+
+
+def read_verdict(result: Any, _: SharedMemory) -> Verdict:
+    return Verdict(tuple(read_texts(result)))
+
+
+def read_verdicts(result: Any, memory: SharedMemory) -> list[Verdict]:
+    if not isinstance(result, list):
+        raise BrokenMessageError("a list of verdicts is missing")
+    return [read_verdict(each, memory) for each in result]
+
+
+def read_seconds(result: Any, _: SharedMemory) -> float:
+    if not isinstance(result, float) or not 0 < result < inf:
+        raise BrokenMessageError("a number of seconds is missing")
+    return result
+
+
+def read_runs(result: Any, _: SharedMemory) -> list[float]:
+    runs = result if isinstance(result, list) else []
+    if not runs or not all(isinstance(each, float) and 0 <= each < inf for each in runs):
+        raise BrokenMessageError("the seconds of runs are missing")
+    return runs
+
+
+def read_context(result: Any, _: SharedMemory) -> Context:
+    names = {entry.name for entry in fields(Context)}
+    if not isinstance(result, dict) or result.keys() != names or not isinstance(result["more"], dict):
+        raise BrokenMessageError("a context is missing")
+    texts = {"inputs", "outputs"}
+    read_texts([value for name, value in result.items() if name not in {*texts, "more"}])
+    return Context(**{**result, **{name: tuple(read_texts(result[name])) for name in texts}})
