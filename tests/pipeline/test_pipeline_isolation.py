@@ -90,6 +90,7 @@ ENDS = {
     "options": (1, "byoc: codegen wrecker-together: {}"),
     "compile": (5, "Codegen wrecker-together failed: dla_0: {}"),
     "compile_all": (0, ""),
+    "cache_key": (5, "Codegen wrecker-together failed: dla_0: {}"),
     "compatible": (5, "Codegen wrecker-together failed: dla_0: {}"),
     "load": (5, "Codegen wrecker-together failed: dla_0: {}"),
     "run": (5, "Codegen wrecker-together failed: dla_0: {}"),
@@ -113,7 +114,7 @@ def test_no_method_takes_partition_along(
     wreck(f"{method} segv")
     ran = byoc(*command, *(["--emit", "epcontext"] if method == "context" else []))
     code, sentence = ENDS[method]
-    shown = "import" if method == "create" else method
+    shown = {"create": "import", "cache_key": "describe compiler"}.get(method, method)
     said = sentence.format(f"its process was killed by SIGSEGV in {shown}")
     assert ran.code == code
     if code == 1:
