@@ -265,6 +265,11 @@ class Options(PlanOptions):
         _record_value,
         record_none=False,
     )
+    what_if: bool = declare_field(
+        True,
+        "estimate what would be gained if the accelerators supported more.",
+        Flag("Estimate what would be gained if more were supported.", Syntax.ON_OFF),
+    )
     sign: bool = declare_field(
         True,
         "sign the bundle with the key of this machine, so that native code in it runs here, and where "

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from byoc.errors import InputError
-from byoc.planning import RegionNeighbour, WhatIf
+from byoc.planning import BreakEven, RegionNeighbour, WhatIf
 from byoc.support import Note, StrictModel, validate_content
 
 
@@ -277,7 +277,8 @@ class Report(ReportModel):
     """The report of a plan. `measured` are the placements that were timed, if any, and the fastest kept.
 
     Either `verification` or the reason `not_verified` is None; `verification_missing` says that one was
-    to be made. `open_dimensions` are those whose size the model and the user leave open; `predicted_at`
+    to be made. `what_if_left_out` counts the reasons for refusing nodes that `what_if` leaves untried.
+    `open_dimensions` are those whose size the model and the user leave open; `predicted_at`
     has predictions at the ends of ranges.
     """
 
@@ -291,6 +292,8 @@ class Report(ReportModel):
     refusals: tuple[RefusalReport, ...]
     host_reasons: tuple[HostReason, ...]
     what_if: tuple[WhatIf, ...]
+    what_if_left_out: int = 0
+    break_even: tuple[BreakEven, ...] = ()
     precision: PrecisionReport | None
     notes: tuple[NoteText, ...]
     verification: VerificationReport | None
@@ -317,7 +320,7 @@ class Report(ReportModel):
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        for name in ("measured", "open_dimensions", "predicted_at"):
+        for name in ("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at"):
             if not data[name]:
                 del data[name]
         return data

@@ -4,6 +4,7 @@ The protobuf stays the only copy of the model; the index adds look-ups in time l
 body of an If, Loop or Scan is a graph of its own, with an index that refers to the graph around it.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,8 +62,8 @@ class GraphIndex:
     maps tensors to their known types, those of the graphs around included: inferred ones, and stated
     ones where nothing else is known (`find_certain_types` has those that hold whatever is stated).
     `typed_graph` is the same graph with these types, if there are any; the indices of bodies get theirs
-    from it. `planned` are the sizes of open dimensions that a plan counts with. Uses include
-    captures by the bodies of If, Loop and Scan.
+    from it. `planned` are the sizes of open dimensions that a plan counts with. `certain` says that the
+    types hold whatever the file states. Uses include captures by the bodies of If, Loop and Scan.
     """
 
     proto: onnx.ModelProto
@@ -71,6 +72,7 @@ class GraphIndex:
     body: GraphProto | None = None
     outer: "GraphIndex | None" = None
     planned: PlannedSizes = NOTHING_OPEN
+    certain: bool = False
 
     @property
     def graph(self) -> GraphProto:
@@ -149,6 +151,16 @@ class GraphIndex:
         return list(self.graph.node)
 
     @cached_property
+    def node_inputs(self) -> Sequence[tuple[str, ...]]:
+        """The names of each node's inputs, empty for one that is left out."""
+        return [tuple(node.input) for node in self.nodes]
+
+    @cached_property
+    def node_outputs(self) -> Sequence[tuple[str, ...]]:
+        """The names of each node's outputs, empty for one that is left out."""
+        return [tuple(node.output) for node in self.nodes]
+
+    @cached_property
     def initializers(self) -> Mapping[str, TensorProto]:
         """Stored tensors that a caller cannot override; see `has_default_inputs`."""
         given = {value.name for value in self.graph.input} if self.has_default_inputs else set()
@@ -205,21 +217,24 @@ class GraphIndex:
     @cached_property
     def producers(self) -> Mapping[str, int]:
         """Tensor to the number of the node that makes it; graph inputs and initializers have none."""
-        return {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
+        return {name: i for i, names in enumerate(self.node_outputs) for name in names if name}
 
     @cached_property
     def reads(self) -> Sequence[Sequence[str]]:
         """The tensors that each node reads, captures included, without duplicates."""
-        return [list_reads(node) for node in self.nodes]
+        found = [list(dict.fromkeys(filter(None, names))) for names in self.node_inputs]
+        for number in self.bodies:
+            found[number] = list_reads(self.nodes[number])
+        return found
 
     @cached_property
     def consumers(self) -> Mapping[str, Sequence[int]]:
         """Tensor to the numbers of the nodes that read it, in order."""
-        users: dict[str, list[int]] = {}
+        users: defaultdict[str, list[int]] = defaultdict(list)
         for i, names in enumerate(self.reads):
             for name in names:
-                users.setdefault(name, []).append(i)
-        return users
+                users[name].append(i)
+        return dict(users)
 
     def is_used(self, name: str) -> bool:
         """Return whether a node reads a tensor or it is a graph output."""
@@ -237,7 +252,7 @@ class GraphIndex:
         for i, node in enumerate(self.nodes):
             if not is_onnx(node) or node.op_type in RANDOM_OPERATORS:
                 continue
-            if list_bodies(node) or not constant.issuperset(self.reads[i]):
+            if i in self.bodies or not constant.issuperset(self.reads[i]):
                 continue
             found.add(i)
             constant.update(node.output)

@@ -6,6 +6,7 @@ one. Only tensors of rank 4 are considered.
 """
 
 from collections.abc import Iterator, Mapping
+from weakref import WeakKeyDictionary
 
 from onnx import NodeProto
 
@@ -69,6 +70,15 @@ def find_images(index: GraphIndex) -> frozenset[str]:
     The bodies of If, Loop and Scan have indices of their own; a tensor that they capture and use as an
     image is one in the graph around them, too.
     """
+    if index not in _IMAGES:
+        _IMAGES[index] = _find_images(index)
+    return _IMAGES[index]
+
+
+_IMAGES: "WeakKeyDictionary[GraphIndex, frozenset[str]]" = WeakKeyDictionary()
+
+
+def _find_images(index: GraphIndex) -> frozenset[str]:
     keep_axes, keep_first_axes = {*_KEEP_AXES.split()}, {*_KEEP_FIRST_AXES.split()}
     groups: list[list[str]] = []
     groups_of: dict[str, list[int]] = {}

@@ -1,6 +1,9 @@
-"""Metadata of the nodes that byoc inserts at boundaries, which tells them from the user's own."""
+"""Metadata of nodes, which tells those that byoc inserts at boundaries from the user's own."""
 
-from onnx import NodeProto
+from collections.abc import Mapping
+from functools import lru_cache
+
+from onnx import FunctionProto, NodeProto, StringStringEntryProto
 
 PURPOSE_KEY = "byoc.boundary"
 """The metadata key for the purpose of an inserted node: QUANTIZE, LAYOUT or CAST."""
@@ -46,4 +49,27 @@ def set_metadata(node: NodeProto, key: str, value: str) -> None:
 
 def get_metadata(node: NodeProto, key: str) -> str:
     """Return an entry of a node's metadata, empty if there is none."""
-    return next((entry.value for entry in node.metadata_props if entry.key == key), "")
+    for entry in node.metadata_props:
+        if entry.key == key:
+            return entry.value
+    return ""
+
+
+def copy_with_metadata(node: NodeProto, metadata: Mapping[str, str]) -> NodeProto:
+    """Return a copy of a node with more metadata; the node itself where there is none."""
+    if not metadata:
+        return node
+    result = NodeProto()
+    result.CopyFrom(node)
+    add_metadata(result, metadata)
+    return result
+
+
+def add_metadata(proto: NodeProto | FunctionProto, metadata: Mapping[str, str]) -> None:
+    """Add entries to the metadata of a node or function, which has none of these keys yet."""
+    proto.metadata_props.extend(_make_entries(*metadata.items()))
+
+
+@lru_cache(4096)
+def _make_entries(*entries: tuple[str, str]) -> list[StringStringEntryProto]:
+    return [StringStringEntryProto(key=key, value=value) for key, value in entries]

@@ -60,7 +60,13 @@ class Model:
     def index(self) -> GraphIndex:
         """The index of the main graph."""
         types = self.inference
-        return GraphIndex(self.proto, types.type_protos, types.typed_graph, planned=self.planned)
+        return GraphIndex(
+            self.proto,
+            types.type_protos,
+            types.typed_graph,
+            planned=self.planned,
+            certain=types.certain,
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -134,7 +140,8 @@ def prepare_model(
         raise InputError(*(f"{source}: {line}" for line in error.lines)) from None
     except (RecursionError, DecodeError, EncodeError):
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
-    inferred = replace(inferred, notes=(*notes, *inferred.notes))
+    certain = inferred.certain and not outside
+    inferred = replace(inferred, notes=(*notes, *inferred.notes), certain=certain)
     return Model(proto, source, folder, inferred, planned=PlannedSizes(ranges=ranges))
 
 

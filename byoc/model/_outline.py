@@ -26,9 +26,10 @@ from byoc.model._composite_functions import Composite, make_composite_call, make
 from byoc.model._graph_index import GraphIndex
 from byoc.model._graph_parts import BoundaryNames, find_boundary
 from byoc.model._inlinable_nodes import make_initializers_dense, rename_overloads
+from byoc.model._inserted_nodes import add_metadata, copy_with_metadata
 from byoc.model._runtime_operators import list_missing_defaults
 from byoc.model._tensor_data import clear_shape, rate_knowledge
-from byoc.model._walk import copy_without, is_onnx, sort_nodes
+from byoc.model._walk import copy_without, is_onnx, list_reads, sort_nodes
 
 # The metadata of nodes and functions came with IR 10.
 MIN_IR = 10
@@ -120,16 +121,19 @@ def _rewrite_graph(graph: GraphCuts, certain: CertainTypes) -> list[NodeProto]:
         calls[cut.nodes[-1]] = _make_call(cut, find_boundary(index, cut.nodes))
         gone.update(cut.nodes)
     gone |= _find_unread_constants(index, graph.cuts, gone)
-    nodes = []
+    nodes: list[NodeProto] = []
+    reads: list[Sequence[str]] = []
     for i, node in enumerate(index.nodes):
         if i in calls:
             nodes.append(calls[i])
+            reads.append(list_reads(calls[i]))
         elif i not in gone:
             inner = graph.bodies.get(i, ())
             changed = any(part.cuts for body in inner for part in body.walk())
             stays = _rewrite_bodies(index, i, inner, certain) if changed else node
-            nodes.append(_with_metadata(stays, graph.metadata.get(i, {})))
-    return [nodes[i] for i in sort_nodes(nodes)]
+            nodes.append(copy_with_metadata(stays, graph.metadata.get(i, {})))
+            reads.append(list_reads(stays) if changed else index.reads[i])
+    return [nodes[i] for i in sort_nodes(nodes, reads)]
 
 
 def _rewrite_bodies(
@@ -206,7 +210,7 @@ def _make_region_function(index: GraphIndex, cut: RegionCut, certain: CertainTyp
         ]
         if group.composite is not None:
             whole.append(make_composite_call(cut.domain, group.composite))
-        nodes += [_with_metadata(node, group.metadata) for node in whole]
+        nodes += [copy_with_metadata(node, group.metadata) for node in whole]
     nodes = [nodes[i] for i in sort_nodes(nodes)]
     function = helper.make_function(
         cut.domain,
@@ -216,7 +220,7 @@ def _make_region_function(index: GraphIndex, cut: RegionCut, certain: CertainTyp
         nodes,
         opset_imports=_make_opset_imports(index, nodes),
     )
-    _add_metadata(function, cut.metadata)
+    add_metadata(function, cut.metadata)
     return function
 
 
@@ -228,7 +232,7 @@ def _make_call(cut: RegionCut, border: BoundaryNames) -> NodeProto:
         name=cut.name,
         domain=cut.domain,
     )
-    _add_metadata(node, cut.metadata)
+    add_metadata(node, cut.metadata)
     return node
 
 
@@ -287,7 +291,9 @@ def _make_value_infos(
         kind = _find_type(index, name, certain)
         if kind is None or kind.HasField("sparse_tensor_type"):
             continue  # onnxruntime makes sparse initializers dense
-        info = deepcopy(stated.get(name, ValueInfoProto()))
+        info = ValueInfoProto()
+        if name in stated:
+            info.CopyFrom(stated[name])
         info.name = name
         info.type.CopyFrom(kind)
         yield info
@@ -314,16 +320,3 @@ def _state_defaults(index: GraphIndex, node: NodeProto) -> NodeProto:
     result = deepcopy(node)
     result.attribute.extend(list_missing_defaults(node, schema))
     return result
-
-
-def _with_metadata(node: NodeProto, metadata: Mapping[str, str]) -> NodeProto:
-    if not metadata:
-        return node
-    result = deepcopy(node)
-    _add_metadata(result, metadata)
-    return result
-
-
-def _add_metadata(proto: NodeProto | FunctionProto, metadata: Mapping[str, str]) -> None:
-    for key, value in metadata.items():
-        proto.metadata_props.add(key=key, value=value)

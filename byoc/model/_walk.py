@@ -169,20 +169,20 @@ def list_reads(node: NodeProto) -> list[str]:
 
 def list_node_captures(node: NodeProto) -> list[str]:
     """Return the outer tensors that the bodies of a node read."""
-    bodies = list_bodies(node)
-    return list(dict.fromkeys(name for body in bodies for name in list_captures(body)))
+    names: dict[str, None] = {}
+    for body in list_bodies(node):
+        names.update(dict.fromkeys(list_captures(body)))
+    return list(names)
 
 
 def list_own_names(graph: GraphProto) -> frozenset[str]:
     """Return the names that a graph defines: inputs, stored tensors, outputs of nodes."""
-    return frozenset(
-        [
-            *(value.name for value in graph.input),
-            *(tensor.name for tensor in graph.initializer),
-            *(sparse.values.name for sparse in graph.sparse_initializer),
-            *(name for node in graph.node for name in node.output),
-        ]
-    )
+    names = {value.name for value in graph.input}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(sparse.values.name for sparse in graph.sparse_initializer)
+    for node in graph.node:
+        names.update(node.output)
+    return frozenset(names)
 
 
 def list_captures(graph: GraphProto) -> list[str]:
@@ -198,13 +198,15 @@ def list_captures(graph: GraphProto) -> list[str]:
     return list(outer)
 
 
-def sort_nodes(nodes: Sequence[NodeProto]) -> list[int]:
+def sort_nodes(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | None = None) -> list[int]:
     """Return an order of the nodes in which producers are before consumers, as near theirs as can be.
 
-    An order that is already right is kept. Raises ValueError naming a node of the cycle if there is one.
+    An order that is already right is kept. `reads` are the tensors that each node reads, where they are
+    known. Raises ValueError naming a node of the cycle if there is one.
     """
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    before = [[producer[name] for name in list_reads(node) if name in producer] for node in nodes]
+    each = map(list_reads, nodes) if reads is None else reads
+    before = [[producer[name] for name in names if name in producer] for names in each]
     order = sort_topologically(before)
     if len(order) < len(nodes):
         stuck = nodes[find_cycle(before)[0]]
@@ -249,7 +251,8 @@ def list_tensor_names(scope: GraphProto | FunctionProto) -> set[str]:
     own = {*scope.input, *scope.output} if isinstance(scope, FunctionProto) else list_own_names(scope)
     names = {*own, *(name for body in bodies for name in list_own_names(body))}
     for inner in (scope, *bodies):
-        names.update(name for node in inner.node for name in (*node.input, *node.output))
+        for node in inner.node:
+            names.update(node.input, node.output)
     return names
 
 

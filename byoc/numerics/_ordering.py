@@ -1,7 +1,6 @@
 """Topological order with keys, disjoint sets, and rounding up."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -17,19 +16,23 @@ def sort_topologically(
     """
     if keys is None and all(max(before, default=-1) < i for i, before in enumerate(predecessors)):
         return list(range(len(predecessors)))
-    sorter = TopologicalSorter(dict(enumerate(predecessors)))
-    with suppress(CycleError):  # as many nodes as possible are ready nevertheless
-        sorter.prepare()
+    waiting = [0] * len(predecessors)
+    after: list[list[int]] = [[] for _ in predecessors]
+    for node, before in enumerate(predecessors):
+        for other in before:
+            waiting[node] += 1
+            after[other].append(node)
     key = range(len(predecessors)) if keys is None else keys
-    ready = [(key[node], node) for node in sorter.get_ready()]
+    ready = [(key[node], node) for node, count in enumerate(waiting) if not count]
     heapify(ready)
     order = []
     while ready:
         _, node = heappop(ready)
         order.append(node)
-        sorter.done(node)
-        for after in sorter.get_ready():
-            heappush(ready, (key[after], after))
+        for other in after[node]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heappush(ready, (key[other], other))
     return order
 
 

@@ -124,7 +124,9 @@ class JointUnit:
     def verdicts(self) -> tuple[Verdict, ...]:
         """For each accelerator, whether it supports the whole unit; the reasons of all refused parts."""
         return tuple(
-            refuse(*dict.fromkeys(reason for unit in units for reason in unit.verdict.reasons))
+            units[0].verdict
+            if len(units) == 1
+            else refuse(*dict.fromkeys(reason for unit in units for reason in unit.verdict.reasons))
             for units in self.on_device
         )
 

@@ -34,8 +34,8 @@ class NodeTable:
         """Read the nodes of a graph, without the empty names at the end of their inputs and outputs."""
         nodes = index.nodes
         ops = list(map(get_operator_name, nodes))
-        inputs = [strip_trailing_empty(node.input) for node in nodes]
-        outputs = [strip_trailing_empty(node.output) for node in nodes]
+        inputs = list(map(strip_trailing_empty, index.node_inputs))
+        outputs = list(map(strip_trailing_empty, index.node_outputs))
         maker = {name: op for op, names in zip(ops, outputs, strict=True) for name in names if name}
         maker |= dict.fromkeys((*index.stored_tensors, *index.sparse_initializers), CONSTANT)
         for number in index.constant_nodes:

@@ -30,10 +30,10 @@ def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Ma
     then needs no others there. A path that leaves a group and returns, through a computed scale,
     prevents the group, too.
     """
+    if not any(mark.accepts_quantized for mark in marks):
+        return list(units)
     finder = _GroupFinder(index, {node: unit for unit in units for node in unit.nodes})
-    order = ContractionOrder(index)
-    for unit in units:
-        order.join(unit.nodes)
+    order: ContractionOrder | None = None
     changed: dict[int, Unit] = {}
     absorbed: set[int] = set()
     for unit in units:
@@ -43,6 +43,8 @@ def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Ma
         try:
             around = finder.find(unit.nodes)
             _require_quantized_rules(index, unit, marks)
+            if order is None:  # most graphs have no group
+                order = _join_units(index, units)
             _join_group(order, (*unit.nodes, *around))
         except _NoGroupError as error:
             if not all(marks[node].accepts_plain for node in unit.nodes):
@@ -54,6 +56,14 @@ def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Ma
             nodes = tuple(sorted((*unit.nodes, *around)))
             changed[unit.nodes[0]] = replace(unit, nodes=nodes, kind="qdq")
     return [changed.get(unit.nodes[0], unit) for unit in units if unit.nodes[0] not in absorbed]
+
+
+def _join_units(index: GraphIndex, units: Sequence[Unit]) -> ContractionOrder:
+    """Return an order in which the nodes of each unit are joined."""
+    order = ContractionOrder(index)
+    for unit in units:
+        order.join(unit.nodes)
+    return order
 
 
 def _require_quantized_rules(index: GraphIndex, unit: Unit, marks: Sequence[Mark]) -> None:

@@ -5,12 +5,13 @@ assigns each unit a device (0 = host), groups the units of accelerators into reg
 one, and states the cost and, if the strategy proves one, a lower bound of it.
 """
 
-from byoc.placement._canonical_order import order_canonically, restore_order
+from byoc.placement._canonical_order import order_canonically, reorder_placement, restore_order
 from byoc.placement._device_loads import measure_loads
 from byoc.placement._form_regions import find_components
 from byoc.placement._hard_limits import repair_labels
 from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate
 from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Occupancy, Problem
+from byoc.placement._sensitivity import Sensitivity
 from byoc.placement._solve import find_violation, normalize_placement, run_strategy, solve_problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
@@ -33,6 +34,7 @@ __all__ = [
     "Occupancy",
     "Placement",
     "Problem",
+    "Sensitivity",
     "Strategy",
     "count_transferred_bytes",
     "describe_ignored",
@@ -43,6 +45,7 @@ __all__ = [
     "measure_loads",
     "normalize_placement",
     "order_canonically",
+    "reorder_placement",
     "repair_labels",
     "restore_order",
     "run_strategy",

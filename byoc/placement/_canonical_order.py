@@ -27,36 +27,46 @@ def order_canonically(problem: Problem, keys: Sequence[str]) -> tuple[Problem, I
     order = np.array(sort_topologically(before, keys), np.int64)
     position = np.empty(problem.units, np.int64)
     position[order] = np.arange(problem.units)
-    producer = np.append(position, -1)[problem.producer]
-    start = problem.consumer_start.tolist()
-    readers = position[problem.consumers].tolist()
-    consumers = [tuple(sorted(readers[a:b])) for a, b in pairwise(start)]
-    transfers = np.hstack([problem.to_device, problem.to_host]).tolist()
-    content = list(zip(producer.tolist(), consumers, problem.is_output.tolist(), transfers, strict=True))
-    tensors = sorted(range(problem.tensors), key=content.__getitem__)
-    ordered = Problem.build(
+    tensors = _order_tensors(problem, position)
+    rank = np.empty(problem.tensors, np.int64)
+    rank[tensors] = np.arange(problem.tensors)
+    readers = position[problem.consumers]
+    start = np.zeros(problem.tensors + 1, np.int64)
+    np.cumsum(np.diff(problem.consumer_start)[tensors], out=start[1:])
+    ordered = replace(
+        problem,
         seconds=problem.seconds[order],
-        producer=producer[tensors],
-        consumers=[consumers[tensor] for tensor in tensors],
+        producer=np.append(position, -1)[problem.producer][tensors],
+        consumer_start=start,
+        consumers=readers[np.lexsort((readers, rank[problem.consumed]))],
         is_output=problem.is_output[tensors],
         to_device=problem.to_device[tensors],
         to_host=problem.to_host[tensors],
-        launch=problem.launch,
-        connected=problem.connected,
         must=problem.must[order],
         size=problem.size[order],
-        min_nodes=problem.min_nodes,
-        max_nodes=problem.max_nodes,
-        max_regions=problem.max_regions,
         memory=problem.memory[order],
-        capacity=problem.capacity,
-        fusions=[
+        fusions=tuple(
             _renumber(problem.fusions[number], position) for number in _fusion_order(problem, position)
-        ],
-        occupies=problem.occupies,
-        cores=problem.cores,
+        ),
     )
     return ordered, order
+
+
+def _order_tensors(problem: Problem, position: Ints) -> Ints:
+    """Return the tensors sorted by producer, consumers and costs, by the new numbers of units."""
+    producer = np.append(position, -1)[problem.producer]
+    order = np.argsort(producer, kind="stable")
+    starts = np.flatnonzero(np.diff(producer[order], prepend=-2, append=problem.units))
+
+    def describe(tensor: int) -> tuple[object, ...]:
+        read = problem.consumers[problem.consumer_start[tensor] : problem.consumer_start[tensor + 1]]
+        transfers = [*problem.to_device[tensor].tolist(), *problem.to_host[tensor].tolist()]
+        return sorted(position[read].tolist()), bool(problem.is_output[tensor]), transfers
+
+    for first, last in pairwise(starts.tolist()):
+        if last - first > 1:  # most units make one tensor
+            order[first:last] = sorted(order[first:last].tolist(), key=describe)
+    return order
 
 
 def restore_order(problem: Problem, placement: Placement, order: Ints) -> Placement:
@@ -67,6 +77,16 @@ def restore_order(problem: Problem, placement: Placement, order: Ints) -> Placem
     position[order] = np.arange(problem.units)
     numbers = _fusion_order(problem, position)
     fusions = tuple(sorted(numbers[number] for number in placement.fusions))
+    return replace(placement, labels=labels, regions=regions, fusions=fusions)
+
+
+def reorder_placement(problem: Problem, placement: Placement, order: Ints) -> Placement:
+    """Convert a placement of a problem to its canonical order, the inverse of `restore_order`."""
+    position = np.empty(problem.units, np.int64)
+    position[order] = np.arange(problem.units)
+    number_of = {number: new for new, number in enumerate(_fusion_order(problem, position))}
+    fusions = tuple(sorted(number_of[number] for number in placement.fusions))
+    labels, regions = placement.labels[order], placement.regions[order]
     return replace(placement, labels=labels, regions=regions, fusions=fusions)
 
 

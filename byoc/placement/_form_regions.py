@@ -210,6 +210,11 @@ def _assign_slots(problem: Problem, labels: Ints, schedule: Ints) -> Ints:
     period = np.where(labels[target] > 0, len(schedule), 1)
     slot: list[int] = first.tolist()
     # Edges are sorted by source in topological order, so slot[u] is final when it is read.
+    if len(schedule) == 1:  # any slot fits
+        for u, v, step in zip(source.tolist(), target.tolist(), returns.tolist(), strict=True):
+            least = slot[u] + step
+            slot[v] = max(slot[v], least)
+        return np.array(slot, np.int64)
     for u, v, step, every, origin in zip(
         source.tolist(),
         target.tolist(),

@@ -1,11 +1,13 @@
 """The plan of a model: units, placement and regions of each graph, and outlining them."""
 
 from byoc.planning._benchmark_solution import place, solve_instance
+from byoc.planning._break_evens import find_break_evens
 from byoc.planning._graph_placement import plan_graphs
 from byoc.planning._graph_units import GraphUnits, annotate_graphs, find_graphs, group_graphs
 from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations
 from byoc.planning._outlining import convert_boundaries, name_regions, outline_regions
 from byoc.planning._plan_data import (
+    BreakEven,
     FloatUnit,
     GraphPlan,
     LoweredPrecision,

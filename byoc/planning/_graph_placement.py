@@ -202,7 +202,8 @@ def _region_units(
 def name_units(index: GraphIndex, units: Sequence[NodeGroup]) -> list[str]:
     """Return a distinct name for each unit that does not depend on the order of the nodes."""
     names = []
+    outputs = index.node_outputs
     for unit in units:
-        made = (name for node in reversed(unit.nodes) for name in index.nodes[node].output if name)
-        names.append(next(made, f"\0{unit.nodes[0]}"))  # no tensor is called so
+        made = (name for node in reversed(unit.nodes) for name in outputs[node] if name)
+        names.append(next(made, "") or f"\0{unit.nodes[0]}")  # no tensor is called so
     return names

@@ -73,6 +73,11 @@ class GraphPlan:
                 yield from body.walk()
 
     @cached_property
+    def row_of_node(self) -> Mapping[int, int]:
+        """The number of the unit that each node is part of; constant nodes are in none."""
+        return {node: row for row, unit in enumerate(self.units) for node in unit.nodes}
+
+    @cached_property
     def host_units(self) -> list[tuple[JointUnit, Verdict]]:
         """The units of this graph that stay on the host, each with the reason."""
         rows = (row for row, label in enumerate(self.placement.labels.tolist()) if label == 0)
@@ -123,7 +128,7 @@ class GraphPlan:
 class WhatIf:
     """Units that a device refuses for one reason, and the gain if it took them.
 
-    `gain` is in the units of the objective, for one run of the graph; `offloaded` how many more nodes
+    `gain` is in the units of the objective, for one run of the model; `offloaded` how many more nodes
     would then be on accelerators, these included.
     """
 
@@ -133,6 +138,26 @@ class WhatIf:
     nodes: int
     gain: float
     offloaded: int
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Connected units that a target supports and the host runs more cheaply, and what would change that.
+
+    `unit` is the first of them, `loss` the seconds that moving all of them would cost in a run of the
+    model. From a `link` of so many bytes per second on, or from the target being so many times as fast
+    at them (`faster`), it would cost nothing; None where that is not enough. `groups` are so many of
+    this kind.
+    """
+
+    target: str
+    unit: str
+    operators: tuple[str, ...]
+    nodes: int
+    loss: float
+    link: float | None
+    faster: float | None
+    groups: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +240,13 @@ class Plan:
     """A model cut between the host and some accelerators.
 
     `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
-    inside; `proto` the partitioned model; `what_ifs` what the main graph would gain if an accelerator
-    took more; `values` the types of the tensors that the boundary pass added, by name, and `origins`
-    the tensors whose content they hold; `lowered` what was done to the numbers before, None where
-    regions compute as the model says; `notes` what is to be told of that. `refusals` are those that were
-    known as it was made; `predicted_at` are predictions at the ends of ranges of open dimensions.
+    inside; `proto` the partitioned model; `what_ifs` what would be gained if an accelerator took more,
+    and `untried` how many reasons for refusing units were left out there; `break_evens` what would have
+    to change where the host is cheaper; `values` the types of the tensors that the boundary pass added,
+    by name, and `origins` the tensors whose content they hold; `lowered` what was done to the numbers
+    before, None where regions compute as the model says; `notes` what is to be told of that. `refusals`
+    are those that were known as it was made; `predicted_at` are predictions at the ends of ranges of
+    open dimensions.
     """
 
     asked: Mapping[str, Any]
@@ -228,6 +255,8 @@ class Plan:
     root: GraphPlan
     proto: onnx.ModelProto
     what_ifs: tuple[WhatIf, ...] = ()
+    untried: int = 0
+    break_evens: tuple[BreakEven, ...] = ()
     values: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
     lowered: LoweredPrecision | None = None
     notes: tuple[Note, ...] = ()

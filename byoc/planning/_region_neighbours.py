@@ -24,7 +24,7 @@ class RegionNeighbour:
 def find_neighbours(plan: GraphPlan, region: PlannedRegion) -> Iterator[RegionNeighbour]:
     """Yield the tensors at a region's boundary with the units on the other side, inputs first."""
     index = plan.index
-    rows = {node: row for row, unit in enumerate(plan.units) for node in unit.nodes}
+    rows = plan.row_of_node
     inside = set(region.nodes)
     for tensor in region.interface.inputs:
         maker = index.producers.get(tensor)

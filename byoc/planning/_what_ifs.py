@@ -1,102 +1,153 @@
-"""Gains of supporting more operators: the placement solved again with refused units allowed."""
+"""Gains of supporting more operators: what the best placement gains where refused units are allowed."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from byoc.errors import ByocError
 from byoc.model import get_operator_name, is_inserted
-from byoc.placement import Problem, Strategy, solve_problem
-from byoc.placement.strategies import LaunchAware
+from byoc.placement import Sensitivity, order_canonically, reorder_placement
 from byoc.planning._graph_placement import name_units
 from byoc.planning._plan_data import GraphPlan, WhatIf
 
 _MAX_TRIED = 24
-_MAX_UNITS = 2_000
 _SHOWN = 10
+# Of minimum cuts: units and entries of tensors. Beyond them a few cuts of each graph are allowed.
+_MAX_STEPS = 60_000
+_LEAST_CUTS = 3
+_MAX_ROUNDS = 12
+# A gain is more than the rounding of sums.
+_LEAST_SHARE = 1e-9
+
+_Key = tuple[int, str, str]
+"""A device, an operator, and the reason why the device refuses it."""
 
 
-# Minimum cuts with prices: integer programs may take long, and there are many to solve.
-_QUICK = LaunchAware(small=0)
-
-
-def estimate_gains(plan: GraphPlan, strategy: Strategy = _QUICK) -> list[WhatIf]:
+def estimate_gains(root: GraphPlan) -> tuple[list[WhatIf], int]:
     """Return the ten best answers to "what if it were supported", the largest gain first.
 
-    Units that are refused for the same reason count together. Those with the most time on the host, and
-    what is moved for them, are tried, 24 at most, in graphs of up to 2,000 units; none that gains
-    nothing is told. What a refused unit would take is what its device's cost model says of it.
+    Units that are refused for the same reason count together, those in bodies by the trips of their
+    graph. Those that may gain most are tried, 24 at most, and in large graphs fewer: the number of
+    minimum cuts is limited by their size, never by a clock. What a refused unit would take is what its
+    device's cost model says of it; none that gains nothing is told. With the answers comes the number of
+    reasons that were left out and may gain as much.
     """
-    if len(plan.units) > _MAX_UNITS:
-        return []
-    names = name_units(plan.index, plan.units)
-    problem = plan.graph_problem.problem
-    candidates = sorted(_find_candidates(plan), key=lambda each: -each[1])[:_MAX_TRIED]
-    if not candidates:
-        return []
-    try:
-        base = solve_problem(problem, strategy, names)
-    except ByocError:
-        return []
-    found = []
-    for (device, operator, reason, rows), _ in candidates:
-        try:
-            placement = solve_problem(_allow_units(plan, rows, device), strategy, names)
-        except ByocError:
-            continue
-        gain = base.cost.total - placement.cost.total
-        if gain > 1e-9 * base.cost.total:
-            more = problem.size[placement.labels > 0].sum() - problem.size[base.labels > 0].sum()
-            nodes = sum(len(plan.units[row].nodes) for row in rows)
-            target = plan.targets[device - 1].name
-            found.append(WhatIf(target, operator, reason, nodes, gain, int(more)))
-    return sorted(found, key=lambda each: (-each.gain, each.operator, each.reason))[:_SHOWN]
+    questions = _list_questions(root)
+    graphs = {id(part.graph): part.graph for question in questions for part in question.parts}
+    size = sum(graph.sensitivity.round_steps for graph in graphs.values())
+    limit = _MAX_STEPS + _LEAST_CUTS * size
+    found: list[WhatIf] = []
+    for number, question in enumerate(questions):
+        found = sorted(found, key=lambda each: (-each.gain, each.operator, each.reason))[:_SHOWN]
+        if len(found) == _SHOWN and question.bound <= found[-1].gain:
+            break
+        spent = sum(graph.sensitivity.steps for graph in graphs.values())
+        if number == _MAX_TRIED or (number and spent + size > limit):
+            return found, len(questions) - number
+        answer = question.answer()
+        if answer.gain > _LEAST_SHARE * root.placement.cost.total:
+            found.append(answer)
+    return sorted(found, key=lambda each: (-each.gain, each.operator, each.reason))[:_SHOWN], 0
 
 
-_Candidate = tuple[int, str, str, list[int]]
+@dataclass(frozen=True, eq=False)
+class _PlacedGraph:
+    """A placed graph and the sensitivity of its placement; units are numbered as in the plan."""
+
+    plan: GraphPlan
+
+    @cached_property
+    def _order(self) -> tuple[Sensitivity, "np.ndarray[tuple[int], np.dtype[np.int64]]"]:
+        plan = self.plan
+        problem = plan.graph_problem.problem
+        ordered, order = order_canonically(problem, name_units(plan.index, plan.units))
+        known = reorder_placement(problem, plan.placement, order)
+        position = np.empty(problem.units, np.int64)
+        position[order] = np.arange(problem.units)
+        steps = problem.devices * (problem.units + len(problem.consumers))
+        rounds = min(_MAX_ROUNDS, max(1, _MAX_STEPS // (2 * steps)))
+        return Sensitivity(ordered, known, rounds), position
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return self._order[0]
+
+    def find_refused(self) -> Mapping[_Key, list[int]]:
+        """Return the units that a device refuses for a reason, and that have a cost there."""
+        groups: dict[_Key, list[int]] = {}
+        plan, nodes = self.plan, self.plan.index.nodes
+        known = np.isfinite(plan.graph_problem.device_cost).tolist()
+        for row, unit in enumerate(plan.units):
+            if all(is_inserted(nodes[number]) for number in unit.nodes):
+                continue  # what byoc puts at borders costs nothing, and goes with its neighbours
+            for device, verdict in enumerate(unit.verdicts, 1):
+                if not verdict and known[row][device - 1]:
+                    key = device, _name_unit(plan, row, device), str(verdict)
+                    groups.setdefault(key, []).append(row)
+        return groups
+
+    def bound_gain(self, rows: Sequence[int], device: int) -> float:
+        """Return about the most that can be gained in a run of the model."""
+        sensitivity, position = self._order
+        seconds = self.plan.graph_problem.device_cost[rows, device - 1]
+        return self.plan.trips * sensitivity.bound_gain(position[rows].tolist(), device, seconds)
+
+    def allow_units(self, rows: Sequence[int], device: int) -> tuple[float, int]:
+        """Return the gain in a run of the model, and how many more nodes are then offloaded."""
+        sensitivity, position = self._order
+        seconds = self.plan.graph_problem.device_cost[rows, device - 1]
+        before = sensitivity.best
+        after = sensitivity.solve_changed(position[rows].tolist(), device, seconds)
+        size = sensitivity.problem.size
+        more = int(size[after.labels > 0].sum() - size[before.labels > 0].sum())
+        return self.plan.trips * (before.cost.total - after.cost.total), more
 
 
-def _find_candidates(plan: GraphPlan) -> Iterable[tuple[_Candidate, float]]:
-    """Yield the units that a device refuses for a reason, and the time that is at stake."""
-    groups: dict[tuple[int, str, str], list[int]] = {}
-    nodes = plan.index.nodes
-    for row, unit in enumerate(plan.units):
-        if all(is_inserted(nodes[number]) for number in unit.nodes):
-            continue  # what byoc puts at borders costs nothing by itself, and goes with its neighbours
-        for device, verdict in enumerate(unit.verdicts, 1):
-            if not verdict and np.isfinite(plan.graph_problem.device_cost[row, device - 1]):
-                key = device, _name_unit(plan, row, device), str(verdict)
-                groups.setdefault(key, []).append(row)
-    moving = _cost_moves(plan.graph_problem.problem)
-    for (device, operator, reason), rows in groups.items():
-        stake = float(plan.graph_problem.problem.seconds[rows, 0].sum() + moving[rows, device - 1].sum())
-        yield (device, operator, reason, rows), stake
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The units of a question in one graph, by number."""
+
+    graph: _PlacedGraph
+    rows: list[int]
 
 
-def _cost_moves(problem: Problem) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Return the cost of moving all that a unit reads and makes, float64 (units, devices)."""
-    cost = np.zeros((problem.units, problem.devices))
-    crossing = np.where(np.isfinite(problem.to_device), problem.to_device, 0.0)
-    np.add.at(cost, problem.consumers, crossing[problem.consumed])
-    made = problem.producer >= 0
-    back = np.where(np.isfinite(problem.to_host), problem.to_host, 0.0)
-    np.add.at(cost, problem.producer[made], back[made])
-    return cost
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """The units that a device refuses for one reason, and about the most that they can gain."""
+
+    key: _Key
+    parts: list[_Part]
+    bound: float
+
+    def answer(self) -> WhatIf:
+        device, operator, reason = self.key
+        gains = [part.graph.allow_units(part.rows, device) for part in self.parts]
+        nodes = sum(len(part.graph.plan.units[row].nodes) for part in self.parts for row in part.rows)
+        target = self.parts[0].graph.plan.targets[device - 1].name
+        more = sum(offloaded for _, offloaded in gains)
+        return WhatIf(target, operator, reason, nodes, sum(gain for gain, _ in gains), more)
+
+
+def _list_questions(root: GraphPlan) -> list[_Question]:
+    """Return the questions that a plan raises, those that may gain most first."""
+    parts: dict[_Key, list[_Part]] = {}
+    for plan in root.walk():
+        graph = _PlacedGraph(plan)
+        for key, rows in graph.find_refused().items():
+            parts.setdefault(key, []).append(_Part(graph, rows))
+    questions = [_Question(key, each, _sum_bounds(each, key[0])) for key, each in parts.items()]
+    return sorted(questions, key=lambda question: -question.bound)
+
+
+def _sum_bounds(parts: Sequence[_Part], device: int) -> float:
+    return sum(part.graph.bound_gain(part.rows, device) for part in parts)
 
 
 def _name_unit(plan: GraphPlan, row: int, device: int) -> str:
     """Return the composite of a unit on a device, or the operators that it is made of there."""
-    names = []
-    for unit in plan.units[row].on_device[device - 1]:
-        node = plan.index.nodes[unit.nodes[-1]]
-        names.append(unit.composite or get_operator_name(node))
+    names: Iterator[str] = (
+        unit.composite or get_operator_name(plan.index.nodes[unit.nodes[-1]])
+        for unit in plan.units[row].on_device[device - 1]
+    )
     return " and ".join(dict.fromkeys(names))
-
-
-def _allow_units(plan: GraphPlan, rows: Sequence[int], device: int) -> Problem:
-    """Return the problem with some units allowed on a device, at the cost that its model gives."""
-    problem = plan.graph_problem.problem
-    seconds = problem.seconds.copy()
-    seconds[rows, device] = plan.graph_problem.device_cost[rows, device - 1]
-    return replace(problem, seconds=seconds)

@@ -100,6 +100,8 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
         refusals=_make_refusal_reports(plan),
         host_reasons=_list_host_reasons(plan),
         what_if=plan.what_ifs,
+        what_if_left_out=plan.untried,
+        break_even=plan.break_evens,
         precision=_report_precision(plan),
         notes=(
             *_make_refusal_notes(plan),

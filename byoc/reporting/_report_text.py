@@ -126,6 +126,7 @@ def _lines_below(report: Report, every_reason: bool) -> Iterator[str]:
     """Yield the lines below the table of regions."""
     yield from _host_reason_lines(report.host_reasons, every_reason)
     yield from _what_if_lines(report)
+    yield from _break_even_lines(report)
     yield from _budget_lines(report)
     yield from (f"{note.severity}: {note.text}" for note in report.notes)
     if report.verification is not None:
@@ -167,6 +168,23 @@ def _what_if_lines(report: Report) -> Iterator[str]:
         yield from ("", "If it were supported:")
     for item in gains:
         yield _format_what_if(item, report)
+    if gains and report.what_if_left_out:
+        yield f"  {format_count(report.what_if_left_out, 'other reason')} not tried, with less at stake"
+
+
+def _break_even_lines(report: Report) -> Iterator[str]:
+    """Yield a line for each group of units that a device supports and the host runs more cheaply."""
+    if report.break_even:
+        yield from ("", "Supported, but cheaper on the host, unless:")
+    for item in report.break_even:
+        ways = []
+        if item.link is not None:
+            ways.append(f"the link had {item.link / 1e9:.3g} GB/s")
+        if item.faster is not None:
+            ways.append(f"{item.target} were {item.faster:.3g} times as fast there")
+        alike = f" and {item.groups - 1} like {'it' if item.nodes == 1 else 'them'}" * (item.groups > 1)
+        nodes = f"{format_count(item.nodes, 'node')} from '{item.unit}'{alike}"
+        yield f"  {nodes}: {' or '.join(ways)}"
 
 
 def _format_what_if(item: WhatIf, report: Report) -> str:

@@ -18,7 +18,7 @@ from byoc.bundle import (
 from byoc.codegen import Executable, Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.onnxrt import INSTALL_HINT, has_runtime
-from byoc.planning import Plan, estimate_gains
+from byoc.planning import Plan, estimate_gains, find_break_evens
 from byoc.reporting import make_report
 from byoc.runtime import RegionFailedError
 from byoc.samples import model_samples
@@ -80,8 +80,14 @@ class EstimateGains:
     """Estimate what the placement would gain if accelerators took more."""
 
     def run(self, state: State) -> State:
-        """Fill in the plan's `what_ifs`."""
-        return replace(state, plan=replace(state.plan, what_ifs=tuple(estimate_gains(state.plan.root))))
+        """Fill in the plan's `what_ifs`, `untried` and `break_evens`."""
+        if not state.options.what_if:
+            return state
+        root, devices = state.plan.root, state.settings.devices
+        gains, untried = estimate_gains(root)
+        found = tuple(find_break_evens(root, devices))
+        plan = replace(state.plan, what_ifs=tuple(gains), untried=untried, break_evens=found)
+        return replace(state, plan=plan)
 
 
 @dataclass(frozen=True)

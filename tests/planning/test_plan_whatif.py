@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import prepared
+from support import parse, prepared
 
 from byoc.options import PlanOptions
-from byoc.pipeline import make_plan
-from byoc.planning import GraphPlan, Plan, estimate_gains, find_neighbours
+from byoc.pipeline import make_plan, partition
+from byoc.planning import GraphPlan, Plan, _what_ifs, estimate_gains, find_neighbours
 from byoc.stages import load_settings
 
 RULES = """
@@ -95,12 +95,122 @@ def test_units_of_one_reason_count_together_and_only_ten_are_told(tmp_path: Path
     assert all(each.nodes == 2 for each in found)
 
 
-def test_a_large_graph_is_not_tried(tmp_path: Path) -> None:
-    lines = [f"    t{i + 1} = {'Relu' if i % 2 else 'Tanh'}(t{i})" for i in range(2_100)]
-    text = f"net (float[1, 8] t0) => (float[1, 8] y) {{\n{chr(10).join(lines)}\n    y = Relu(t2100)\n}}"
-    made = plan(tmp_path, text, strategy="all-supported")
-    assert made.what_ifs == ()
-    assert estimate_gains(made.root) == []
+def alternating(nodes: int) -> str:
+    """Return a chain of Relu and Tanh in turn."""
+    lines = [f"    t{i + 1} = {'Relu' if i % 2 else 'Tanh'}(t{i})" for i in range(nodes)]
+    return (
+        f"net (float[1, 8] t0) => (float[1, 8] y) {{\n{chr(10).join(lines)}\n    y = Relu(t{nodes})\n}}"
+    )
+
+
+def test_the_gain_of_a_large_graph_comes_true(tmp_path: Path) -> None:
+    """The strategy is of no matter: what is compared is the best that is known."""
+    text = alternating(2_100)
+    (gain,) = plan(tmp_path, text, strategy="all-supported").what_ifs
+    assert (gain.operator, gain.nodes) == ("Tanh", 1_050)
+    before, after = plan(tmp_path, text), plan(tmp_path, text, more="  - op: Tanh")
+    assert gain.gain == pytest.approx(before.cost.total - after.cost.total, rel=1e-6)
+
+
+def test_questions_are_limited_by_counted_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = ["Exp", "Log", "Sqrt", "Sin", "Cos", "Tan", "Erf", "Floor", "Ceil", "Round", "Sign", "Tanh"]
+    lines = [f"    t{i + 1} = {op}(t{i})" for i, op in enumerate(ops)]
+    text = f"net (float[1, 8] t0) => (float[1, 8] y) {{\n{chr(10).join(lines)}\n    y = Relu(t12)\n}}"
+    made = plan(tmp_path, text)
+    assert (len(made.what_ifs), made.untried) == (10, 0)
+    steps = 13 + 13  # units, and a reader of each tensor
+    monkeypatch.setattr(_what_ifs, "_LEAST_CUTS", 0)
+    monkeypatch.setattr(_what_ifs, "_MAX_STEPS", 6 * steps)
+    gains, untried = estimate_gains(made.root)
+    # A cut for the present placement, and one for each question.
+    assert (len(gains), untried) == (5, 7)
+    monkeypatch.setattr(_what_ifs, "_MAX_TRIED", 3)
+    assert estimate_gains(made.root)[1] == 9
+
+
+BODY = """net (float[1, 8] x, int64 n) => (float[1, 8] y) {
+    keep = Constant <value_int = 1> ()
+    go = Cast <to = 9> (keep)
+    y = Loop (n, go, x) <body = inner (int64 i, bool c, float[1, 8] v) => (bool d, float[1, 8] w) {
+        d = Identity(c)
+        a = Relu(v)
+        b = Abs(a)
+        e = Softmax(b)
+        w = Neg(e)
+    }>
+}"""
+
+
+def test_what_is_in_bodies_counts_by_its_trips(tmp_path: Path) -> None:
+    before = plan(tmp_path, BODY)
+    gain = next(each.gain for each in before.what_ifs if each.operator == "Softmax")
+    after = plan(tmp_path, BODY, more="  - op: Softmax")
+    assert gain == pytest.approx(before.cost.total - after.cost.total, rel=1e-6)
+    assert gain > 8e-3  # 8 trips, a millisecond each
+
+
+def test_nothing_is_asked_where_it_is_turned_off(tmp_path: Path) -> None:
+    plan(tmp_path)  # writes the files
+    options = {"rules": tmp_path / "t.yaml", "host_cost_model": tmp_path / "host.yaml"}
+    asked = partition(parse(NET), **options)
+    assert asked.report.what_if
+    silent = partition(parse(NET), **options, what_if=False)
+    assert (silent.report.what_if, silent.plan.break_evens) == ((), ())
+    assert silent.plan.placement.cost == asked.plan.placement.cost
+
+
+# The first two are worth moving, the last is large and nearly free on the host.
+FAR = """net (float[1, 8] x, float[1, 100000] z) => (float[1, 8] y, float[1, 100000] v) {
+    a = Relu(x)
+    y = Abs(a)
+    [far] v = Neg(z)
+}"""
+
+
+def plan_at(folder: Path, bandwidth: float, speed: float = 1.0) -> Plan:
+    """Return a plan of FAR; Neg takes half a millisecond on the accelerator divided by its speed."""
+    figures = f"operators: {{Neg: {{overhead: {5e-4 / speed}}}}}"
+    link = f"link: {{bandwidth: {bandwidth!r}, latency: 1.0e-5}}"
+    (folder / "host.yaml").write_text(HOST)
+    (folder / "t_cost.yaml").write_text(
+        DEVICE.replace("link: {bandwidth: 1.0e+6}", f"{link}\n{figures}")
+    )
+    rules = folder / "t.yaml"
+    rules.write_text(RULES.format(costs=folder / "t_cost.yaml", more=""))
+    settings = load_settings(PlanOptions(rules, host_cost_model=str(folder / "host.yaml")), "exact")
+    return make_plan(prepared(FAR), settings)
+
+
+def list_moved(made: Plan) -> set[str]:
+    host = {unit.name for unit, _ in made.host_units}
+    return {unit.name for unit in made.units} - host
+
+
+def test_the_link_from_which_on_it_is_worth_it(tmp_path: Path) -> None:
+    """Neg saves half a millisecond; its 800,000 bytes and their latencies may take that."""
+    (each,) = plan_at(tmp_path, 1e9).break_evens
+    assert (each.target, each.unit, each.operators, each.nodes) == ("t", "far", ("Neg",), 1)
+    assert each.loss == pytest.approx(8e5 / 1e9 + 2e-5 - 5e-4, rel=1e-6)
+    assert each.link is not None
+    assert each.link == pytest.approx(8e5 / (5e-4 - 2e-5), rel=1e-6)
+    assert "far" not in list_moved(plan_at(tmp_path, each.link * 0.999))
+    assert "far" in list_moved(plan_at(tmp_path, each.link * 1.001))
+
+
+def test_the_speed_from_which_on_it_is_worth_it(tmp_path: Path) -> None:
+    (each,) = plan_at(tmp_path, 1e9).break_evens
+    assert each.faster is not None
+    assert each.faster == pytest.approx(5e-4 / (5e-4 - each.loss), rel=1e-4)
+    assert "far" not in list_moved(plan_at(tmp_path, 1e9, each.faster * 0.999))
+    assert "far" in list_moved(plan_at(tmp_path, 1e9, each.faster * 1.001))
+
+
+def test_groups_that_nothing_helps_are_not_told(tmp_path: Path) -> None:
+    """At a link so slow that the bytes alone take longer than the host, only the link counts."""
+    (each,) = plan_at(tmp_path, 1e8).break_evens
+    assert each.faster is None
+    assert each.link == pytest.approx(8e5 / (5e-4 - 2e-5), rel=1e-6)
+    assert plan_at(tmp_path, 1e9, 1e3).break_evens == ()
 
 
 def test_borders_name_both_sides_and_the_reason(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ layout share: between two of them nothing is converted, and a tensor that no nod
 returns to ONNX's own layout.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import NodeProto
@@ -77,12 +77,12 @@ def insert_layouts(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -> N
         _convert_input(edit, end, made.name)
         made.users.append(_find_user(made.scope, end.call))
     _insert_conversions(edit, [made for made in dict.fromkeys(read) if made.form not in returned])
-    readers: dict[Scope, dict[str, list[NodeProto]]] = {}
+    needed: dict[Scope, set[str]] = {}
     for end in exits:
         scope = end.call.scope
-        if scope not in readers:
-            readers[scope] = scope.find_readers()
-        _convert_output(edit, end, returned[end.form].name, readers[scope])
+        if scope not in needed:
+            needed[scope] = {*scope.find_readers(), *scope.outputs}
+        _convert_output(edit, end, returned[end.form].name, needed[scope])
 
 
 def _find_ports(
@@ -189,15 +189,13 @@ def _insert_conversions(edit: ModelEditor, instances: Sequence[_FormInstance]) -
         made.scope.insert_before(first, *_make_nodes(edit, form, steps, form.tensor, made.name))
 
 
-def _convert_output(
-    edit: ModelEditor, end: _RegionPort, name: str, readers: dict[str, list[NodeProto]]
-) -> None:
-    """Let a region return a form, and revert it outside if the plain tensor is read there."""
+def _convert_output(edit: ModelEditor, end: _RegionPort, name: str, needed: Collection[str]) -> None:
+    """Let a region return a form, and revert it outside if the plain tensor is needed there."""
     call, form = end.call, end.form
     steps = form.layout.make_pack_steps(form.kind)
     inside = _make_nodes(edit, form, steps, call.function.output[end.position], name)
     call.replace_output(end.position, name, *inside)
-    if form.tensor in readers or form.tensor in call.scope.outputs:
+    if form.tensor in needed:
         back = form.layout.make_unpack_steps(form.kind)
         call.scope.insert_after(call.node, *_make_nodes(edit, form, back, name, form.tensor))
 

@@ -20,6 +20,7 @@ from byoc.model import (
     get_purpose,
     is_dequantize,
     is_onnx,
+    is_qdq_node,
     is_quantize,
 )
 
@@ -52,7 +53,7 @@ def tidy_quantization(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -
 
 
 def _is_own(node: NodeProto) -> bool:
-    return get_purpose(node) == QUANTIZE
+    return is_qdq_node(node) and get_purpose(node) == QUANTIZE
 
 
 def _tidy_host(edit: ModelEditor, scope: Scope) -> None:

@@ -53,12 +53,12 @@ _DOUBTFUL = frozenset({*POOLS, "ConvTranspose", "NonZero", "Resize", "STFT", "Up
 _TYPED_BY_VALUE = frozenset({"Compress", "NonZero", "Unique"})
 
 
-def settle_types(typed: ModelProto, model: ModelProto) -> frozenset[str]:
+def settle_types(typed: ModelProto, model: ModelProto) -> frozenset[str] | None:
     """Complete the types of a model in place, in bodies, too.
 
     `typed` is the model as ONNX's inference typed it from its inputs, `model` the same with what the
-    file states of other tensors. A model whose types are all known is left as it is.
-    Returns the tensors of the main graph whose rank differs from run to run.
+    file states of other tensors. Returns the tensors of the main graph whose rank differs from run to
+    run; None for a model whose types are all known, which is left as it is.
     """
     names = [dim.dim_param for value in model.graph.input for dim in _list_dims(value.type)]
     settings = Settings.read(model, filter(None, names), _MAX_VISITS)
@@ -67,13 +67,14 @@ def settle_types(typed: ModelProto, model: ModelProto) -> frozenset[str]:
     _, *bodies = graphs = list(walk_graphs(typed.graph))
     scopes = (scope, *(TensorScope.of_graph(settings, body, body, {}) for body in bodies))
     known = all(each.is_settled(name) for each in scopes for name in each.producers)
-    if not known or any(_is_doubtful(node) for graph in graphs for node in graph.node):
+    settled = known and not any(_is_doubtful(node) for graph in graphs for node in graph.node)
+    if not settled:
         try:
             settle_nodes(scope)
         except VisitError:
             settings.visits_left = 0  # what is settled so far is right
     scope.write_types()
-    return frozenset(scope.varying)
+    return None if settled and not scope.changed else frozenset(scope.varying)
 
 
 def read_opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

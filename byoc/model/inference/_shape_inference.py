@@ -55,12 +55,15 @@ class InferenceResult:
     """The result of shape inference.
 
     `type_protos` are the types of the main graph's tensors, `typed_graph` is the graph with types in
-    its bodies, too (None when inference failed), `notes` are sentences for the user.
+    its bodies, too (None when inference failed), `notes` are sentences for the user. `certain` says that
+    the types follow from inputs and constants alone, whatever the file states of other tensors; it is
+    False where that would take another inference to know, as in graphs with bodies.
     """
 
     type_protos: TypesByName
     typed_graph: GraphProto | None
     notes: tuple[str, ...]
+    certain: bool = False
 
 
 def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> InferenceResult:
@@ -88,6 +91,7 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
         note = f"shapes are known only where stated: {' '.join(str(error).split())}"
         return InferenceResult(complete_dtypes(skeleton, None, dict(stated)), None, (note,))
     notes = []
+    certain = varying is None and len(graphs) == 1
     types = get_stated_types(typed)
     for name, kind in stated.items():
         if name in types and kind == types[name]:
@@ -95,13 +99,14 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
         said, found = read_type(kind), read_type(types[name]) if name in types else None
         if said is None or found is None:
             if rate_knowledge(kind) > rate_knowledge(types.get(name)):
-                types[name] = kind
+                types[name], certain = kind, False
         elif contradicts(said, found):
             notes.append(f"the model says that '{name}' is {said}, but it is {found}")
-        elif rate_knowledge(kind) > rate_knowledge(types[name]) and name not in varying:
-            types[name] = write_type(complete_type(found, said) or said)
-    types = complete_dtypes(skeleton, typed.graph, types)
-    return InferenceResult(types, typed.graph, tuple(notes))
+        elif rate_knowledge(kind) > rate_knowledge(types[name]) and name not in (varying or ()):
+            types[name], certain = write_type(complete_type(found, said) or said), False
+    completed = complete_dtypes(skeleton, typed.graph, types)
+    certain &= len(completed) == len(types)
+    return InferenceResult(completed, typed.graph, tuple(notes), certain)
 
 
 def _clear_body_inputs(node: NodeProto) -> None:

@@ -1,6 +1,7 @@
 """A Lagrangian bound and labels for graphs of any size: limits and launches as multipliers on cuts."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,6 +40,8 @@ class LagrangianRelaxation:
     problem: Problem
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     bound: float = -np.inf
+    value: float = -np.inf
+    """the value of the last cuts, about a lower bound: they are rounded"""
 
     def __post_init__(self) -> None:
         """Start with the longest paths, and multipliers at which no unit wants two devices."""
@@ -63,6 +66,16 @@ class LagrangianRelaxation:
         self.byte_multiplier = np.zeros(problem.devices)
         self.region_multiplier = np.zeros(problem.devices)
 
+    def vary(self, problem: Problem) -> "LagrangianRelaxation":
+        """Return the relaxation of the same problem at other costs, begun at these multipliers."""
+        other = copy(self)
+        other.problem, other.bound, other.value = problem, -np.inf, -np.inf
+        other.generator = np.random.default_rng(0)
+        other.fusion_share = _fusion_shares(problem)
+        other.cuts = [other._cuts(d) for d in range(1, 1 + problem.devices)]
+        vars(other).update(self._copy_state())
+        return other
+
     def iterate_labels(self, count: int, least: float) -> Iterator[Ints]:
         """Yield the labels of each round, int64 (units,), and raise `bound`.
 
@@ -71,6 +84,7 @@ class LagrangianRelaxation:
         finest = (self.bound, self._copy_state())
         for number in range(count):
             value, on_device = self._solve_cuts(_COARSE_BITS)
+            self.value = value
             if value > finest[0]:
                 finest = value, self._copy_state()
             yield self._choose_labels(on_device)
@@ -83,6 +97,7 @@ class LagrangianRelaxation:
                 break
         vars(self).update(finest[1])
         value, on_device = self._solve_cuts(50)
+        self.value = value
         self.bound = max(self.bound, value)
         yield self._choose_labels(on_device)
 

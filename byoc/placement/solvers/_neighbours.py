@@ -56,6 +56,8 @@ class Neighbours:
         `labels` holds the device of every unit, or -1 if unknown: such a unit needs no transfers and its
         results cost nothing to bring. The unit's own label has no effect.
         """
+        if self.devices == 1:
+            return self._sum_for_one_device(unit, labels)
         total = list(self.seconds[unit])
         for tensor in self.made[unit]:
             wanted = {labels[reader] for reader in self.consumers[tensor]} - {-1}
@@ -74,3 +76,28 @@ class Neighbours:
             for device in range(len(total)):
                 total[device] += self.transfer_seconds(tensor, home, others | {device})
         return total
+
+    def _sum_for_one_device(self, unit: int, labels: Sequence[int]) -> list[float]:
+        """Return the same sums for the host and a single accelerator, without sets."""
+        host, device = self.seconds[unit]
+        for tensor in self.made[unit]:
+            ends = [labels[reader] for reader in self.consumers[tensor]]
+            if 1 in ends:
+                host += self.to_device[tensor][0]
+            if self.is_output[tensor] or 0 in ends:
+                device += self.to_host[tensor][0]
+        for tensor in self.read[unit]:
+            producer = self.producer[tensor]
+            home = labels[producer] if producer >= 0 else 0
+            if home < 0:
+                continue
+            ends = [labels[reader] for reader in self.consumers[tensor] if reader != unit]
+            if home:
+                host += self.to_host[tensor][0]
+                if self.is_output[tensor] or 0 in ends:
+                    device += self.to_host[tensor][0]
+            else:
+                device += self.to_device[tensor][0]
+                if 1 in ends:
+                    host += self.to_device[tensor][0]
+        return [host, device]
