@@ -51,7 +51,7 @@ def rows(name: str) -> Iterator[Row]:
             costs = str(here / "near.yaml")
             asked = {"model": f"zoo:{name}", "dims": {}}
             plan = planned(model, target, strategy, costs=costs, asked=asked)
-            options = Options(str(here / "any.yaml"), strict=True)
+            options = Options(str(here / "any.yaml"), strict=True, what_if=False)
             state = State(
                 model.source,
                 options,
