@@ -32,6 +32,13 @@ def timed(action: Callable[..., T], *arguments: object) -> tuple[float, T]:
     return time.perf_counter() - start, result
 
 
+def cpu_timed(action: Callable[..., T], *arguments: object) -> tuple[float, T]:
+    """Return the seconds of processor time that a call took in this process, and what it gave."""
+    start = time.process_time()
+    result = action(*arguments)
+    return time.process_time() - start, result
+
+
 def read_and_infer(path: Path) -> None:
     """What everything is held against: reading a model and inferring its shapes, with `onnx` alone."""
     onnx.shape_inference.infer_shapes(onnx.load(path), data_prop=True)

@@ -1,94 +1,164 @@
-"""How long deciding takes at size, against reading the model and inferring its shapes.
+"""How long planning takes, against reading the model and inferring its shapes.
 
-    python benchmarks/plan_scale.py [MODEL...]
+    python benchmarks/plan_scale.py [MODEL...] [--rules dla] [--runs 3] [--profile] [--baseline CHECKOUT]
 
-For each model of the zoo and some rule files: seconds of `onnx.load` with shape inference of its file,
-and as ratios to these, taken in the same run: extracting the placement problem from the annotated graph,
-the minimum cut with its regions, and the launch-aware strategy, with the certified gap, the share of
-units that are offloaded, and the peak of memory that each solver adds. Reading and extracting are
-the least of three runs each.
+All times are processor time in this process, warm, the least of several runs. For each model:
+`onnx.load` with shape inference of its file, and everything that `byoc partition` does without an
+output, stage by stage, as a ratio to that. Names are those of the zoo, and of `models.py`: `chain` (1,000 nodes, 200 of
+them not supported), `random` (10,000 nodes), `layers8` and `layers80` (a decoder of equal layers), whose
+ratio to each other without loading is the last line.
+
+`--profile` adds own times by room of byoc and by function. `--baseline` runs the same models in another
+checkout of byoc as well, in turn with this one, and prints the ratio.
 """
 
+import argparse
+import cProfile
+import io
+import json
+import os
+import pstats
+import subprocess
 import sys
-import tracemalloc
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from common import machine, on_disk, read_and_infer, timed
+import onnx
+from common import cpu_timed, machine, read_and_infer
+from models import make_chain, make_layers, make_random_graph
+from rich.console import Console
 
-from byoc.costs import GraphProblem
-from byoc.model import Model
-from byoc.options import PlanOptions
-from byoc.placement import Problem, Strategy
-from byoc.placement.strategies import LaunchAware
-from byoc.placement.strategies._optimizing import MinCut
-from byoc.planning import GraphUnits, PlanSettings, annotate_graphs, group_graphs
-from byoc.planning._graph_problem import GraphToPlace, PlacementProblems
-from byoc.planning._memory_fit import Constraints
-from byoc.stages import load_settings
-from byoc.zoo import load_model
+import byoc
+from byoc import zoo
 
-_RUNS = 3
-_RULES = ("dla", "openvino-cpu")
-_MODELS = ("transformer_10k", "transformer_100k")
+_GENERATED: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "chain": make_chain,
+    "random": make_random_graph,
+    "layers8": lambda: make_layers(8),
+    "layers80": lambda: make_layers(80),
+}
+_DETECTORS = ("fasterrcnn_mobilenet", "detr", "ssd300_vgg16")
+_MODELS = (*_GENERATED, "transformer_10k", "transformer_100k", *_DETECTORS)
+_CUTTING = ("Annotate", "Group", "Place", "Outline")
+_LISTED = 12
 
 
-def main(names: list[str]) -> None:
-    """Print the figures for some models of the zoo."""
+def main() -> None:
+    """Print the figures of the models that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="*", default=_MODELS)
+    parser.add_argument("--rules", default="dla")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--baseline", type=Path)
+    parser.add_argument("--only-partition", metavar="FILE", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only_partition:
+        print(json.dumps(time_partition(options.only_partition, options.rules, options.runs)))
+        return
     print(machine())
-    for name in names or _MODELS:
-        with on_disk(name) as path:
-            reading = min(timed(read_and_infer, path)[0] for _ in range(_RUNS))
-            model = load_model(path)
-        print(f"\n{name}: {len(model.index.nodes)} nodes, load and infer {reading:.2f} s")
-        for rules in _RULES:
-            decided(model, rules, reading)
+    print("milliseconds of processor time; the ratio is that of all to reading and inferring")
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.models:
+            path = str(Path(folder) / f"{name}.onnx")
+            onnx.save(_GENERATED[name]() if name in _GENERATED else zoo.load(name), path)
+            if options.baseline is not None:
+                compare(name, path, options.rules, options.runs, options.baseline)
+                continue
+            found[name] = show_stages(name, path, options.rules, options.runs)
+            if options.profile:
+                show_profile(path, options.rules)
+            Path(path).unlink()
+    if {"layers8", "layers80"} <= found.keys():
+        few, many = found["layers8"], found["layers80"]
+        print(f"\n80 equal layers against 8, without loading: {many / few:.2f}")
 
 
-def decided(model: Model, rules: str, reading: float) -> None:
-    """Print the figures of a model under a rule file."""
-    print(f" {rules}")
-    settings = load_settings(PlanOptions(rules))
-    marking, units = timed(find_units, model, settings)
-    show("annotate and group", marking, reading)
-    runs = [timed(build_problem, model, units, settings) for _ in range(_RUNS)]
-    found = runs[0][1]
-    show("extract", min(seconds for seconds, _ in runs), reading)
-    for strategy in (MinCut(), LaunchAware()):
-        solved(strategy, found.problem, reading)
-
-
-def find_units(model: Model, settings: PlanSettings) -> GraphUnits:
-    """Annotate and group the main graph of a model."""
-    marks = annotate_graphs(model.index, settings.targets)
-    return group_graphs(model.index, settings.targets, marks)[id(model.index)]
-
-
-def build_problem(model: Model, units: GraphUnits, settings: PlanSettings) -> GraphProblem:
-    """Build the placement problem of the main graph of a model without bodies."""
-    graph = GraphToPlace(model.index, "", 1.0, units, {})
-    capacity = tuple(device.memory for device in settings.devices)
-    return PlacementProblems(graph, settings, None).build(
-        Constraints(tuple({} for _ in capacity), capacity)
+def show_stages(name: str, path: str, rules: str, runs: int) -> float:
+    """Print the stages of a model's plan; return the seconds of all but loading."""
+    reading, stages = float("inf"), dict[str, float]()
+    for _ in range(runs):
+        reading = min(reading, cpu_timed(read_and_infer, Path(path))[0])
+        for stage, seconds in time_stages(path, rules).items():
+            stages[stage] = min(stages.get(stage, seconds), seconds)
+    whole = sum(stages.values())
+    cutting = sum(stages[stage] for stage in _CUTTING)
+    print(
+        f"\n{name}: reading {1e3 * reading:.0f}, all {1e3 * whole:.0f}, ratio {whole / reading:.1f}; "
+        f"annotate to outline {1e3 * cutting:.0f}; what-ifs {stages['EstimateGains'] / whole:.0%}"
     )
+    print("  " + ", ".join(f"{stage} {1e3 * seconds:.0f}" for stage, seconds in stages.items()))
+    return whole - stages["Load"]
 
 
-def solved(strategy: Strategy, problem: Problem, reading: float) -> None:
-    """Solve once for the time, once more for the memory, and print both."""
-    seconds, placement = timed(strategy.solve, problem)
-    tracemalloc.start()
-    strategy.solve(problem)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    bound = placement.bound or 0.0
-    gap = (placement.cost.total - bound) / placement.cost.total
-    placed = (placement.labels > 0).mean()
-    more = f"gap {gap:.4%}, offloaded {placed:.1%}, peak {peak / 2**20:.0f} MiB"
-    show(strategy.name, seconds, reading, more)
+def time_stages(path: str, rules: str) -> dict[str, float]:
+    """Return the seconds of each stage of `byoc.partition` without an output, and of its report."""
+    from byoc.pipeline import PLANNING, PREPARATION  # noqa: PLC0415 - another checkout may lack them
+    from byoc.reporting import make_report, print_report  # noqa: PLC0415
+    from byoc.stages import EstimateGains, State  # noqa: PLC0415
+    from byoc.verification import NotVerified  # noqa: PLC0415
+
+    found = {}
+    state = State(path, byoc.Options(rules))
+    for stage in (*PREPARATION, *PLANNING, EstimateGains()):
+        found[type(stage).__name__], state = cpu_timed(stage.run, state)
+    found["make_report"], report = cpu_timed(make_report, state.plan, NotVerified("no output"))
+    console = Console(file=io.StringIO(), width=10_000)
+    found["print_report"], _ = cpu_timed(print_report, report, console)
+    return found
 
 
-def show(what: str, seconds: float, reading: float, more: str = "") -> None:
-    """Print one line."""
-    print(f"  {what:<20} {seconds:7.2f} s  ratio {seconds / reading:6.2f}  {more}")
+def time_partition(path: str, rules: str, runs: int) -> float:
+    """Return the seconds that `byoc.partition` takes without an output, warm, the least of some runs."""
+    return min(cpu_timed(lambda: byoc.partition(path, rules=rules))[0] for _ in range(runs + 1))
+
+
+def compare(name: str, path: str, rules: str, runs: int, baseline: Path) -> None:
+    """Print what this checkout and another one take for a model, in turn, each in its own process."""
+    least = [float("inf")] * 2
+    for _ in range(2):
+        for side, checkout in enumerate((Path(__file__).parents[1], baseline.absolute())):
+            command = [sys.executable, __file__, "--only-partition", path, "--rules", rules]
+            done = subprocess.run(
+                [*command, "--runs", str(runs)],
+                env={**os.environ, "PYTHONPATH": str(checkout)},
+                cwd=checkout,
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+            least[side] = min(least[side], json.loads(done.stdout))
+    here, there = least
+    print(f"{name}: {1e3 * here:.0f} here, {1e3 * there:.0f} in {baseline.name}: {here / there:.3f}")
+
+
+def show_profile(path: str, rules: str) -> None:
+    """Print own times of a run, as shares of the whole, by room of byoc and by function."""
+    profile = cProfile.Profile()
+    profile.runcall(byoc.partition, path, rules=rules)
+    rooms, functions = Counter[str](), Counter[str]()
+    for (file, _, function), (_, _, own, _, callers) in pstats.Stats(profile).stats.items():
+        for (caller, _, _), (_, _, share, _) in callers.items() if file == "~" else ():
+            rooms[name_room(caller)] += share  # what is built in counts where it is called
+        rooms[name_room(file)] += 0 if file == "~" else own
+        functions[f"{Path(file).name}: {function}"] += own
+    whole = functions.total()
+    for counter in (rooms, functions):
+        shares = (f"{name} {own / whole:.1%}" for name, own in counter.most_common(_LISTED))
+        print("  own time: " + ", ".join(shares))
+
+
+def name_room(file: str) -> str:
+    """Return the room of byoc that a file is in, or the package outside."""
+    parts = Path(file).parts
+    for package in ("byoc", "site-packages"):
+        if package in parts[:-1]:
+            at = len(parts) - 1 - parts[::-1].index(package)
+            return ".".join(parts[at : at + 2]) if package == "byoc" else parts[at + 1]
+    return "Python"
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
