@@ -4,9 +4,9 @@
 
 All times are processor time in this process, warm, the least of several runs. For each model:
 `onnx.load` with shape inference of its file, and everything that `byoc partition` does without an
-output, stage by stage, as a ratio to that. Names are those of the zoo, and of `models.py`: `chain` (1,000 nodes, 200 of
-them not supported), `random` (10,000 nodes), `layers8` and `layers80` (a decoder of equal layers), whose
-ratio to each other without loading is the last line.
+output, stage by stage, as a ratio to that. Names are those of the zoo, and of `models.py`: `chain`
+(1,000 nodes, 200 of them not supported), `random` (10,000 nodes), `layers8` and `layers80` (a decoder of
+equal layers), whose ratio to each other without loading is the last line.
 
 `--profile` adds own times by room of byoc and by function. `--baseline` runs the same models in another
 checkout of byoc as well, in turn with this one, and prints the ratio.
