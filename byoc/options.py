@@ -16,7 +16,7 @@ from byoc.errors import InputError
 from byoc.model import DimensionOptions
 from byoc.quantization import NATIVE, Precision
 from byoc.samples import Inputs
-from byoc.support import Flag, Syntax, declaration_of, declare, declare_field
+from byoc.support import Flag, Syntax, declaration_of, declare, declare_field, is_file
 from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
 from byoc.zoo import Source, name_source
 
@@ -29,6 +29,13 @@ def _record_value(value: Any) -> Any:
 
 def _record_pairs(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(pairs or {})
+
+
+def _record_texts(pairs: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return options as they were given, None without any; an existing file by its name alone."""
+    if not pairs:
+        return None
+    return {key: name_source(text) if is_file(Path(text)) else text for key, text in pairs.items()}
 
 
 def _record_files(files: str | Path | Sequence[str | Path]) -> list[str]:
@@ -90,6 +97,31 @@ class PlanOptions(DimensionOptions):
     )
     host_cost_model: str | Path = declare_field(
         "host", "the host's cost model.", Flag("The host's costs."), name_source
+    )
+    cost_options: Mapping[str, str] | None = declare_field(
+        None,
+        "options of the accelerators' cost models by `name`, of one target's by `target:name`, of the "
+        "host's by `host:name`.",
+        Flag(
+            "An option of a cost model that is a plug-in; host:NAME=VALUE for the host's.",
+            Syntax.PAIRS,
+            names=("--cost-option",),
+            metavar="[TARGET:]NAME=VALUE",
+        ),
+        _record_texts,
+        record_none=False,
+    )
+    strategy_options: Mapping[str, str] | None = declare_field(
+        None,
+        "options of the placement strategy by `name`, or by `strategy:name` where several are compared.",
+        Flag(
+            "An option of the strategy, see byoc strategies.",
+            Syntax.PAIRS,
+            names=("--strategy-option",),
+            metavar="[STRATEGY:]NAME=VALUE",
+        ),
+        _record_texts,
+        record_none=False,
     )
     unknown_costs: str = declare_field(
         Policy.estimate.value,

@@ -12,11 +12,11 @@ from byoc.codegen import (
     find_wrong_options,
     parse_codegen_options,
 )
-from byoc.errors import InputError, suggest_nearest
+from byoc.errors import InputError
 from byoc.rules import Target
+from byoc.support import select_options
 
 OptionTexts = Mapping[str, str]
-_TARGET_SEPARATOR = ":"
 
 
 def load_compilers(
@@ -35,12 +35,9 @@ def load_compilers(
     Raises InputError when a codegen cannot be loaded, an option is wrong, or there is no such target.
     """
     known = [target.name for target in targets]
-    for key in given:
-        target, mark, _ = key.partition(_TARGET_SEPARATOR)
-        if mark and target not in known:
-            raise InputError(f"codegen option {key}: no such target{suggest_nearest(target, known)}")
+    own = {name: select_options(given, name, known, "codegen option", "target") for name in known}
     return {
-        target.name: _load_compiler(target, codegens.find(names[target.name]), given, cache)
+        target.name: _load_compiler(target, codegens.find(names[target.name]), own[target.name], cache)
         for target in targets
     }
 
@@ -48,10 +45,7 @@ def load_compilers(
 def _load_compiler(
     target: Target, codegen: Codegen, given: OptionTexts, cache: Cache | None
 ) -> RegionCompiler:
-    options = dict(rule_file_options(target, codegen))
-    options |= {key: value for key, value in given.items() if _TARGET_SEPARATOR not in key}
-    own = f"{target.name}{_TARGET_SEPARATOR}"
-    options |= {key.removeprefix(own): value for key, value in given.items() if key.startswith(own)}
+    options = {**rule_file_options(target, codegen), **given}
     parsed = parse_codegen_options(codegen, options)
     store = None if cache is None else ArtifactStore(cache, codegen, parsed)
     return RegionCompiler(codegen, options, ArtifactCache(store))

@@ -21,6 +21,7 @@ from byoc.support import (
     get_distribution,
     get_first_sentence,
     list_installed,
+    list_plugin_options,
     load_plugin,
 )
 
@@ -99,6 +100,19 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
     print_rows([{**row, "executes": "yes" if row["executes"] else ""} for row in rows], form)
 
 
+def _describe_options(found: Any) -> list[TableRow]:
+    """Return a row for each option that a strategy or a cost model takes."""
+    return [_make_option_row(option) for option in list_plugin_options(type(found))]
+
+
+def _name_options(rows: Iterable[TableRow]) -> list[TableRow]:
+    """Return rows as the table shows them: options by their names."""
+    return [
+        {**row, "options": ", ".join(option["option"] for option in row.get("options") or ())}
+        for row in rows
+    ]
+
+
 def _make_option_row(option: OptionDescription) -> TableRow:
     return {
         "option": option.name,
@@ -115,12 +129,17 @@ def strategies(form: FormatOption = OutputFormat.text) -> None:
     def describe(name: str) -> TableRow:
         strategy = load_plugin(STRATEGIES, name)
         honours = sorted(getattr(strategy, "honours", ()))
-        return {"description": get_first_sentence(type(strategy)), "honours": honours}
+        return {
+            "description": get_first_sentence(type(strategy)),
+            "honours": honours,
+            "options": _describe_options(strategy),
+        }
 
-    rows = _list_plugins(STRATEGIES, {"description": "", "honours": []}, describe)
+    rows = _list_plugins(STRATEGIES, {"description": "", "honours": [], "options": []}, describe)
     if form is OutputFormat.text:
         for row in rows:
             del row["honours"]
+        rows = _name_options(rows)
     print_rows(rows, form)
 
 
@@ -131,14 +150,16 @@ def cost_models(form: FormatOption = OutputFormat.text) -> None:
 
     def describe(path: Path) -> TableRow:
         found = read_cost_file(path)
-        return {"kind": getattr(found, "kind", ""), "description": found.description}
+        return {"kind": getattr(found, "kind", ""), "description": found.description, "options": []}
 
-    plugins = _list_plugins(
-        COSTS,
-        {"kind": "plug-in", "description": ""},
-        lambda name: {"description": getattr(load_cost_model(name), "description", "")},
-    )
-    print_rows([*make_file_rows(COST_MODELS, describe), *plugins], form)
+    def describe_plugin(name: str) -> TableRow:
+        found = load_cost_model(name)
+        description = str(getattr(found, "description", ""))
+        return {"description": description, "options": _describe_options(found)}
+
+    empty: TableRow = {"kind": "plug-in", "description": "", "options": []}
+    rows = [*make_file_rows(COST_MODELS, describe), *_list_plugins(COSTS, empty, describe_plugin)]
+    print_rows(_name_options(rows) if form is OutputFormat.text else rows, form)
 
 
 def make_file_rows(group: str, describe: Callable[[Path], TableRow]) -> Iterable[TableRow]:

@@ -37,18 +37,6 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegen_lookup import find_wrong_options as find_wrong_options
     from byoc.codegen._codegen_lookup import has_options as has_options
     from byoc.codegen._codegen_lookup import parse_codegen_options as parse_codegen_options
-    from byoc.codegen._codegen_options import SIZE_UNITS as SIZE_UNITS
-    from byoc.codegen._codegen_options import Bytes as Bytes
-    from byoc.codegen._codegen_options import NoOptions as NoOptions
-    from byoc.codegen._codegen_options import Option as Option
-    from byoc.codegen._codegen_options import OptionDescription as OptionDescription
-    from byoc.codegen._codegen_options import find_executing_options as find_executing_options
-    from byoc.codegen._codegen_options import find_option_problems as find_option_problems
-    from byoc.codegen._codegen_options import format_options as format_options
-    from byoc.codegen._codegen_options import list_options as list_options
-    from byoc.codegen._codegen_options import parse_size as parse_size
-    from byoc.codegen._codegen_options import read_options as read_options
-    from byoc.codegen._codegen_options import read_stored_options as read_stored_options
     from byoc.codegen._codegens import Codegens as Codegens
     from byoc.codegen._codegens import choose_worker_isolation as choose_worker_isolation
     from byoc.codegen._codegens import describe_codegens as describe_codegens
@@ -119,7 +107,19 @@ if _TYPE_CHECKING:
     from byoc.onnxrt import open_session as open_session
     from byoc.onnxrt import run_session as run_session
     from byoc.onnxrt import session_runner as session_runner
+    from byoc.support import SIZE_UNITS as SIZE_UNITS
+    from byoc.support import Bytes as Bytes
+    from byoc.support import NoOptions as NoOptions
+    from byoc.support import Option as Option
+    from byoc.support import OptionDescription as OptionDescription
     from byoc.support import StrictModel as StrictModel
+    from byoc.support import find_executing_options as find_executing_options
+    from byoc.support import find_option_problems as find_option_problems
+    from byoc.support import format_options as format_options
+    from byoc.support import list_options as list_options
+    from byoc.support import parse_size as parse_size
+    from byoc.support import read_options as read_options
+    from byoc.support import read_stored_options as read_stored_options
 
 _MODULES = {
     "byoc.boundary.contracts": "TensorContract",
@@ -129,10 +129,6 @@ _MODULES = {
     ),
     "byoc.codegen._codegen_lookup": (
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
-    ),
-    "byoc.codegen._codegen_options": (
-        "SIZE_UNITS Bytes NoOptions Option OptionDescription find_executing_options "
-        "find_option_problems format_options list_options parse_size read_options read_stored_options"
     ),
     "byoc.codegen._abilities": (
         "ABILITIES Context ContextSource Executable Keyed Measured Oracle Stamped Together"
@@ -169,7 +165,10 @@ _MODULES = {
         "list_node_captures list_reads read_type to_numpy_dtype walk_graphs write_type"
     ),
     "byoc.onnxrt": "has_runtime open_session run_session session_runner",
-    "byoc.support": "StrictModel",
+    "byoc.support": (
+        "SIZE_UNITS Bytes NoOptions Option OptionDescription StrictModel find_executing_options "
+        "find_option_problems format_options list_options parse_size read_options read_stored_options"
+    ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -4,12 +4,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from byoc.codegen._codegen_options import (
-    find_executing_options,
-    find_option_problems,
-    list_options,
-    read_options,
-)
 from byoc.codegen._interface import (
     API_VERSION,
     Codegen,
@@ -18,7 +12,15 @@ from byoc.codegen._isolation import IsolatedCodegen
 from byoc.errors import (
     InputError,
 )
-from byoc.support import CODEGENS, UnsuitablePluginError, load_plugin
+from byoc.support import (
+    CODEGENS,
+    UnsuitablePluginError,
+    find_executing_options,
+    find_option_problems,
+    list_options,
+    load_plugin,
+    read_options,
+)
 
 
 def find_codegen(name: str) -> Codegen:

@@ -19,10 +19,9 @@ from typing import Any
 
 from byoc.codegen._abilities import Keyed
 from byoc.codegen._calling import ask_cache_key
-from byoc.codegen._codegen_options import format_options
 from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.onnxrt import get_session_settings
-from byoc.support import CODEGENS, list_installed
+from byoc.support import CODEGENS, format_options, list_installed
 
 _OWN_LIBRARIES = ("onnx", "numpy", "scipy", "protobuf")  # with which byoc makes what a codegen reads
 _MAX_READ_BYTES = 4 << 20  # size and time stand for the content of a larger file: a shared library

@@ -9,10 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from byoc.codegen._abilities import ABILITIES
-from byoc.codegen._codegen_options import OptionDescription, list_options
 from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.codegen._messages import BrokenMessageError
-from byoc.support import get_first_sentence
+from byoc.support import OptionDescription, get_first_sentence, list_options
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ def _try_strategies(
     for number, name in enumerate(names):
         report_step(f"{name}: cut")
         folder = place / str(number)
-        own = replace(options, output=folder, strategy=name, progress=None)
+        asked = options.strategy_options if name == options.strategy else None
+        own = replace(options, output=folder, strategy=name, strategy_options=asked, progress=None)
         try:
             result = partition(model, **keywords_of(own, Options))
         except InputError as error:

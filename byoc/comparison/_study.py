@@ -23,8 +23,8 @@ from byoc.options import PlanOptions
 from byoc.placement import Placement, Problem, Strategy, count_transferred_bytes, strategy_display_name
 from byoc.planning import GraphPlan, GraphUnits, PlanSettings, annotate_graphs, group_graphs, plan_graphs
 from byoc.reporting import collect_plan_notes
-from byoc.stages import load_settings
-from byoc.support import STRATEGIES, declare_field, load_plugin
+from byoc.stages import load_settings, load_strategy
+from byoc.support import declare_field
 from byoc.zoo import load_model
 
 _GIGA = 1e9
@@ -66,7 +66,11 @@ class Study(PlanOptions):
 
     def load_settings(self, strategy: str) -> PlanSettings:
         """Return the settings of planning with one of the strategies. Raises InputError."""
-        return load_settings(self, strategy)
+        return load_settings(self, strategy, among=self.strategies)
+
+    def load_strategy(self, name: str) -> Strategy:
+        """Return one of the strategies, with its options. Raises InputError."""
+        return load_strategy(name, self.strategy_options or {}, self.strategies)
 
 
 def make_rows(name: str, study: Study) -> list[StrategyRow]:
@@ -85,7 +89,10 @@ def make_rows(name: str, study: Study) -> list[StrategyRow]:
     for link in study.links:
         costs = base.costs if link is None else tuple(with_link(c, link * _GIGA) for c in base.costs)
         settings = replace(base, costs=costs)
-        here = [_make_row(name, model, link, strategy, settings, units) for strategy in study.strategies]
+        here = [
+            _make_row(name, model, study, link, strategy, settings, units)
+            for strategy in study.strategies
+        ]
         # With bodies a bound may leave out regions in them, where limits are for all graphs together.
         rows += here if model.index.bodies else check_bounds(here)
     return rows
@@ -123,6 +130,7 @@ def _empty_row(name: str, link: float | None, strategy: str) -> StrategyRow:
 def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what they share
     name: str,
     model: Model,
+    study: Study,
     link: float | None,
     strategy: str,
     settings: PlanSettings,
@@ -130,7 +138,7 @@ def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what
 ) -> StrategyRow:
     row = _empty_row(name, link, strategy)
     try:
-        watched = Stopwatch(load_plugin(STRATEGIES, strategy))
+        watched = Stopwatch(study.load_strategy(strategy))
         plan = plan_graphs(model.index, replace(settings, strategy=watched), units)
     except ByocError as error:
         return row | {"error": " ".join(str(error).split())}

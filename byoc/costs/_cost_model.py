@@ -40,8 +40,8 @@ FREE = Price(0.0, 0.0)
 class CostModel(Protocol):
     """The costs of a device.
 
-    A third-party model is a class without constructor arguments, registered by entry point under
-    `byoc.costs`.
+    A third-party model is a class registered by entry point under `byoc.costs`, made without arguments.
+    Where it is a dataclass its fields are its options (`--cost-option`).
     """
 
     @property

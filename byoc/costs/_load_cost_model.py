@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from byoc.costs._cost_file import CostFile
 from byoc.costs._cost_model import CostModel
@@ -19,6 +20,7 @@ from byoc.support import (
     list_installed,
     load_plugin,
     make_file_error,
+    make_with_options,
     read_mapping,
     validate_content,
 )
@@ -32,12 +34,18 @@ class _TooDeepError(InputError):
     """Files refer to one another in a chain that is too long to list."""
 
 
-def load_cost_model(name: str) -> CostModel:
+Options = Mapping[str, str]
+_NO_OPTIONS: Options = MappingProxyType({})
+
+
+def load_cost_model(name: str, options: Options = _NO_OPTIONS) -> CostModel:
     """Return the cost model of a file (a path or an installed name) or of a plug-in.
-    Raises InputError with a line for every mistake in the file, if its fallback cannot be loaded, or if
-    a plug-in is not a cost model.
+
+    `options` are those of the plug-in, as text; those of a file go to the plug-in that it asks for what
+    it does not know. Raises InputError with a line for every mistake in the file, if its fallback cannot
+    be loaded, if a plug-in is not a cost model, and for an option that it does not take.
     """
-    return _load(name, ())
+    return _load(name, (), options)
 
 
 def read_cost_file(path: Path) -> CostFile:
@@ -56,7 +64,7 @@ def read_cost_file(path: Path) -> CostFile:
     return result
 
 
-def _load(name: str, asking: tuple[Path, ...]) -> CostModel:
+def _load(name: str, asking: tuple[Path, ...], options: Options = _NO_OPTIONS) -> CostModel:
     """Load a model; `asking` are the files whose fallbacks led to it."""
     plugins = list_installed(COSTS)
     if name in plugins and not Path(name).is_file():
@@ -67,7 +75,7 @@ def _load(name: str, asking: tuple[Path, ...]) -> CostModel:
                 "name, and so does "
                 f"{clashing[0]}; give a path"
             )
-        return _load_plugin(name)
+        return _load_plugin(name, options)
     path = find_file(COST_MODELS, name, also=plugins)
     real = path.resolve()
     if real in asking:
@@ -76,11 +84,14 @@ def _load(name: str, asking: tuple[Path, ...]) -> CostModel:
     if len(asking) > _MAX_FALLBACKS:
         raise _TooDeepError(f"{asking[0]}: more than {_MAX_FALLBACKS} files ask one another (else)")
     found = read_cost_file(path)
+    if options and found.otherwise is None:
+        first = next(iter(options))
+        raise InputError(f"cost model {name} has no option '{first}': it is a file, which has none")
     if found.otherwise is None:
         return _as_model(found)
     beside = path.parent / found.otherwise
     try:
-        second = _load(str(beside) if is_file(beside) else found.otherwise, (*asking, real))
+        second = _load(str(beside) if is_file(beside) else found.otherwise, (*asking, real), options)
     except _TooDeepError:
         raise
     except InputError as error:
@@ -104,8 +115,8 @@ def _as_model(found: CostFile) -> CostModel:
     return found
 
 
-def _load_plugin(name: str) -> CostModel:
-    found = load_plugin(COSTS, name)
+def _load_plugin(name: str, options: Options) -> CostModel:
+    found = load_plugin(COSTS, name, lambda kind: make_with_options(kind, options))
     source = f"cost model '{name}' of {get_distribution(list_installed(COSTS)[name])}"
     try:
         own_name = found.name if isinstance(found, CostModel) else None
@@ -127,24 +138,24 @@ def _cost_file(costs: CostModel) -> CostFile | None:
     return first if isinstance(first, CostFile) else None
 
 
-def load_host_costs(name: str) -> CostModel:
+def load_host_costs(name: str, options: Options = _NO_OPTIONS) -> CostModel:
     """Return a cost model for the host, which has no link and no launch cost.
 
     Raises InputError as `load_cost_model` does, and if the model is one of an accelerator.
     """
-    costs = load_cost_model(name)
+    costs = load_cost_model(name, options)
     found = _cost_file(costs)
     if found is not None and (found.link is not None or found.launch):
         raise InputError(f"{name}: the host's cost model has neither link nor launch")
     return costs
 
 
-def load_device_costs(name: str) -> CostModel:
+def load_device_costs(name: str, options: Options = _NO_OPTIONS) -> CostModel:
     """Return a cost model for an accelerator.
     Raises InputError as `load_cost_model` does, and if the model has no link, as every transfer would
     then be free without anyone having decided so.
     """
-    costs = load_cost_model(name)
+    costs = load_cost_model(name, options)
     found = _cost_file(costs)
     if found is not None and found.link is None:
         raise InputError(

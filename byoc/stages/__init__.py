@@ -13,5 +13,5 @@ from byoc.stages._planning_stages import (
     Resolve,
     record_accuracy,
 )
-from byoc.stages._settings_loader import load_settings
+from byoc.stages._settings_loader import load_settings, load_strategy
 from byoc.stages._state import Stage, State, run_stages

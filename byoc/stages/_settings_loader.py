@@ -7,9 +7,13 @@ from typing import TypeVar
 from byoc.costs import Policy, load_device_costs, load_host_costs, parse_objective
 from byoc.errors import InputError, suggest_nearest
 from byoc.options import DEFAULT_STRATEGY, PlanOptions, list_files
+from byoc.placement import Strategy
 from byoc.planning import PlanSettings, read_placement
 from byoc.rules import Target, load_rules
-from byoc.support import STRATEGIES, load_plugin
+from byoc.support import STRATEGIES, load_plugin, make_with_options, select_options
+
+HOST = "host"
+"""What options for the host's cost model are given to."""
 
 ChoiceT = TypeVar("ChoiceT", bound=str | Path)
 
@@ -18,20 +22,52 @@ def load_settings(
     options: PlanOptions,
     strategy: str = DEFAULT_STRATEGY,
     placement: str | Path | None = None,
+    among: Sequence[str] = (),
 ) -> PlanSettings:
-    """Return the settings of planning. Raises InputError when something named cannot be loaded."""
+    """Return the settings of planning. Raises InputError when something named cannot be loaded.
+
+    `among` are all strategies that options may be given to, if there are others than this one.
+    """
     targets = load_targets(list_files(options.rules))
     costs = choose_by_target(targets, options.cost_model, "cost model", lambda each: each.cost_model)
+    given = _split_cost_options(targets, options.cost_options or {})
     return PlanSettings(
         targets=targets,
-        costs=tuple(load_device_costs(str(costs[target.name])) for target in targets),
-        host=load_host_costs(str(options.host_cost_model)),
-        strategy=load_plugin(STRATEGIES, strategy),
+        costs=tuple(
+            load_device_costs(str(costs[target.name]), given[target.name]) for target in targets
+        ),
+        host=load_host_costs(str(options.host_cost_model), given[HOST]),
+        strategy=load_strategy(strategy, options.strategy_options or {}, among or (strategy,)),
         objective=parse_objective(options.objective),
         unknown_costs=_read_policy(options.unknown_costs),
         trips=options.trips or {},
         placement=None if placement is None else read_placement(Path(placement)),
     )
+
+
+def _split_cost_options(
+    targets: Sequence[Target], given: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """Return the options of each target's cost model, and those of the host's, which are given as such.
+
+    Raises InputError for a target that is not there.
+    """
+    names = [target.name for target in targets]
+    owners = (*names, HOST)
+    split = {name: select_options(given, name, owners, "cost option", "target") for name in owners}
+    split[HOST] = {name: split[HOST][name] for name in split[HOST] if f"{HOST}:{name}" in given}
+    return split
+
+
+def load_strategy(name: str, given: Mapping[str, str], among: Sequence[str]) -> Strategy:
+    """Return a strategy with its options: those given by `name`, and by `strategy:name`.
+
+    `among` are the strategies that options may be given to. Raises InputError when it cannot be loaded
+    or does not take an option.
+    """
+    own = select_options(given, name, among, "strategy option", "strategy")
+    made: Strategy = load_plugin(STRATEGIES, name, lambda kind: make_with_options(kind, own))
+    return made
 
 
 def load_targets(files: Sequence[str | Path]) -> tuple[Target, ...]:

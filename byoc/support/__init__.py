@@ -15,6 +15,23 @@ from byoc.support._input import read_limited
 from byoc.support._note import Note
 from byoc.support._option_check import check_minimum, check_types
 from byoc.support._output import check_output, write_atomically, write_text
+from byoc.support._plugin_options import (
+    SIZE_UNITS,
+    Bytes,
+    NoOptions,
+    Option,
+    OptionDescription,
+    find_executing_options,
+    find_option_problems,
+    format_options,
+    list_options,
+    list_plugin_options,
+    make_with_options,
+    parse_size,
+    read_options,
+    read_stored_options,
+    select_options,
+)
 from byoc.support._plugins import (
     ANNOTATIONS,
     CHECKS,

@@ -171,8 +171,8 @@ def test_inspect_as_json_is_the_manifest_and_who_signed_it(byoc: Cli) -> None:
     ("verb", "keys"),
     [
         ("zoo", ["name", "family", "nodes", "licence", "source", "present", "weights"]),
-        ("strategies", ["name", "from", "description", "honours", "problem"]),
-        ("cost-models", ["name", "from", "kind", "description", "problem"]),
+        ("strategies", ["name", "from", "description", "honours", "options", "problem"]),
+        ("cost-models", ["name", "from", "kind", "description", "options", "problem"]),
         ("codegens", ["name", "from", "executable", "problem"]),
         (
             "rules",

@@ -80,11 +80,11 @@ def test_a_process_that_dies_takes_one_strategy_with_it(net: str) -> None:
 
 
 def test_a_defect_takes_one_strategy_with_it(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(group: str, name: str) -> object:
+    def load(name: str, *given: object) -> object:
         if name == "min-cut":
             raise ZeroDivisionError("one\ntwo")
-        return plugins.load_plugin(group, name)
+        return plugins.load_plugin(plugins.STRATEGIES, name)
 
-    monkeypatch.setattr("byoc.comparison._study.load_plugin", load)
+    monkeypatch.setattr("byoc.comparison._study.load_strategy", load)
     rows = _make_rows(net, Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact")))
     assert [row["error"] for row in rows] == [None, "failed with ZeroDivisionError: one two", None]

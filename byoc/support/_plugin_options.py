@@ -1,22 +1,24 @@
-"""Sizes in bytes as users write them: `131072`, `128KiB`, `2 MB`.
+"""Options of plug-ins: the fields of a frozen dataclass, parsed from the text that users write.
 
-A codegen's options: a frozen dataclass, parsed from the text that users write.
-
-A field is a str, int, `Bytes` (an int that users may write with a unit, such as 128KiB), float, bool, an
-Enum or a Literal, each optionally None; `field(default=..., metadata={"help": "..."})` documents it.
-With `"executes": True` in the metadata its value is, or may name, something that is executed: it is then
-taken from the user alone, never from a rule file or a bundle.
+A codegen has a dataclass of its own, `Options`; a strategy or a cost model is the dataclass itself. A
+field is a str, int, `Bytes` (an int that users may write with a unit, such as 128KiB), float, bool,
+Path, an Enum or a Literal, each optionally None; `field(default=..., metadata={"help": "..."})`
+documents it. With `"executes": True` in the metadata its value is, or may name, something that is
+executed: it is then taken from the user alone, never from a rule file or a bundle.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from math import isnan
+from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from byoc.errors import InputError, describe_error, shorten_text, suggest_nearest
+from byoc.support._plugins import UnsuitablePluginError
 
 SIZE_UNITS: Mapping[str, int] = MappingProxyType(
     {
@@ -51,7 +53,7 @@ _BOOL_WORDS = {
 
 @dataclass(frozen=True)
 class OptionDescription:
-    """An option of a codegen, as documented to users.
+    """An option of a plug-in, as documented to users.
 
     `kind` describes its values in words. `default` is its default as text, None when it is required. The
     value of one that `executes` is a command, or may make one run something, so it comes from the user
@@ -67,7 +69,7 @@ class OptionDescription:
 
 @dataclass(frozen=True)
 class Option(OptionDescription):
-    """An option of a codegen; `read` parses a value, and raises ValueError with the kind in words."""
+    """An option of a plug-in; `read` parses a value, and raises ValueError with the kind in words."""
 
     read: Callable[[str], Any] = field(kw_only=True)
 
@@ -96,7 +98,10 @@ def find_option_problems(cls: Any, given: Mapping[str, str]) -> dict[str, str]:
 
     Missing options are not reported. Raises TypeError as `options_of`.
     """
-    known = {option.name: option for option in list_options(cls)}
+    return _find_problems({option.name: option for option in list_options(cls)}, given)
+
+
+def _find_problems(known: Mapping[str, Option], given: Mapping[str, str]) -> dict[str, str]:
     problems = {}
     for name, text in given.items():
         if name not in known:
@@ -128,8 +133,11 @@ def read_options(cls: type[T], given: Mapping[str, str]) -> T:
     Options not given have their field's default. Raises InputError with all problems: unknown names,
     values of a wrong type, missing options without a default, and a ValueError of the class itself.
     """
-    known = list_options(cls)
-    problems = list(find_option_problems(cls, given).values())
+    return _make(cls, list_options(cls), given)
+
+
+def _make(cls: type[T], known: Iterable[Option], given: Mapping[str, str]) -> T:
+    problems = list(_find_problems({option.name: option for option in known}, given).values())
     problems += [
         f"needs the option '{option.name}'"
         for option in known
@@ -142,8 +150,64 @@ def read_options(cls: type[T], given: Mapping[str, str]) -> T:
             **{option.name: option.read(given[option.name]) for option in known if option.name in given}
         )
     except Exception as error:  # the class's own checks
-        text = str(error) if isinstance(error, ValueError) else describe_error(error)
+        text = str(error) if isinstance(error, (ValueError, InputError)) else describe_error(error)
         raise InputError(f"refuses its options: {text}") from None
+
+
+# What the protocols of strategies and cost models ask for is no option, field or not.
+_PROTOCOL_FIELDS = frozenset({"name", "honours", "description"})
+OPTION_SEPARATOR = ":"
+
+
+def list_plugin_options(cls: Any) -> tuple[Option, ...]:
+    """Return the options of a strategy or cost model: its fields, where it is a dataclass.
+
+    Fields that cannot be given as text are none, nor are those that every plug-in has.
+    """
+    if not (isinstance(cls, type) and is_dataclass(cls)):
+        return ()
+    found = []
+    try:
+        kinds = get_type_hints(cls, include_extras=True)
+    except Exception:  # evaluating annotations may fail in any way
+        return ()
+    for entry in fields(cls):
+        if entry.init and entry.name not in _PROTOCOL_FIELDS:
+            with suppress(TypeError):
+                found.append(_describe_option(entry, kinds[entry.name]))
+    return tuple(found)
+
+
+def make_with_options(cls: Any, given: Mapping[str, str]) -> Any:
+    """Make a strategy or cost model of its class, with options given as text.
+
+    Raises UnsuitablePluginError with all that is wrong with the options, as the end of a sentence.
+    """
+    known = list_plugin_options(cls)
+    if not given and all(option.default is not None for option in known):
+        return cls()
+    try:
+        return _make(cls, known, given)
+    except InputError as error:
+        raise UnsuitablePluginError(str(error)) from None
+
+
+def select_options(
+    given: Mapping[str, str], owner: str, owners: Iterable[str], what: str, kind: str
+) -> dict[str, str]:
+    """Return the options of one owner: those given by `name`, to all, and by `owner:name`, which win.
+
+    `owners` are all that may be named. In messages the options are called `what`, and an owner `kind`.
+    Raises InputError for an owner that is not there.
+    """
+    known = tuple(owners)
+    for key in given:
+        named, mark, _ = key.partition(OPTION_SEPARATOR)
+        if mark and named not in known:
+            raise InputError(f"{what} {key}: no such {kind}{suggest_nearest(named, known)}")
+    own = f"{owner}{OPTION_SEPARATOR}"
+    common = {key: value for key, value in given.items() if OPTION_SEPARATOR not in key}
+    return common | {key.removeprefix(own): value for key, value in given.items() if key.startswith(own)}
 
 
 def read_stored_options(cls: type[T], metadata: Mapping[str, str]) -> T:
@@ -234,6 +298,7 @@ def _parse_float(text: str) -> float:
 _PARSERS: Mapping[Any, tuple[Callable[[str], Any], str]] = MappingProxyType(
     {
         str: (str, "text"),
+        Path: (Path, "a path"),
         int: (int, "a whole number"),
         Bytes: (parse_size, "bytes, such as 131072 or 128KiB"),
         float: (_parse_float, "a number"),
