@@ -1,6 +1,8 @@
 """`byoc run`: run a bundle on inputs from files, and show the time of each segment."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -26,6 +28,7 @@ from byoc.reporting import format_count, format_quantity
 from byoc.runtime import (
     Session,
     Trace,
+    TraceEvent,
     collect_contradictions,
     load_bundle,
     read_npy,
@@ -67,9 +70,19 @@ def run(  # noqa: PLR0913 - the options of the verb
         int,
         typer.Option(min=1, help="Run so often; with more than 1, after a first run that is not timed."),
     ] = 1,
+    pipeline: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="NUMBER",
+            help="Keep so many of the runs in flight at once, each device at work on another one.",
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Write the timeline of the last run here, in Chrome's trace format."),
+        typer.Option(
+            help="Write the timeline of the last run, of a pipeline's all, in Chrome's trace format."
+        ),
     ] = None,
     form: FormatOption = OutputFormat.text,
 ) -> None:
@@ -90,28 +103,44 @@ def run(  # noqa: PLR0913 - the options of the verb
         opened = options.open_bundle(bundle)
         session, given = _prepare_session(opened, inputs, files)
         show("run")
-        outputs, traces, notes = _run_repeatedly(session, given, repeat)
+        measured = _measure_runs(session, given, repeat, pipeline)
     if places[0] is not None:
-        write_npz(places[0], outputs)
+        write_npz(places[0], measured.outputs)
     if places[1] is not None:
-        write_text(places[1], traces[-1].to_text())
-    rows = _make_rows(session, traces)
-    whole = median(each.seconds for each in traces)
-    made = [_describe_output(name, value) for name, value in outputs.items()]
+        write_text(places[1], measured.traces[-1].to_text())
     if form is OutputFormat.json:
-        found = {"segments": rows, "outputs": made, "notes": notes}
-        print_json({"seconds": whole, "repeats": repeat, **found})
+        print_json(_write_document(session, measured))
         return
-    print_rows([_format_row(row) for row in rows], form)
-    times = f", the median of {format_count(repeat, 'run')}" if repeat > 1 else ""
-    print_line(f"{format_quantity(whole, 's')} in all{times}")
-    for entry in made:
+    print_rows([_format_row(row) for row in _make_rows(session, measured)], form)
+    print_line(_describe_time(session, measured))
+    for name, value in measured.outputs.items():
+        entry = _describe_output(name, value)
         print_line(f"{entry['name']}: {entry['type']}")
-    for note in notes:
+    for note in measured.notes:
         print_line(f"note: {note}")
     for path in (output, trace):
         if path is not None:
             print_line(f"Written to {path}")
+
+
+@dataclass(frozen=True)
+class _MeasuredRuns:
+    """The runs of a bundle on one input: the outputs of the last, and when each stage ran.
+
+    There is a trace for each run, or one for all that were in a pipeline. `in_flight` is the number of
+    runs of a pipeline that were in flight at once, None where they came one after another.
+    """
+
+    repeats: int
+    in_flight: int | None
+    outputs: Mapping[str, Any]
+    traces: Sequence[Trace]
+    notes: Sequence[str]
+
+    @property
+    def seconds(self) -> float:
+        """The median of the runs, or what all runs of a pipeline took together."""
+        return median(trace.seconds for trace in self.traces)
 
 
 def _prepare_session(
@@ -131,35 +160,83 @@ def _prepare_session(
     }
 
 
-def _run_repeatedly(
-    session: Session, given: Mapping[str, Any], repeat: int
-) -> tuple[Mapping[str, Any], list[Trace], list[str]]:
-    """Return the outputs, a trace of each run that counts, and contradictions to stated shapes."""
-    traces = [Trace() for _ in range(repeat)]
+def _measure_runs(
+    session: Session, given: Mapping[str, Any], repeats: int, in_flight: int | None
+) -> _MeasuredRuns:
+    """Run a bundle, with more than one run after a first one that does not count."""
+    traces = [Trace() for _ in range(1 if in_flight else repeats)]
     outputs: Mapping[str, Any] = {}
     with collect_contradictions() as notes:
-        if repeat > 1:
+        if repeats > 1:
             session.run(given)
-        for each in traces:
-            outputs = session.run(given, each)
-    return outputs, traces, list(notes)
+        if in_flight:
+            runs = session.run_pipeline([given] * repeats, in_flight, traces[0])
+            outputs = deque(runs, maxlen=1).pop()
+        else:
+            for each in traces:
+                outputs = session.run(given, each)
+    return _MeasuredRuns(repeats, in_flight, outputs, traces, list(notes))
 
 
-def _make_rows(session: Session, traces: Sequence[Trace]) -> list[dict[str, Any]]:
+def _make_rows(session: Session, measured: _MeasuredRuns) -> list[dict[str, Any]]:
     """Return a row for each segment in order of execution, with the median of its times."""
     rows = []
     for stage in session.stages:
-        of_it = [[e for e in trace.events if e.name == stage.name] for trace in traces]
+        events = _find_events(stage.name, measured)
         rows.append(
             {
                 "segment": stage.name,
                 "on": stage.device,
-                "seconds": median(sum(event.seconds for event in events) for events in of_it),
-                "bytes_in": sum(event.bytes_read for event in of_it[-1]),
-                "bytes_out": sum(event.bytes_made for event in of_it[-1]),
+                "seconds": median(event.seconds for event in events),
+                "bytes_in": events[-1].bytes_read,
+                "bytes_out": events[-1].bytes_made,
             }
         )
     return rows
+
+
+def _find_events(stage: str, measured: _MeasuredRuns) -> list[TraceEvent]:
+    """Return the runs of a stage of the main graph: one for each run of the bundle."""
+    return [event for trace in measured.traces for event in trace.events if event.name == stage]
+
+
+def _find_busy_shares(session: Session, measured: _MeasuredRuns) -> dict[str, float]:
+    """Return, by device, the share of a pipeline's time that it ran stages."""
+    busy: dict[str, float] = {}
+    for stage in session.stages:
+        seconds = sum(event.seconds for event in _find_events(stage.name, measured))
+        busy[stage.device] = busy.get(stage.device, 0.0) + seconds
+    return {device: seconds / measured.seconds for device, seconds in busy.items()}
+
+
+def _write_document(session: Session, measured: _MeasuredRuns) -> dict[str, Any]:
+    """Return what `--format json` prints."""
+    document = {
+        "seconds": measured.seconds,
+        "repeats": measured.repeats,
+        "segments": _make_rows(session, measured),
+        "outputs": [_describe_output(name, value) for name, value in measured.outputs.items()],
+        "notes": measured.notes,
+    }
+    if measured.in_flight is not None:
+        document["pipeline"] = {
+            "in_flight": measured.in_flight,
+            "runs_per_second": measured.repeats / measured.seconds,
+            "busy": _find_busy_shares(session, measured),
+        }
+    return document
+
+
+def _describe_time(session: Session, measured: _MeasuredRuns) -> str:
+    """Say how long the runs took, of a pipeline how many a second and how busy each device was."""
+    whole = format_quantity(measured.seconds, "s")
+    runs = format_count(measured.repeats, "run")
+    if measured.in_flight is None:
+        return f"{whole} in all" + (f", the median of {runs}" if measured.repeats > 1 else "")
+    shares = _find_busy_shares(session, measured)
+    busy = ", ".join(f"{device} {share:.0%}" for device, share in shares.items())
+    speed = f"{measured.repeats / measured.seconds:.4g} a second"
+    return f"{whole} for {runs}, {measured.in_flight} in flight: {speed}; busy: {busy}"
 
 
 def _format_row(row: Mapping[str, Any]) -> dict[str, str]:

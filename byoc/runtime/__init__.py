@@ -10,5 +10,5 @@ from byoc.runtime._executors import (
 from byoc.runtime._program_builder import data_inputs
 from byoc.runtime._session import Session, load, load_bundle, load_executors
 from byoc.runtime._shape_check import collect_contradictions
-from byoc.runtime._trace import Trace
+from byoc.runtime._trace import Trace, TraceEvent
 from byoc.samples import describe_mismatch, read_npy, read_npz, restore_dtype, write_npz

@@ -1,10 +1,12 @@
 """A session runs a bundle: host segments on onnxruntime, regions on their codegens' executors."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from byoc.codegen import Codegens, Executor, Region, choose_isolation
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, get_stated_types, write_type
 from byoc.onnxrt import sharing_threads
+from byoc.runtime._device_turns import DeviceTurns
 from byoc.runtime._executors import (
     find_executable,
     load_executor,
@@ -75,6 +78,53 @@ class Session:
         given = self._check_inputs(inputs)
         with record_into(trace):
             found = self.program.run(given, pool=lambda: self._pool)
+        return self._name_outputs(found)
+
+    def run_pipeline(
+        self, inputs: Iterable[StageValues], in_flight: int = 4, trace: Trace | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the outputs for each of several inputs, in their order, with several in flight.
+
+        While an accelerator runs a region for one input, the host and the others run stages for the
+        next ones; each device runs one stage at a time, earlier inputs first. The outputs are those of
+        `run`. At most `in_flight` inputs are taken before the outputs of the first are yielded.
+
+        Raises InputError when `in_flight` is below 1, and as `run` does in place of an input's outputs.
+        """
+        if in_flight < 1:
+            raise InputError(f"{in_flight} inputs in flight: it takes at least 1")
+        return self._run_pipeline(inputs, in_flight, trace)
+
+    def _run_pipeline(
+        self, inputs: Iterable[StageValues], in_flight: int, trace: Trace | None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the outputs for each input; see `run_pipeline`."""
+        turns = DeviceTurns()
+        running: deque[Future[dict[str, Any]]] = deque()
+        with ThreadPoolExecutor(in_flight, thread_name_prefix="byoc") as threads:
+            try:
+                for number, given in enumerate(inputs):
+                    call = partial(self._run_in_turn, given, number, turns, trace)
+                    running.append(threads.submit(copy_context().run, call))
+                    if len(running) == in_flight:
+                        yield running.popleft().result()
+                while running:
+                    yield running.popleft().result()
+            finally:
+                for each in running:
+                    each.cancel()
+
+    def _run_in_turn(
+        self, inputs: StageValues, number: int, turns: DeviceTurns, trace: Trace | None
+    ) -> dict[str, Any]:
+        """Return the outputs for the input of a number, each stage run when its device is free."""
+        given = self._check_inputs(inputs)
+        with record_into(trace):
+            found = self.program.run(given, hold_device=lambda device: turns.hold(device, number))
+        return self._name_outputs(found)
+
+    def _name_outputs(self, found: StageValues) -> dict[str, Any]:
+        """Return the outputs by name, from all values that a run gave."""
         return {name: self._copy_constant(name, found[name]) for name in self.outputs}
 
     def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor as Pool
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,9 @@ from byoc.errors import ByocError, InputError
 from byoc.runtime._trace import current_trace
 
 StageValues = Mapping[str, Any]
+
+HoldDevice = Callable[[str], AbstractContextManager[Any]]
+"""Gives, for a device, what is entered while a stage runs on it."""
 
 HOST = "host"
 
@@ -83,15 +87,20 @@ class StageProgram:
         return [found[name] for name in self.outputs]
 
     def run(
-        self, values: StageValues, kept: Collection[str] = (), pool: Callable[[], Pool] | None = None
+        self,
+        values: StageValues,
+        kept: Collection[str] = (),
+        pool: Callable[[], Pool] | None = None,
+        hold_device: HoldDevice = nullcontext,
     ) -> dict[str, Any]:
         """Return outputs by name, and the values in `kept`; free all others after their last use.
 
-        With a pool, stages that do not wait for one another run at the same time. Raises InputError
-        naming the stage that failed; any other exception of a stage comes as it is.
+        With a pool, stages that do not wait for one another run at the same time. Each runs inside
+        `hold_device` of its device. Raises InputError naming the stage that failed; any other exception
+        of a stage comes as it is.
         """
         threads = pool() if pool and self.dependencies.at_once else None
-        found = _ProgramRun(self, values, kept, threads).run()
+        found = _ProgramRun(self, values, kept, threads, hold_device).run()
         return {name: found[name] for name in (*self.outputs, *kept)}
 
     @cached_property
@@ -120,9 +129,15 @@ class _ProgramRun:
     """
 
     def __init__(
-        self, program: StageProgram, values: StageValues, kept: Collection[str], pool: Pool | None
+        self,
+        program: StageProgram,
+        values: StageValues,
+        kept: Collection[str],
+        pool: Pool | None,
+        hold_device: HoldDevice,
     ) -> None:
         """Start with the values from outside; those in `kept` are not freed."""
+        self._hold_device = hold_device
         self._stages, self._dependencies = program.stages, program.dependencies
         self._pool, self._trace = pool, current_trace()
         self._values: dict[str, Any] = {**program.constants, **values}
@@ -185,10 +200,12 @@ class _ProgramRun:
         failure: BaseException | None = None
         try:
             inputs = {name: self._values[name] for name in stage.inputs}
-            start = perf_counter()
-            outputs = stage.run(inputs)
+            with self._hold_device(stage.device):
+                start = perf_counter()
+                outputs = stage.run(inputs)
+                end = perf_counter()
             if self._trace is not None:
-                self._trace.add_event(stage, start, perf_counter(), inputs, outputs)
+                self._trace.add_event(stage, start, end, inputs, outputs)
         except BaseException as error:  # the caller's thread raises it
             failure = error
         with self._changed:

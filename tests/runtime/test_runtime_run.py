@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 import zipfile
@@ -83,6 +84,31 @@ def test_json_repeats_and_a_trace(byoc: Byoc, two: Path, given: Path, tmp_path: 
     ]
     events = check(json.loads(trace.read_text(encoding="utf-8")))
     assert sorted(event["name"] for event in events) == sorted(row["segment"] for row in rows)
+
+
+def test_a_pipeline(byoc: Byoc, two: Path, given: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.json"
+    asked = ("run", two, "--inputs", given, "--repeat", "5", "--pipeline", "2")
+    ran = byoc(*asked, "--trace", trace, "-o", tmp_path / "y.npz", "--format", "json")
+    assert ran.code == 0
+    document = json.loads(ran.out)
+    assert (document["repeats"], document["pipeline"]["in_flight"]) == (5, 2)
+    assert document["pipeline"]["runs_per_second"] == pytest.approx(5 / document["seconds"])
+    busy = document["pipeline"]["busy"]
+    assert list(busy) == ["host", "dla"]
+    assert all(0 < share <= 1 for share in busy.values())
+    names = [e["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {name: names.count(name) for name in names} == {
+        row["segment"]: 5 for row in document["segments"]
+    }
+    with np.load(tmp_path / "y.npz") as found:
+        assert found["j"].tolist() == [3, 4, 0]
+    text = byoc(*asked).out
+    assert re.search(
+        r"\n[0-9.]+ [mµ]?s for 5 runs, 2 in flight: [0-9.e+]+ a second; busy: host \d+%, dla \d+%\n",
+        text,
+    )
+    assert byoc("run", two, "--inputs", given, "--pipeline", "0").code == 2
 
 
 def test_random_inputs_and_one_from_a_file(byoc: Byoc, two: Path, tmp_path: Path) -> None:
