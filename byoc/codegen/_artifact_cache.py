@@ -8,6 +8,7 @@ them, the compiler, its options, this machine.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,7 @@ from byoc.codegen._interface import Artifact, Codegen, CompileError, Region, Res
 from byoc.codegen._isolation import IsolatedCodegen
 from byoc.codegen._refusals import CodegenFailedError
 from byoc.codegen._region_digest import digest_regions
-from byoc.errors import InputError
+from byoc.errors import ByocError
 
 _FORMAT = "artifacts 1"
 
@@ -33,6 +34,11 @@ class ArtifactStore:
     codegen: Codegen
     options: Any
 
+    def __post_init__(self) -> None:
+        """Make the key of this machine where there is none, since digests of regions are by it."""
+        with suppress(ByocError):
+            _ = self.cache.owner
+
     @cached_property
     def _compiler(self) -> str:
         """A hash of all that artifacts depend on besides regions, "" where nothing is to be stored."""
@@ -43,10 +49,15 @@ class ArtifactStore:
         if described is None:
             return ""
         try:
-            _ = self.cache.owner
-        except InputError:  # without a key nobody could tell whose entries they are
+            self.cache.owner.make_data_code(b"", b"")
+        except ByocError:  # without a key nobody could tell whose entries they are
             return ""
         return _hash_json(described)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything is stored of the codegen. Raises CompileError where its `cache_key` fails."""
+        return self._compiler != ""
 
     def find(self, regions: Sequence[Region], digest: str) -> dict[str, Artifact] | None:
         """Return the stored artifacts of regions by name, None where there are none.
@@ -166,7 +177,7 @@ class ArtifactCache:
 
         Raises the CompileError of an earlier call that `store` has.
         """
-        if not self._by_digest and self.store is None:
+        if not self._by_digest and (self.store is None or not self.store.is_used):
             return None
         digest = digest_regions(regions)
         found = self._find_in_memory(regions, digest)

@@ -1,12 +1,15 @@
 """The identity of a region as one hash, names included: of the same hash, they compile to the same.
 
 Of the model counts everything but its name, documentation, provenance, and where in which file a
-constant lies. Of the contracts counts everything.
+constant lies. Of the contracts counts everything. Digests of constants, which are large, are codes by
+the key of this machine: other machines, and a machine whose key changed, have others.
 """
 
 import hashlib
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -14,6 +17,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, 
 
 from byoc.boundary.contracts import TensorContract
 from byoc.codegen._interface import Region
+from byoc.errors import ByocError, MissingRuntimeError
 from byoc.model import (
     COMPOSITE_KEY,
     PURPOSE_KEY,
@@ -22,6 +26,7 @@ from byoc.model import (
     walk_tensors,
     write_raw_bytes,
 )
+from byoc.trust import SECRET_BYTES, DataCode, MachineKey, read_key
 
 METADATA_KEYS = (PURPOSE_KEY, COMPOSITE_KEY)
 """The metadata of a node that a codegen may read; the rest is provenance."""
@@ -30,6 +35,8 @@ METADATA_KEYS = (PURPOSE_KEY, COMPOSITE_KEY)
 _CONSTANTS: "WeakKeyDictionary[Region, dict[str, bytes]]" = WeakKeyDictionary()
 _FILES: "WeakKeyDictionary[Region, dict[str, Path]]" = WeakKeyDictionary()
 _REGIONS: "WeakKeyDictionary[Region, bytes]" = WeakKeyDictionary()
+_KEYS: "WeakKeyDictionary[Region, MachineKey]" = WeakKeyDictionary()
+_OWN_KEY = MachineKey(secrets.token_bytes(SECRET_BYTES))
 
 
 def digest_regions(regions: Sequence[Region]) -> str:
@@ -43,7 +50,7 @@ def digest_regions(regions: Sequence[Region]) -> str:
 
 
 def digest_constant(tensor: TensorProto, region: Region) -> bytes:
-    """Return the SHA-256 of the bytes of a constant in a region's main graph."""
+    """Return a digest of the bytes of a constant in a region's main graph."""
     known = _CONSTANTS.setdefault(region, {})
     if tensor.name not in known:
         known[tensor.name] = _digest_tensor(tensor, region)
@@ -118,18 +125,42 @@ def _keep_metadata(owner: GraphProto | FunctionProto | NodeProto | ValueInfoProt
 def _digest_tensor(tensor: TensorProto, region: Region) -> bytes:
     if tensor.data_type == TensorProto.STRING:
         return hashlib.sha256(b"".join(b"%d:%b" % (len(s), s) for s in tensor.string_data)).digest()
-    sink = _DigestSink()
+    try:  # one `once` for all, since the codes are hashed before anybody sees them
+        code: DataCode = _find_key(region).begin_data_code(b"constant")
+    except MissingRuntimeError:
+        code = _Sha256Code()
     known = _FILES.setdefault(region, {})
-    write_raw_bytes(tensor, region.path.parent, sink, known)  # type: ignore[arg-type]
-    return sink.digest.digest()
+    write_raw_bytes(tensor, region.path.parent, _Sink(code), known)  # type: ignore[arg-type]
+    return code.finalize()
+
+
+def _find_key(region: Region) -> MachineKey:
+    """Return the key of this machine; where there is none, one of this process."""
+    if region not in _KEYS:
+        with suppress(ByocError):
+            _KEYS[region] = read_key() or _OWN_KEY
+    return _KEYS.setdefault(region, _OWN_KEY)
 
 
 @dataclass
-class _DigestSink:
-    """A file-like sink that hashes tensors block by block, so that none must fit in memory."""
+class _Sink:
+    """A file-like sink for the blocks of a tensor, which need not fit in memory together."""
 
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    code: DataCode
 
-    def write(self, block: bytes) -> int:
-        self.digest.update(block)
+    def write(self, block: bytes | memoryview) -> int:
+        self.code.update(block)
         return len(block)
+
+
+class _Sha256Code:
+    """A SHA-256 as a DataCode, for where there is no `cryptography`."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def update(self, data: bytes | memoryview) -> None:
+        self._hash.update(data)
+
+    def finalize(self) -> bytes:
+        return self._hash.digest()

@@ -288,10 +288,11 @@ def write_raw_bytes(
     if external is None:
         return file.write(read_raw_bytes(tensor, folder))
     left = external.length
-    with external.path.open("rb") as source:
+    block = memoryview(bytearray(min(left, _BLOCK_BYTES)))
+    with external.path.open("rb", buffering=0) as source:
         source.seek(external.offset)
-        while left and (block := source.read(min(left, _BLOCK_BYTES))):
-            left -= file.write(block)
+        while left and (count := source.readinto(block[: min(left, len(block))])):
+            left -= file.write(block[:count])
     if left:
         missing = f"the data of tensor '{tensor.name}' ends {left} bytes early"
         raise InputError(f"{missing} in {external.path}")

@@ -1,5 +1,6 @@
 """Signatures of bundles: the key of this machine, and the keys of others that a user trusts."""
 
+from byoc.trust._cryptography import SECRET_BYTES, DataCode
 from byoc.trust._machine_key import MachineKey, get_key_file, open_or_create_key, read_key
 from byoc.trust._signature import (
     MAX_SIGNATURE_BYTES,

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from byoc.errors import InputError
 from byoc.support import find_user_folder
-from byoc.trust._ed25519 import derive_public_key, sign_message
+from byoc.trust._cryptography import DataCode, begin_poly1305, derive_public_key, sign_message
 from byoc.trust._private_files import read_own_file
 
 _CODE_CONTEXT = b"onnx-byoc code 1"  # so that the secret itself is the key of signatures alone
+_DATA_CONTEXT = b"onnx-byoc data "
 _LINE = re.compile(rb"ed25519 ([0-9a-f]{64})\n")
 
 
@@ -40,6 +41,20 @@ class MachineKey:
     def make_code(self, message: bytes) -> bytes:
         """Return a code of a message that only this key makes: HMAC-SHA-256 (RFC 2104), 32 bytes."""
         return hmac.digest(hmac.digest(self.secret, _CODE_CONTEXT, "sha256"), message, "sha256")
+
+    def begin_data_code(self, once: bytes) -> DataCode:
+        """Begin a code of large data that only this key makes: Poly1305 (RFC 8439), 16 bytes.
+
+        It is by a key that is derived from `once`, which has to be another for other data unless nobody
+        else sees the code. Raises MissingRuntimeError.
+        """
+        return begin_poly1305(self.make_code(_DATA_CONTEXT + once))
+
+    def make_data_code(self, once: bytes, data: bytes) -> bytes:
+        """Return such a code of data that is at hand. Raises MissingRuntimeError."""
+        code = self.begin_data_code(once)
+        code.update(data)
+        return code.finalize()
 
 
 def get_key_file() -> Path:

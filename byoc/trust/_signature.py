@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from byoc.errors import InputError
 from byoc.support import StrictModel
-from byoc.trust._ed25519 import is_signature
+from byoc.trust._cryptography import is_signature
 from byoc.trust._machine_key import MachineKey
 
 SIGNATURE_FILE = "signature.json"
