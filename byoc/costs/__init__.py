@@ -9,7 +9,7 @@ from byoc.costs._build_problem import (
     build_problem,
 )
 from byoc.costs._cost_file import CostFile, HostLink, MeasuredMachine
-from byoc.costs._cost_model import CostModel, Policy, Price, Unknown
+from byoc.costs._cost_model import CostModel, Estimating, Policy, Price, Unknown
 from byoc.costs._graph_cost import (
     TripCount,
     can_partition_bodies,

@@ -75,14 +75,15 @@ class ModelAnswers:
     model: str
     """the name of the cost model"""
     asked: int
-    """number of units"""
+    """number of units; no model is asked about views, which are free"""
     unknown: Mapping[str, int]
     """the reason why a cost is not known -> number of units"""
 
     @staticmethod
     def of(prices: Prices, rows: NDArray[np.bool_]) -> "ModelAnswers":
-        """Return the answers about the marked units, bool (units,)."""
-        numbers = np.flatnonzero(rows).tolist()
+        """Return the answers about the marked units, bool (units,), without those that are free."""
+        free = (prices.seconds == 0) & (prices.joules == 0) & ~prices.unknown
+        numbers = np.flatnonzero(rows & ~free).tolist()
         return ModelAnswers(
             prices.model,
             len(numbers),

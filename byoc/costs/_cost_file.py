@@ -1,5 +1,6 @@
 """Fields that all cost model files share: name, launch, link, energy, machine, and fallback."""
 
+from collections.abc import Collection
 from math import isnan, nan
 from typing import Annotated
 
@@ -81,6 +82,11 @@ class CostFile(StrictModel):
     energy: Energy | None = None
     otherwise: str | None = Field(None, alias="else")
     """the model that answers what this one does not know: a path relative to this file, or a name"""
+
+    @property
+    def operator_names(self) -> Collection[str]:
+        """The operators and composites that the file has figures of, as it spells them."""
+        return ()
 
     def transfer(self, size: int, converted: int = 0) -> Price:
         """Return latency plus size over the link's bandwidth; zero without a link."""

@@ -1,7 +1,7 @@
 """Measured costs: a row for each operator or composite, or one fitted line for each operator."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from math import nan
 from typing import Annotated, Any, Literal
@@ -52,6 +52,11 @@ class Linear(MeasuredCostFile):
     operators: Annotated[dict[str, CostLine], Field(min_length=1)]
     estimates: CostLine | None = None
     """for operators without a line, if the user allows estimates"""
+
+    @property
+    def operator_names(self) -> Collection[str]:
+        """The names of `operators`."""
+        return self.operators.keys()
 
     def execution(self, task: Task) -> Price | Unknown:
         """Return the value of the operator's line; unknown if there is none or a shape is unknown."""
@@ -173,6 +178,11 @@ class CostTable(MeasuredCostFile):
             if any(e.operations or e.bytes for e in self.entries)
             else STAND_IN_LINE
         )
+
+    @property
+    def operator_names(self) -> Collection[str]:
+        """What the entries are of."""
+        return {entry.op: None for entry in self.entries}.keys()
 
     def execution(self, task: Task) -> Price | Unknown:
         """Return the measured cost; unknown if the task was not measured."""

@@ -1,5 +1,6 @@
 """Roofline cost models: a device limited by arithmetic or by memory, described by a few figures."""
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -49,6 +50,11 @@ class Roofline(CostFile):
     operators: dict[str, OperatorFigures] = Field(default_factory=dict)
     """deviations of some operators and composites, by name; a composite without figures of its own has
     those of its operators"""
+
+    @property
+    def operator_names(self) -> Collection[str]:
+        """The names of `operators`."""
+        return self.operators.keys()
 
     def execution(self, task: Task) -> Price | Unknown:
         """Return the roofline price; unknown if operations or shapes are not known exactly."""

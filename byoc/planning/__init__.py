@@ -2,6 +2,7 @@
 
 from byoc.planning._benchmark_solution import place, solve_instance
 from byoc.planning._break_evens import find_break_evens
+from byoc.planning._cost_model_check import find_unknown_names
 from byoc.planning._graph_placement import plan_graphs
 from byoc.planning._graph_units import GraphUnits, annotate_graphs, find_graphs, group_graphs
 from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations

@@ -10,6 +10,7 @@ from byoc.costs import AlternativeComposite, GraphProblem, can_partition_bodies,
 from byoc.model import GraphIndex, find_boundary, make_body_path
 from byoc.patterns import JointUnit, NodeGroup, Unit
 from byoc.placement import Placement, evaluate, solve_problem
+from byoc.planning._cost_model_check import require_knowledge
 from byoc.planning._graph_problem import GraphToPlace, PlacementProblems
 from byoc.planning._graph_units import GraphUnits
 from byoc.planning._memory_fit import (
@@ -38,7 +39,7 @@ def plan_graphs(
 
     `units` has those of each graph, by the id of its index; `pins` are the
     nodes whose device is given.
-    Raises InputError as `place_graph`.
+    Raises InputError as `place_graph` and `require_knowledge`.
     """
     excess = ""
     for cut_bodies in (True, False):
@@ -52,6 +53,7 @@ def plan_graphs(
             own = GraphToPlace(graph, path, runs, units[id(graph)], bodies)
             plans[id(graph)] = place_graph(own, settings, pins)
         plan = plans[id(index)]
+        require_knowledge(plan, settings)
         if excess:
             note = f"no regions form in the bodies of If, Loop and Scan: with them {excess}"
             return replace(plan, notes=(*plan.notes, note))

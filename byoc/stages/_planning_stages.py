@@ -18,6 +18,7 @@ from byoc.planning import (
     PlanSettings,
     annotate_graphs,
     convert_boundaries,
+    find_unknown_names,
     find_unmatched_annotations,
     group_graphs,
     name_regions,
@@ -220,7 +221,7 @@ class Place:
             for find_unmatched in (find_unmatched_names, find_unmatched_annotations)
             for note in find_unmatched(state.index, target)
         ]
-        notes += pins.notes
+        notes += [*pins.notes, *find_unknown_names(settings)]
         root = replace(root, notes=(*root.notes, *notes))
         return replace(state, root=root, predictions=predictions)
 
