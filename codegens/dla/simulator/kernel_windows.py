@@ -8,6 +8,10 @@ from ..machine import ZERO, Conv, Pool
 from .tagged_memory import Array, FaultError
 
 
+_MAX_VALUES = 1 << 28
+"""Values that a padded tile, and all windows of a command together, may hold in the simulator."""
+
+
 @dataclass(frozen=True)
 class WindowAxis:
     """A window along rows or along columns.
@@ -41,7 +45,8 @@ class WindowAxis:
 def window_axes(command: Conv | Pool) -> tuple[WindowAxis, WindowAxis]:
     """Return the window of a command along rows and along columns.
 
-    Raises FaultError if the output depends on positions that are neither in the tile nor in its padding.
+    Raises FaultError if the output depends on positions that are neither in the tile nor in its padding,
+    and if a window or the padded tile is too large to be simulated.
     """
     beyond = command.overhang if isinstance(command, Pool) else ZERO
     x, y, pads = command.x, command.y, command.pads
@@ -58,6 +63,10 @@ def window_axes(command: Conv | Pool) -> tuple[WindowAxis, WindowAxis]:
             raise FaultError(f"a kernel, stride or dilation of 0 along the {name}")
         if axis.span > there:
             raise FaultError(f"its windows need {axis.span} {name}, but x has {there} with the padding")
+    padded = max(rows.span, rows.before + rows.size) * max(cols.span, cols.before + cols.size)
+    values = max(padded, rows.count * rows.kernel * cols.count * cols.kernel) * x.channels
+    if values > _MAX_VALUES:
+        raise FaultError(f"its windows and padding hold {values} values; {_MAX_VALUES} can be simulated")
     return rows, cols
 
 

@@ -145,6 +145,14 @@ def test_a_convolution_that_needs_more_than_x_and_its_padding_is_an_error():
         run_one(float_conv(case, parameters=ABSENT), arrays, (12, 9, 12))
 
 
+def test_a_padded_tile_that_is_too_large_to_simulate_is_an_error():
+    case = Case(pads=(2**31, 1, 1, 1))
+    arrays = {"x": floats(1, 11, 9, 8), "weights": packed(weights_of(case, 2)).reshape(1, 1, -1)}
+    message = r"CONV .*windows and padding hold 18\d{10} values; 268435456 can be simulated"
+    with pytest.raises(SimulationError, match=message):
+        run_one(float_conv(case, parameters=ABSENT), arrays, (11, 9, 12))
+
+
 def test_a_sum_that_leaves_int32_is_an_error():
     case = Case(channels=1, makes=1, kernel=(1, 1), size=(1, 1))
     make, arrays = quantized_conv(
