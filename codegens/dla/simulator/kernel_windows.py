@@ -7,7 +7,6 @@ import numpy as np
 from ..machine import ZERO, Conv, Pool
 from .tagged_memory import Array, FaultError
 
-
 _MAX_VALUES = 1 << 28
 """Values that a padded tile, and all windows of a command together, may hold in the simulator."""
 
