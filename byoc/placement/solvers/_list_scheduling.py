@@ -237,11 +237,13 @@ class _ScheduledJobs:
     def assign_times(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
         """Return the start and end of every job, and the makespan."""
         ready, start, end = (list(self.release) for _ in range(3))
-        idle: dict[int, _IdleIntervals | _IdleCores] = {
+        idle: dict[int, _IdleIntervals | _IdleCores | _UnlimitedCores] = {
             device: _IdleIntervals() for device in set(self.device)
         }
         if self.cores > 1:
-            idle[0] = _IdleCores(min(self.cores, self.device.count(0)))
+            # With a core for each of its jobs the host has none that waits.
+            enough = self.cores >= self.device.count(0)
+            idle[0] = _UnlimitedCores() if enough else _IdleCores(self.cores)
         makespan = 0.0
         for job in order:
             start[job] = idle[self.device[job]].take(ready[job], self.seconds[job])
@@ -266,6 +268,15 @@ def _sort_jobs(before: list[set[int]]) -> list[int]:
             if not waits[other]:
                 order.append(other)
     return order
+
+
+class _UnlimitedCores:
+    """A host on which every job finds an idle core."""
+
+    @staticmethod
+    def take(ready: float, _seconds: float) -> float:
+        """Return the earliest start, which is when the job is ready."""
+        return ready
 
 
 class _IdleCores:
