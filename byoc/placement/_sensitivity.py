@@ -86,7 +86,11 @@ class Sensitivity:
         """Return the best of a placement and those that some rounds of a relaxation find."""
         problem = relaxation.problem
         known = {best.labels.tobytes()}
-        for labels in islice(relaxation.iterate_labels(rounds, best.cost.total), rounds):
+
+        def get_least() -> float:
+            return best.cost.total
+
+        for labels in islice(relaxation.iterate_labels(rounds, get_least), rounds):
             self.steps += self.round_steps
             if labels.tobytes() not in known:
                 known.add(labels.tobytes())

@@ -208,7 +208,7 @@ def test_launches_of_a_chain_are_proven(launch: float) -> None:
     problem = chain([3.0, 3.0, 1.0, 4.0], [1.0, 1.0, inf, 1.0], launch=launch)
     best = 11 - max(0.0, 4 - launch) - max(0.0, 3 - launch)
     relaxation = LagrangianRelaxation(problem)
-    labels = [each.tolist() for each in relaxation.iterate_labels(12, best)]
+    labels = [each.tolist() for each in relaxation.iterate_labels(12, lambda: best)]
     assert relaxation.bound <= best
     assert relaxation.bound == pytest.approx(best, rel=0.02)
     expected = [int(launch < 4)] * 2 + [0, int(launch < 3)]

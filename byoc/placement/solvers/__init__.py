@@ -1,6 +1,7 @@
 """Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
 
 from byoc.placement.solvers._branch_and_cut import (
+    OPTIMALITY_GAP,
     build_incumbent,
     find_incumbent,
     select_best,
@@ -9,7 +10,7 @@ from byoc.placement.solvers._branch_and_cut import (
 from byoc.placement.solvers._chain_split import find_device_classes, split_chain
 from byoc.placement.solvers._forest import ForestSolver, build_induced_forest, build_spanning_forest
 from byoc.placement.solvers._host_device_cut import HostDeviceCuts, find_persistent_sides
-from byoc.placement.solvers._lagrangian import LagrangianRelaxation
+from byoc.placement.solvers._lagrangian import LagrangianRelaxation, has_multipliers
 from byoc.placement.solvers._list_scheduling import InferenceSchedule, ListScheduler, renumber_regions
 from byoc.placement.solvers._load_annealing import Cooling, LoadAnnealer, coarsen
 from byoc.placement.solvers._load_state import LoadState

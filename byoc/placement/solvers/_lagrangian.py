@@ -1,16 +1,19 @@
 """A Lagrangian bound and labels for graphs of any size: limits and launches as multipliers on cuts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from byoc.placement._problem import UNLIMITED, Bools, Floats, Ints, Problem
+from byoc.placement.solvers._branch_and_cut import OPTIMALITY_GAP
 from byoc.placement.solvers._host_device_cut import UNDECIDED, HostDeviceCuts, find_persistent_sides
 
-# Precision of the cuts while multipliers are sought; the last round uses full precision.
-_COARSE_BITS = 34
+# Precision of the cuts while multipliers are sought; the last round uses full precision, and so does one
+# that comes so near to a known placement.
+_COARSE_BITS, _FINE_BITS = 34, 50
+_CLOSE = 2.0**-20
 # First step size as a share of the gap; larger steps were worse, smaller ones slower.
 _STEP = 0.3
 # Entries and length of a path in one number: the length takes the lower bits.
@@ -48,11 +51,7 @@ class LagrangianRelaxation:
         problem = self.problem
         self.source, self.target = problem.edges
         self.begins, self.ends = self.source.tolist(), self.target.tolist()
-        self.has_multipliers = bool(
-            problem.devices > 1
-            or np.isfinite(problem.capacity).any()
-            or (problem.max_regions < UNLIMITED).any()
-        )
+        self.has_multipliers = has_multipliers(problem)
         self.fusion_share = _fusion_shares(problem)
         self.cuts = [self._cuts(d) for d in range(1, 1 + problem.devices)]
         shape = (problem.devices, len(self.source))
@@ -76,27 +75,36 @@ class LagrangianRelaxation:
         vars(other).update(self._copy_state())
         return other
 
-    def iterate_labels(self, count: int, least: float) -> Iterator[Ints]:
+    def iterate_labels(self, count: int, get_least: Callable[[], float]) -> Iterator[Ints]:
         """Yield the labels of each round, int64 (units,), and raise `bound`.
 
-        `least` is the cost of a known placement.
+        `get_least` returns the cost of the best placement that is known: there is no further round where
+        the bound proves that none is better.
         """
         finest = (self.bound, self._copy_state())
+        is_close = _CLOSE
         for number in range(count):
             value, on_device = self._solve_cuts(_COARSE_BITS)
             self.value = value
             if value > finest[0]:
                 finest = value, self._copy_state()
             yield self._choose_labels(on_device)
-            if value >= least * (1 - 2.0**-40):
-                break
-            excess = self._step_multipliers(on_device, max(least - value, 0.0), _STEP / (1 + number))
+            if value >= get_least() * (1 - is_close):
+                precise, _ = self._solve_cuts(_FINE_BITS)
+                self.bound = max(self.bound, precise)
+                if self.bound >= get_least() * (1 - OPTIMALITY_GAP):
+                    self.value = precise
+                    return
+                is_close = 0.0  # multipliers have to change before it is worth to look again
+            excess = self._step_multipliers(
+                on_device, max(get_least() - value, 0.0), _STEP / (1 + number)
+            )
             for d in range(self.problem.devices):
                 self._mix_worst_path(d, on_device[d], 1 / (2 + number))
             if not excess and not self.problem.launch.any():
                 break
         vars(self).update(finest[1])
-        value, on_device = self._solve_cuts(50)
+        value, on_device = self._solve_cuts(_FINE_BITS)
         self.value = value
         self.bound = max(self.bound, value)
         yield self._choose_labels(on_device)
@@ -204,6 +212,12 @@ class LagrangianRelaxation:
 
     def _copy_state(self) -> dict[str, Floats]:
         return {name: getattr(self, name).copy() for name in _STATE}
+
+
+def has_multipliers(problem: Problem) -> bool:
+    """Return whether a problem has multipliers beside those of launches: of limits, or of units."""
+    limited = np.isfinite(problem.capacity).any() or (problem.max_regions < UNLIMITED).any()
+    return bool(problem.devices > 1 or limited)
 
 
 _STATE = ("launch_flow", "entry_flow", "unit_multiplier", "byte_multiplier", "region_multiplier")

@@ -21,11 +21,13 @@ from byoc.placement._strategy import (
     solve_applicable,
 )
 from byoc.placement.solvers import (
+    OPTIMALITY_GAP,
     HostDeviceCuts,
     LagrangianRelaxation,
     build_incumbent,
     find_incumbent,
     find_persistent_sides,
+    has_multipliers,
     select_best,
     solve_exactly,
 )
@@ -94,15 +96,18 @@ class Exact:
 # Above these numbers of units, strategies that visit units one by one take longer than the rest.
 _MAX_FOR_SWEEPS = 20_000
 _MAX_FOR_TREES = 3_000
+# They do not run, either, where so small a share of the cost is not proven to be needed.
+_SMALL_GAP = 1e-3
 
 
 @dataclass(frozen=True)
 class LaunchAware:
-    """Take the best of all cheap strategies and of Lagrangian minimum cuts, and prove a bound.
-    If units times accelerators are at most `small`, a mixed integer program decides (see `exact`),
-    limited to `nodes` branch-and-bound nodes so that the answer does not depend on time. Above that,
-    `rounds` minimum cuts with Lagrange multipliers on launches, capacity and other limits (see
-    `byoc.placement.solvers._lagrangian`) give labels and the bound.
+    """Take the best that Lagrangian minimum cuts, cheap strategies and an integer program find.
+    At most `rounds` minimum cuts with Lagrange multipliers on launches, capacity and other limits (see
+    `byoc.placement.solvers._lagrangian`) give labels and a bound. Where the bound does not prove that a
+    placement is optimal, the cheap strategies follow, and if units times accelerators are at most
+    `small`, a mixed integer program (see `exact`), limited to `nodes` branch-and-bound nodes so that the
+    answer does not depend on time.
     """
 
     name: ClassVar[str] = "launch-aware"
@@ -113,36 +118,54 @@ class LaunchAware:
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement. Raises InputError if none is found that keeps the limits."""
-        best = select_best([find_incumbent(problem), *_solve_cheaply(problem)])
-        if problem.units * problem.devices <= self.small:
-            best = solve_exactly(problem, best, None, self.nodes)
-        else:
-            best = self._solve_relaxation(problem, best)
+        best, bound = find_incumbent(problem), 0.0
+        small = problem.units * problem.devices <= self.small
+        # Multipliers of limits converge slowly: in small graphs the integer program takes less time.
+        if not small or (problem.units and problem.devices == 1 and not has_multipliers(problem)):
+            best, bound = self._solve_relaxation(problem, best)
+        if not _is_within(best, bound, OPTIMALITY_GAP):
+            sweeps = not _is_within(best, bound, _SMALL_GAP)
+            best = select_best([best, *_solve_cheaply(problem, sweeps)])
+            if small:
+                best = solve_exactly(problem, best, None, self.nodes)
+            elif best is not None:
+                best = replace(best, bound=None, notes=())
         if best is None:
             raise InputError("strategy launch-aware: found no placement that keeps all the limits")
-        return best
+        return replace(best, bound=min(max(bound, best.bound or 0.0), best.cost.total))
 
-    def _solve_relaxation(self, problem: Problem, best: Placement | None) -> Placement | None:
+    def _solve_relaxation(
+        self, problem: Problem, best: Placement | None
+    ) -> tuple[Placement | None, float]:
+        """Return the best placement and a lower bound of all."""
         relaxation = LagrangianRelaxation(problem)
-        least = best.cost.total if best else float(problem.seconds[:, 0].sum())
+
+        def get_least() -> float:
+            return best.cost.total if best else float(problem.seconds[:, 0].sum())
+
         # Multipliers of units converge more slowly than the flow of launches.
         count = 3 * self.rounds if relaxation.has_multipliers else self.rounds
-        for labels in relaxation.iterate_labels(count, least):
+        for labels in relaxation.iterate_labels(count, get_least):
             best = select_best([best, build_incumbent(problem, labels)])
-        if best is None:
-            return None
-        bound = min(relaxation.bound * (1 - 2.0**-48), best.cost.total)
-        return replace(best, notes=(), bound=max(0.0, bound))
+        return best, max(0.0, relaxation.bound * (1 - 2.0**-48))
 
 
-def _solve_cheaply(problem: Problem) -> Iterator[Placement]:
-    """Yield the placements of the cheap strategies that keep the limits."""
+def _is_within(best: Placement | None, bound: float, gap: float) -> bool:
+    """Return whether a placement costs more than a bound by at most a share of its cost."""
+    return best is not None and best.cost.total - bound <= gap * best.cost.total
+
+
+def _solve_cheaply(problem: Problem, sweeps: bool) -> Iterator[Placement]:
+    """Yield the placements of the cheap strategies that keep the limits.
+
+    `sweeps` asks for those, too, that visit units one by one.
+    """
     strategies: list[Strategy] = [HostOnly(), AllSupported(), FasterOps()]
     if problem.devices == 1:
         strategies.append(MinCut())
-    if problem.units <= _MAX_FOR_SWEEPS:
+    if sweeps and problem.units <= _MAX_FOR_SWEEPS:
         strategies.append(FasterOpsTransfer())
-    if problem.units <= _MAX_FOR_TREES:
+    if sweeps and problem.units <= _MAX_FOR_TREES:
         strategies.append(TreeDP())
     for placement in solve_applicable(problem, strategies):
         if not find_broken_limit(problem, placement.labels, placement.regions):
