@@ -21,9 +21,12 @@ from byoc.codegen import (
     RefusedError,
     Region,
     ResourceError,
+    TakesWeights,
     Together,
     compile_region,
     compile_together,
+    exchange_weights,
+    find_alike,
     find_identical,
     find_same_paths,
     is_plain_name,
@@ -58,6 +61,16 @@ class RegionCompiler:
         with _forbid_changes((region,)):
             return _check_file_names(compile_region(self.codegen, region, self.parsed_options))
 
+    def take_weights(self, region: Region, first: Region, artifact: Artifact) -> Artifact | None:
+        """Return a region's artifact made of that of `first`, None where it has to be compiled.
+
+        Raises as `compile`.
+        """
+        with _forbid_changes((region, first)):
+            assert isinstance(self.codegen, TakesWeights)
+            made = exchange_weights(self.codegen, region, first, artifact, self.parsed_options)
+        return None if made is None else _check_file_names(made)
+
     def compile_all(self, regions: Sequence[Region]) -> dict[str, Artifact]:
         """Compile regions in one call; return the artifacts by region name. Raises as `compile`."""
         with _forbid_changes(regions):
@@ -84,8 +97,9 @@ def compile_regions(
 ) -> dict[str, CompiledRegion]:
     """Compile the regions of one target, `jobs` at a time; return the results by region name.
 
-    Of regions that are identical except for names only the first is compiled, and cached artifacts are
-    reused. Without `jobs` there are as many as `CompilePool` says.
+    Of regions that are identical except for names only the first is compiled, of those that differ in
+    constants as well, too, if the codegen takes weights; and cached artifacts are reused. Without `jobs`
+    there are as many as `CompilePool` says.
 
     Raises RefusedError with all regions that the codegen refuses or gives no artifact for; with
     `strict`, CompileError for the first.
@@ -93,7 +107,8 @@ def compile_regions(
     same = find_identical(regions)
     first = [region for region in regions if region.name not in same]
     together = isinstance(compiler.codegen, Together)
-    calls = [_CodegenCall(tuple(first), True)] if together and first else _single_calls(first)
+    alike = find_alike(first) if isinstance(compiler.codegen, TakesWeights) and not together else {}
+    calls = [_CodegenCall(tuple(first), True)] if together and first else _single_calls(first, alike)
     with CompilePool(compiler, jobs, lambda codegen: replace(compiler, codegen=codegen)) as pool:
         artifacts, refusals = _compile_calls(calls, compiler, strict, pool)
     if refusals:
@@ -119,7 +134,7 @@ def _compile_calls(
     while waiting:
         call = waiting.pop(0)
         try:
-            artifacts |= call.compile(compiler, pool)
+            artifacts |= call.compile(compiler, pool, artifacts)
         except CompileError as error:
             if strict:
                 refusal = call.refusal(compiler, error)
@@ -139,7 +154,8 @@ def _begin_calls(
 ) -> list["_CodegenCall"]:
     """Look calls up in the cache, begin the others where several go at a time, and return them all."""
     looked_up = [replace(call, known=call.look_up(compiler)) for call in calls]
-    pool.begin([c.regions[0] for c in looked_up if c.known is None and not c.together])
+    alone = (call for call in looked_up if not call.together and call.made_of is None)
+    pool.begin([call.regions[0] for call in alone if call.known is None])
     return looked_up
 
 
@@ -147,11 +163,13 @@ def _begin_calls(
 class _CodegenCall:
     """One call of a codegen: its regions, and whether they are compiled together.
 
-    `known` is what the cache has of it: artifacts by region name, or the error of a refusal.
+    `made_of` is the region of whose artifact that of the only region can be made. `known` is what the
+    cache has of it: artifacts by region name, or the error of a refusal.
     """
 
     regions: tuple[Region, ...]
     together: bool
+    made_of: Region | None = None
     known: Mapping[str, Artifact] | CompileError | None = None
 
     @property
@@ -161,30 +179,49 @@ class _CodegenCall:
     def look_up(self, compiler: RegionCompiler) -> Mapping[str, Artifact] | CompileError | None:
         """Return what the cache has of it, None where that is nothing."""
         try:
-            return compiler.cache.find(self.regions)
+            return compiler.cache.find(self.regions, self.made_of)
         except CompileError as error:
             return error
 
     def compile(
-        self, compiler: RegionCompiler, pool: CompilePool[RegionCompiler]
+        self,
+        compiler: RegionCompiler,
+        pool: CompilePool[RegionCompiler],
+        artifacts: Mapping[str, Artifact],
     ) -> Mapping[str, Artifact]:
-        """Return the artifacts by region name, those of the cache where it has them."""
+        """Return the artifacts by region name, those of the cache where it has them.
+
+        `artifacts` are those of earlier calls.
+        """
         if isinstance(self.known, CompileError):
             raise self.known
         if self.known is not None:
             return self.known
+        made = self._take_weights(compiler, artifacts)
+        if made is not None:
+            found = {self.regions[0].name: made}
+            compiler.cache.add(self.regions, found, self.made_of)
+            return found
         report_step(f"compile {self.display_name} with {compiler.codegen.name}")
         try:
-            found: Mapping[str, Artifact]
             if self.together:
                 found = compiler.compile_all(self.regions)
             else:
                 found = {self.regions[0].name: pool.compile(self.regions[0])}
         except CompileError as error:
-            compiler.cache.add_refusal(self.regions, error)
+            compiler.cache.add_refusal(self.regions, error, self.made_of)
             raise
-        compiler.cache.add(self.regions, found)
+        compiler.cache.add(self.regions, found, self.made_of)
         return found
+
+    def _take_weights(
+        self, compiler: RegionCompiler, artifacts: Mapping[str, Artifact]
+    ) -> Artifact | None:
+        """Return the only region's artifact made of another's, None where it has to be compiled."""
+        if self.made_of is None or self.made_of.name not in artifacts:
+            return None
+        report_step(f"take the weights of {self.display_name} with {compiler.codegen.name}")
+        return compiler.take_weights(self.regions[0], self.made_of, artifacts[self.made_of.name])
 
     def refusals(self, compiler: RegionCompiler, error: CompileError) -> list[Refusal]:
         """Return the refusals of a failed call; none when any of several regions may be at fault."""
@@ -217,8 +254,10 @@ class _CodegenCall:
         )
 
 
-def _single_calls(regions: Sequence[Region]) -> list[_CodegenCall]:
-    return [_CodegenCall((region,), False) for region in regions]
+def _single_calls(
+    regions: Sequence[Region], alike: Mapping[str, Region] | None = None
+) -> list[_CodegenCall]:
+    return [_CodegenCall((region,), False, (alike or {}).get(region.name)) for region in regions]
 
 
 def _name_positions(region: Region) -> dict[str, tuple[int, int]]:

@@ -20,6 +20,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._abilities import Measured as Measured
     from byoc.codegen._abilities import Oracle as Oracle
     from byoc.codegen._abilities import Stamped as Stamped
+    from byoc.codegen._abilities import TakesWeights as TakesWeights
     from byoc.codegen._abilities import Together as Together
     from byoc.codegen._artifact_cache import ArtifactCache as ArtifactCache
     from byoc.codegen._artifact_cache import ArtifactStore as ArtifactStore
@@ -28,6 +29,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._calling import ask_verdicts as ask_verdicts
     from byoc.codegen._calling import compile_region as compile_region
     from byoc.codegen._calling import compile_together as compile_together
+    from byoc.codegen._calling import exchange_weights as exchange_weights
     from byoc.codegen._calling import load_region as load_region
     from byoc.codegen._calling import measure_seconds as measure_seconds
     from byoc.codegen._calling import read_context as read_context
@@ -42,6 +44,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegens import describe_codegens as describe_codegens
     from byoc.codegen._descriptions import CodegenDescription as CodegenDescription
     from byoc.codegen._emitters import Emitters as Emitters
+    from byoc.codegen._identical_regions import find_alike as find_alike
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure
     from byoc.codegen._interface import API_VERSION as API_VERSION
@@ -124,20 +127,20 @@ if _TYPE_CHECKING:
 _MODULES = {
     "byoc.boundary.contracts": "TensorContract",
     "byoc.codegen._calling": (
-        "ask_cache_key ask_compatible ask_verdicts compile_region compile_together load_region "
-        "measure_seconds read_context run_executor"
+        "ask_cache_key ask_compatible ask_verdicts compile_region compile_together exchange_weights "
+        "load_region measure_seconds read_context run_executor"
     ),
     "byoc.codegen._codegen_lookup": (
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
     ),
     "byoc.codegen._abilities": (
-        "ABILITIES Context ContextSource Executable Keyed Measured Oracle Stamped Together"
+        "ABILITIES Context ContextSource Executable Keyed Measured Oracle Stamped TakesWeights Together"
     ),
     "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
     "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",
     "byoc.codegen._descriptions": "CodegenDescription",
     "byoc.codegen._emitters": "Emitters",
-    "byoc.codegen._identical_regions": "find_identical region_structure",
+    "byoc.codegen._identical_regions": "find_alike find_identical region_structure",
     "byoc.codegen._interface": (
         "API_VERSION AnyArray Artifact Codegen CompileError Executor Region ResourceError"
     ),

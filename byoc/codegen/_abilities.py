@@ -73,6 +73,21 @@ class Together(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesWeights(Protocol):
+    """A codegen that gives an artifact other weights without compiling again."""
+
+    def take_weights(
+        self, region: Region, first: Region, artifact: Artifact, options: Any
+    ) -> Artifact | None:
+        """Return the artifact of a region, made of that of `first`; None where it has to be compiled.
+
+        The two regions are the same but for names and the values of constants: nodes, constants and
+        contracts correspond by position. `options` are as in `compile`.
+        """
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Context:
     """The contents of an EPContext node, by which an ONNX Runtime provider loads an artifact.
@@ -110,6 +125,7 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
         "stamped": Stamped,
         "keyed": Keyed,
         "together": Together,
+        "weights": TakesWeights,
         "context": ContextSource,
     }
 )

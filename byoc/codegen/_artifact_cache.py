@@ -151,40 +151,51 @@ class ArtifactCache:
     """
 
     store: ArtifactStore | None = None
-    _unindexed: list[tuple[Sequence[Region], Mapping[str, Artifact]]] = field(default_factory=list)
+    _unindexed: list[tuple[Sequence[Region], Mapping[str, Artifact], Region | None]] = field(
+        default_factory=list
+    )
     _by_digest: dict[str, tuple[list[str], list[Artifact]]] = field(default_factory=dict)
 
-    def add(self, regions: Sequence[Region], artifacts: Mapping[str, Artifact]) -> None:
-        """Record the artifacts of one call of the codegen."""
+    def add(
+        self, regions: Sequence[Region], artifacts: Mapping[str, Artifact], made_of: Region | None = None
+    ) -> None:
+        """Record the artifacts of one call of the codegen, `made_of` that of another region."""
         if self.store is not None:
-            self.store.add(regions, digest_regions(regions), artifacts)
-        self._unindexed.append((regions, artifacts))
+            self.store.add(regions, _digest_call(regions, made_of), artifacts)
+        self._unindexed.append((regions, artifacts, made_of))
 
-    def add_refusal(self, regions: Sequence[Region], error: CompileError) -> None:
+    def add_refusal(
+        self, regions: Sequence[Region], error: CompileError, made_of: Region | None = None
+    ) -> None:
         """Record that the codegen refuses regions."""
         if self.store is not None:
-            self.store.add_refusal(regions, digest_regions(regions), error)
+            self.store.add_refusal(regions, _digest_call(regions, made_of), error)
 
     def index_added(self) -> None:
         """Index the recorded artifacts while the regions' files still exist; they may go afterwards."""
-        for regions, artifacts in self._unindexed:
-            names = [region.name for region in regions]
-            self._by_digest[digest_regions(regions)] = names, [artifacts[name] for name in names]
+        for regions, artifacts, made_of in self._unindexed:
+            names, digest = [region.name for region in regions], _digest_call(regions, made_of)
+            self._by_digest[digest] = names, [artifacts[name] for name in names]
         self._unindexed.clear()
 
-    def find(self, regions: Sequence[Region]) -> dict[str, Artifact] | None:
+    def find(
+        self, regions: Sequence[Region], made_of: Region | None = None
+    ) -> dict[str, Artifact] | None:
         """Return the artifacts of an earlier call for the same regions, or None.
+
+        Those that are `made_of` that of another region are found with it alone, so that what is found
+        does not depend on what was compiled before.
 
         Raises the CompileError of an earlier call that `store` has.
         """
         if not self._by_digest and (self.store is None or not self.store.is_used):
             return None
-        digest = digest_regions(regions)
+        digest = _digest_call(regions, made_of)
         found = self._find_in_memory(regions, digest)
         if found is None and self.store is not None:
             found = self.store.find(regions, digest)
             if found is not None:
-                self._unindexed.append((regions, found))
+                self._unindexed.append((regions, found, made_of))
         return found
 
     def _find_in_memory(self, regions: Sequence[Region], digest: str) -> dict[str, Artifact] | None:
@@ -195,6 +206,12 @@ class ArtifactCache:
             if name != region.name and any(mentions(artifact, name) for artifact in artifacts):
                 return None
         return {region.name: made for region, made in zip(regions, artifacts, strict=True)}
+
+
+def _digest_call(regions: Sequence[Region], made_of: Region | None) -> str:
+    """Return the digest of a call's regions, and of the one that their artifacts are made of."""
+    digest = digest_regions(regions)
+    return digest if made_of is None else f"{digest} {digest_regions([made_of])}"
 
 
 def mentions(artifact: Artifact, name: str) -> bool:

@@ -18,6 +18,7 @@ from byoc.codegen._abilities import (
     Measured,
     Oracle,
     Stamped,
+    TakesWeights,
     Together,
 )
 from byoc.codegen._interface import Artifact, Codegen, CompileError, Executor, Region, ResourceError
@@ -70,6 +71,22 @@ def compile_together(codegen: Together, regions: Sequence[Region], options: Any)
             raise CodegenFailedError(
                 f"compile_all gave an artifact for '{shown}', which it was not asked for"
             )
+    return found
+
+
+def exchange_weights(
+    codegen: TakesWeights, region: Region, first: Region, artifact: Artifact, options: Any
+) -> Artifact | None:
+    """Return the artifact of a region made of that of `first`, None where it is to be compiled.
+
+    Raises as `compile_region`.
+    """
+
+    def ask() -> Artifact | None:
+        given = codegen.take_weights(region, first, artifact, options)
+        return None if given is None else _copy_artifact(given, "take_weights")
+
+    found: Artifact | None = _call_codegen(ask)
     return found
 
 
@@ -178,13 +195,13 @@ def _check_mapping(given: Any) -> dict[Any, Any]:
     return {_plain_str(name): artifact for name, artifact in given.items()}
 
 
-def _copy_artifact(artifact: Any) -> Artifact:
+def _copy_artifact(artifact: Any, method: str = "compile") -> Artifact:
     """Copy an artifact into Python's built-in types. Raises CompileError when it is not an artifact.
 
     The methods of a subclass could fail later, when the codegen is no longer known to be at fault.
     """
     if not isinstance(artifact, Artifact):
-        raise CodegenFailedError(f"compile gave {type(artifact).__name__}, not an Artifact")
+        raise CodegenFailedError(f"{method} gave {type(artifact).__name__}, not an Artifact")
     given = {"files": artifact.files, "metadata": artifact.metadata}
     for what, entries in given.items():
         if not isinstance(entries, Mapping):

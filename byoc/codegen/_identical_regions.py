@@ -1,12 +1,14 @@
-"""Detection of regions that are identical except for names, which are compiled once.
+"""Detection of regions that are identical except for names, or for names and constants.
 
-Networks repeat blocks. Two regions are identical when renaming tensors, nodes and symbolic extents turns
-one into the other: nodes in order, attributes, types, composites, contracts, and the constants' bytes.
+Networks repeat blocks, which are then compiled once. Two regions are identical when renaming tensors,
+nodes and symbolic extents turns one into the other: nodes in order, attributes, types, composites,
+contracts, and the constants' bytes.
 """
 
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 from onnx import (
     AttributeProto,
@@ -22,25 +24,38 @@ from byoc.codegen._interface import Region
 from byoc.codegen._region_digest import METADATA_KEYS, digest_constant
 from byoc.model import Dim, TensorType
 
+_STRUCTURES: "WeakKeyDictionary[Region, str]" = WeakKeyDictionary()
+
 
 def find_identical(regions: Sequence[Region]) -> dict[str, str]:
     """Map each region that is identical to an earlier one to the name of the first such region.
 
     Constants are read only for regions that are otherwise identical.
     """
-    if len(regions) < 2:
-        return {}
     first: dict[str, str] = {}
     found = {}
-    structures: dict[str, list[Region]] = {}
-    for region in regions:
-        structures.setdefault(region_structure(region), []).append(region)
-    for alike in structures.values():
+    for alike in _group_by_structure(regions):
         for region in alike if len(alike) > 1 else ():
             same = first.setdefault(region_fingerprint(region), region.name)
             if same != region.name:
                 found[region.name] = same
     return found
+
+
+def find_alike(regions: Sequence[Region]) -> dict[str, Region]:
+    """Map each region that is as an earlier one but for names and constants to the first such region."""
+    return {region.name: alike[0] for alike in _group_by_structure(regions) for region in alike[1:]}
+
+
+def _group_by_structure(regions: Sequence[Region]) -> Iterable[Sequence[Region]]:
+    if len(regions) < 2:
+        return [regions]
+    structures: dict[str, list[Region]] = {}
+    for region in regions:
+        if region not in _STRUCTURES:
+            _STRUCTURES[region] = region_structure(region)
+        structures.setdefault(_STRUCTURES[region], []).append(region)
+    return structures.values()
 
 
 def region_fingerprint(region: Region) -> str:

@@ -27,6 +27,7 @@ from byoc.codegen._results import (
     read_context,
     read_nothing,
     read_number,
+    read_optional_artifact,
     read_outputs,
     read_pairs_of_texts,
     read_runs,
@@ -201,6 +202,17 @@ class _CompilesTogether(IsolatedCodegen):
         return self.call("compile_all", read_artifacts, regions=copied, options=dict(options))
 
 
+class _TakesWeights(IsolatedCodegen):
+    def take_weights(
+        self, region: Region, first: Region, artifact: Artifact, options: Mapping[str, str]
+    ) -> Artifact | None:
+        regions = (_copy_region(region), _copy_region(first))
+        write = partial(_write_artifact, artifact)
+        return self.call(
+            "take_weights", read_optional_artifact, write, regions=regions, options=dict(options)
+        )
+
+
 class _GivesContexts(IsolatedCodegen):
     def context(self, artifact: Artifact) -> Context:
         return self.call("context", read_context, partial(_write_artifact, artifact))
@@ -213,6 +225,7 @@ _ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "stamped": _Stamps,
     "keyed": _GivesKeys,
     "together": _CompilesTogether,
+    "weights": _TakesWeights,
     "context": _GivesContexts,
 }
 

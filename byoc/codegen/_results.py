@@ -33,6 +33,10 @@ def read_artifact(result: Any, memory: SharedMemory) -> Artifact:
     return Artifact(files, read_pairs_of_texts(result.get("metadata"), memory))
 
 
+def read_optional_artifact(result: Any, memory: SharedMemory) -> Artifact | None:
+    return None if result is None else read_artifact(result, memory)
+
+
 def read_artifacts(result: Any, memory: SharedMemory) -> dict[str, Artifact]:
     return {name: read_artifact(entry, memory) for name, entry in read_pairs(result)}
 

@@ -71,7 +71,7 @@ class Isolation:
 
     def find_limit(self, method: str) -> float | None:
         """Return the most seconds that a method may take, None without a limit."""
-        if method in {"compile", "compile_all"} and self.compile_timeout is not None:
+        if method in {"compile", "compile_all", "take_weights"} and self.compile_timeout is not None:
             return self.compile_timeout
         if method == "import":  # of packages of any size, which is not what the limits are for
             given = [each for each in (self.compile_timeout, self.call_timeout) if each is not None]

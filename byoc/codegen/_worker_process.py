@@ -23,6 +23,7 @@ from byoc.codegen._calling import (
     ask_verdicts,
     compile_region,
     compile_together,
+    exchange_weights,
     list_node_names,
     load_region,
     measure_seconds,
@@ -80,6 +81,7 @@ class CodegenService:
             "cache_key": self._give_key,
             "compile": self._compile,
             "compile_all": self._compile_all,
+            "take_weights": self._take_weights,
             "load": self._load,
             "run": self._run,
             "measure": self._measure,
@@ -123,6 +125,13 @@ class CodegenService:
         made = compile_together(self._codegen, request["regions"], options)
         self._memory.clear()
         return [[name, self._write_artifact(artifact)] for name, artifact in made.items()]
+
+    def _take_weights(self, request: Request) -> Any:
+        options = parse_codegen_options(self._codegen, request["options"])
+        (region, first), artifact = request["regions"], self._read_artifact(request)
+        made = exchange_weights(self._codegen, region, first, artifact, options)
+        self._memory.clear()
+        return None if made is None else self._write_artifact(made)
 
     def _load(self, request: Request) -> Any:
         region, artifact = request["region"], self._read_artifact(request)

@@ -31,7 +31,8 @@ from .c_compiler import (
     find_misfit,
     library_stamp,
 )
-from .c_source import check_nodes, compiler, emit_source, refused_nodes, separate_region
+from .c_source import check_nodes, compiler, emit_source, refused_nodes
+from .separated_region import have_same_source, separate_region
 from .shared_library import CExecutor, load_functions
 
 __all__ = ["C"]
@@ -75,6 +76,19 @@ class C:
         except CompileError as error:
             raise CompileError(str(error), error.nodes or refused_nodes(region)) from error
         return Artifact({_SOURCE: source, _LIBRARY: compile_library(source, options)}, metadata)
+
+    def take_weights(
+        self, region: Region, first: Region, artifact: Artifact, options: COptions
+    ) -> Artifact | None:
+        """Return the source and library of `first`, whose arguments are then the constants of `region`.
+
+        Those that are in the source have to be equal, else it returns None.
+        """
+        parts = separate_region(region)
+        if not have_same_source(parts, separate_region(first)):
+            return None
+        arguments = [*(value.name for value in parts.model.graph.input), *parts.made]
+        return Artifact(artifact.files, {**artifact.metadata, "arguments": json.dumps(arguments)})
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the library, compiled again if it is for another computer.

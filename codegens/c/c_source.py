@@ -5,18 +5,14 @@ are arguments and not part of the source, because the bundle has them already, a
 long (10 s and 4 GB for 240 MB).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Any
 
-import onnx
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto
 
 from byoc.codegen import (
     YES,
-    AnyArray,
     ByocError,
     CompileError,
     MissingRuntimeError,
@@ -26,15 +22,12 @@ from byoc.codegen import (
     check_each_node,
     describe_error,
     find_refused_nodes,
-    list_node_captures,
-    list_reads,
-    node_names,
-    read_type,
     refuse,
     shorten_text,
     split_into_nodes,
 )
 
+from .separated_region import load_standard_model
 from .source_texts import adapt_model
 
 ENTRY = "region"
@@ -42,8 +35,6 @@ _MISSING = (
     "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'; "
     "--codegen reference runs on onnxruntime instead)"
 )
-_MAX_INSIDE = 128  # bytes of a constant that is written into the source,
-_MAX_INDICES = 1024  # and of one of int64: shapes, axes and sizes decide what is emitted
 _MAX_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
 _MAX_CHARACTERS = 300
 # The emitted function returns early, without an error, if it gets no memory.
@@ -69,80 +60,6 @@ int {FAILED}(void) {{
 }}
 """
 _ONE_AT_A_TIME = Lock()  # the compiler has state while it runs
-
-
-@dataclass(frozen=True, eq=False)
-class SeparatedRegion:
-    """A region in standard operators, with large constants and constant outputs separated.
-
-    `model` computes the outputs of nodes from the region's inputs and from `weights`, which are inputs
-    of it as well. `known` are outputs that are constants. Any other output of the region is an input of
-    it.
-    """
-
-    model: ModelProto
-    weights: Mapping[str, AnyArray]
-    known: Mapping[str, AnyArray]
-
-    @property
-    def made(self) -> list[str]:
-        """Names of the outputs that are computed."""
-        return [value.name for value in self.model.graph.output]
-
-
-def separate_region(region: Region) -> SeparatedRegion:
-    """Return a region in the form that emx-onnx-cgen takes.
-
-    Raises CompileError for unknown extents, with the nodes that read or write a tensor with one.
-    """
-    for value in (*region.inputs, *region.outputs):
-        if value.type.elements is None:
-            raise CompileError(
-                f"'{value.name}' is {value.type}: all extents must be known (--dim gives a model's)",
-                node_names(_open_nodes(region)),
-            )
-    model = _load_model(region)
-    graph = model.graph
-    used = {name for node in graph.node for name in list_reads(node)}
-    inner = {name for node in graph.node for name in list_node_captures(node)}
-    outputs = {value.name: value for value in graph.output}
-    made = {name for node in graph.node for name in node.output}
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    weights = {}
-    kept = []
-    for name, tensor in stored.items():
-        array = numpy_helper.to_array(tensor)
-        most = _MAX_INDICES if tensor.data_type == TensorProto.INT64 else _MAX_INSIDE
-        if name in used and name not in inner and array.nbytes > most:
-            weights[name] = array
-            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
-        elif name in used or name in inner:
-            kept.append(tensor)
-    known = {name: numpy_helper.to_array(stored[name]) for name in outputs if name in stored}
-    del graph.initializer[:], graph.output[:]
-    graph.initializer.extend(kept)
-    graph.output.extend(value for name, value in outputs.items() if name in made)
-    return SeparatedRegion(model, weights, known)
-
-
-def _open_nodes(region: Region) -> list[NodeProto]:
-    """Return the nodes that read or write a tensor with an unknown extent."""
-    graph = region.model.graph
-    known = {
-        value.name
-        for value in (*graph.input, *graph.output, *graph.value_info)
-        if (kind := read_type(value.type)) is not None and kind.elements is not None
-    }
-    known |= {"", *(tensor.name for tensor in graph.initializer)}
-    return [node for node in graph.node if not {*node.input, *node.output} <= known]
-
-
-def _load_model(region: Region, inline: bool = True) -> ModelProto:
-    """Return the model of a region, with constants folded if ONNX can evaluate them."""
-    try:
-        return region.load(fold=True, inline=inline)
-    except Exception:  # an operator's version that the reference implementation lacks, for one
-        return region.load(inline=inline)
 
 
 def emit_source(model: ModelProto) -> str:
@@ -174,7 +91,7 @@ def _check_node(single: SingleNode) -> Verdict:
 
 def refused_nodes(region: Region) -> list[str]:
     """Return the nodes of a region for which C cannot be emitted alone; none if that is unknown."""
-    return find_refused_nodes(lambda: _load_model(region, inline=False), check_nodes)
+    return find_refused_nodes(lambda: load_standard_model(region, inline=False), check_nodes)
 
 
 def _emit_unchecked(model: ModelProto) -> str:
