@@ -14,6 +14,7 @@ from byoc.codegen import Isolation
 from byoc.costs import Policy
 from byoc.errors import InputError
 from byoc.model import DimensionOptions
+from byoc.placement import Robust
 from byoc.quantization import NATIVE, Precision
 from byoc.samples import Inputs
 from byoc.support import Flag, Syntax, declaration_of, declare, declare_field, is_file
@@ -131,6 +132,48 @@ class PlanOptions(DimensionOptions):
             choices=tuple(policy.value for policy in Policy),
         ),
         _record_value,
+    )
+    perturb: float | None = declare_field(
+        None,
+        "the standard deviation of the logarithm of random factors on all costs, to see how much the "
+        "placement depends on them; 0.5 is a factor of 1.6 up or down.",
+        Flag(
+            "Say what becomes of the placement at costs off by random factors.",
+            Syntax.NUMBER,
+            metavar="SIGMA",
+        ),
+        _record_value,
+        record_none=False,
+    )
+    perturb_samples: int | None = declare_field(
+        None,
+        "how often costs are drawn, 32 unless given.",
+        Flag(
+            "Draw costs so often for --perturb, 32 times unless given.",
+            Syntax.INTEGER,
+            names=("--samples",),
+            metavar="NUMBER",
+            minimum=1,
+        ),
+        _record_value,
+        record_none=False,
+    )
+    perturb_seed: int | None = declare_field(
+        None,
+        "the seed of the factors, 0 unless given.",
+        Flag("The seed for --perturb.", Syntax.INTEGER, metavar="NUMBER", minimum=0),
+        _record_value,
+        record_none=False,
+    )
+    robust: str | None = declare_field(
+        None,
+        "take the placement of least regret at the perturbed costs, `mean` or `worst`.",
+        Flag(
+            "With --perturb: take the placement whose regret is least on average, or at worst.",
+            choices=tuple(choice.value for choice in Robust),
+        ),
+        _record_value,
+        record_none=False,
     )
     trips: Mapping[str, float] | None = declare_field(
         None,

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from byoc.errors import InputError
-from byoc.planning import BreakEven, RegionNeighbour, WhatIf
+from byoc.planning import BreakEven, PerturbedPlan, RegionNeighbour, WhatIf
 from byoc.support import Note, StrictModel, validate_content
 
 
@@ -273,13 +273,18 @@ class TrialCandidate:
     problem: str = ""
 
 
+_LEFT_OUT_IF_EMPTY = (
+    *("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at", "perturbed"),
+)
+
+
 class Report(ReportModel):
     """The report of a plan. `measured` are the placements that were timed, if any, and the fastest kept.
 
     Either `verification` or the reason `not_verified` is None; `verification_missing` says that one was
     to be made. `what_if_left_out` counts the reasons for refusing nodes that `what_if` leaves untried.
     `open_dimensions` are those whose size the model and the user leave open; `predicted_at`
-    has predictions at the ends of ranges.
+    has predictions at the ends of ranges; `perturbed` what becomes of the placement at other costs.
     """
 
     model: str
@@ -303,6 +308,7 @@ class Report(ReportModel):
     measured: tuple[TrialCandidate, ...] = ()
     open_dimensions: tuple[OpenDimension, ...] = ()
     predicted_at: tuple[SizePrediction, ...] = ()
+    perturbed: PerturbedPlan | None = None
 
     @property
     def failures(self) -> tuple[RefusalReport, ...]:
@@ -320,7 +326,7 @@ class Report(ReportModel):
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        for name in ("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at"):
+        for name in _LEFT_OUT_IF_EMPTY:
             if not data[name]:
                 del data[name]
         return data

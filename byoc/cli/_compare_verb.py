@@ -151,6 +151,8 @@ def _format_row(row: StrategyRow, unit: str, notes: Mapping[str, int]) -> dict[s
         "regions": row["regions"],
         "offloaded": f"{row['offloaded']:.1%}",
         "moved": format_quantity(row["bytes_moved"], "B"),
+        "regret": _format_ratio(row["regret_mean"]),
+        "worst": _format_ratio(row["regret_worst"]),
         "took": format_quantity(row["seconds"], "s"),
         "notes": ", ".join(str(n) for n in sorted(notes[n] for n in row["notes"] if n in notes)),
     }
@@ -173,6 +175,10 @@ def _format_mean(row: dict[str, Any]) -> dict[str, Any]:
 def _name_measure(row: Mapping[str, Any]) -> str:
     """Return the measure that was minimised, empty where it is the usual one."""
     return "" if row["measure"] == TOTAL else row["measure"] or ""
+
+
+def _format_ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3f}"
 
 
 def _format_percent(gap: float | None) -> str:

@@ -38,16 +38,17 @@ MAKESPAN = "makespan"
 
 ROW_KEYS = (
     *("model", "link", "strategy", "measure", "objective", "bound", "gap", "regions", "offloaded"),
-    *("bytes_moved", "seconds", "notes", "error"),
+    *("bytes_moved", "regret_mean", "regret_worst", "seconds", "notes", "error"),
 )
 """The keys of a row.
 
 `link` in GB/s, null for the cost model's own; `measure` is `total` where all costs are added up, and
 `makespan` where the strategy has host and accelerators work at once; `objective` and `bound` are by that
 measure, in seconds, joules or a weighted sum; `gap` as a share of the objective; `offloaded` as a share
-of the compute; `seconds` that the strategy took; `notes` a list of sentences: what the strategy said,
-what it leaves out, guessed costs; `error` a sentence where there was one. A row that was not solved has
-nothing but null and no notes beside its error.
+of the compute; `regret_mean` and `regret_worst` what the placement costs over the best one at
+perturbed costs (`perturb`), null without; `seconds` that the strategy took; `notes` a list of sentences:
+what the strategy said, what it leaves out, guessed costs; `error` a sentence where there was one. A row
+that was not solved has nothing but null and no notes beside its error.
 
 A makespan is that of the main graph: everything in the bodies of If, Loop and Scan is added up.
 """
@@ -147,6 +148,7 @@ def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what
     measure, cost = plan.placement.measure.value, plan.placement.value
     bound = plan.placement.bound
     done, total = _count_operations(plan)
+    perturbed = plan.perturbed
     return row | {
         "measure": measure,
         "objective": cost,
@@ -161,6 +163,8 @@ def _make_row(  # noqa: PLR0913, PLR0917 - a model, a link, a strategy, and what
             )
             for graph in plan.walk()
         ),
+        "regret_mean": None if perturbed is None else perturbed.chosen.mean,
+        "regret_worst": None if perturbed is None else perturbed.chosen.worst,
         "seconds": watched.seconds,
         "notes": collect_plan_notes(plan),
     }

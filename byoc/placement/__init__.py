@@ -6,9 +6,11 @@ one, and states the cost and, if the strategy proves one, a lower bound of it.
 """
 
 from byoc.placement._canonical_order import order_canonically, reorder_placement, restore_order
+from byoc.placement._cost_samples import Perturbation
 from byoc.placement._device_loads import measure_loads
 from byoc.placement._form_regions import find_components
 from byoc.placement._hard_limits import repair_labels
+from byoc.placement._perturbation import PerturbedDecision, Regret, Robust, perturb_costs
 from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate
 from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Occupancy, Problem
 from byoc.placement._sensitivity import Sensitivity
@@ -32,8 +34,12 @@ __all__ = [
     "Ints",
     "Measure",
     "Occupancy",
+    "Perturbation",
+    "PerturbedDecision",
     "Placement",
     "Problem",
+    "Regret",
+    "Robust",
     "Sensitivity",
     "Strategy",
     "count_transferred_bytes",
@@ -45,6 +51,7 @@ __all__ = [
     "measure_loads",
     "normalize_placement",
     "order_canonically",
+    "perturb_costs",
     "reorder_placement",
     "repair_labels",
     "restore_order",

@@ -9,7 +9,7 @@ import numpy as np
 from byoc.costs import AlternativeComposite, GraphProblem, can_partition_bodies, count_trips
 from byoc.model import GraphIndex, find_boundary, make_body_path
 from byoc.patterns import JointUnit, NodeGroup, Unit
-from byoc.placement import Placement, evaluate, solve_problem
+from byoc.placement import PerturbedDecision, Placement, evaluate, solve_problem
 from byoc.planning._cost_model_check import require_knowledge
 from byoc.planning._graph_problem import GraphToPlace, PlacementProblems
 from byoc.planning._graph_units import GraphUnits
@@ -20,6 +20,7 @@ from byoc.planning._memory_fit import (
     describe_excess,
     fit_memory,
 )
+from byoc.planning._perturbed_plan import describe_decision, perturb_graph
 from byoc.planning._pinned_nodes import PinnedNodes
 from byoc.planning._plan_data import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import PlanSettings
@@ -93,13 +94,26 @@ def place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes |
     names = name_units(graph.index, graph.units.units)
     search = fit_memory(RegionArenas(graph.index, graph.units.units), settings.devices)
     found = next(search)
+    decisions: dict[bytes, PerturbedDecision] = {}
     while isinstance(found, Constraints):
         posed = problems.build(found)
         problem, fusions = problems.restrict(posed, found)
         placement = solve_problem(problem, settings.strategy, names)
+        if settings.doubt is not None and not graph.path:
+            perturbed = perturb_graph(
+                graph.index, graph.units.units, names, problem, placement, settings.doubt
+            )
+            placement = perturbed.placement
+            decisions[placement.labels.tobytes()] = perturbed
         placement = replace(placement, fusions=tuple(fusions[n] for n in placement.fusions))
         found = search.send((placement, posed.problem))
-    return _make_graph_plan(graph, problems, found)
+    plan = _make_graph_plan(graph, problems, found)
+    decision = decisions.get(plan.placement.labels.tobytes())
+    if decision is None or settings.doubt is None:
+        return plan
+    targets = [target.name for target in settings.targets]
+    told = describe_decision(graph.index, graph.units.units, targets, decision, settings.doubt)
+    return replace(plan, perturbed=told)
 
 
 def _make_graph_plan(

@@ -13,6 +13,7 @@ from byoc.errors import Verdict, refuse
 from byoc.model import BoundaryNames, GraphIndex, Model
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Cost, Placement
+from byoc.planning._perturbed_plan import PerturbedPlan
 from byoc.rules import Target
 from byoc.support import Note
 
@@ -47,7 +48,7 @@ class GraphPlan:
     graph is expected to run for one run of the model. `placement` is in the units of the objective;
     `cost` is the same in seconds and `joules` in joules, None where these are not known. `host_only` are
     the seconds of one run of it with everything on the host, `bodies` the plans of what is inside its
-    host nodes.
+    host nodes; `perturbed` says how the placement depends on the costs, where that was asked for.
     """
 
     targets: tuple[Target, ...]
@@ -64,6 +65,7 @@ class GraphPlan:
     bodies: Mapping[int, tuple["GraphPlan", ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     pins: Mapping[int, int] = field(default_factory=dict)
+    perturbed: PerturbedPlan | None = None
 
     def walk(self) -> Iterator["GraphPlan"]:
         """Yield this plan and those of all bodies inside, in the order of the nodes."""

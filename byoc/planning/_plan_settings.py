@@ -9,6 +9,7 @@ from byoc.costs import LATENCY, CostModel, Objective, PlacementDevice, Policy
 from byoc.errors import InputError
 from byoc.model import TensorLayout, parse_layout
 from byoc.placement import UNLIMITED, Strategy
+from byoc.planning._perturbed_plan import CostDoubt
 from byoc.planning._refusals import KnownLimits, SizeLimit
 from byoc.planning._saved_placement import SavedPlacement
 from byoc.rules import Target
@@ -47,7 +48,8 @@ class PlanSettings:
 
     `costs` has a model for each of the `targets`. `trips` gives how often some Loops and Scans run, by
     node name; `unknown_costs` what to do about costs that are not known; `placement` a placement to
-    keep to; `known_limits` the limits of targets that turned out in earlier rounds.
+    keep to; `known_limits` the limits of targets that turned out in earlier rounds; `doubt` how the
+    costs of the main graph are perturbed, None where they are not.
     """
 
     targets: tuple[Target, ...]
@@ -59,6 +61,7 @@ class PlanSettings:
     trips: Mapping[str, float] = field(default_factory=dict)
     placement: SavedPlacement | None = None
     known_limits: KnownLimits = field(default_factory=KnownLimits)
+    doubt: CostDoubt | None = None
 
     @property
     def devices(self) -> tuple[PlacementDevice, ...]:

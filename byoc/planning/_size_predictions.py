@@ -43,6 +43,7 @@ def _predict_at(
         for plan in root.walk()
     }
     inside = {id(new): units[old] for old, new in resized.items()}
+    settings = replace(settings, doubt=None)
     plan = plan_graphs(index, settings, inside, PinnedNodes(wanted))
     return PredictionAtSizes(dict(sizes), plan.cost.total, plan.host_only)
 

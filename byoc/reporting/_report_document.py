@@ -115,6 +115,7 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
         bundle=None if bundle is None else str(bundle),
         open_dimensions=_list_open_dimensions(plan.model.planned),
         predicted_at=tuple(map(SizePrediction.model_validate, plan.predicted_at)),
+        perturbed=plan.root.perturbed,
     )
 
 

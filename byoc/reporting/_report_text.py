@@ -18,6 +18,7 @@ from byoc.bundle import (
 from byoc.console import print_lines, print_table
 from byoc.planning import WhatIf
 from byoc.reporting._estimates import ESTIMATE_LIMIT
+from byoc.reporting._perturbation_text import format_perturbation
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
 
 _REASONS = 3
@@ -127,6 +128,7 @@ def _lines_below(report: Report, every_reason: bool) -> Iterator[str]:
     yield from _host_reason_lines(report.host_reasons, every_reason)
     yield from _what_if_lines(report)
     yield from _break_even_lines(report)
+    yield from format_perturbation(report.perturbed)
     yield from _budget_lines(report)
     yield from (f"{note.severity}: {note.text}" for note in report.notes)
     if report.verification is not None:

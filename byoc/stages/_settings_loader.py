@@ -7,8 +7,8 @@ from typing import TypeVar
 from byoc.costs import Policy, load_device_costs, load_host_costs, parse_objective
 from byoc.errors import InputError, suggest_nearest
 from byoc.options import DEFAULT_STRATEGY, PlanOptions, list_files
-from byoc.placement import Strategy
-from byoc.planning import PlanSettings, read_placement
+from byoc.placement import Perturbation, Robust, Strategy
+from byoc.planning import CostDoubt, PlanSettings, read_placement
 from byoc.rules import Target, load_rules
 from byoc.support import STRATEGIES, load_plugin, make_with_options, select_options
 
@@ -42,6 +42,7 @@ def load_settings(
         unknown_costs=_read_policy(options.unknown_costs),
         trips=options.trips or {},
         placement=None if placement is None else read_placement(Path(placement)),
+        doubt=_read_doubt(options),
     )
 
 
@@ -104,6 +105,22 @@ def choose_by_target(
         if name not in names:
             raise InputError(f"{what} for {name}: no such target{suggest_nearest(name, names)}")
     return {target.name: (given or {}).get(target.name) or default(target) for target in targets}
+
+
+def _read_doubt(options: PlanOptions) -> CostDoubt | None:
+    """Return how costs are perturbed, None if they are not. Raises InputError for wrong numbers."""
+    given = {"samples": options.perturb_samples, "seed": options.perturb_seed}
+    if options.perturb is None:
+        asked = [*(f"perturb_{name}" for name, value in given.items() if value is not None)]
+        asked += ["robust"] if options.robust is not None else []
+        if asked:
+            raise InputError(f"{asked[0]}: costs are not perturbed: give perturb, too")
+        return None
+    numbers = {name: value for name, value in given.items() if value is not None}
+    if options.robust is not None and options.robust not in tuple(Robust):
+        raise InputError(f"robust is '{options.robust}', but must be {' or '.join(Robust)}")
+    robust = None if options.robust is None else Robust(options.robust)
+    return CostDoubt(Perturbation(options.perturb, **numbers), robust)
 
 
 def _read_policy(name: str) -> Policy:

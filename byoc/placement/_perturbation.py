@@ -1,0 +1,260 @@
+"""Perturbation: how a placement does when the costs that it follows from are off by random factors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from byoc.errors import InputError
+from byoc.placement._canonical_order import order_canonically, reorder_placement, restore_order
+from byoc.placement._cost_samples import CostSamples, Perturbation
+from byoc.placement._problem import Floats, Ints, Problem
+from byoc.placement._strategy import Measure, Placement
+from byoc.placement.solvers import LagrangianRelaxation, build_incumbent, select_best, solve_exactly
+
+# Units and entries of tensors that all minimum cuts together may visit.
+_MAX_STEPS = 4_000_000
+_MAX_ROUNDS = 12
+# Units times accelerators up to which a mixed integer program closes a gap, and its nodes.
+_MAX_EXACT = 400
+_EXACT_NODES = 20
+_TOLERANCE = 1e-6
+_MAX_MOVES = 200
+
+
+class Robust(StrEnum):
+    """What a robust placement has the least of, over the samples."""
+
+    mean = "mean"
+    """the mean regret"""
+    worst = "worst"
+    """the largest regret"""
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """What a placement costs over the best that is known for the same costs; 1 where it is the best.
+
+    `best` is the share of samples in which it is.
+    """
+
+    mean: float
+    worst: float
+    best: float
+
+
+@dataclass(frozen=True, eq=False)
+class PerturbedDecision:
+    """How the choice of a placement depends on the costs.
+
+    `nominal` is the regret of the placement that was given; `chosen` is that of `placement`, the given
+    one unless a robust one was asked for. `moved` is, for each unit, float64 (units,), the share of
+    samples whose best placement has it on another device than `placement`, and `elsewhere`, int64
+    (units,), the device that it is on most often then. In `proven` samples the best placement is the
+    optimum. `candidates` placements were compared.
+    """
+
+    nominal: Regret
+    chosen: Regret
+    placement: Placement
+    moved: Floats
+    elsewhere: Ints
+    proven: int
+    candidates: int
+
+
+def perturb_costs(  # noqa: PLR0913, PLR0917 - a problem, its answer, and how to perturb it
+    problem: Problem,
+    placement: Placement,
+    names: Sequence[str],
+    kinds: Sequence[str],
+    perturbation: Perturbation,
+    robust: Robust | None = None,
+) -> PerturbedDecision:
+    """Solve a problem at perturbed costs, and hold a placement against the best ones found.
+
+    `names` are distinct names of the units and `kinds` what they do. With `robust` the best candidate is
+    chosen: the given placement, the best one for each sample, and what moves of single units and of
+    units that move together make of these. Raises InputError if the placement does not add up costs, or
+    for more samples than fit in memory.
+    """
+    if placement.measure is not Measure.total:
+        raise InputError(f"perturb: made for costs that add up, not for a {placement.measure}")
+    ordered, order = order_canonically(problem, names)
+    given = reorder_placement(problem, placement, order)
+    samples = CostSamples.draw(ordered, [kinds[unit] for unit in order.tolist()], perturbation)
+    found = _Candidates(samples, given)
+    found.add_optima()
+    bound = found.bounds
+    chosen = given if robust is None else found.choose(robust)
+    costs, best = found.costs, found.best
+    moved, elsewhere = found.count_moves(chosen)
+    back, away = np.empty_like(moved), np.empty_like(elsewhere)
+    back[order], away[order] = moved, elsewhere
+    answer = placement if chosen is given else restore_order(problem, chosen, order)
+    return PerturbedDecision(
+        nominal=_summarize(costs[0], best),
+        chosen=_summarize(samples.evaluate(chosen), best),
+        placement=answer,
+        moved=back,
+        elsewhere=away,
+        proven=int((best <= bound * (1 + _TOLERANCE)).sum()),
+        candidates=len(costs),
+    )
+
+
+def _summarize(costs: Floats, best: Floats) -> Regret:
+    ratios = _divide(costs, best)
+    return Regret(float(ratios.mean()), float(ratios.max()), float((ratios <= 1 + _TOLERANCE).mean()))
+
+
+def _divide(costs: Floats, best: Floats) -> Floats:
+    """Return costs over the best ones, 1 where nothing costs anything."""
+    return np.where(best > 0, costs / np.where(best > 0, best, 1.0), 1.0)
+
+
+class _Candidates:
+    """Placements of a problem, with what each costs in each sample; the first is the given one."""
+
+    def __init__(self, samples: CostSamples, given: Placement) -> None:
+        self.samples = samples
+        self.placements = [given]
+        self.rows = [samples.evaluate(given)]
+        self.known = {given.labels.tobytes()}
+        self.bounds = np.zeros(samples.count)
+
+    @property
+    def costs(self) -> Floats:
+        """float64 (candidates, samples)."""
+        return np.array(self.rows)
+
+    @property
+    def best(self) -> Floats:
+        """float64 (samples,): the least cost that is known in each sample."""
+        least: Floats = self.costs.min(axis=0)
+        return least
+
+    def add(self, placement: Placement) -> bool:
+        """Add a placement unless its labels are known."""
+        key = placement.labels.tobytes()
+        if key in self.known:
+            return False
+        given = self.placements[0]
+        own = Placement.from_labels(
+            self.samples.problem,
+            placement.labels,
+            given.bound,
+            given.notes,
+            given.why_host,
+            placement.regions,
+            placement.fusions,
+        )
+        self.known.add(key)
+        self.placements.append(own)
+        self.rows.append(self.samples.evaluate(own))
+        return True
+
+    def add_optima(self) -> None:
+        """Add the best placement that is found for each sample, and note the lower bounds."""
+        problem = self.samples.problem
+        if not problem.devices or not problem.units:
+            self.bounds = self.rows[0].copy()
+            return
+        size = problem.devices * (problem.units + len(problem.consumers))
+        rounds = max(1, min(_MAX_ROUNDS, _MAX_STEPS // max(size * self.samples.count, 1)))
+        relaxation = LagrangianRelaxation(problem)
+        for _ in relaxation.iterate_labels(rounds, lambda: self.placements[0].cost.total):
+            pass
+        for number in range(self.samples.count):
+            posed = self.samples.pose(number)
+            # Labels and regions that keep the limits do so at any costs.
+            least = min(range(len(self.rows)), key=lambda row: self.rows[row][number])
+            start = self.placements[least]
+            best = Placement.from_labels(
+                posed, start.labels, regions=start.regions, fusions=start.fusions
+            )
+            best, bound = _solve_sample(relaxation.vary(posed), best, rounds)
+            self.bounds[number] = bound
+            self.add(best)
+
+    def choose(self, robust: Robust) -> Placement:
+        """Return the candidate of least regret, after moves of units whose device is in doubt."""
+        best = self.best
+        scores = [self._score(row, best, robust) for row in self.rows]
+        at = int(np.argmin(scores))
+        chosen, score, tried = self.placements[at], scores[at], 0
+        groups = self._find_groups()
+        improved = True
+        while improved:
+            improved = False
+            for rows, device in groups:
+                if tried == _MAX_MOVES:
+                    return chosen
+                if (chosen.labels[rows] == device).all():
+                    continue
+                tried += 1
+                labels = chosen.labels.copy()
+                labels[rows] = device
+                moved = build_incumbent(self.samples.problem, labels)
+                if moved is None or not self.add(moved):
+                    continue
+                value = self._score(self.rows[-1], best, robust)
+                if value < score * (1 - _TOLERANCE):
+                    chosen, score, improved = self.placements[-1], value, True
+        return chosen
+
+    @staticmethod
+    def _score(row: Floats, best: Floats, robust: Robust) -> float:
+        ratios = _divide(row, best)
+        return float(ratios.mean() if robust is Robust.mean else ratios.max())
+
+    def _find_groups(self) -> list[tuple[Ints, int]]:
+        """Return units that candidates place differently, those alike together, with each device."""
+        labels = np.array([placement.labels for placement in self.placements])
+        doubtful = np.flatnonzero((labels != labels[0]).any(axis=0))
+        together: dict[bytes, list[int]] = {}
+        for unit in doubtful.tolist():
+            together.setdefault(labels[:, unit].tobytes(), []).append(unit)
+        groups = [np.array(units, np.int64) for units in together.values()]
+        groups += [np.array([unit]) for unit in doubtful.tolist() if len(together) < len(doubtful)]
+        allowed = self.samples.problem.allowed
+        return [
+            (units, int(device))
+            for units in groups
+            for device in np.unique(labels[:, units])
+            if allowed[units, device].all()
+        ]
+
+    def count_moves(self, given: Placement) -> tuple[Floats, Ints]:
+        """Return for each unit how often the best placement has it elsewhere, and where then.
+
+        Where the given one is as good as the best, nothing is elsewhere.
+        """
+        costs, best = self.costs, self.best
+        own = next(row for row, placement in enumerate(self.placements) if placement is given)
+        winners = np.where(costs[own] <= best * (1 + _TOLERANCE), own, costs.argmin(axis=0))
+        labels = np.array([self.placements[number].labels for number in winners.tolist()])
+        columns = 1 + self.samples.problem.devices
+        counts = np.stack([(labels == device).sum(axis=0) for device in range(columns)])
+        counts[given.labels, np.arange(len(given.labels))] = 0
+        return counts.sum(axis=0) / len(winners), counts.argmax(axis=0).astype(np.int64)
+
+
+def _solve_sample(
+    relaxation: LagrangianRelaxation, best: Placement, rounds: int
+) -> tuple[Placement, float]:
+    """Return the best placement found for the costs of a sample, and a lower bound."""
+    problem = relaxation.problem
+    known, found = {best.labels.tobytes()}, [best]
+    for labels in relaxation.iterate_labels(rounds, lambda: found[-1].cost.total):
+        if labels.tobytes() not in known:
+            known.add(labels.tobytes())
+            found.append(select_best([found[-1], build_incumbent(problem, labels)]) or best)
+    best = found[-1]
+    bound = relaxation.bound * (1 - 2.0**-48)
+    if best.cost.total > bound * (1 + _TOLERANCE) and problem.units * problem.devices <= _MAX_EXACT:
+        closed = solve_exactly(problem, best, None, _EXACT_NODES)
+        if closed is not None:
+            best, bound = closed, max(bound, closed.bound or 0.0)
+    return best, bound
