@@ -99,13 +99,15 @@ def time_stages(path: str, rules: str) -> dict[str, float]:
     from byoc.pipeline import PLANNING, PREPARATION  # noqa: PLC0415 - another checkout may lack them
     from byoc.reporting import make_report, print_report  # noqa: PLC0415
     from byoc.stages import EstimateGains, State  # noqa: PLC0415
+    from byoc.support import collect_rarely  # noqa: PLC0415
     from byoc.verification import NotVerified  # noqa: PLC0415
 
     found = {}
     state = State(path, byoc.Options(rules))
-    for stage in (*PREPARATION, *PLANNING, EstimateGains()):
-        found[type(stage).__name__], state = cpu_timed(stage.run, state)
-    found["make_report"], report = cpu_timed(make_report, state.plan, NotVerified("no output"))
+    with collect_rarely():  # as byoc.partition does
+        for stage in (*PREPARATION, *PLANNING, EstimateGains()):
+            found[type(stage).__name__], state = cpu_timed(stage.run, state)
+        found["make_report"], report = cpu_timed(make_report, state.plan, NotVerified("no output"))
     console = Console(file=io.StringIO(), width=10_000)
     found["print_report"], _ = cpu_timed(print_report, report, console)
     return found

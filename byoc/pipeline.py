@@ -41,7 +41,7 @@ from byoc.stages import (
     record_accuracy,
     run_stages,
 )
-from byoc.support import report_step, show_progress, take_keywords, write_text
+from byoc.support import collect_rarely, report_step, show_progress, take_keywords, write_text
 from byoc.verification import NotVerified, Verification
 from byoc.zoo import Source, name_source
 
@@ -93,18 +93,20 @@ def partition(model: Source, options: Options) -> Result:
     """
     codegens = Codegens(options.isolation)
     with show_progress(options.progress), closing(codegens):
-        state = run_stages(PREPARATION, State(model, options, codegens))
+        with collect_rarely():
+            state = run_stages(PREPARATION, State(model, options, codegens))
         history = RefusalHistory()
         while True:
-            if state.accuracy_test is None:
-                state = run_stages(PLANNING, state)
-            else:
-                state = meet_accuracy_budget(state)
-            state = replace(state, plan=replace(state.plan, refusals=history.told))
-            if state.output is None:
-                plan = EstimateGains().run(state).plan
-                reason = "nothing was compiled, since no output was given (-o)"
-                return Result(plan, make_report(plan, NotVerified(reason)))
+            with collect_rarely():
+                if state.accuracy_test is None:
+                    state = run_stages(PLANNING, state)
+                else:
+                    state = meet_accuracy_budget(state)
+                state = replace(state, plan=replace(state.plan, refusals=history.told))
+                if state.output is None:
+                    plan = EstimateGains().run(state).plan
+                    reason = "nothing was compiled, since no output was given (-o)"
+                    return Result(plan, make_report(plan, NotVerified(reason)))
             try:
                 return _make_result(emit(state))
             except RefusedError as error:
@@ -197,7 +199,8 @@ def make_plan(
         settings=settings,
         original=model,
     )
-    return run_stages((Quantize(), *PLANNING, EstimateGains()), state).plan
+    with collect_rarely():
+        return run_stages((Quantize(), *PLANNING, EstimateGains()), state).plan
 
 
 def save_placement(plan: Plan, path: str | Path) -> None:

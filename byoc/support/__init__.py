@@ -11,6 +11,7 @@ from byoc.support._declaration import (
     keywords_of,
     take_keywords,
 )
+from byoc.support._garbage import collect_rarely
 from byoc.support._input import read_limited
 from byoc.support._note import Note
 from byoc.support._option_check import check_minimum, check_types
