@@ -260,8 +260,8 @@ class VerificationReport(ReportModel):
 class TrialCandidate:
     """A strategy that was tried: the predicted seconds of a run, and the measured ones.
 
-    `seconds` is the median and `spread` the distance of the quartiles, of `samples` runs. Where nothing
-    was run, `problem` says why.
+    `seconds` is the median and `spread` the distance of the quartiles, of `samples` runs; `ratio` is
+    that to the candidate that was kept, in the same rounds. Where nothing was run, `problem` says why.
     """
 
     strategy: str
@@ -271,6 +271,7 @@ class TrialCandidate:
     spread: float | None = None
     samples: int = 0
     problem: str = ""
+    ratio: float | None = None
 
 
 _LEFT_OUT_IF_EMPTY = (

@@ -1,7 +1,10 @@
 """`byoc partition`: partition a model, and write the bundle."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +32,16 @@ from byoc.support import check_output, keywords_of
 from byoc.verification import read_thresholds
 
 
+class MeasureClock(StrEnum):
+    """What the seconds of `--measure` are."""
+
+    wall = "wall"
+    processor = "processor"
+
+
+_CLOCKS = {MeasureClock.wall: time.perf_counter, MeasureClock.processor: time.process_time}
+
+
 @take_options(Options, first=("rules", "output", "strategy"))
 def partition(  # noqa: PLR0913 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
@@ -49,9 +62,16 @@ def partition(  # noqa: PLR0913 - the options of the verb
         bool,
         typer.Option(
             "--measure",
-            help="Place by host-only and all-supported, too, run all here, and keep the fastest.",
+            help="Place in other ways, too, run all here, and keep the fastest.",
         ),
     ] = False,
+    measure_clock: Annotated[
+        MeasureClock | None,
+        typer.Option(
+            "--measure-clock",
+            help="What --measure counts: time on the wall, or of all processors together.",
+        ),
+    ] = None,
     reasons: Annotated[
         bool, typer.Option("--reasons", help="Print every reason why nodes stay on the host.")
     ] = False,
@@ -67,17 +87,12 @@ def partition(  # noqa: PLR0913 - the options of the verb
         if options.output is not None:
             check_outside(save, Path(options.output), "it would change the bundle that is written")
         save = save.absolute()  # a codegen's code may change the working directory
-    if threshold and not options.gate:
-        raise typer.BadParameter(
-            "it is the largest error that --gate accepts: give --gate, too", param_hint="--threshold"
-        )
-    if measure and options.output is None:
-        raise typer.BadParameter(
-            "it runs the bundles that it writes: give -o, too", param_hint="--measure"
-        )
+    _check_companions(options, threshold, measure, measure_clock)
     if threshold:
         options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
-    cut: Callable[..., Result] = fastest if measure else run
+    cut: Callable[..., Result] = run
+    if measure:
+        cut = partial(fastest, clock=_CLOCKS[measure_clock or MeasureClock.wall])
     with show_status(), reserve_stdout():
         result = cut(model, **keywords_of(options, Options))
     if result.not_signed:
@@ -92,3 +107,24 @@ def partition(  # noqa: PLR0913 - the options of the verb
         raise typer.Exit(CODEGEN_FAILED)
     if result.report.verification_missing:
         raise typer.Exit(NOT_VERIFIED)
+
+
+def _check_companions(
+    options: Options,
+    threshold: list[str] | None,
+    measure: bool,
+    measure_clock: MeasureClock | None,
+) -> None:
+    """Raise typer.BadParameter for a flag without the one that it belongs to."""
+    if threshold and not options.gate:
+        raise typer.BadParameter(
+            "it is the largest error that --gate accepts: give --gate, too", param_hint="--threshold"
+        )
+    if measure and options.output is None:
+        raise typer.BadParameter(
+            "it runs the bundles that it writes: give -o, too", param_hint="--measure"
+        )
+    if measure_clock is not None and not measure:
+        raise typer.BadParameter(
+            "it is the clock of --measure: give that, too", param_hint="--measure-clock"
+        )

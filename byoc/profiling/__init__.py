@@ -13,4 +13,4 @@ from byoc.profiling._prediction_error import (
     time_regions,
 )
 from byoc.profiling._profile import HOST, Profile, ProfileOptions, profile
-from byoc.profiling._sampling import Clock, Patience, Samples, measure_in_turn
+from byoc.profiling._sampling import Clock, Patience, Samples, compare_in_turn, measure_in_turn

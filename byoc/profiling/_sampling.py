@@ -11,6 +11,10 @@ Clock = Callable[[], float]
 """A function that returns seconds, of which only differences count."""
 
 
+_SHORTEST = 1e-9  # seconds; a clock may not see anything pass
+_CLEARLY = 4.0  # times the noise of a ratio
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """The number of measurements: `warmup` runs that do not count, then `least` to `most` runs.
@@ -40,6 +44,14 @@ class Samples:
         low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
         return cls(median, high - low, len(seconds))
 
+    @property
+    def noise(self) -> float:
+        """The uncertainty of the median: the interquartile range over the root of the number of runs.
+
+        For a normal distribution that is 1.08 times the standard error of the median.
+        """
+        return self.spread / sqrt(self.count)
+
 
 def measure_runs(
     run: Callable[[], object], patience: Patience, clock: Clock = perf_counter
@@ -49,34 +61,58 @@ def measure_runs(
 
 
 def measure_in_turn(
-    runs: Sequence[Callable[[], object]], patience: Patience, clock: Clock = perf_counter
+    runs: Sequence[Callable[[], object]],
+    patience: Patience,
+    clock: Clock = perf_counter,
+    drop_slow: bool = False,
 ) -> list[list[float]]:
     """Measure several functions in turn, so that load on the machine slows all of them.
 
     Each round begins with another function. Return the seconds of each run that counts, by function.
     Measuring ends when all have settled, or after a round for each run of `patience`; its `seconds` are
-    for each function.
+    for each function. With `drop_slow` a function that is clearly slower than the fastest takes no part
+    in further rounds, and measuring ends when one is left.
     """
     for _ in range(patience.warmup):
         for run in runs:
             run()
     found: list[list[float]] = [[] for _ in runs]
+    left = list(range(len(runs)))
     start = clock()
     for first in range(max(patience.most, 1)):
-        for number in range(len(runs)):
-            turn = (first + number) % len(runs)
+        for number in range(len(left)):
+            turn = left[(first + number) % len(left)]
             before = clock()
             runs[turn]()
             after = clock()
             found[turn].append(after - before)
-        if first + 1 >= patience.least and (
-            after - start >= patience.seconds * len(runs)
-            or all(_has_settled(each, patience.settled) for each in found)
-        ):
+        if first + 1 < patience.least:
+            continue
+        if after - start >= patience.seconds * len(runs):
+            break
+        if drop_slow:
+            left = _find_contenders(found, left)
+        if (drop_slow and len(left) == 1) or all(_has_settled(found[i], patience.settled) for i in left):
             break
     return found
 
 
+def compare_in_turn(one: Sequence[float], other: Sequence[float]) -> "Samples":
+    """Return the ratio of two functions that were measured in turn, over their common rounds.
+
+    Load on the machine slows both runs of a round, so ratios spread less than seconds do.
+    """
+    count = min(len(one), len(other))
+    return Samples.of((np.array(one[:count]) / np.maximum(other[:count], _SHORTEST)).tolist())
+
+
+def _find_contenders(found: Sequence[Sequence[float]], left: Sequence[int]) -> list[int]:
+    """Return those of the functions in `left` that are not clearly slower than the fastest."""
+    fastest = min(left, key=lambda i: float(np.median(found[i])))
+    ratios = {i: compare_in_turn(found[i], found[fastest]) for i in left}
+    return [i for i in left if ratios[i].median - _CLEARLY * ratios[i].noise <= 1]
+
+
 def _has_settled(found: Sequence[float], part: float) -> bool:
     samples = Samples.of(found)
-    return samples.spread / sqrt(samples.count) <= part * samples.median
+    return samples.noise <= part * samples.median

@@ -96,9 +96,10 @@ def _measurement_lines(candidates: Iterable[TrialCandidate]) -> Iterator[str]:
             yield f"  {each.strategy}: {each.problem}"
             continue
         seconds, spread = format_quantity(each.seconds, "s"), format_quantity(each.spread, "s")
+        kept = "" if each.ratio is None else f"{each.ratio:.3f} times what is kept, "
         yield (
             f"  {each.strategy}: measured {seconds} (quartiles {spread} apart, "
-            f"{format_count(each.samples, 'run')}), predicted "
+            f"{format_count(each.samples, 'run')}), {kept}predicted "
             f"{format_quantity(each.predicted, 's')}"
         )
 

@@ -9,9 +9,13 @@ import pytest
 from cutting import CHAIN, HOST_ONLY, ramp, same_as_original
 from support import VANILLA, Ran, parse
 
+from byoc.bundle import Bundle
 from byoc.comparison import fastest
 from byoc.errors import InputError
+from byoc.onnxrt import get_session_settings
 from byoc.pipeline import partition
+from byoc.profiling import Patience
+from byoc.runtime import Session, load_bundle
 
 
 @pytest.fixture
@@ -19,7 +23,7 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return what sets the seconds that each of the distinct cuts takes."""
 
     def replace(*seconds: float) -> None:
-        def in_turn(runs: Sequence[Callable[[], Any]], *_: Any) -> list[list[float]]:
+        def in_turn(runs: Sequence[Callable[[], Any]], *_: Any, **__: Any) -> list[list[float]]:
             assert len(runs) == len(seconds)
             for run in runs:
                 run()
@@ -70,6 +74,50 @@ def test_what_goes_wrong_with_another_is_told(takes: Callable[..., None], tmp_pa
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize(
+    ("cut", "kept"),
+    [
+        ([0.5, 0.5, 0.5, 0.5], "all-supported"),
+        ([0.995, 0.995, 0.995, 0.995], "launch-aware"),  # less than a cut has to be worth
+        ([0.4, 1.5, 0.5, 1.4], "launch-aware"),  # faster by the median, and within the noise
+        ([1.1, 1.1, 1.1, 1.1], "launch-aware"),
+    ],
+)
+def test_a_cut_is_kept_only_where_it_is_faster_beyond_the_noise(
+    cut: list[float], kept: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        "byoc.comparison._autotune.measure_in_turn", lambda *_, **__: [[1.0, 1.0, 1.0, 1.0], cut]
+    )
+
+    result = fastest(parse(CHAIN), VANILLA, output=tmp_path / "b")
+
+    assert result.plan.asked["strategy"] == kept
+    ratios = {each.strategy: each.ratio for each in result.report.measured}
+    assert ratios[kept] == 1.0
+    assert ratios["launch-aware"] == pytest.approx(1.0 if kept == "launch-aware" else 2.0)
+
+
+def test_candidates_run_on_the_threads_of_the_codegen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino")
+    threads: list[int] = []
+    real = load_bundle
+
+    def load(bundle: Bundle) -> Session:
+        threads.append(get_session_settings()[2])
+        return real(bundle)
+
+    monkeypatch.setattr("byoc.comparison._autotune.load_bundle", load)
+    options = {"codegen_options": {"threads": "1"}, "output": tmp_path / "b"}
+
+    result = fastest("zoo:shufflenet", "openvino-cpu", **options, patience=Patience(0, 1, 1))
+
+    assert len(result.report.measured) >= 2
+    assert threads == [1] * len(result.report.measured)
+
+
 def test_it_is_run_for_real(tmp_path: Path) -> None:
     result = fastest(parse(CHAIN), VANILLA, output=tmp_path / "b")
 
@@ -90,6 +138,10 @@ def test_the_command_tells_what_was_measured(
     lines = [line for line in ran.out.splitlines() if "measured" in line]
     assert lines[0].startswith("  all-supported: measured 1 ms (quartiles 1 ms apart, 3 runs)")
     assert lines[1].startswith("  launch-aware: measured 2 ms (quartiles 1 ms apart, 3 runs)")
+    assert "1.000 times what is kept" in lines[0]
+    assert "2.000 times what is kept" in lines[1]
+    without = byoc("partition", tmp_path / "m.onnx", "--rules", VANILLA, "--measure-clock", "wall")
+    assert without.code == 2
     without = byoc("partition", tmp_path / "m.onnx", "--rules", VANILLA, "--measure")
     assert without.code == 2
     assert "it runs the bundles that it writes: give -o, too" in without.err

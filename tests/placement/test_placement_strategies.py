@@ -1,5 +1,6 @@
 """The strategies, against search that shares no code with them."""
 
+import math
 import random
 from dataclasses import replace
 from math import inf
@@ -21,14 +22,16 @@ from placement_oracle import (
     slow_optimum,
     thorough,
 )
+from placement_random import random_problem
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem, Strategy
 from byoc.placement._form_regions import is_contraction_acyclic
+from byoc.placement._placement_cost import evaluate
 from byoc.placement.strategies import AllSupported
 from byoc.placement.strategies._baselines import HostOnly
 from byoc.placement.strategies._exhaustive import Exhaustive
-from byoc.placement.strategies._optimizing import MinCut
+from byoc.placement.strategies._optimizing import LaunchAware, MinCut
 
 EVERY: list[Strategy] = [HostOnly(), AllSupported(), MinCut(), Exhaustive()]
 
@@ -304,3 +307,24 @@ def test_every_strategy_gives_a_lawful_placement(problem: Problem) -> None:
 def test_names_are_those_of_the_entry_points() -> None:
     names = [strategy.name for strategy in EVERY[:4]]
     assert names == ["host-only", "all-supported", "min-cut", "exhaustive"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_dearer_boundary_is_crossed_less_and_costs_are_true(seed: int) -> None:
+    problem = random_problem(seed, 12, frozenset({"launch"}))
+    placements = [LaunchAware(boundary=factor).solve(problem) for factor in (0.1, 1.0, 10.0)]
+    costs = [placement.cost for placement in placements]
+    cheap, usual, dear = (cost.transfer + cost.launch for cost in costs)
+    assert cheap + 1e-9 >= usual >= dear - 1e-9
+    assert costs[1].total <= min(cost.total for cost in costs) + 1e-9
+    for placement in placements:
+        assert placement.cost == evaluate(problem, placement.labels, placement.regions)
+        assert placement.bound is not None
+        assert placement.bound <= costs[1].total + 1e-9
+    assert placements[2].notes[-1] == "chosen as if launches and transfers cost 10 times what they do"
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
+def test_a_boundary_is_a_factor(factor: float) -> None:
+    with pytest.raises(ValueError, match="must be a number above 0"):
+        LaunchAware(boundary=factor)

@@ -7,7 +7,7 @@ from itertools import chain, cycle, repeat
 import pytest
 from clocks import Clock
 
-from byoc.profiling import Patience, Samples, measure_in_turn
+from byoc.profiling import Patience, Samples, compare_in_turn, measure_in_turn
 from byoc.profiling._sampling import measure_runs
 
 
@@ -95,3 +95,19 @@ def test_it_ends_when_the_seconds_for_each_have_passed() -> None:
     found = measure_in_turn(runs, Patience(warmup=0, least=2, most=50, seconds=8.0, settled=0.0), clock)
 
     assert len(found[0]) == 4  # 2, 8, 10, 16 seconds: 8 for each of the two
+
+
+def test_a_clearly_slower_function_is_measured_no_more() -> None:
+    clock = Clock()
+
+    def take(seconds: float) -> Callable[[], None]:
+        return clock.taking(repeat(seconds))
+
+    runs = [take(1.0), take(1.0), take(3.0)]
+    patience = Patience(warmup=0, least=5, most=20, seconds=1e9, settled=-1.0)
+    found = measure_in_turn(runs, patience, clock, drop_slow=True)
+    assert [len(each) for each in found] == [20, 20, 5]
+    assert compare_in_turn(found[2], found[0]) == Samples(3.0, 0.0, 5)
+    alone = measure_in_turn([take(1.0), take(2.0)], patience, clock, drop_slow=True)
+    assert [len(each) for each in alone] == [5, 5]
+    assert [len(each) for each in measure_in_turn(runs, patience, clock)] == [20, 20, 20]

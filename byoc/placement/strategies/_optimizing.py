@@ -108,6 +108,9 @@ class LaunchAware:
     placement is optimal, the cheap strategies follow, and if units times accelerators are at most
     `small`, a mixed integer program (see `exact`), limited to `nodes` branch-and-bound nodes so that the
     answer does not depend on time.
+
+    It chooses as if launches and transfers cost `boundary` times what they do: with more than 1 it cuts
+    more rarely, with less more often. The cost of its answer is the true one.
     """
 
     name: ClassVar[str] = "launch-aware"
@@ -115,9 +118,17 @@ class LaunchAware:
     small: int = 5000
     nodes: int = 200
     rounds: int = 12
+    boundary: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a factor that is not above 0."""
+        if not 0 < self.boundary < math.inf:
+            raise ValueError(f"boundary is {self.boundary:g}, but must be a number above 0")
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement. Raises InputError if none is found that keeps the limits."""
+        if self.boundary != 1:
+            return self._solve_scaled(problem)
         best, bound = find_incumbent(problem), 0.0
         small = problem.units * problem.devices <= self.small
         # Multipliers of limits converge slowly: in small graphs the integer program takes less time.
@@ -133,6 +144,28 @@ class LaunchAware:
         if best is None:
             raise InputError("strategy launch-aware: found no placement that keeps all the limits")
         return replace(best, bound=min(max(bound, best.bound or 0.0), best.cost.total))
+
+    def _solve_scaled(self, problem: Problem) -> Placement:
+        """Return the placement for other prices of launches and transfers, at its true cost."""
+        scaled = replace(
+            problem,
+            to_device=self.boundary * problem.to_device,
+            to_host=self.boundary * problem.to_host,
+            launch=self.boundary * problem.launch,
+        )
+        found = replace(self, boundary=1.0).solve(scaled)
+        # A placement costs at most max(1, boundary) times as much at the scaled prices.
+        bound = None if found.bound is None else found.bound / max(1.0, self.boundary)
+        note = f"chosen as if launches and transfers cost {self.boundary:g} times what they do"
+        return Placement.from_labels(
+            problem,
+            found.labels,
+            bound,
+            (*found.notes, note),
+            found.why_host,
+            found.regions,
+            found.fusions,
+        )
 
     def _solve_relaxation(
         self, problem: Problem, best: Placement | None
