@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from byoc.costs._cost_model import THOUSAND_YEARS, Price
 from byoc.costs._work import Work
+from byoc.placement import Occupancy
 from byoc.support import StrictModel
 
 
@@ -44,6 +45,8 @@ class HostLink(StrictModel):
     """seconds per transfer"""
     conversion: Positive | None = None
     """bytes per second that change dtype or layout on the way; the host's costs if not given"""
+    occupies: Occupancy = Occupancy.nothing
+    """the resource that nothing else uses during a transfer"""
 
 
 class Energy(StrictModel):
@@ -100,6 +103,10 @@ class CostFile(StrictModel):
     def converting(self) -> bool:
         """Return whether the link states the cost of conversions."""
         return self.link is not None and self.link.conversion is not None
+
+    def occupies(self) -> Occupancy:
+        """Return the resource that a transfer keeps busy; nothing without a link."""
+        return self.link.occupies if self.link else Occupancy.nothing
 
     def launching(self) -> Price:
         """Return the cost of starting a region."""

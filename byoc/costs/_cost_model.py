@@ -6,6 +6,7 @@ from math import nan
 from typing import Literal, Protocol, runtime_checkable
 
 from byoc.costs._task import Task
+from byoc.placement import Occupancy
 
 THOUSAND_YEARS = 3.2e10
 """Seconds; with larger costs, sums would not be finite."""
@@ -81,6 +82,20 @@ class Converting(Protocol):
     def converting(self) -> bool:
         """Return False if the host's cost model must be asked for conversions instead."""
         ...
+
+
+@runtime_checkable
+class Occupying(Protocol):
+    """A cost model that states what its transfers keep busy."""
+
+    def occupies(self) -> Occupancy:
+        """Return the resource that nothing else uses while a tensor is sent to the device, or back."""
+        ...
+
+
+def find_occupancy(model: CostModel) -> Occupancy:
+    """Return the resource that a model's transfers keep busy; nothing if it does not state it."""
+    return model.occupies() if isinstance(model, Occupying) else Occupancy.nothing
 
 
 def includes_conversions(model: CostModel) -> bool:

@@ -3,8 +3,16 @@
 from dataclasses import dataclass, replace
 
 from byoc.costs._cost_file import CostFile
-from byoc.costs._cost_model import CostModel, Estimating, Price, Unknown, includes_conversions
+from byoc.costs._cost_model import (
+    CostModel,
+    Estimating,
+    Price,
+    Unknown,
+    find_occupancy,
+    includes_conversions,
+)
 from byoc.costs._task import Task
+from byoc.placement import Occupancy
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,10 @@ class Fallback:
     def converting(self) -> bool:
         """Return whether the first model's transfers include conversions."""
         return includes_conversions(self.first)
+
+    def occupies(self) -> Occupancy:
+        """Return what the first model's transfers keep busy."""
+        return find_occupancy(self.first)
 
     def launching(self) -> Price:
         """Return the first model's price."""
@@ -79,6 +91,9 @@ class _WithBandwidth:
 
     def converting(self) -> bool:
         return includes_conversions(self.model)
+
+    def occupies(self) -> Occupancy:
+        return find_occupancy(self.model)
 
     def launching(self) -> Price:
         return self.model.launching()

@@ -16,6 +16,7 @@ from byoc.costs._cost_model import (
     Converting,
     CostModel,
     Estimating,
+    Occupying,
     Policy,
     Price,
     Unknown,
@@ -24,6 +25,7 @@ from byoc.costs._measured_costs import STAND_IN_LINE
 from byoc.costs._task import Task, Tasks
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text
 from byoc.patterns import NodeGroup, Unit
+from byoc.placement import Occupancy
 
 Floats = NDArray[np.float64]
 
@@ -153,6 +155,23 @@ def transfer_prices(
 def link_includes_conversions(model: CostModel) -> bool:
     """Return whether a model's transfers include conversions; True if it does not state it."""
     return not isinstance(model, Converting) or bool(_ask(model, "converting"))
+
+
+def link_occupancy(model: CostModel) -> Occupancy:
+    """Return the resource that a model's transfers keep busy; nothing if it does not state it.
+
+    Raises InputError if a third-party model fails, or names no such resource.
+    """
+    if not isinstance(model, Occupying):
+        return Occupancy.nothing
+    found = _ask(model, "occupies")
+    known = list(Occupancy)
+    if not isinstance(found, str) or found not in known:
+        text = shorten_text(str(found), _MAX_CHARACTERS)
+        raise InputError(
+            f"cost model {model.name}: occupies gave {text!r}, not one of {', '.join(known)}"
+        )
+    return Occupancy(found)
 
 
 def launch_price(model: CostModel) -> Price:

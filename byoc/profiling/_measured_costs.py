@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,8 @@ def _round_floats(value: Any) -> Any:
         return {key: item if key == "attributes" else _round_floats(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_round_floats(item) for item in value]
+    if isinstance(value, StrEnum):
+        return value.value
     if not isinstance(value, float):
         return value
     return int(value) if value.is_integer() else float(f"{value:.{_DIGITS}g}")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from placement_random import FEATURES, random_problem
+from placement_random import FEATURES, count_devices, random_problem
 
 from byoc.errors import InputError
 from byoc.placement import (
@@ -37,8 +37,8 @@ PRICES = LaunchAware(small=0)
 TOLERANCE = 1e-9
 
 # How many units can be searched one and all, by accelerators; regions that may be any set take longer.
-_MOST = {1: 14, 2: 10, 3: 8}
-_MAX_SETS = {1: 9, 2: 8, 3: 6}
+_MOST = {1: 14, 2: 10, 3: 8, 4: 6}
+_MAX_SETS = {1: 9, 2: 8, 3: 6, 4: 5}
 _SETS = {"connected", "region size", "fusions"}
 
 
@@ -62,7 +62,7 @@ def features_of(seed: int) -> frozenset[str]:
 
 def examine(seed: int) -> Finding:
     features = features_of(seed)
-    devices = 3 if "three devices" in features else 2 if "two devices" in features else 1
+    devices = count_devices(features)
     most = (_MAX_SETS if features & _SETS else _MOST)[devices]
     problem = random_problem(seed, most, features)
     best = attempt(Exhaustive(), problem)

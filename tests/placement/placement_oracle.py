@@ -177,28 +177,29 @@ def slow_best(problem: Problem) -> float:
     cost = SlowCost(problem)
     best = inf
     for labels in every_labels(problem):
-        if any(must and not label for must, label in zip(problem.must, labels, strict=True)):
-            continue
-        loads = [
-            sum(
-                row[d]
-                for row, label in zip(problem.memory.tolist(), labels, strict=True)
-                if label == d + 1
-            )
-            for d in range(problem.devices)
-        ]
-        if any(load > room + 1e-12 for load, room in zip(loads, problem.capacity.tolist(), strict=True)):
+        if not slow_fits(problem, labels):
             continue
         base = cost(labels)
         if base - sum(fusion.saving for fusion in problem.fusions) >= best:
             continue
         placed = [unit for unit, label in enumerate(labels) if label]
         for groups in partitions(placed, list(labels)):
-            best = min(best, base + _slow_regions(problem, labels, groups))
+            best = min(best, base + slow_regions(problem, labels, groups))
     return best
 
 
-def _slow_regions(problem: Problem, labels: tuple[int, ...], groups: list[list[int]]) -> float:
+def slow_fits(problem: Problem, labels: tuple[int, ...]) -> bool:
+    """Whether units that must be on an accelerator are, and each accelerator holds what is on it."""
+    if any(must and not label for must, label in zip(problem.must, labels, strict=True)):
+        return False
+    loads = [
+        sum(row[d] for row, label in zip(problem.memory.tolist(), labels, strict=True) if label == d + 1)
+        for d in range(problem.devices)
+    ]
+    return all(load <= room + 1e-12 for load, room in zip(loads, problem.capacity.tolist(), strict=True))
+
+
+def slow_regions(problem: Problem, labels: tuple[int, ...], groups: list[list[int]]) -> float:
     """Launches less savings of some regions, inf where they break a limit or wait in a circle."""
     count = dict.fromkeys(range(1, 1 + problem.devices), 0)
     launches = 0.0

@@ -14,12 +14,19 @@ FEATURES = (
     "connected",
     "two devices",
     "three devices",
+    "four devices",
 )
+
+
+def count_devices(features: frozenset[str]) -> int:
+    """The number of accelerators that features ask for: the largest of those named, else one."""
+    names = ("two devices", "three devices", "four devices")
+    return max((2 + place for place, name in enumerate(names) if name in features), default=1)
 
 
 def random_problem(seed: int, most_units: int, features: frozenset[str]) -> Problem:
     rng = np.random.default_rng(seed)
-    devices = 3 if "three devices" in features else 2 if "two devices" in features else 1
+    devices = count_devices(features)
     units = int(rng.integers(1, most_units + 1))
     seconds = np.column_stack([rng.uniform(0.5, 3, units), rng.uniform(0.1, 2, (units, devices))])
     seconds[:, 1:][rng.random((units, devices)) < 0.2] = np.inf

@@ -284,7 +284,7 @@ def test_a_list_schedule_is_one_of_all_orders(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_never_worse_than_what_adds_up(seed: int) -> None:
     problem = random_problem(seed, 25, 1, launch=(0.0, 1.0)[seed % 2])
-    placement = Makespan(work=20_000, restarts=0).solve(problem)
+    placement = Makespan(restarts=0).solve(problem)
     assert find_violation(problem, placement) == ""
     assert placement.schedule is not None
     for strategy in (HostOnly(), AllSupported(), MinCut(), TreeDP()):
@@ -329,7 +329,7 @@ def test_the_bound_of_a_chain_is_its_path() -> None:
 @given(problems(most_units=5, devices=st.integers(0, 2)))
 def test_any_costs(problem: Problem) -> None:
     """18 orders of magnitude, ties, nothing to place, connected regions."""
-    placement = Makespan(work=500, restarts=1).solve(problem)
+    placement = Makespan(restarts=1).solve(problem)
     assert find_violation(problem, placement) == ""
     assert placement.schedule is not None
     labels, regions = placement.labels.tolist(), placement.regions.tolist()
@@ -339,7 +339,7 @@ def test_any_costs(problem: Problem) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_hard_limits_are_kept(seed: int) -> None:
     problem = replace(limited(random_problem(seed, 10, 1 + seed % 2), seed), must=np.zeros(10, bool))
-    placement = Makespan(work=10_000, restarts=2).solve(problem)
+    placement = Makespan(restarts=2).solve(problem)
     assert find_broken_limit(problem, placement.labels, placement.regions) == ""
     assert find_violation(problem, placement) == ""
 
@@ -347,7 +347,7 @@ def test_hard_limits_are_kept(seed: int) -> None:
 def test_connected_regions_stay_connected() -> None:
     for seed in range(15):
         problem = replace(random_problem(seed, 10, launch=2.0), connected=np.array([True]))
-        placement = Makespan(work=20_000, restarts=2).solve(problem)
+        placement = Makespan(restarts=2).solve(problem)
         assert find_violation(problem, placement) == ""
 
 
@@ -376,7 +376,7 @@ def test_a_fusion_shortens_its_region() -> None:
 
 def test_the_same_every_time() -> None:
     problem = random_problem(7, 30, 2, launch=0.5)
-    one, two = Makespan(work=50_000).solve(problem), Makespan(work=50_000).solve(problem)
+    one, two = Makespan().solve(problem), Makespan().solve(problem)
     assert one.labels.tolist() == two.labels.tolist()
     assert one.regions.tolist() == two.regions.tolist()
 
@@ -403,7 +403,7 @@ def test_the_canonical_order_takes_the_order_of_units_away(seed: int) -> None:
 
     def solved(given: Problem, names: list[str]) -> ScheduledPlacement:
         ordered, order = order_canonically(given, names)
-        placement: Placement = restore_order(given, Makespan(work=20_000).solve(ordered), order)
+        placement: Placement = restore_order(given, Makespan().solve(ordered), order)
         assert isinstance(placement, ScheduledPlacement)
         return with_schedule_in_order(placement, order)
 

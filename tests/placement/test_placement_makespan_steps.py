@@ -353,8 +353,8 @@ def test_up_to_three_units_move_at_random_and_limits_are_kept() -> None:
 
 def test_the_work_of_a_search_is_limited() -> None:
     problem = random_problem(1, 12, 2, launch=0.5)
-    least = Makespan(work=0, starts=0, restarts=0).solve(problem)
-    more = Makespan(work=20_000, restarts=3).solve(problem)
+    least = Makespan(starts=0, restarts=0).solve(problem)
+    more = Makespan(restarts=3).solve(problem)
     assert least.schedule is not None
     assert more.schedule is not None
     assert more.schedule.makespan < least.schedule.makespan

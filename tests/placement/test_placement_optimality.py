@@ -5,7 +5,7 @@ import math
 import pytest
 from optimality import attempt, examine, features_of
 from placement_oracle import slow_best
-from placement_random import FEATURES, random_problem
+from placement_random import FEATURES, count_devices, random_problem
 from support import sample_cases
 
 from byoc.placement import find_violation
@@ -29,8 +29,8 @@ def test_the_sample_has_every_feature_often() -> None:
 @pytest.mark.parametrize("seed", sample_cases(range(1000, 1080), every=2))
 def test_exhaustive_agrees_with_every_partition_into_regions(seed: int) -> None:
     features = features_of(seed)
-    devices = 3 if "three devices" in features else 2 if "two devices" in features else 1
-    problem = random_problem(seed, {1: 7, 2: 5, 3: 4}[devices], features)
+    most = {1: 7, 2: 5, 3: 4, 4: 4}[count_devices(features)]
+    problem = random_problem(seed, most, features)
     best = slow_best(problem)
     found = attempt(Exhaustive(), problem)
     if found is None:

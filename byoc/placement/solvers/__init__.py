@@ -8,6 +8,7 @@ from byoc.placement.solvers._branch_and_cut import (
     solve_exactly,
 )
 from byoc.placement.solvers._chain_split import find_device_classes, split_chain
+from byoc.placement.solvers._chain_starts import iterate_chain_splits
 from byoc.placement.solvers._forest import ForestSolver, build_induced_forest, build_spanning_forest
 from byoc.placement.solvers._host_device_cut import HostDeviceCuts, find_persistent_sides
 from byoc.placement.solvers._lagrangian import LagrangianRelaxation, has_multipliers

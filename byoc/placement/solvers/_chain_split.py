@@ -43,7 +43,7 @@ def split_chain(
     """
     classes = find_device_classes(groups, occupies)
     many = int(np.prod([len(each) + 1 for each in classes])) * 2 > _MAX_STATES
-    tables = [_segment_loads(groups, order, each[0], occupies[each[0] - 1]) for each in classes]
+    tables = [measure_segments(groups, order, each[0], occupies[each[0] - 1]) for each in classes]
     entries = (len(order) + 1) ** 2
     budget.spend(entries * _ENTRY_SECONDS * (20 * len(classes) + 4 * groups.devices))
     on_host = _sum_segments(groups.costs[list(order), 0]) / cores
@@ -133,7 +133,9 @@ def _use_one(left: tuple[int, ...], number: int) -> tuple[int, ...]:
     return (*left[:number], left[number] - 1, *left[number + 1 :])
 
 
-def _segment_loads(groups: UnitGroups, order: Sequence[int], device: int, occupies: Occupancy) -> Floats:
+def measure_segments(
+    groups: UnitGroups, order: Sequence[int], device: int, occupies: Occupancy
+) -> Floats:
     """Return the load of each segment on a device, float64 (positions + 1, positions + 1).
 
     Entry `[i, j]` is that of positions `i` up to `j`; inf where the device cannot take it.

@@ -152,7 +152,7 @@ class _Transfers:
         """Add the costs of both directions; `open_to` marks the units that the device accepts."""
         problem = self.problem
         producer = problem.producer
-        on_device = (producer >= 0) & open_to[producer]
+        on_device = np.append(open_to, False)[producer]  # -1 is the host
         # The transfer of a graph output depends on its producer alone.
         direct = on_device & problem.is_output
         self._charge_units(self.placed[producer[direct]], to_host[direct])

@@ -8,12 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from byoc.numerics import SearchBudget
 from byoc.placement._form_regions import find_region_components, form_regions
 from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
+    CAPACITY,
     FUSIONS,
+    REGION_COUNT,
     Strategy,
+    find_requirements,
+    limit_time,
     solve_applicable,
 )
 from byoc.placement.solvers import (
@@ -21,13 +26,14 @@ from byoc.placement.solvers import (
     Neighbours,
     SearchState,
     improve_state,
+    iterate_chain_splits,
     keeps_limits,
     makespan_lower_bound,
     renumber_regions,
 )
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, FasterOpsTransfer, HostOnly
 from byoc.placement.strategies._measured_placements import ScheduledPlacement
-from byoc.placement.strategies._optimizing import MinCut
+from byoc.placement.strategies._optimizing import LaunchAware, MinCut
 from byoc.placement.strategies._tree_dp import TreeDP
 
 _STARTING_STRATEGIES: tuple[Strategy, ...] = (
@@ -38,6 +44,12 @@ _STARTING_STRATEGIES: tuple[Strategy, ...] = (
     MinCut(),
     TreeDP(),
 )
+# The share of the time limit for launch-aware; its answer is one of the starting points.
+_LAUNCH_AWARE_SHARE = 0.5
+# Seconds without a gain, counted by steps, after which the search may end.
+_PATIENCE = 0.5
+# A relative distance from the bound that needs no search.
+_CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -45,20 +57,22 @@ class Makespan:
     """Minimise the time at which host and accelerators, working side by side, are done.
 
     The schedules are those of `byoc.placement.solvers.ListScheduler`. Starting points: the placements of
-    other strategies for the sum of all costs, with their regions, with the connected components of those
-    regions, and with each unit a region of its own; and a list schedule that gives each unit, by upward
-    rank, the device on which it ends first (HEFT: Topcuoglu, Hariri and Wu, IEEE Transactions on
-    Parallel and Distributed Systems 13, 2002). The best of these are
-    improved by local search: units, their neighbourhoods and whole regions change device, join regions,
-    and leave them; and again after a few units were moved at random, the same ones in every run. So the
-    answer is never worse than that of host-only, all-supported or min-cut by the same measure. The bound
-    is that of `lower_bound`; as no sum of all costs is below its makespan, it also bounds those sums.
+    launch-aware and of all cheap strategies, with their regions, with the connected components of those
+    regions, and with each unit a region of its own; where memory or the number of regions is limited,
+    topological orders cut into one segment for each accelerator; and a list schedule that gives each
+    unit, by upward rank, the device on which it ends first (HEFT: Topcuoglu, Hariri and Wu, IEEE
+    Transactions on Parallel and Distributed Systems 13, 2002). The best of these are improved by local
+    search: units, their neighbourhoods and whole regions change device, join regions, and leave them;
+    and again after a few units were moved at random, the same ones in every run. The search ends when it
+    has gained nothing for as long as it had taken until the last gain. So the answer is never worse than
+    that of launch-aware or a cheap strategy by the same measure. The bound is that of
+    `makespan_lower_bound`; as no sum of all costs is below its makespan, it also bounds those sums.
     """
 
     name: ClassVar[str] = "makespan"
     honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {FUSIONS}
-    work: int = 600_000
-    """Limit of the local search: schedules tried times units and consumers of the graph."""
+    time_limit: float = 10.0
+    """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
     starts: int = 8
     """Largest number of starting points that are improved."""
     restarts: int = 10
@@ -67,64 +81,88 @@ class Makespan:
     def solve(self, problem: Problem) -> ScheduledPlacement:
         """Return the placement with its schedule; its cost is the sum of all costs, as always."""
         scheduler = ListScheduler(problem)
-        seeds = sorted(_valid_starts(problem, scheduler), key=lambda state: state.seconds)
+        budget = SearchBudget(self.time_limit)
+        launch_aware = limit_time(LaunchAware(), self.time_limit * _LAUNCH_AWARE_SHARE)
+        strategies = (*_STARTING_STRATEGIES, launch_aware)
+        seeds = sorted(
+            _valid_starts(problem, scheduler, strategies, budget), key=lambda state: state.seconds
+        )
         if not seeds:  # some limit cannot be kept; the answer will be refused with the reason
             only = HostOnly().solve(problem)
             seeds = [SearchState.from_labels(scheduler, only.labels.tolist(), only.regions.tolist())]
-        left = max(20, self.work // (1 + problem.units + len(problem.consumers)))
-        best = seeds[0]
+        search = _Search(problem, scheduler, seeds[0], budget)
         for seed in _remove_duplicates(seeds)[: self.starts]:
-            if left <= 0:
-                break
-            found, tried = improve_state(problem, scheduler, seed, left)
-            best = min(best, found, key=lambda state: state.seconds)
-            left -= tried
+            search.improve(seed)
         generator = random.Random(0)
         for _ in range(self.restarts):
-            if left <= 0:
-                break
-            found, tried = improve_state(
-                problem, scheduler, _perturb(problem, scheduler, best, generator), left
-            )
-            best = min(best, found, key=lambda state: state.seconds)
-            left -= tried
-        return self._attach_schedule(problem, scheduler, best)
-
-    def _attach_schedule(
-        self, problem: Problem, scheduler: ListScheduler, state: SearchState
-    ) -> ScheduledPlacement:
-        labels, regions = _number_by_start(scheduler, state)
-        schedule = scheduler.schedule(labels.tolist(), regions.tolist())
-        placement = ScheduledPlacement.from_labels(
-            problem,
-            labels,
-            # Sums in different order round differently.
-            min(makespan_lower_bound(problem), schedule.makespan if schedule else inf),
-            why_host="nothing ends sooner with it on the accelerator",
-            regions=regions,
-        )
-        if schedule is None:
-            return placement
-        note = (
-            f"host and accelerators work at once: {schedule.makespan:.3g} s, against "
-            f"{placement.cost.total:.3g} s one thing at a time"
-        )
-        return replace(placement, schedule=schedule, notes=(note,))
+            search.improve(_perturb(problem, scheduler, search.best, generator))
+        return _attach_schedule(problem, scheduler, search)
 
 
-def _valid_starts(problem: Problem, scheduler: ListScheduler) -> Iterator[SearchState]:
+class _Search:
+    """The best state so far, and when to give up."""
+
+    def __init__(
+        self, problem: Problem, scheduler: ListScheduler, best: SearchState, budget: SearchBudget
+    ) -> None:
+        self._problem, self._scheduler, self._budget = problem, scheduler, budget
+        self._spent = self._spent_at_gain = 0.0
+        self.bound = makespan_lower_bound(problem)
+        self.best = best
+
+    def improve(self, state: SearchState) -> None:
+        """Improve a state, unless nothing was gained for long, or nothing can be."""
+        left = self._spent_at_gain + max(self._spent_at_gain, _PATIENCE) - self._spent
+        schedules = int(min(left, self._budget.left) / self._scheduler.step_seconds)
+        if schedules <= 0 or state.schedule is None or self.best.seconds <= self.bound * (1 + _CLOSE):
+            return
+        found, tried = improve_state(self._problem, self._scheduler, state, schedules)
+        self._budget.spend(tried * self._scheduler.step_seconds)
+        self._spent += tried * self._scheduler.step_seconds
+        if found.seconds < self.best.seconds:
+            self.best, self._spent_at_gain = found, self._spent
+
+
+def _attach_schedule(problem: Problem, scheduler: ListScheduler, search: _Search) -> ScheduledPlacement:
+    labels, regions = _number_by_start(scheduler, search.best)
+    schedule = scheduler.schedule(labels.tolist(), regions.tolist())
+    placement = ScheduledPlacement.from_labels(
+        problem,
+        labels,
+        # Sums in different order round differently.
+        min(search.bound, schedule.makespan if schedule else inf),
+        why_host="nothing ends sooner with it on the accelerator",
+        regions=regions,
+    )
+    if schedule is None:
+        return placement
+    note = (
+        f"host and accelerators work at once: {schedule.makespan:.3g} s, against "
+        f"{placement.cost.total:.3g} s one thing at a time"
+    )
+    return replace(placement, schedule=schedule, notes=(note,))
+
+
+def _valid_starts(
+    problem: Problem, scheduler: ListScheduler, strategies: Sequence[Strategy], budget: SearchBudget
+) -> Iterator[SearchState]:
     """Yield starting points that keep the hard limits."""
-    for labels, regions in _starting_points(problem):
+    for labels, regions in _starting_points(problem, strategies, budget):
         state = SearchState.from_labels(scheduler, labels.tolist(), regions.tolist())
         if state.seconds < inf and keeps_limits(problem, state.labels, state.regions):
             yield state
 
 
-def _starting_points(problem: Problem) -> Iterator[tuple[Ints, Ints]]:
-    for placement in solve_applicable(problem, _STARTING_STRATEGIES):
+def _starting_points(
+    problem: Problem, strategies: Sequence[Strategy], budget: SearchBudget
+) -> Iterator[tuple[Ints, Ints]]:
+    for placement in solve_applicable(problem, strategies):
         yield from _region_variants(problem, placement.labels, placement.regions)
-    labels = _earliest_finish(problem)
-    yield from _region_variants(problem, labels, form_regions(problem, labels))
+    guesses = [_earliest_finish(problem)]
+    if find_requirements(problem) & {CAPACITY, REGION_COUNT}:
+        guesses += iterate_chain_splits(problem, budget)
+    for labels in guesses:
+        yield from _region_variants(problem, labels, form_regions(problem, labels))
 
 
 def _region_variants(problem: Problem, labels: Ints, regions: Ints) -> Iterator[tuple[Ints, Ints]]:
