@@ -313,6 +313,14 @@ class Options(PlanOptions):
             minimum=1,
         ),
     )
+    share_blocks: bool = declare_field(
+        False,
+        "cut regions at the borders of repeated blocks, a decoder's layers, so that one is compiled "
+        "for all; the codegen has to take weights, and each block is launched by itself.",
+        Flag("Cut regions into their repeated blocks, which are compiled once.", Syntax.SWITCH),
+        lambda share: share or None,
+        record_none=False,
+    )
     cache_dir: str | Path | None = declare_field(
         None,
         "the folder that compiled regions are kept in; by default `$XDG_CACHE_HOME/byoc/compiled`.",

@@ -2,25 +2,20 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from byoc.bundle import Bundle, is_bundle, open_bundle
-from byoc.cli._common import (
-    FormatOption,
-    OutputFormat,
-    print_json,
-    print_rows,
-    reserve_stdout,
-    show_status,
-)
+from byoc.cli._common import FormatOption, OutputFormat, read_pairs, reserve_stdout, show_status
+from byoc.cli._compare_costs_text import print_comparison
 from byoc.cli._option_flags import LoadOptions, take_options
 from byoc.codegen import CompileError
-from byoc.console import print_line, print_lines
+from byoc.comparison import OptimalityLoss, compare_decisions, measure_loss
 from byoc.costs import load_cost_model
 from byoc.errors import InputError
 from byoc.model import prepare_model
+from byoc.options import PlanOptions
 from byoc.pipeline import partition
 from byoc.profiling import (
     Patience,
@@ -28,20 +23,13 @@ from byoc.profiling import (
     TimedRegion,
     compare_host,
     compare_placement,
-    mean_error_factor,
-    rank_correlation,
     time_regions,
 )
-from byoc.reporting import format_quantity
 from byoc.runtime import load_bundle
 from byoc.samples import model_samples
 from byoc.zoo import load_model
 
 _ZOO = "zoo:"
-# With fewer models almost any order looks like a good one.
-_LEAST_RANKED = 5
-# A spread beyond this share of the median says little of the model's own time.
-_WIDE = 0.5
 
 
 @take_options(LoadOptions)
@@ -60,16 +48,54 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
         str | None, typer.Option(help="Cut the models by a rule file, and compare the placements.")
     ] = None,
     strategy: Annotated[str, typer.Option(help="How to place, with --rules.")] = "min-cut",
+    cost_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[TARGET:]NAME=VALUE", help="An option of a cost model that is a plug-in."),
+    ] = None,
+    loss: Annotated[
+        bool,
+        typer.Option(
+            "--loss",
+            help="Tell what the placement by these costs loses to the one by measured costs: measures "
+            "every unit, with --rules.",
+        ),
+    ] = False,
+    measured: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The accelerator's measured costs, for --loss; then nothing is measured.",
+        ),
+    ] = None,
+    measured_host: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The host's, with --measured.")
+    ] = None,
     seconds: Annotated[
         float, typer.Option(min=0.0, help="Measure each for at most so many seconds.")
     ] = 5.0,
     repeats: Annotated[int, typer.Option(min=1, help="Run each at most so often.")] = 100,
     form: FormatOption = OutputFormat.text,
 ) -> None:
-    """Compare predicted seconds with measured ones."""
+    """Compare predicted seconds with measured ones.
+
+    With --measured nothing runs: placements by the costs in question are priced by the measured ones.
+    """
+    pairs = read_pairs(cost_option or [], "--cost-option")
+    if (loss or measured or measured_host) and rules is None:
+        raise typer.BadParameter("it is about placements: give --rules, too", param_hint="--loss")
+    if measured_host and not measured:
+        raise typer.BadParameter("give --measured, too", param_hint="--measured-host")
+    if measured and rules:
+        asked = PlanOptions(rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs)
+        judge = PlanOptions(rules, cost_model=measured, host_cost_model=measured_host or host_costs)
+        with show_status(), reserve_stdout():
+            found_losses = [compare_decisions(name, asked, judge) for name in models]
+        print_comparison([], [], found_losses, form)
+        return
     patience = Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
     found: list[PredictionComparison] = []
     regions: list[tuple[str, TimedRegion]] = []
+    losses: list[OptimalityLoss] = []
     with show_status() as show, reserve_stdout():
         for name in models:
             show(name)
@@ -87,16 +113,23 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
                         strategy=strategy,
                         cost_model=costs,
                         host_cost_model=host_costs,
+                        cost_options=pairs,
                         verify=False,
                     )
                     unknown = sum(graph.graph_problem.estimated for graph in made.plan.root.walk())
                     bundle = open_bundle(output, trust=True)
                     found.append(_compare_bundle(name, bundle, unknown, patience))
                     regions += _find_regions(name, bundle)
+                if loss:
+                    show(f"{name}: measure units")
+                    asked = PlanOptions(
+                        rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs
+                    )
+                    losses.append(measure_loss(name, asked, seconds, repeats))
             else:
-                model = load_cost_model(costs or host_costs)
+                model = load_cost_model(costs or host_costs, pairs)
                 found.append(compare_host(load_model(name), model, patience))
-    _print_comparison(found, regions, form)
+    print_comparison(found, regions, losses, form)
 
 
 def _compare_bundle(
@@ -110,7 +143,10 @@ def _compare_bundle(
         inputs = model_samples(prepare_model(bundle.model(), name, bundle.folder))
     session = load_bundle(bundle)
     target = " and ".join(bundle.manifest.targets)
-    return compare_placement(name, target, session, inputs, predicted, unknown or 0, patience)
+    regions = {region.name: region.seconds for region in bundle.manifest.report.regions}
+    return compare_placement(
+        name, target, session, inputs, predicted, unknown or 0, patience, regions=regions
+    )
 
 
 def _find_regions(name: str, bundle: Bundle) -> list[tuple[str, TimedRegion]]:
@@ -119,91 +155,3 @@ def _find_regions(name: str, bundle: Bundle) -> list[tuple[str, TimedRegion]]:
         return [(name, each) for each in time_regions(bundle)]
     except (InputError, CompileError) as error:
         raise InputError(f"{name}: {error}") from None
-
-
-def _print_comparison(
-    found: list[PredictionComparison], regions: list[tuple[str, TimedRegion]], form: OutputFormat
-) -> None:
-    rank = None
-    if len(found) >= _LEAST_RANKED:
-        rank = rank_correlation([c.predicted for c in found], [c.measured.median for c in found])
-    if form is OutputFormat.json:
-        rows = [_make_node_row(each) for each in found]
-        print_json(
-            {
-                "rows": rows,
-                "rank_correlation": rank,
-                "mean_factor": mean_error_factor(found),
-                "regions": [_make_region_row(name, each) for name, each in regions],
-            }
-        )
-        return
-    print_rows([_format_node_row(each) for each in found], form)
-    for each in found:
-        if each.measured.spread > _WIDE * each.measured.median:
-            print_line(f"warning: {each.model}: {_describe_uncertainty(each)}")
-    if rank is not None:
-        print_line(f"rank correlation over the models: {rank:.3f}")
-    print_line(f"predictions are off by a factor of {mean_error_factor(found):.2f} (geometric mean)")
-    if regions:
-        print_lines(["", "Regions, as their codegens time them:"])
-        print_rows([_format_region_row(name, each) for name, each in regions], form)
-
-
-def _describe_uncertainty(each: PredictionComparison) -> str:
-    spread, median = (
-        format_quantity(each.measured.spread, "s"),
-        format_quantity(each.measured.median, "s"),
-    )
-    return f"the runs spread over {spread} around {median}; measure again on a machine that is idle"
-
-
-def _make_node_row(each: PredictionComparison) -> dict[str, Any]:
-    return {
-        "model": each.model,
-        "where": each.where,
-        "predicted": each.predicted,
-        "measured": each.measured.median,
-        "spread": each.measured.spread,
-        "samples": each.measured.count,
-        "error": each.error,
-        "parts": each.parts,
-        "additive_error": each.additive_error,
-        "node_rank_correlation": each.rank,
-        "unknown": each.unknown,
-    }
-
-
-def _format_node_row(each: PredictionComparison) -> dict[str, Any]:
-    return {
-        "model": each.model,
-        "where": each.where,
-        "predicted": format_quantity(each.predicted, "s"),
-        "measured": format_quantity(each.measured.median, "s"),
-        "spread": format_quantity(each.measured.spread, "s"),
-        "error": f"{each.error:+.0%}",
-        "sum_of_parts": format_quantity(each.parts, "s"),
-        "additive_error": f"{each.additive_error:+.0%}",
-        "rank_of_nodes": "" if each.rank is None else f"{each.rank:.2f}",
-        "unknown": each.unknown,
-    }
-
-
-def _make_region_row(model: str, each: TimedRegion) -> dict[str, Any]:
-    return {
-        "model": model,
-        "region": each.region,
-        "where": each.where,
-        "predicted": each.predicted,
-        "codegen": each.codegen_seconds,
-        "error": each.error,
-    }
-
-
-def _format_region_row(model: str, each: TimedRegion) -> dict[str, Any]:
-    return {
-        **_make_region_row(model, each),
-        "predicted": format_quantity(each.predicted, "s"),
-        "codegen": format_quantity(each.codegen_seconds, "s"),
-        "error": f"{each.error:+.0%}",
-    }

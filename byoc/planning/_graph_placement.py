@@ -24,6 +24,7 @@ from byoc.planning._perturbed_plan import describe_decision, perturb_graph
 from byoc.planning._pinned_nodes import PinnedNodes
 from byoc.planning._plan_data import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import PlanSettings
+from byoc.planning._repeated_blocks import cut_blocks
 
 
 def plan_graphs(
@@ -120,6 +121,11 @@ def _make_graph_plan(
     graph: GraphToPlace, problems: PlacementProblems, fitted: FittedPlacement
 ) -> GraphPlan:
     settings, posed = problems.settings, problems.build(fitted.constraints)
+    sharing = [n for n, t in enumerate(settings.targets, 1) if t.name in settings.share_blocks]
+    if sharing:
+        units, placement = graph.units.units, fitted.placement
+        placement = cut_blocks(graph.index, units, posed.problem, placement, sharing)
+        fitted = replace(fitted, placement=placement)
     placement = replace(fitted.placement, bound=_lower_bound(graph, problems, fitted.placement.bound))
     labels, regions, fusions = placement.labels, placement.regions, placement.fusions
     joules = None

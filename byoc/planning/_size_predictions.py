@@ -1,4 +1,4 @@
-"""The predicted seconds of a placement at other sizes of open dimensions than those it was made for."""
+"""The predicted seconds of a placement at other sizes or costs than those it was made for."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,18 +34,35 @@ def _predict_at(
     """Price the placement at other sizes: every node is pinned to where it is."""
     index = replace(root.index, planned=PlannedSizes(sizes))
     resized = {id(old): new for old, new in _pair_graphs(root.index, index)}
-    wanted = {
-        id(resized[id(plan.index)]): {
-            node: PinnedNode(f"node {node}", label, "the placement")
-            for unit, label in zip(plan.units, plan.placement.labels.tolist(), strict=True)
-            for node in unit.nodes
-        }
-        for plan in root.walk()
-    }
     inside = {id(new): units[old] for old, new in resized.items()}
-    settings = replace(settings, doubt=None)
-    plan = plan_graphs(index, settings, inside, PinnedNodes(wanted))
+    pins = _pin_nodes(root, {old: id(new) for old, new in resized.items()})
+    plan = plan_graphs(index, replace(settings, doubt=None), inside, pins)
     return PredictionAtSizes(dict(sizes), plan.cost.total, plan.host_only)
+
+
+def price_placement(
+    root: GraphPlan, settings: PlanSettings, units: Mapping[int, GraphUnits]
+) -> GraphPlan:
+    """Return the plan that has every node where another plan has it, at the costs of these settings.
+
+    `units` has those of each graph, by the id of its index. Raises InputError as `plan_graphs`.
+    """
+    same = {id(plan.index): id(plan.index) for plan in root.walk()}
+    return plan_graphs(root.index, replace(settings, doubt=None), units, _pin_nodes(root, same))
+
+
+def _pin_nodes(root: GraphPlan, graphs: Mapping[int, int]) -> PinnedNodes:
+    """Pin every node to where it is; `graphs` has the id of each graph's index in the new plan."""
+    return PinnedNodes(
+        {
+            graphs[id(plan.index)]: {
+                node: PinnedNode(f"node {node}", label, "the placement")
+                for unit, label in zip(plan.units, plan.placement.labels.tolist(), strict=True)
+                for node in unit.nodes
+            }
+            for plan in root.walk()
+        }
+    )
 
 
 def _pair_graphs(old: GraphIndex, new: GraphIndex) -> list[tuple[GraphIndex, GraphIndex]]:

@@ -4,6 +4,8 @@ from byoc.profiling._codegen_timing import MeasuredCodegen, measure_copies, meas
 from byoc.profiling._host_timing import time_nodes
 from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
 from byoc.profiling._prediction_error import (
+    WIDE_SPREAD,
+    NodePair,
     PredictionComparison,
     TimedRegion,
     compare_host,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,41 @@ from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Measured, measure_seconds
 from byoc.costs import CostModel, node_prices, price_graph
 from byoc.errors import InputError
-from byoc.model import Model
+from byoc.model import Model, get_node_name, get_operator_name
 from byoc.profiling._host_timing import NodeTimes, time_nodes
 from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
 from byoc.runtime import Session
 
 _LEAST_RANKED = 3
+
+
+# A spread beyond this share of the median says that a measurement is not to be relied on.
+WIDE_SPREAD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class NodePair:
+    """The predicted and measured seconds of a node on the host, or of a region.
+
+    `op` is the node's operator, or the region's target. `estimated` says that the cost model did not
+    know the cost, and guessed.
+    """
+
+    name: str
+    op: str
+    predicted: float
+    measured: Samples
+    estimated: bool = False
+
+    @property
+    def factor(self) -> float | None:
+        """Predicted over measured seconds, None where nothing could be measured."""
+        return self.predicted / self.measured.median if self.measured.median > 0 else None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the runs spread over more than half of their median."""
+        return self.measured.spread > WIDE_SPREAD * self.measured.median
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +57,7 @@ class PredictionComparison:
     `where` is `host` or the target. `parts` is the sum of the parts' times, each measured on its own:
     the nodes on the host alone, or the stages of a placement. `unknown` counts the nodes whose cost is
     estimated. `rank` is Spearman's correlation of predicted and measured times over the nodes; None for
-    placements, and if too few nodes were measured.
+    placements, and if too few nodes were measured. `pairs` are the nodes in their order, or the regions.
     """
 
     model: str
@@ -37,6 +67,13 @@ class PredictionComparison:
     parts: float
     unknown: int
     rank: float | None
+    pairs: tuple[NodePair, ...] = ()
+
+    @property
+    def noise(self) -> float | None:
+        """The median over the pairs of the spread as a share of the median, None without pairs."""
+        shares = [each.measured.spread / each.measured.median for each in self.pairs if each.factor]
+        return float(np.median(shares)) if shares else None
 
     @property
     def error(self) -> float:
@@ -63,8 +100,19 @@ def compare_host_times(
 ) -> PredictionComparison:
     """Compare the prediction for the host with measurements of the model and of its nodes."""
     prices = node_prices(costs, times.works)
-    medians = {i: Samples.of(seconds).median for i, seconds in times.seconds.items()}
-    timed = [i for i in medians if not times.works[i].view]
+    measurements = {i: Samples.of(seconds) for i, seconds in times.seconds.items()}
+    timed = [i for i in measurements if not times.works[i].view]
+    nodes = times.works.index.nodes
+    pairs = tuple(
+        NodePair(
+            get_node_name(nodes[i]),
+            get_operator_name(nodes[i]),
+            float(prices.seconds[i]),
+            measurements[i],
+            bool(prices.unknown[i]),
+        )
+        for i in timed
+    )
     return PredictionComparison(
         model=model.source,
         where="host",
@@ -72,7 +120,10 @@ def compare_host_times(
         measured=measured,
         parts=times.total,
         unknown=int(prices.unknown.sum()),
-        rank=rank_correlation([prices.seconds[i] for i in timed], [medians[i] for i in timed]),
+        rank=rank_correlation(
+            [each.predicted for each in pairs], [each.measured.median for each in pairs]
+        ),
+        pairs=pairs,
     )
 
 
@@ -85,8 +136,12 @@ def compare_placement(  # noqa: PLR0913, PLR0917 - what was predicted of what
     unknown: int,
     patience: Patience,
     clock: Clock = perf_counter,
+    regions: Mapping[str, float] = MappingProxyType({}),
 ) -> PredictionComparison:
-    """Measure a bundle that is ready to run, and compare the prediction."""
+    """Measure a bundle that is ready to run, and compare the prediction.
+
+    `regions` are the predicted seconds of each region of the main graph, launches included.
+    """
     measured = Samples.of(measure_runs(lambda: session(inputs), patience, clock))
     stages: list[list[float]] = [[] for _ in session.stages]
     for _ in range(patience.warmup + measured.count):
@@ -97,8 +152,14 @@ def compare_placement(  # noqa: PLR0913, PLR0917 - what was predicted of what
             outputs = stage.run(stage_inputs)
             found.append(clock() - before)
             known.update(outputs)
-    parts = sum(Samples.of(found[patience.warmup :]).median for found in stages)
-    return PredictionComparison(name, where, predicted, measured, parts, unknown, None)
+    each = [Samples.of(found[patience.warmup :]) for found in stages]
+    parts = sum(samples.median for samples in each)
+    pairs = tuple(
+        NodePair(stage.name, stage.device, regions[stage.name], samples)
+        for stage, samples in zip(session.stages, each, strict=True)
+        if stage.name in regions
+    )
+    return PredictionComparison(name, where, predicted, measured, parts, unknown, None, pairs)
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from byoc.bundle import RegionCompiler, check_destination, load_compilers, require_contexts
-from byoc.codegen import Codegens
+from byoc.codegen import Codegens, TakesWeights
 from byoc.costs import check_trips
 from byoc.errors import InputError
 from byoc.model import Model, check_domains_unused, get_node_name, unshare_dequantize
@@ -58,6 +58,8 @@ class Resolve:
             check_destination(output)
         settings = load_settings(options, options.strategy, options.placement)
         compilers = _load_compilers(options, settings, state.codegens)
+        if options.share_blocks:
+            settings = replace(settings, share_blocks=_find_sharing(settings, compilers))
         if options.emit is not None:
             _check_emit(options, compilers)
         return replace(
@@ -80,6 +82,22 @@ def _load_compilers(
     names = choose_by_target(targets, options.codegen, "codegen", lambda target: target.rules.codegen)
     cache = None if options.output is None else options.open_cache()
     return load_compilers(targets, names, options.codegen_options or {}, codegens, cache)
+
+
+def _find_sharing(settings: PlanSettings, compilers: Mapping[str, RegionCompiler]) -> frozenset[str]:
+    """Return the targets whose repeated blocks are compiled once; all where there is no codegen yet.
+
+    Raises InputError when no codegen takes weights.
+    """
+    if not compilers:
+        return frozenset(target.name for target in settings.targets)
+    found = [name for name, each in compilers.items() if isinstance(each.codegen, TakesWeights)]
+    if not found:
+        names = ", ".join(dict.fromkeys(each.codegen.name for each in compilers.values()))
+        raise InputError(
+            f"--share-blocks: {names} takes no weights (`take_weights`), so each block would be compiled"
+        )
+    return frozenset(found)
 
 
 def _check_emit(options: Options, compilers: Mapping[str, RegionCompiler]) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from byoc.cli._common import OutputFormat
-from byoc.cli._compare_costs_verb import _print_comparison
+from byoc.cli._compare_costs_text import print_comparison
 from byoc.profiling import PredictionComparison, Samples
 
 
@@ -17,15 +17,15 @@ def compared(number: int, spread: float = 0.0) -> PredictionComparison:
 @pytest.mark.parametrize("models", [4, 5])
 def test_few_models_are_not_ranked(models: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = [compared(number) for number in range(models)]
-    _print_comparison(found, [], OutputFormat.text)
+    print_comparison(found, [], [], OutputFormat.text)
     assert ("rank correlation over the models: 1.000" in capsys.readouterr().out) == (models == 5)
-    _print_comparison(found, [], OutputFormat.json)
+    print_comparison(found, [], [], OutputFormat.json)
     rank = json.loads(capsys.readouterr().out)["rank_correlation"]
     assert rank == (pytest.approx(1.0) if models == 5 else None)
 
 
 def test_a_wide_spread_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_comparison([compared(0, 0.6), compared(1, 0.5)], [], OutputFormat.text)
+    print_comparison([compared(0, 0.6), compared(1, 0.5)], [], [], OutputFormat.text)
     out = capsys.readouterr().out
     warnings = [line for line in out.splitlines() if line.startswith("warning: ")]
     assert warnings == [

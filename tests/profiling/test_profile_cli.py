@@ -117,7 +117,7 @@ def test_compare_on_the_host_as_json(byoc: Cli) -> None:
     ran = byoc("compare-costs", "net.onnx", "--costs", "host", "--format", "json", *QUICK)
     assert (ran.code, ran.err) == (0, "")
     report = json.loads(ran.out)
-    assert list(report) == ["rows", "rank_correlation", "mean_factor", "regions"]
+    assert list(report) == [*("rows", "rank_correlation", "mean_factor", "regions", "optimality_loss")]
     (row,) = report["rows"]
     assert list(row) == [
         "model",
@@ -131,11 +131,18 @@ def test_compare_on_the_host_as_json(byoc: Cli) -> None:
         "additive_error",
         "node_rank_correlation",
         "unknown",
+        "noise",
+        "pairs",
     ]
     assert (row["model"], row["where"], row["samples"], row["unknown"]) == ("net.onnx", "host", 2, 0)
     assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
     assert report["rank_correlation"] is None
-    assert report["regions"] == []
+    assert report["regions"] == report["optimality_loss"] == []
+    assert [pair["op"] for pair in row["pairs"]] == ["Relu", "Tanh", "Relu", "Add", "Sin"]
+    for pair in row["pairs"]:
+        assert pair["factor"] == pytest.approx(pair["predicted"] / pair["measured"])
+        assert (pair["samples"], pair["estimated"]) == (2, False)
+    assert row["noise"] >= 0
 
 
 @pytest.mark.usefixtures("here")

@@ -1,0 +1,125 @@
+"""Repeated blocks inside regions: found, cut apart where the limits allow it, and compiled once."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cutting import files, original, ramp
+from hypothesis import given
+from hypothesis import strategies as st
+from support import VANILLA, parse
+
+import byoc
+from byoc.errors import InputError
+from byoc.planning._repeated_blocks import find_borders
+from byoc.runtime import load
+
+LAYERS = 5
+
+
+def layered(layers: int = LAYERS, ends: str = "") -> onnx.ModelProto:
+    """Return a model of equal layers of four nodes that VANILLA takes, with a residual connection."""
+    text = ["layered (float[20, 20] x0) => (float[20, 20] y) {"]
+    for i in range(layers):
+        text += [
+            f"a{i} = Add(x{i}, w{i}) r{i} = Relu(a{i}) b{i} = Add(r{i}, v{i}) x{i + 1} = Add(x{i}, b{i})"
+        ]
+    model = parse("\n".join([*text, ends or f"y = Relu(x{layers})", "}"]))
+    for i in range(layers):
+        for name, factor in (("w", i + 1), ("v", -i - 2)):
+            values = ramp(20, 20) * np.float32(factor)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(values, f"{name}{i}"))
+    return model
+
+
+def share(model: onnx.ModelProto, output: Path | None = None, **options: Any) -> Any:
+    options = {"rules": VANILLA, "strategy": "all-supported", "share_blocks": True, **options}
+    return byoc.partition(model, output=output, what_if=False, **options)
+
+
+def count_nodes(result: Any) -> list[int]:
+    return [len(region.nodes) for region in result.plan.regions]
+
+
+def test_a_region_is_cut_into_its_layers() -> None:
+    result = share(layered())
+    assert count_nodes(result) == [4, 4, 4, 4, 4, 1]
+    whole = share(layered(), share_blocks=False)
+    assert count_nodes(whole) == [21]
+    launch = result.plan.cost.total - whole.plan.cost.total
+    assert launch == pytest.approx(5 * whole.plan.graph_problem.problem.launch[0])
+    assert any(
+        note == "a region is cut into 6, so that its 5 blocks of 4 units can be compiled once; the "
+        f"further launches take {launch:.3g} s"
+        for note in result.plan.root.notes
+    )
+
+
+def test_80_layers_are_compiled_once(tmp_path: Path) -> None:
+    pytest.importorskip("emx_onnx_cgen")
+    model = layered(80, "y = Identity(x80)")
+    result = share(model, tmp_path / "b", codegen="c", verify=False, strict=True)
+    assert count_nodes(result) == [4] * 80
+    made = files(tmp_path / "b")
+    assert len({content for name, content in made.items() if name.endswith("region.so")}) == 1
+    inputs = {"x0": ramp(20, 20)}
+    np.testing.assert_allclose(load(tmp_path / "b")(inputs)["y"], original(model, inputs)["y"], 1e-5)
+
+
+def test_blocks_are_not_cut_where_a_limit_forbids_it(tmp_path: Path) -> None:
+    rules = tmp_path / "few.yaml"
+    rules.write_text(Path(VANILLA).read_text().replace("\nops:", "\nlimits: {regions: 3}\nops:"))
+    result = share(layered(), rules=rules)
+    assert count_nodes(result) == [21]
+    assert any("a region with repeated blocks is left whole" in note for note in result.plan.root.notes)
+
+
+def test_a_codegen_that_takes_no_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--share-blocks: reference takes no weights"):
+        share(layered(), tmp_path / "b", codegen="reference")
+    assert not (tmp_path / "b").exists()
+
+
+def test_layers_that_differ_in_an_extent_are_no_blocks() -> None:
+    model = layered(4)
+    model.graph.node[1].op_type = "Identity"  # of the host, which cuts the first layer in two
+    assert count_nodes(share(model))[-1] == 1
+    model = parse(
+        "g (float[4] x) => (float[4] y) { a = Relu(x) b = Add(a, a) c = Add(b, a) y = Relu(c) }"
+    )
+    assert count_nodes(share(model)) == [4]
+
+
+def test_the_fewest_tensors_cross_a_border() -> None:
+    tokens = [0, 1, 2, 3] * 4
+    crossings = [0.0, 3, 1, 2] + [2.0, 3, 1, 2] * 3
+    assert find_borders(tokens, [1] * 16, crossings) == [0, 2, 6, 10, 14]
+    assert find_borders(tokens, [1] * 16, [1.0] * 16) == [0, 4, 8, 12]
+
+
+def test_two_runs_are_found_in_one_region() -> None:
+    tokens = [9, *[1, 2, 3, 4, 5] * 3, 8, *[6, 7, 6, 1] * 2]
+    assert find_borders(tokens, [1] * len(tokens), [0.0] * len(tokens)) == [0, 1, 6, 11, 16, 17, 21]
+
+
+@given(
+    block=st.lists(st.integers(0, 9), min_size=1, max_size=7, unique=True),
+    count=st.integers(8, 12),
+    before=st.lists(st.integers(10, 15), max_size=5, unique=True),
+    after=st.lists(st.integers(16, 20), max_size=5, unique=True),
+)
+def test_planted_blocks_are_found(
+    block: list[int], count: int, before: list[int], after: list[int]
+) -> None:
+    tokens = [*before, *block * count, *after]
+    borders = find_borders(tokens, [1] * len(tokens), [0.0] * len(tokens))
+    assert borders[0] == 0
+    pieces = [tuple(tokens[a:b]) for a, b in zip(borders, [*borders[1:], len(tokens)], strict=True)]
+    assert [token for piece in pieces for token in piece] == tokens
+    blocks = [piece for piece in pieces if set(piece) <= set(block)]
+    size = max(map(len, blocks))
+    assert 4 <= size < 4 + len(block)
+    assert sum(len(piece) == size for piece in blocks) == len(block) * count // size
+    assert len({piece for piece in blocks if len(piece) == size}) == 1
