@@ -24,7 +24,7 @@ from byoc.codegen import (
 )
 from byoc.errors import InputError
 from byoc.model import DTYPES, TensorType
-from byoc.support import StrictModel, read_limited
+from byoc.support import StrictModel, read_limited, resolve_path
 from byoc.trust import SIGNATURE_FILE
 
 _Dim = Annotated[int, Field(ge=0)] | str | None
@@ -198,8 +198,8 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
 def resolve_inside(folder: Path, name: str, place: Path | None = None) -> Path:
     """Return the path of a bundle's file. Raises InputError for a path outside the folder."""
     try:
-        path = (folder / name).resolve()
-    except (OSError, ValueError, RuntimeError):  # an impossible file name; a loop of links
+        path = resolve_path(folder / name)
+    except (OSError, ValueError):  # an impossible file name; a loop of links
         path = Path()
     if not path.is_relative_to(folder.resolve()):
         raise InputError(

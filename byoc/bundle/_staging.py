@@ -10,7 +10,7 @@ from byoc.bundle._packing import check_packed_files, is_packed_name, list_packed
 from byoc.bundle._reading import open_bundle
 from byoc.codegen import quote_name
 from byoc.errors import InputError
-from byoc.support import open_workspace, read_limited, replace_path
+from byoc.support import open_workspace, read_limited, replace_path, resolve_path
 from byoc.trust import SIGNATURE_FILE
 
 
@@ -99,8 +99,8 @@ def _replace(fresh: Path, real: Path, path: Path) -> None:
 def _resolve(path: Path) -> Path:
     """Resolve a path; to an absolute one, since renaming a folder moves a working directory inside."""
     try:
-        return path.resolve()
-    except RuntimeError:
+        return resolve_path(path)
+    except OSError:
         raise InputError(f"{path}: cannot be written: it is a link to itself") from None
 
 

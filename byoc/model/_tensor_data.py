@@ -20,6 +20,7 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from byoc.errors import InputError
 from byoc.schemas import DTYPE_NUMBERS, DTYPES
+from byoc.support import resolve_path
 
 Dim = int | str | None
 """An extent: a number, the name or expression of an open one, or None where it is unknown."""
@@ -214,9 +215,9 @@ def _find_inside(folder: Path, location: str, where: str) -> Path:
     """Return the path of a file inside a folder. Raises InputError as `find_external_data`."""
     root = folder.resolve()
     try:
-        path = (root / location).resolve()
+        path = resolve_path(root / location)
         there = path.is_file()
-    except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL character
+    except (OSError, ValueError):  # too long, a loop of links, a NUL character
         raise InputError(f"{where}, which is not the name of a file") from None
     if not location or not path.is_relative_to(root):
         raise InputError(f"{where}, which is not inside the model's folder")

@@ -48,6 +48,7 @@ def _read_hints(kind: Any) -> Mapping[str, Any]:
 
 def fits_type(value: object, hint: Any) -> bool:
     """Return whether a value is of an annotated type. The items of an iterator are not looked at."""
+    hint = _follow_alias(hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(fits_type(value, each) for each in inner)
@@ -68,6 +69,11 @@ def fits_type(value: object, hint: Any) -> bool:
     )
 
 
+def _follow_alias(hint: Any) -> Any:
+    """Return what a `type` statement of Python 3.12 names, such as numpy's NDArray since 2.5."""
+    return getattr(get_origin(hint) or hint, "__value__", hint)
+
+
 def _is_list(value: object, item_hint: Any) -> bool:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         return False
@@ -79,6 +85,7 @@ def _is_numpy_bool(value: object, hint: Any) -> bool:
 
 
 def _describe_type(hint: Any) -> str:
+    hint = _follow_alias(hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         names = list(dict.fromkeys(map(_describe_type, inner)))

@@ -3,6 +3,7 @@
 Links are followed. Devices, pipes and sockets are refused: replacing one would remove it.
 """
 
+import errno
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,24 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             replace_path(fresh, place)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def resolve_path(path: Path) -> Path:
+    """Return a path with all links followed, as far as it exists.
+
+    Raises OSError for links in a circle, at which `Path.resolve` raises RuntimeError before Python 3.13
+    and returns a link after it.
+    """
+    try:
+        found = path.resolve()
+    except RuntimeError:
+        found = path
+    try:
+        found.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
+    return found
 
 
 def _resolve_output(path: Path) -> Path:
