@@ -34,5 +34,13 @@ from byoc.costs._price_query import find_device_tasks, launch_price, node_prices
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.costs._roofline import Roofline
 from byoc.costs._task import Task, Tasks, build_tasks
+from byoc.costs._whole_fitting import (
+    MeasuredWhole,
+    UnseenPrediction,
+    fit_wholes,
+    mean_factor,
+    predict_unseen,
+    sum_seconds,
+)
 from byoc.costs._work import count_work, is_counted
 from byoc.costs._work_sizes import Sizes

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from byoc.costs._measured_costs import CostLine, CostTable, Linear, Measurement
-from byoc.costs._task import family
+from byoc.costs._task import list_families
 
 Floats = NDArray[np.float64]
 
@@ -48,10 +48,15 @@ def fit_line(
 
 
 def fit_linear_model(table: CostTable) -> Linear:
-    """Return a linear model of a table: one line for each operator, and one through all entries."""
+    """Return a linear model of a table: one line for each operator and each kind of it that runs at a
+    rate of its own (`list_families`), and one through all entries.
+    """
+    chains = [list_families(each.op, each.attributes, each.weights) for each in table.entries]
+    narrowest = {chain[0] for chain in chains}
     of: dict[str, list[Measurement]] = {}
-    for entry in table.entries:
-        of.setdefault(family(entry.op, entry.attributes), []).append(entry)
+    for entry, (first, *broader) in zip(table.entries, chains, strict=True):
+        for name in (first, *(name for name in broader if name not in narrowest)):
+            of.setdefault(name, []).append(entry)
     every, typical = fit_line(table.entries), _typical(table.entries)
     kept = ("name", "launch", "link", "energy", "machine", "together")
     return Linear(

@@ -16,9 +16,17 @@ from byoc.errors import suggest_nearest
 from byoc.model import DTYPE_NUMBERS
 from byoc.support import StrictModel
 
+_MOST_TOGETHER = 1000.0
+
+
+def _check_together(value: float) -> float:
+    if not value <= _MOST_TOGETHER:
+        raise ValueError("expected at most 1000")
+    return value
+
 
 class CostLine(StrictModel):
-    """seconds = operation * operations + byte * bytes + call."""
+    """seconds = together * (operation * operations + byte * bytes + call)."""
 
     operation: Amount = 0.0
     """seconds for each operation"""
@@ -26,6 +34,8 @@ class CostLine(StrictModel):
     """seconds for each byte read or written"""
     call: Seconds = 0.0
     """seconds for each call"""
+    together: Annotated[float, Number, Field(ge=0), AfterValidator(_check_together)] = 1.0
+    """time as part of a whole over the time alone"""
     joules: "CostLine | None" = None
     """the same line for joules, if they were measured"""
     r2: Annotated[float, Number] | None = Field(None, le=1, allow_inf_nan=False)
@@ -35,7 +45,8 @@ class CostLine(StrictModel):
 
     def evaluate(self, work: Work) -> float:
         """Return the line's value."""
-        return self.operation * work.operations + self.byte * work.bytes + self.call
+        alone = self.operation * work.operations + self.byte * work.bytes + self.call
+        return self.together * alone
 
 
 STAND_IN_LINE = CostLine(operation=2e-11, byte=1e-10, call=2e-6)
@@ -45,7 +56,8 @@ STAND_IN_LINE = CostLine(operation=2e-11, byte=1e-10, call=2e-6)
 class Linear(MeasuredCostFile):
     """A line for each operator or composite, and one through all of them for estimates.
 
-    Grouped convolutions may have a line of their own, `Conv/grouped`.
+    Kinds of an operator may have a line of their own, `Conv/grouped` or `Relu/fused`: see
+    `byoc.costs._task.list_families`.
     """
 
     kind: Literal["linear"]
@@ -60,7 +72,7 @@ class Linear(MeasuredCostFile):
 
     def execution(self, task: Task) -> Price | Unknown:
         """Return the value of the operator's line; unknown if there is none or a shape is unknown."""
-        line = self._line(task)
+        line = self.get_line(task)
         if line is None:
             return Unknown(f"{self.name} has no costs of {task.op}")
         if not task.sized:
@@ -69,13 +81,15 @@ class Linear(MeasuredCostFile):
 
     def estimate(self, task: Task) -> Price:
         """Return the sum of a composite's parts, or the value of the operator's or the common line."""
-        line = self._line(task)
+        line = self.get_line(task)
         if line is None and task.parts:
             return price_parts(self, task)
         return self._price(line or self.estimates or STAND_IN_LINE, task.work)
 
-    def _line(self, task: Task) -> CostLine | None:
-        return self.operators.get(task.family) or self.operators.get(task.op)
+    def get_line(self, task: Task) -> CostLine | None:
+        """Return the line of a task's narrowest family that has one, None if none has."""
+        found = (self.operators.get(family) for family in task.families)
+        return next((line for line in found if line is not None), None)
 
     def _price(self, line: CostLine, work: Work) -> Price:
         seconds = line.evaluate(work) * self.together
@@ -147,6 +161,13 @@ class Measurement(StrictModel):
     def key(self) -> tuple[str, str, str]:
         """The lookup key, equal to the `key` of the measured task."""
         return self.op, self.types, canonical_attributes(self.attributes)
+
+    @property
+    def weights(self) -> tuple[int, ...] | None:
+        """The shape of the second input, None without one."""
+        inputs = self.types.partition("->")[0].replace("], ", "]\n").replace("-, ", "-\n").splitlines()
+        found = _TYPE.fullmatch(inputs[1].strip()) if len(inputs) > 1 else None
+        return tuple(map(int, filter(None, found["dims"].split(", ")))) if found else None
 
 
 class CostTable(MeasuredCostFile):

@@ -27,6 +27,40 @@ from byoc.patterns import NodeGroup
 
 Attributes = Mapping[str, Any]
 
+_FEW_CHANNELS = 4  # of an image; blocked layouts have 8 or 16 channels side by side
+
+# Operators that compute each element of the output by itself, as libraries fuse them into others.
+_ELEMENTWISE = frozenset(
+    {
+        *(
+            "Abs",
+            "Add",
+            "BatchNormalization",
+            "Cast",
+            "Clip",
+            "Div",
+            "Elu",
+            "Erf",
+            "Exp",
+            "Gelu",
+            "HardSigmoid",
+        ),
+        *(
+            "HardSwish",
+            "LeakyRelu",
+            "Mish",
+            "Mul",
+            "Neg",
+            "PRelu",
+            "Pow",
+            "Reciprocal",
+            "Relu",
+            "Sigmoid",
+        ),
+        *("Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Where"),
+    }
+)
+
 # Their tasks differ by more than types and attributes.
 _MARKED = frozenset({"Dropout", *(name.rpartition(".")[2] for name in VALUE_INPUTS)})
 
@@ -39,7 +73,8 @@ class Task:
     unknown. `dtype` is that of the first result, float32 if unknown. `attributes` are those that differ
     from the operator's defaults, numbers, texts and lists of them only; a composite's are prefixed by
     the number of the node in it (`0.strides`). `sized` states whether every shape is known, `parts` has
-    the nodes of a composite.
+    the nodes of a composite. `fused` marks an elementwise operator that alone reads what another node
+    makes: libraries compute it as that node writes, and it costs next to nothing there.
     """
 
     op: str
@@ -51,6 +86,7 @@ class Task:
     sized: bool = True
     view: bool = False
     parts: tuple["Task", ...] = ()
+    fused: bool = False
 
     @cached_property
     def types(self) -> str:
@@ -61,9 +97,11 @@ class Task:
         ).strip()
 
     @property
-    def family(self) -> str:
-        """The key of linear models: see `family`."""
-        return family(self.op, self.attributes)
+    def families(self) -> tuple[str, ...]:
+        """The keys of linear models, from the narrowest to the operator: see `list_families`."""
+        weights = self.inputs[1] if len(self.inputs) > 1 else None
+        shape = weights.shape if weights is not None else None
+        return list_families(self.op, self.attributes, shape, self.fused)
 
     @cached_property
     def key(self) -> tuple[str, str, str]:
@@ -75,9 +113,25 @@ class Task:
         return f"{self.op} on {self.types}"
 
 
-def family(op: str, attributes: Attributes) -> str:
-    """Return the operator, or `Conv/grouped` for grouped convolutions, which run at another rate."""
-    return f"{op}/grouped" if attributes.get("group", 1) != 1 else op
+def list_families(
+    op: str, attributes: Attributes, weights: Sequence[Any] | None, fused: bool = False
+) -> tuple[str, ...]:
+    """Return the kinds of an operator that run at rates of their own, the narrowest first.
+
+    `weights` is the shape of the second input, None if unknown. Convolutions are `Conv/depthwise`,
+    `Conv/grouped`, `Conv/pointwise` (all extents of the kernel are 1), `Conv/first` (at most 4 channels)
+    or none of these; an operator that is `fused` (see `Task`) is `Relu/fused`.
+    """
+    kinds = ["fused"] if fused else []
+    if attributes.get("group", 1) != 1:
+        kinds += ["depthwise"] if weights is not None and weights[1:2] == (1,) else []
+        kinds.append("grouped")
+    elif op == "Conv" and weights is not None and all(isinstance(each, int) for each in weights[1:]):
+        if all(extent == 1 for extent in weights[2:]):
+            kinds.append("pointwise")
+        elif weights[1] <= _FEW_CHANNELS:
+            kinds.append("first")
+    return (*(f"{op}/{kind}" for kind in kinds), op)
 
 
 def canonical_attributes(attributes: Attributes) -> str:
@@ -187,12 +241,24 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
             tuple([attribute.SerializeToString() for attribute in node.attribute])
             if i not in bodies
             else i,
+            op in _ELEMENTWISE and _is_fused(index, i),
         )
         number = numbers.setdefault(key, len(distinct))
         if number == len(distinct):
             distinct.append(_task(index, types, sizes, i))
         of[i] = number
     return Tasks(index, types, sizes, distinct, of)
+
+
+def _is_fused(index: GraphIndex, number: int) -> bool:
+    """Return whether an elementwise node is the only reader of a tensor that another node makes."""
+    for name in index.nodes[number].input:
+        maker = index.producers.get(name)
+        if maker is None or maker in index.constant_nodes or name in index.outputs:
+            continue
+        if len(index.consumers.get(name, ())) == 1:
+            return True
+    return False
 
 
 def _replace_float32(kind: TensorType, dtype: str) -> TensorType:
@@ -224,6 +290,7 @@ def _task(index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, numb
         attributes={} if number in index.bodies else _attributes(index, node),
         sized=number not in index.bodies and all(map(sizes.is_known, names)),
         view=is_view(index, node),
+        fused=node.op_type in _ELEMENTWISE and _is_fused(index, number),
     )
 
 

@@ -1,6 +1,12 @@
 """Measurement of costs on this machine, and of the error of predictions."""
 
-from byoc.profiling._codegen_timing import MeasuredCodegen, measure_copies, measure_launch, time_units
+from byoc.profiling._codegen_timing import (
+    MeasuredCodegen,
+    measure_copies,
+    measure_launch,
+    time_units,
+    time_whole,
+)
 from byoc.profiling._host_timing import time_nodes
 from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
 from byoc.profiling._prediction_error import (

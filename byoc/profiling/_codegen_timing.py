@@ -13,7 +13,7 @@ import onnx
 
 from byoc.bundle import RegionCompiler, WeightFile, move_weights
 from byoc.codegen import Codegen, Region, read_region
-from byoc.costs import HostLink, Task, build_tasks
+from byoc.costs import HostLink, MeasuredWhole, Task, build_tasks
 from byoc.errors import YES, InputError
 from byoc.model import (
     GraphCuts,
@@ -86,57 +86,103 @@ def time_units(
     Without a target each node is a unit. Return a sentence for each unit that cannot be measured.
     """
     chosen = _units_to_measure(model, target, records)
-    if not chosen:
-        return []
-    name = target.name if target is not None else _NO_TARGET
-    domain = target.domain if target is not None else f"byoc.{_NO_TARGET}"
-    cuts = {f"unit_{row}": unit for row, (_, unit) in enumerate(chosen)}
-    proto = outline(
-        GraphCuts(
-            model.index, tuple(_make_cut(model.index, n, domain, unit) for n, unit in cuts.items())
-        )
-    )
-    index = GraphIndex(proto, get_stated_types(proto))
-    calls = {node.op_type: node for node in index.nodes if node.domain == domain}
     problems = []
-    for (task, _), cut in zip(chosen, cuts, strict=True):
+    cuts = {f"unit_{row}": (unit,) for row, (_, unit) in enumerate(chosen)}
+    for (task, _), (name, call) in zip(chosen, _cut_regions(model, target, cuts).items(), strict=True):
         report_step(f"{model.source}: {task.op}, {len(records)} measured")
         try:
-            with TemporaryDirectory(prefix="byoc-") as folder:
-                region_model = extract_call(index, calls[cut], model.index.type_protos)
-                region, stored = _store_region(region_model, model.folder, Path(folder), cut, name)
-                records.add(task, device.measure(region, stored))
+            records.add(task, _measure_call(model, target, device, name, call))
         except InputError as error:
             problems.append(f"{task}: {error}")
     return problems
+
+
+def time_whole(
+    model: Model, target: Target | None, device: MeasuredCodegen, launch: float = 0.0
+) -> MeasuredWhole | str:
+    """Measure a model that a device runs as one region, without the seconds of a `launch`.
+
+    Return a sentence if it cannot: the target does not support all of it, a shape is unknown, there are
+    bodies, or the codegen refuses it.
+    """
+    units, tasks = _list_units(model, target)
+    if model.index.bodies or not all(unit.verdict for unit in units):
+        return f"not measured as a whole: {device.name} cannot run all of it as one"
+    if not all(task.sized for task in tasks):
+        return "not measured as a whole: a shape is not known"
+    report_step(f"{model.source}: the whole")
+    try:
+        (call,) = _cut_regions(model, target, {"whole": units}).values()
+        seconds = Samples.of(_measure_call(model, target, device, "whole", call)).median
+    except InputError as error:
+        return f"not measured as a whole: {error}"
+    return MeasuredWhole(model.name, tasks, max(seconds - launch, 0.0))
+
+
+def _cut_regions(
+    model: Model, target: Target | None, cuts: Mapping[str, Sequence[Unit]]
+) -> dict[str, tuple[GraphIndex, onnx.NodeProto]]:
+    """Return for each name the outlined graph, and the call of the region that has its units."""
+    if not cuts:
+        return {}
+    domain = target.domain if target is not None else f"byoc.{_NO_TARGET}"
+    made = tuple(_make_cut(model.index, name, domain, units) for name, units in cuts.items())
+    proto = outline(GraphCuts(model.index, made))
+    index = GraphIndex(proto, get_stated_types(proto))
+    calls = {node.op_type: node for node in index.nodes if node.domain == domain}
+    return {name: (index, calls[name]) for name in cuts}
+
+
+def _measure_call(
+    model: Model,
+    target: Target | None,
+    device: MeasuredCodegen,
+    name: str,
+    call: tuple[GraphIndex, onnx.NodeProto],
+) -> list[float]:
+    """Measure a region by itself. Raise InputError if the codegen cannot compile or load it."""
+    with TemporaryDirectory(prefix="byoc-") as folder:
+        proto = extract_call(*call, model.index.type_protos)
+        owner = target.name if target is not None else _NO_TARGET
+        region, stored = _store_region(proto, model.folder, Path(folder), name, owner)
+        return device.measure(region, stored)
+
+
+def _list_units(model: Model, target: Target | None) -> tuple[list[Unit], list[Task]]:
+    """Return the units of a model, without a target its nodes, and their tasks."""
+    index = model.index
+    works = build_tasks(index)
+    if target is not None:
+        units = list(group_units(index, target.patterns, annotate_graph(index, target)))
+    else:
+        running = [i for i in range(len(index.nodes)) if works.task_of_node[i] >= 0]
+        units = [Unit(works[i].op, (i,), YES, ()) for i in running]
+    tasks = [
+        works.composite_task(unit.composite, unit.nodes) if unit.composite else works[unit.nodes[0]]
+        for unit in units
+    ]
+    return units, tasks
 
 
 def _units_to_measure(
     model: Model, target: Target | None, records: MeasurementRecords
 ) -> list[tuple[Task, Unit]]:
     """Return the distinct supported units that are not measured yet, with their tasks."""
-    index = model.index
-    works = build_tasks(index)
-    if target is not None:
-        units: Sequence[Unit] = group_units(index, target.patterns, annotate_graph(index, target))
-    else:
-        running = [i for i in range(len(index.nodes)) if works.task_of_node[i] >= 0]
-        units = [Unit(works[i].op, (i,), YES, ()) for i in running]
     found: dict[Any, tuple[Task, Unit]] = {}
-    for unit in units:
-        if not unit.verdict or unit.nodes[0] in index.bodies:
+    for unit, task in zip(*_list_units(model, target), strict=True):
+        if not unit.verdict or unit.nodes[0] in model.index.bodies:
             continue
-        task = (
-            works.composite_task(unit.composite, unit.nodes) if unit.composite else works[unit.nodes[0]]
-        )
         if task.sized and not task.view and task not in records:
             found.setdefault(task.key, (task, unit))
     return list(found.values())
 
 
-def _make_cut(index: GraphIndex, name: str, domain: str, unit: Unit) -> RegionCut:
-    composite = unit.match.make_composite(index) if unit.match is not None else None
-    return RegionCut(name, domain, (OutlineGroup(unit.nodes, composite),))
+def _make_cut(index: GraphIndex, name: str, domain: str, units: Sequence[Unit]) -> RegionCut:
+    groups = [
+        OutlineGroup(unit.nodes, unit.match.make_composite(index) if unit.match is not None else None)
+        for unit in units
+    ]
+    return RegionCut(name, domain, tuple(groups))
 
 
 def _store_region(

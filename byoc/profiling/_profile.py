@@ -3,25 +3,45 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
+from math import log
 from pathlib import Path
 from statistics import geometric_mean
+from time import perf_counter, process_time
 
 from byoc.bundle import rule_file_options
-from byoc.codegen import Codegen, Codegens, choose_isolation
-from byoc.costs import CostTable, Linear, check_fallback, fit_linear_model
+from byoc.codegen import Codegens, choose_isolation
+from byoc.costs import (
+    CostTable,
+    Linear,
+    MeasuredWhole,
+    check_fallback,
+    fit_wholes,
+    mean_factor,
+    predict_unseen,
+)
 from byoc.errors import InputError
 from byoc.model import DimensionOptions, Model
 from byoc.onnxrt import with_threads
-from byoc.profiling._codegen_timing import MeasuredCodegen, measure_copies, measure_launch, time_units
+from byoc.profiling._codegen_timing import (
+    MeasuredCodegen,
+    measure_copies,
+    measure_launch,
+    time_units,
+    time_whole,
+)
 from byoc.profiling._host_timing import time_nodes
 from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
-from byoc.profiling._sampling import Patience
+from byoc.profiling._prediction_error import rank_correlation
+from byoc.profiling._sampling import Clock, Patience
 from byoc.reporting import format_count
-from byoc.rules import load_rules
+from byoc.rules import Target, load_rules
 from byoc.support import Flag, Syntax, check_output, declare, declare_field, report_step, take_keywords
 from byoc.zoo import Source, load_model
 
 HOST = "host"
+WALL, PROCESSOR = "wall", "processor"
+_RUNTIME = "reference"  # the codegen that runs on the host's runtime
+_LEAST_UNSEEN = 4
 _MAX_SHOWN = 3
 # Quartiles of fewer runs say nothing.
 _LEAST_SAMPLES = 5
@@ -94,6 +114,17 @@ class ProfileOptions(DimensionOptions):
         Flag("Run the host with so many threads; all cores unless given.", Syntax.INTEGER, minimum=1),
     )
 
+    clock: str = declare_field(
+        WALL,
+        "`wall`, or `processor` for the time of all processors together, on a machine that others use.",
+        Flag("What seconds are: on the wall, or of all processors together.", choices=(WALL, PROCESSOR)),
+    )
+
+    @property
+    def seconds_of(self) -> Clock:
+        """The function that gives the seconds."""
+        return process_time if self.clock == PROCESSOR else perf_counter
+
     @property
     def patience(self) -> Patience:
         """The time and runs that each measurement may take."""
@@ -129,17 +160,37 @@ def profile(models: Source | Model | Sequence[Source | Model], options: ProfileO
             "threads are for the host; a codegen takes them as an option of its own, if it has one: "
             f"byoc codegens {options.device}"
         )
+    wholes: Sequence[MeasuredWhole] = ()
     if options.device != HOST:
-        table, notes = _measure_codegen(models, options)
+        table, notes, wholes = _measure_codegen(models, options)
     elif options.rules is not None or options.codegen_options:
         raise InputError("rules and options are for a codegen, not for the host")
     else:
         with nullcontext() if options.threads is None else with_threads(options.threads):
-            table, notes = _measure_host(models, options)
+            if options.fit:
+                table, notes, wholes = _measure_host_units(models, options)
+            else:
+                table, notes = _measure_host(models, options)
     notes += _describe_wide_entries(table)
-    costs = fit_linear_model(table) if options.fit else table
+    if options.fit:
+        notes += _describe_fit(table, wholes)
+    costs = fit_wholes(table, wholes) if options.fit else table
     write_costs(path, costs)
     return Profile(costs, len(table.entries), tuple(notes))
+
+
+def _measure_host_units(
+    models: Sequence[Source | Model], options: ProfileOptions
+) -> tuple[CostTable, list[str], list[MeasuredWhole]]:
+    """Measure each operator of the host alone, as onnxruntime optimizes it, and the models as wholes.
+
+    A graph that is run as it is written lacks the layouts that convolutions are fast in.
+    """
+    with closing(Codegens(None)) as codegens:
+        device = MeasuredCodegen(codegens.find(_RUNTIME), {}, options.patience, options.seconds_of)
+        table, notes, wholes = _measure_units(models, options, device)
+    host = {"name": HOST, "link": None, "launch": 0.0}
+    return table.model_copy(update=host), notes, wholes
 
 
 def _measure_host(
@@ -150,7 +201,7 @@ def _measure_host(
         model = _load(source, options)
         names.append(model.name)
         report_step(f"{model.source}: measure")
-        times = time_nodes(model, options.patience)
+        times = time_nodes(model, options.patience, clock=options.seconds_of)
         lost = times.add_to(records)
         together.append(times.together)
         if lost:
@@ -169,23 +220,27 @@ def _measure_host(
 
 def _measure_codegen(
     models: Sequence[Source | Model], options: ProfileOptions
-) -> tuple[CostTable, list[str]]:
+) -> tuple[CostTable, list[str], list[MeasuredWhole]]:
     with closing(Codegens(choose_isolation(options.isolate))) as codegens:
-        return _measure_units(models, options, codegens.find(options.device))
+        codegen = codegens.find(options.device)
+        target = None if options.rules is None else load_rules(options.rules)
+        own = {} if target is None else rule_file_options(target, codegen)
+        given = {**own, **(options.codegen_options or {})}
+        device = MeasuredCodegen(codegen, given, options.patience, options.seconds_of)
+        _ = device.compile_options  # a wrong one is an error before anything is measured
+        return _measure_units(models, options, device, target)
 
 
 def _measure_units(
-    models: Sequence[Source | Model], options: ProfileOptions, codegen: Codegen
-) -> tuple[CostTable, list[str]]:
-    target = None if options.rules is None else load_rules(options.rules)
-    own = {} if target is None else rule_file_options(target, codegen)
-    given = {**own, **(options.codegen_options or {})}
-    device = MeasuredCodegen(codegen, given, options.patience)
-    _ = device.compile_options  # a wrong one is an error before anything is measured
-    records, names, notes = MeasurementRecords(), [], []
-    for source in models:
-        model = _load(source, options)
-        names.append(model.name)
+    models: Sequence[Source | Model],
+    options: ProfileOptions,
+    device: MeasuredCodegen,
+    target: Target | None = None,
+) -> tuple[CostTable, list[str], list[MeasuredWhole]]:
+    """Measure the units of all models and the launch, and for lines the models as wholes."""
+    records, notes = MeasurementRecords(), []
+    loaded = [_load(source, options) for source in models]
+    for model in loaded:
         problems = time_units(model, target, device, records)
         notes += [
             f"{model.source}: not measured: {' '.join(problem.split())}"
@@ -196,15 +251,37 @@ def _measure_units(
     _require_entries(records, notes)
     report_step("launch and copies")
     launch = measure_launch(device, records)
+    wholes = []
+    for model in loaded if options.fit else ():
+        whole = time_whole(model, target, device, launch)
+        if isinstance(whole, str):
+            notes.append(f"{model.source}: {' '.join(whole.split())}")
+        else:
+            wholes.append(whole)
     table = records.make_table(
         device.name,
-        _describe_source(names),
+        _describe_source([model.name for model in loaded]),
         describe_machine(),
-        link=measure_copies(device.patience),
+        link=measure_copies(device.patience, device.clock),
         launch=launch,
         otherwise=options.otherwise,
     )
-    return table, notes
+    return table, notes, wholes
+
+
+def _describe_fit(table: CostTable, wholes: Sequence[MeasuredWhole]) -> list[str]:
+    """Return a sentence that says how well models are predicted that the fit has not seen."""
+    found = predict_unseen(table, wholes)
+    if len(found) < _LEAST_UNSEEN:
+        return []
+    rank = rank_correlation([each.predicted for each in found], [each.measured for each in found])
+    worst = max(found, key=lambda each: abs(log(max(each.predicted, 1e-12) / each.measured)))
+    correlation = "" if rank is None else f", rank correlation {rank:.3f}"
+    return [
+        f"each of {len(found)} models predicted by a fit to the others: off by a factor of "
+        f"{mean_factor(found):.2f} (geometric mean){correlation}, {worst.model} the most: "
+        f"{worst.predicted / worst.measured:.2f} of what it takes"
+    ]
 
 
 def _load(source: Source | Model, options: ProfileOptions) -> Model:

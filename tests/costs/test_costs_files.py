@@ -135,7 +135,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             LINEAR.replace("byte", "bytes"),
             [
                 "operators.Relu.bytes: no such key (did you mean byte?); known: operation, byte, call, "
-                "joules, r2, samples"
+                "together, joules, r2, samples"
             ],
         ),
         (

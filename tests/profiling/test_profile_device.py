@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from clocks import Clock
 from support import prepared
 from vendors import CompileOnly
 
-from byoc.codegen import Artifact, CompileError, Executor, Region
+from byoc.codegen import Artifact, CompileError, Executor, Region, find_codegen
+from byoc.costs import MeasuredWhole
 from byoc.profiling import (
     MeasuredCodegen,
     MeasurementRecords,
@@ -20,6 +22,7 @@ from byoc.profiling import (
     measure_copies,
     measure_launch,
     time_units,
+    time_whole,
 )
 from byoc.rules import Target, load_rules
 
@@ -174,3 +177,15 @@ def test_weights_come_along(tmp_path: Path) -> None:
         == []
     )
     assert seen == [4096.0]
+
+
+def test_a_whole_is_measured_as_one_region(tmp_path: Path) -> None:
+    host = MeasuredCodegen(find_codegen("reference"), {}, PATIENCE, perf_counter)
+    model = prepared(TEXT)
+    whole = time_whole(model, None, host)
+    assert isinstance(whole, MeasuredWhole)
+    assert [task.op for task in whole.tasks] == ["Add", "Relu", "Add", "Relu", "Tanh"]
+    assert whole.seconds > 0
+    assert time_whole(model, rules(tmp_path), device()) == (
+        "not measured as a whole: taking cannot run all of it as one"
+    )
