@@ -7,7 +7,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from byoc.costs._cost_model import THOUSAND_YEARS, Price
-from byoc.costs._work import Work
+from byoc.costs._task import Task
+from byoc.errors import suggest_nearest
+from byoc.model import DTYPE_NUMBERS
 from byoc.placement import Occupancy
 from byoc.support import StrictModel
 
@@ -22,6 +24,20 @@ def _check_finite(value: float) -> float:
     if not value < float("inf"):
         raise ValueError("expected a finite number")
     return value
+
+
+DEFAULT = "default"
+"""The name, among data types, of all those that are not named."""
+
+
+def check_dtypes(figures: dict[str, float]) -> dict[str, float]:
+    """Return figures by data type. Raises ValueError for a name that is of none."""
+    for name in figures:
+        if name != DEFAULT and name not in DTYPE_NUMBERS:
+            raise ValueError(
+                f"no such data type '{name}'{suggest_nearest(name, (*DTYPE_NUMBERS, DEFAULT))}"
+            )
+    return figures
 
 
 def _reject_bool(value: object) -> object:
@@ -53,15 +69,19 @@ class Energy(StrictModel):
     """Joules: for each operation, byte, second of work, byte moved over the link, and launch."""
 
     operation: Amount = 0.0
+    by_dtype: Annotated[dict[str, Amount], AfterValidator(check_dtypes)] = Field(default_factory=dict)
+    """joules for each operation of these data types, in place of `operation`"""
     byte: Amount = 0.0
     second: Amount = 0.0
     moved: Amount = 0.0
     launch: Amount = 0.0
 
-    def joules_of(self, work: Work, seconds: float) -> float:
-        """Return the joules of some work that takes so many seconds."""
+    def joules_of(self, task: Task, seconds: float) -> float:
+        """Return the joules of a task that takes so many seconds."""
         spent = min(seconds, THOUSAND_YEARS)  # as for prices; keeps 0 joules per second at 0
-        return self.operation * work.operations + self.byte * work.bytes + self.second * spent
+        each = self.by_dtype.get(task.dtype, self.by_dtype.get(DEFAULT, self.operation))
+        work = task.work
+        return each * work.operations + self.byte * work.bytes + self.second * spent
 
 
 class MeasuredMachine(StrictModel):
@@ -112,10 +132,10 @@ class CostFile(StrictModel):
         """Return the cost of starting a region."""
         return Price(self.launch, self.energy.launch if self.energy else nan)
 
-    def make_price(self, work: Work, seconds: float, joules: float = nan) -> Price:
+    def make_price(self, task: Task, seconds: float, joules: float = nan) -> Price:
         """Return a price; joules that are not given are computed from the file's energy."""
         if isnan(joules) and self.energy is not None:
-            joules = self.energy.joules_of(work, seconds)
+            joules = self.energy.joules_of(task, seconds)
         return Price(seconds, joules)
 
 

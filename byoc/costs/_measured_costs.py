@@ -77,23 +77,24 @@ class Linear(MeasuredCostFile):
             return Unknown(f"{self.name} has no costs of {task.op}")
         if not task.sized:
             return Unknown(f"a shape of {task.op} is not known")
-        return self._price(line, task.work)
+        return self._price(line, task)
 
     def estimate(self, task: Task) -> Price:
         """Return the sum of a composite's parts, or the value of the operator's or the common line."""
         line = self.get_line(task)
         if line is None and task.parts:
             return price_parts(self, task)
-        return self._price(line or self.estimates or STAND_IN_LINE, task.work)
+        return self._price(line or self.estimates or STAND_IN_LINE, task)
 
     def get_line(self, task: Task) -> CostLine | None:
         """Return the line of a task's narrowest family that has one, None if none has."""
         found = (self.operators.get(family) for family in task.families)
         return next((line for line in found if line is not None), None)
 
-    def _price(self, line: CostLine, work: Work) -> Price:
-        seconds = line.evaluate(work) * self.together
-        return self.make_price(work, seconds, line.joules.evaluate(work) if line.joules else nan)
+    def _price(self, line: CostLine, task: Task) -> Price:
+        seconds = line.evaluate(task.work) * self.together
+        joules = line.joules.evaluate(task.work) if line.joules else nan
+        return self.make_price(task, seconds, joules)
 
 
 _TYPE = re.compile(r"(?P<dtype>\w+)\[(?P<dims>(\d+(, \d+)*)?)\]")
@@ -211,10 +212,10 @@ class CostTable(MeasuredCostFile):
         if entry is None:
             return Unknown(f"{self.name} has no costs of {task}")
         joules = nan if entry.joules is None else entry.joules
-        return self.make_price(task.work, entry.seconds * self.together, joules)
+        return self.make_price(task, entry.seconds * self.together, joules)
 
     def estimate(self, task: Task) -> Price:
         """Return the sum of a composite's parts, or the value of a line through all entries."""
         if task.parts:
             return price_parts(self, task)
-        return self.make_price(task.work, self._line.evaluate(task.work) * self.together)
+        return self.make_price(task, self._line.evaluate(task.work) * self.together)

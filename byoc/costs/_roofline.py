@@ -5,24 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from byoc.costs._cost_file import CostFile, Number, Positive, Seconds
+from byoc.costs._cost_file import DEFAULT, CostFile, Number, Positive, Seconds, check_dtypes
 from byoc.costs._cost_model import Price, Unknown
 from byoc.costs._task import Task
 from byoc.costs._work import Work
-from byoc.errors import suggest_nearest
-from byoc.model import DTYPE_NUMBERS
 from byoc.support import StrictModel
-
-_DEFAULT = "default"
-
-
-def _check_dtypes(peak: dict[str, float]) -> dict[str, float]:
-    for name in peak:
-        if name != _DEFAULT and name not in DTYPE_NUMBERS:
-            raise ValueError(
-                f"no such data type '{name}'{suggest_nearest(name, (*DTYPE_NUMBERS, _DEFAULT))}"
-            )
-    return peak
 
 
 class OperatorFigures(StrictModel):
@@ -41,7 +28,7 @@ class Roofline(CostFile):
     """
 
     kind: Literal["roofline"]
-    peak: Annotated[dict[str, Positive], Field(min_length=1), AfterValidator(_check_dtypes)]
+    peak: Annotated[dict[str, Positive], Field(min_length=1), AfterValidator(check_dtypes)]
     """operations per second by dtype; `default` stands for all others"""
     bandwidth: Positive
     """bytes per second to and from memory"""
@@ -67,7 +54,7 @@ class Roofline(CostFile):
         """Return the roofline price of the known part of the work."""
         special = self.operators.get(task.op) or self._figures_of_parts(task)
         seconds = self.seconds(task.work, task.dtype, special)
-        return self.make_price(task.work, seconds)
+        return self.make_price(task, seconds)
 
     def _figures_of_parts(self, task: Task) -> OperatorFigures | None:
         """Return the figures of a composite that has none of its own, from those of its operators.
@@ -93,7 +80,7 @@ class Roofline(CostFile):
         """Return the seconds of some work; 0 if nothing is computed and no byte moved."""
         if not work.operations and not work.bytes:
             return 0.0
-        peak = self.peak.get(dtype, self.peak.get(_DEFAULT, min(self.peak.values())))
+        peak = self.peak.get(dtype, self.peak.get(DEFAULT, min(self.peak.values())))
         overhead = self.overhead
         if special is not None:
             peak *= special.efficiency

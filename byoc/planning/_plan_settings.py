@@ -49,8 +49,8 @@ class PlanSettings:
     `costs` has a model for each of the `targets`. `trips` gives how often some Loops and Scans run, by
     node name; `unknown_costs` what to do about costs that are not known; `placement` a placement to
     keep to; `known_limits` the limits of targets that turned out in earlier rounds; `doubt` how the
-    costs of the main graph are perturbed, None where they are not. `share_blocks` names the targets whose
-    regions are cut at the borders of repeated blocks.
+    costs of the main graph are perturbed, None where they are not. `share_blocks` names the targets
+    whose regions are cut at the borders of repeated blocks.
     """
 
     targets: tuple[Target, ...]

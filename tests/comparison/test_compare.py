@@ -223,10 +223,6 @@ def test_the_command_line_prints_text_csv_and_json(net: Path, byoc: Callable[...
     [
         (("--strategies", "exakt"), "exakt: no such strategy (did you mean exact?)"),
         (("--objective", "speed"), "objective speed: no such objective"),
-        (
-            ("--objective", "energy"),
-            "byoc: objective energy: cost models host, dla give no joules\n",
-        ),
     ],
 )
 def test_what_holds_for_no_model_is_said(

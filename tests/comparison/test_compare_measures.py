@@ -139,13 +139,24 @@ def test_the_unit_is_the_objectives(
         assert shown[1] == "0"  # regions
 
 
-def test_one_cost_model_without_joules_is_named(two: Path, energy: tuple[str, ...], byoc: Cli) -> None:
+def test_cost_models_without_joules_are_named(
+    two: Path, tmp_path: Path, energy: tuple[str, ...], byoc: Cli
+) -> None:
+    for name, link in (("silent", ", link: {bandwidth: .inf}"), ("mute", "")):
+        body = "peak: {default: 1.0e+9}, bandwidth: 1.0e+9"
+        (tmp_path / f"{name}.yaml").write_text(f"{{kind: roofline, name: {name}, {body}{link}}}")
+    device, host = (
+        ("--cost-model", tmp_path / "silent.yaml"),
+        ("--host-cost-model", tmp_path / "mute.yaml"),
+    )
     asked = ("compare", two, "--rules", VANILLA, "--objective", "latency=1,energy=2")
-    ran = byoc(*asked, *energy[:2])
+    ran = byoc(*asked, *energy[:2], *host)
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "byoc: objective latency=1,energy=2: cost model host gives no joules\n"
-    ran = byoc(*asked, *energy[2:])
-    assert ran.err == "byoc: objective latency=1,energy=2: cost model dla gives no joules\n"
+    assert ran.err == "byoc: objective latency=1,energy=2: cost model mute gives no joules\n"
+    ran = byoc(*asked, *energy[2:], *device)
+    assert ran.err == "byoc: objective latency=1,energy=2: cost model silent gives no joules\n"
+    ran = byoc(*asked, *host, *device)
+    assert ran.err == "byoc: objective latency=1,energy=2: cost models mute, silent give no joules\n"
     assert byoc(*asked, *energy).code == 0
 
 

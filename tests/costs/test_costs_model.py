@@ -65,8 +65,9 @@ def test_an_operator_or_composite_of_its_own() -> None:
         "Softmax": OperatorFigures(overhead=4.0),
     }
     model = MODEL.model_copy(update={"operators": special})
-    found = model.execution(Task("conv_relu", Work(1000, 20)))
-    assert astuple(found) == pytest.approx(astuple(model.make_price(Work(1000, 20), 20.0)), nan_ok=True)
+    task = Task("conv_relu", Work(1000, 20))
+    found = model.execution(task)
+    assert astuple(found) == pytest.approx(astuple(model.make_price(task, 20.0)), nan_ok=True)
     assert model.estimate(Task("Softmax", Work(1000, 20))).seconds == 14.0
     assert model.estimate(Task("Conv", Work(1000, 20))).seconds == 10.5
 

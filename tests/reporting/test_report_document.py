@@ -183,13 +183,16 @@ def frugal(tmp_path: Path) -> dict[str, str]:
     return {"host_cost_model": str(host), "cost_model": str(device)}
 
 
-def test_joules_of_the_host_alone(frugal: dict[str, str]) -> None:
+def test_joules_of_the_host_alone(frugal: dict[str, str], tmp_path: Path) -> None:
     text = "g (float[1000] x) => (float[1000] y) { a = Relu(x)\n y = Sin(a) }"
     predicted = partition(parse(text), VANILLA, objective="energy", **frugal).report.predicted
     # One operation an element: Relu on the device, Sin on the host.
     assert predicted.host_only_joules == pytest.approx(2e-3)
     assert predicted.joules == pytest.approx(1e-3 + 1e-4)
-    assert partition(parse(text), VANILLA).report.predicted.host_only_joules is None
+    silent = tmp_path / "silent.yaml"
+    silent.write_text("{kind: roofline, name: silent, peak: {default: 1.0e+9}, bandwidth: 1.0e+9}")
+    plain = partition(parse(text), VANILLA, host_cost_model=str(silent)).report.predicted
+    assert plain.host_only_joules is None
 
 
 def test_joules_of_the_host_alone_with_bodies(frugal: dict[str, str], tmp_path: Path) -> None:
