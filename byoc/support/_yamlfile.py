@@ -111,6 +111,17 @@ def _construct_number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
     return float(loader.construct_yaml_float(node))
 
 
+def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    """Construct a text that can be written: YAML lets an escape stand for half of a character."""
+    text = str(loader.construct_yaml_str(node))
+    if not text.isascii() and re.search("[\ud800-\udfff]", text):
+        raise yaml.constructor.ConstructorError(
+            None, None, "half of a character, a surrogate, which is no text", node.start_mark
+        )
+    return text
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
 for _kind in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _construct_number)
 # PyYAML follows YAML 1.1, in which 1e-5 is text; in YAML 1.2 it is a number.
