@@ -313,6 +313,17 @@ class Options(PlanOptions):
             minimum=1,
         ),
     )
+    ask: Literal["legality", "costs", "both"] | None = declare_field(
+        None,
+        "what codegens are asked about the model's units before these are placed: `legality`, which of "
+        "them the compiler takes, `costs`, how many seconds they take, or `both`.",
+        Flag(
+            "Ask the codegen before placing: which units its compiler takes, their seconds, or both.",
+            choices=("legality", "costs", "both"),
+        ),
+        _record_value,
+        record_none=False,
+    )
     share_blocks: bool = declare_field(
         False,
         "cut regions at the borders of repeated blocks, a decoder's layers, so that one is compiled "

@@ -24,6 +24,7 @@ from byoc.quantization import NATIVE, Precision, search_float_units
 from byoc.reporting import make_report
 from byoc.stages import (
     Annotate,
+    Ask,
     Compile,
     Convert,
     EstimateGains,
@@ -57,7 +58,7 @@ __all__ = [
 ]
 
 PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Quantize())
-PLANNING: tuple[Stage, ...] = (Annotate(), Group(), Place(), Outline(), Convert())
+PLANNING: tuple[Stage, ...] = (Annotate(), Group(), Ask(), Place(), Outline(), Convert())
 EMISSION: tuple[Stage, ...] = (Compile(), Verify(), EstimateGains(), Pack())
 
 

@@ -46,4 +46,5 @@ from byoc.bundle._writing import (
     move_weights,
     write_bundle,
     write_manifest,
+    write_regions,
 )

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import onnx
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, TypeProto
 
 from byoc.boundary.contracts import RegionContext, check_contracts
 from byoc.bundle._compiling import CompiledRegion, RegionCompiler, compile_regions
@@ -126,14 +126,7 @@ def write_bundle(
     with WeightFile(folder) as weights:
         proto = move_weights(plan.proto, plan.model.folder, weights)
     save_model(proto, folder / MODEL_FILE)
-    known = {region.name: _check_inputs(plan, region) for region in plan.regions}
-    checked = check_contracts(proto, {target.domain for target in plan.targets}, known, folder)
-    regions = []
-    for planned in plan.regions:
-        path = folder / f"{planned.name}.onnx"
-        save_model(checked[planned.name].model, path)
-        contracts = checked[planned.name].contracts
-        regions.append(read_region(path, planned.name, planned.target.name, contracts))
+    regions = write_regions(folder, proto, plan.regions, plan.values, plan.origins)
     compiled: dict[str, CompiledRegion] = {}
     refusals: list[Refusal] = []
     for target, compiler in compilers.items():
@@ -150,9 +143,32 @@ def write_bundle(
     )
 
 
-def _check_inputs(plan: Plan, region: PlannedRegion) -> RegionContext:
-    weights = read_weight_layout(region.target)
-    return RegionContext(region.index, region.interface, plan.values, plan.origins, weights)
+def write_regions(
+    folder: Path,
+    proto: ModelProto,
+    planned: Sequence[PlannedRegion],
+    values: Mapping[str, TypeProto],
+    origins: Mapping[str, str],
+) -> list[Region]:
+    """Write the model of each region of a partitioned model, whose weights are in the folder already.
+
+    `values` and `origins` are those of the boundary's conversions. Raises ContractError when region and
+    host disagree on a tensor, which is a defect of byoc.
+    """
+    known = {
+        region.name: RegionContext(
+            region.index, region.interface, values, origins, read_weight_layout(region.target)
+        )
+        for region in planned
+    }
+    checked = check_contracts(proto, {region.target.domain for region in planned}, known, folder)
+    regions = []
+    for region in planned:
+        path = folder / f"{region.name}.onnx"
+        save_model(checked[region.name].model, path)
+        contracts = checked[region.name].contracts
+        regions.append(read_region(path, region.name, region.target.name, contracts))
+    return regions
 
 
 def build_manifest(

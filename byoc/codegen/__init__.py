@@ -42,6 +42,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._codegens import Codegens as Codegens
     from byoc.codegen._codegens import choose_worker_isolation as choose_worker_isolation
     from byoc.codegen._codegens import describe_codegens as describe_codegens
+    from byoc.codegen._compiler_answers import CompilerAnswers as CompilerAnswers
     from byoc.codegen._descriptions import CodegenDescription as CodegenDescription
     from byoc.codegen._emitters import Emitters as Emitters
     from byoc.codegen._identical_regions import find_alike as find_alike
@@ -138,6 +139,7 @@ _MODULES = {
     ),
     "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
     "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",
+    "byoc.codegen._compiler_answers": "CompilerAnswers",
     "byoc.codegen._descriptions": "CodegenDescription",
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "find_alike find_identical region_structure",

@@ -41,18 +41,7 @@ class ArtifactStore:
 
     @cached_property
     def _compiler(self) -> str:
-        """A hash of all that artifacts depend on besides regions, "" where nothing is to be stored."""
-        if isinstance(self.codegen, IsolatedCodegen):
-            described = self.codegen.describe_compiler(self.options)
-        else:
-            described = describe_compiler(self.codegen, self.options)
-        if described is None:
-            return ""
-        try:
-            self.cache.owner.make_data_code(b"", b"")
-        except ByocError:  # without a key nobody could tell whose entries they are
-            return ""
-        return _hash_json(described)
+        return hash_compiler(self.codegen, self.options, self.cache)
 
     @property
     def is_used(self) -> bool:
@@ -123,6 +112,24 @@ class ArtifactStore:
         if isinstance(codegen, Keyed) or not isinstance(codegen, Stamped):
             return True
         return all(ask_compatible(codegen, region, artifacts[region.name]) for region in regions)
+
+
+def hash_compiler(codegen: Codegen, options: Any, cache: Cache) -> str:
+    """Return a hash of all that artifacts depend on besides regions, "" where nothing is to be stored.
+
+    Raises CompileError, as `compile_region` does, when the codegen's `cache_key` fails.
+    """
+    if isinstance(codegen, IsolatedCodegen):
+        described = codegen.describe_compiler(options)
+    else:
+        described = describe_compiler(codegen, options)
+    if described is None:
+        return ""
+    try:
+        cache.owner.make_data_code(b"", b"")
+    except ByocError:  # without a key nobody could tell whose entries they are
+        return ""
+    return _hash_json(described)
 
 
 def _restore_artifacts(entry: CacheEntry) -> list[Artifact]:

@@ -1,6 +1,8 @@
 """Cost models made of others: with a fallback for unknown costs, or with another link bandwidth."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import nan
 
 from byoc.costs._cost_file import CostFile
 from byoc.costs._cost_model import (
@@ -55,10 +57,64 @@ class Fallback:
         return self.first.launching()
 
 
+def with_seconds(model: CostModel, seconds: Mapping[tuple[str, str, str], float]) -> CostModel:
+    """Return a cost model with other seconds for some tasks, by their keys, instead of earlier ones."""
+    base = model.model if isinstance(model, Priced) else model
+    return (_EstimatingPriced if isinstance(base, Estimating) else Priced)(base, seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """A cost model with other seconds for some tasks, by their keys."""
+
+    model: CostModel
+    seconds: Mapping[tuple[str, str, str], float]
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.model.name
+
+    def execution(self, task: Task) -> Price | Unknown:
+        """Return the given seconds with the model's joules, else the model's price."""
+        found = self.model.execution(task)
+        if task.key not in self.seconds:
+            return found
+        return Price(self.seconds[task.key], found.joules if isinstance(found, Price) else nan)
+
+    def transfer(self, size: int, converted: int = 0) -> Price:
+        """Return the model's price."""
+        return self.model.transfer(size, converted)
+
+    def converting(self) -> bool:
+        """Return whether the model's transfers include conversions."""
+        return includes_conversions(self.model)
+
+    def occupies(self) -> Occupancy:
+        """Return what the model's transfers keep busy."""
+        return find_occupancy(self.model)
+
+    def launching(self) -> Price:
+        """Return the model's price."""
+        return self.model.launching()
+
+
+class _EstimatingPriced(Priced):
+    """The same for a model that makes estimates."""
+
+    def estimate(self, task: Task) -> Price:
+        """Return the model's estimate."""
+        if not isinstance(self.model, Estimating):
+            raise NotImplementedError(f"{self.name} makes no estimates")
+        return self.model.estimate(task)
+
+
 def with_link(model: CostModel, bandwidth: float) -> CostModel:
     """Return a cost model whose link has a bandwidth in bytes per second; its latency is kept."""
     if isinstance(model, Fallback):
         return replace(model, first=with_link(model.first, bandwidth))
+    if isinstance(model, Priced):
+        return replace(model, model=with_link(model.model, bandwidth))
     if isinstance(model, CostFile) and model.link is not None:
         link = model.link.model_copy(update={"bandwidth": bandwidth})
         return model.model_copy(update={"link": link})

@@ -1,6 +1,6 @@
 """From a plan's regions to functions of the model, and conversions where tensors cross to them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -87,6 +87,18 @@ def _describe_group(index: GraphIndex, unit: Unit) -> OutlineGroup:
     return OutlineGroup(unit.nodes, unit.match.make_composite(index), metadata)
 
 
+def cut_regions(
+    index: GraphIndex, regions: Sequence[PlannedRegion], folder: Path | None
+) -> ConvertedModel:
+    """Return the model of a main graph with nothing but some regions cut out, boundaries converted.
+
+    The nodes of each region are units of the graph; `folder` is where the model's external data lies.
+    Raises InputError as `outline_regions` and `convert_boundaries`.
+    """
+    outlined = outline(GraphCuts(index, tuple(_describe_cut(index, region) for region in regions)))
+    return convert_boundary(outlined, _describe_boundaries(index, regions), folder)
+
+
 def convert_boundaries(root: GraphPlan, outlined: ModelProto, folder: Path | None) -> ConvertedModel:
     """Return the outlined model of a plan with conversions at its boundaries; it is edited in place.
 
@@ -98,15 +110,12 @@ def convert_boundaries(root: GraphPlan, outlined: ModelProto, folder: Path | Non
 
 def _region_boundaries(graph: GraphPlan) -> list[RegionBoundary]:
     """Return the boundaries of a graph's own regions, without those of bodies."""
-    if not graph.regions:
-        return []
-    spatial = find_images(graph.index)
+    return _describe_boundaries(graph.index, graph.regions) if graph.regions else []
+
+
+def _describe_boundaries(index: GraphIndex, regions: Sequence[PlannedRegion]) -> list[RegionBoundary]:
+    spatial = find_images(index)
     return [
-        RegionBoundary(
-            region.name,
-            read_requirements(region.target),
-            spatial,
-            graph.index.type_protos,
-        )
-        for region in graph.regions
+        RegionBoundary(region.name, read_requirements(region.target), spatial, index.type_protos)
+        for region in regions
     ]

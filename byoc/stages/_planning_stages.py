@@ -239,6 +239,7 @@ class Place:
             for find_unmatched in (find_unmatched_names, find_unmatched_annotations)
             for note in find_unmatched(state.index, target)
         ]
+        notes += () if state.answers is None else state.answers.notes
         notes += [*pins.notes, *find_unknown_names(settings)]
         root = replace(root, notes=(*root.notes, *notes))
         return replace(state, root=root, predictions=predictions)

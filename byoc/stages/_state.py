@@ -22,6 +22,7 @@ from byoc.planning import (
 )
 from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
 from byoc.samples import Sample
+from byoc.stages._codegen_answers import CodegenAnswers
 from byoc.verification import NotVerified, Verification
 from byoc.zoo import Source
 
@@ -68,12 +69,14 @@ class State:
     all_quantized: KeptAccuracy = _LATER
     """The accuracy with nothing left in floating point."""
 
-    # Annotate, Group, Place, Outline, Convert
+    # Annotate, Group, Ask, Place, Outline, Convert
     index: GraphIndex = _LATER
     marks: Mapping[int, Sequence[Sequence[Mark]]] = _LATER
     """For each graph, by the id of its index, and each target the marks of the nodes."""
     units: Mapping[int, GraphUnits] = _LATER
     """The units of each graph, by the id of its index."""
+    answers: CodegenAnswers | None = None
+    """What codegens answered about the model's units, None where they were not asked."""
     root: GraphPlan = _LATER
     predictions: tuple[PredictionAtSizes, ...] = ()
     """Those at the ends of ranges of open dimensions."""
