@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,19 @@ def run_script(name: str, *arguments: str | Path) -> None:
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
-@pytest.mark.parametrize("name", ["strategy", "cost_model"])
+HAS_ZIGZAG = find_spec("zigzag") is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "strategy",
+        "cost_model",
+        pytest.param(
+            "cost_model_zigzag", marks=pytest.mark.skipif(not HAS_ZIGZAG, reason="needs ZigZag")
+        ),
+    ],
+)
 def test_a_package_passes_its_own_tests(name: str, tmp_path: Path) -> None:
     install(EXAMPLES / name, tmp_path)
     paths = [EXAMPLES / name, tmp_path, EXAMPLES.parent]
