@@ -82,7 +82,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
                 "link.bandwidth: must be given",
                 "link.latency: must be at least 0",
                 "link.bandwith: no such key (did you mean bandwidth?); known: bandwidth, latency, "
-                "conversion",
+                "conversion, occupies",
             ],
         ),
         (ROOFLINE + "link: fast\n", ["link: expected a mapping of keys"]),

@@ -55,7 +55,7 @@ class ZigZagCosts:
         return load_device_costs(self.others)
 
     def execution(self, task: Task) -> Price | Unknown:
-        """Return the price of a unit's layers; what is fused to them runs on their results for nothing."""
+        """Return the price of a unit's layers; what is fused to them costs nothing."""
         layers = [sizes for part in task.parts or (task,) if (sizes := read_loops(part))]
         if not layers or not task.sized:
             return self.rest.execution(task)
