@@ -224,24 +224,21 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
     numbers: dict[Any, int] = {}
     distinct: list[Task] = []
     of = np.full(len(index.nodes), -1, np.int64)
-    size, constant, bodies = sizes.by_name, index.constant_nodes, index.bodies
+    constant, reads = index.constant_nodes, index.reads
     used = {*index.consumers, *index.outputs}
-    reads = index.reads
-    for i, node in enumerate(index.nodes):
+    size = sizes.by_name
+    nodes = zip(index.node_kinds, index.node_inputs, index.node_outputs, strict=True)
+    for i, (kind, inputs, outputs) in enumerate(nodes):
         if i in constant:
             continue
-        op = node.op_type
+        marked = kind.has_bodies or kind.op_type in _MARKED
         key = (
-            op,
-            node.domain,
-            tuple([size[name].number if name else -1 for name in node.input]),
+            kind,
+            tuple([size[name].number if name else -1 for name in inputs]),
             len(reads[i]),
-            tuple([size[name].number if name in used else -1 for name in node.output]),
-            _distinguishing_marks(index, i, node) if i in bodies or op in _MARKED else 0,
-            tuple([attribute.SerializeToString() for attribute in node.attribute])
-            if i not in bodies
-            else i,
-            op in _ELEMENTWISE and _is_fused(index, i),
+            tuple([size[name].number if name in used else -1 for name in outputs]),
+            _distinguishing_marks(index, i, index.nodes[i]) if marked else 0,
+            kind.op_type in _ELEMENTWISE and _is_fused(index, i),
         )
         number = numbers.setdefault(key, len(distinct))
         if number == len(distinct):
@@ -252,7 +249,7 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
 
 def _is_fused(index: GraphIndex, number: int) -> bool:
     """Return whether an elementwise node is the only reader of a tensor that another node makes."""
-    for name in index.nodes[number].input:
+    for name in index.node_inputs[number]:
         maker = index.producers.get(name)
         if maker is None or maker in index.constant_nodes or name in index.outputs:
             continue

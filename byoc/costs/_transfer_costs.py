@@ -23,7 +23,7 @@ from byoc.costs._task import Task, Tasks
 from byoc.costs._work import Work
 from byoc.costs._work_bytes import SHAPES
 from byoc.costs._work_sizes import Sizes
-from byoc.model import GraphIndex, is_onnx
+from byoc.model import GraphIndex
 from byoc.patterns import NodeGroup
 
 # A shape is sent as one 64-bit number for each dimension.
@@ -51,7 +51,9 @@ def find_unit_tensors(index: GraphIndex, works: Tasks, units: Sequence[NodeGroup
     after the producer, but the data is not sent to them.
     """
     unit_of = {node: row for row, unit in enumerate(units) for node in unit.nodes}
-    shape_readers = {i for i, node in enumerate(index.nodes) if node.op_type in SHAPES and is_onnx(node)}
+    shape_readers = {
+        i for i, kind in enumerate(index.node_kinds) if kind.op_type in SHAPES and kind.is_onnx
+    }
     names: list[str] = []
     producers: list[int] = []
     consumers: list[list[int]] = []
@@ -60,7 +62,10 @@ def find_unit_tensors(index: GraphIndex, works: Tasks, units: Sequence[NodeGroup
     outputs, readers, size = index.outputs, index.consumers, works.sizes.by_name
     for name, row in _produced_tensors(index, units):
         read = readers.get(name, ())
-        users = {unit_of[node] for node in read if node not in shape_readers}
+        if len(read) == 1 and not shape_readers:  # as most are
+            users = {unit_of[read[0]]}
+        else:
+            users = {unit_of[node] for node in read if node not in shape_readers}
         users.discard(row)
         if users or name in outputs:
             names.append(name)
@@ -83,10 +88,10 @@ def _produced_tensors(index: GraphIndex, units: Sequence[NodeGroup]) -> Iterator
     """Yield every tensor with its producing unit, -1 for tensors from outside."""
     for name in (*index.inputs, *index.captured_names):
         yield name, -1
-    nodes = index.nodes
+    outputs = index.node_outputs
     for row, unit in enumerate(units):
         for node in unit.nodes:
-            for name in nodes[node].output:
+            for name in outputs[node]:
                 if name:
                     yield name, row
 
@@ -124,21 +129,21 @@ def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the b
     sizes = np.array([min(size, MAX_BYTES) for size in moved.sizes], np.int64)
     converted = np.zeros(len(sizes), np.int64)
     link_converts = link_includes_conversions(device)
-    for row, each in some:
-        sizes[row] = min(each.bytes, MAX_BYTES)
-        converted[row] = min(each.converted_bytes, MAX_BYTES) if link_converts else 0
+    rows = np.array([row for row, _ in some], np.int64)
+    sizes[rows] = [min(each.bytes, MAX_BYTES) for _, each in some]
+    if link_converts:
+        converted[rows] = [min(each.converted_bytes, MAX_BYTES) for _, each in some]
     base = np.stack(transfer_prices(device, sizes.tolist(), converted.tolist()), axis=1)
     if not some:
         return TransferCosts(base, base, sizes)
     there, back = base.copy(), base.copy()
     prices = _ConversionPrices(works, {"host": None if link_converts else host, "device": device})
-    seen: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {}
-    for row, each in some:
-        if id(each) not in seen:  # tensors of one type share a crossing
-            seen[id(each)] = prices.sum_prices(each.entering), prices.sum_prices(each.leaving)
-        enters, leaves = seen[id(each)]
-        there[row] += enters
-        back[row] += leaves
+    # Tensors of one type share a crossing.
+    distinct = {id(each): each for _, each in some}
+    enters = {key: prices.sum_prices(each.entering) for key, each in distinct.items()}
+    leaves = {key: prices.sum_prices(each.leaving) for key, each in distinct.items()}
+    there[rows] += np.array([enters[id(each)] for _, each in some])
+    back[rows] += np.array([leaves[id(each)] for _, each in some])
     return TransferCosts(there, back, sizes)
 
 

@@ -99,12 +99,12 @@ from byoc.model._tensor_data import (
     write_raw_bytes,
     write_type,
 )
+from byoc.model._text_check import find_non_text
 from byoc.model._type_origins import TypeOrigin, find_type_origin
 from byoc.model._walk import (
     NameAllocator,
     copy_without,
     describe_node,
-    find_non_text,
     get_input,
     get_node_name,
     is_onnx,

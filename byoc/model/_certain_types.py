@@ -24,7 +24,7 @@ def find_certain_types(root: GraphIndex) -> CertainTypes:
     The types in `root` plan; they may follow from stated ones.
     """
     if root.certain:
-        return {root: root.type_protos}
+        return {index: index.type_protos for index in root.walk()}
     bare = replace_weights(root.proto, "value_info")
     name_open_dims(bare)
     for graph in walk_graphs(bare.graph):

@@ -19,6 +19,7 @@ from byoc.model._node_attributes import (
     get_stated_attributes,
     infer_body_input_types,
 )
+from byoc.model._node_kinds import NodeKind, list_node_kinds
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._tensor_data import (
     Dim,
@@ -28,7 +29,7 @@ from byoc.model._tensor_data import (
     rate_knowledge,
     read_tensor_types,
 )
-from byoc.model._walk import is_onnx, list_bodies, list_captures, list_own_names, list_reads
+from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads
 from byoc.schemas import OperatorSchema, get_schema
 
 T = TypeVar("T")
@@ -83,9 +84,10 @@ class GraphIndex:
     def bodies(self) -> Mapping[int, Sequence[GraphBody]]:
         """The bodies of each node that has some."""
         found = {}
-        for i, node in enumerate(self.nodes):
-            if not list_bodies(node):
+        for i, kind in enumerate(self.node_kinds):
+            if not kind.has_bodies:
                 continue
+            node = self.nodes[i]
             graphs = _map_bodies(node)
             typed = _map_bodies(self.typed_graph.node[i]) if self.typed_graph is not None else graphs
             found[i] = [
@@ -149,6 +151,11 @@ class GraphIndex:
     def nodes(self) -> Sequence[NodeProto]:
         """The nodes of the graph."""
         return list(self.graph.node)
+
+    @cached_property
+    def node_kinds(self) -> Sequence[NodeKind]:
+        """The kind of each node."""
+        return list_node_kinds(self.nodes)
 
     @cached_property
     def node_inputs(self) -> Sequence[tuple[str, ...]]:
@@ -249,22 +256,24 @@ class GraphIndex:
         """
         found: set[int] = set()
         constant = set(self.stored_tensors)
-        for i, node in enumerate(self.nodes):
-            if not is_onnx(node) or node.op_type in RANDOM_OPERATORS:
+        for i, kind in enumerate(self.node_kinds):
+            if not constant.issuperset(self.reads[i]) or i in self.bodies:
                 continue
-            if i in self.bodies or not constant.issuperset(self.reads[i]):
+            if not kind.is_onnx or kind.op_type in RANDOM_OPERATORS:
                 continue
             found.add(i)
-            constant.update(node.output)
+            constant.update(self.node_outputs[i])
         return frozenset(found)
+
+    @cached_property
+    def constant_names(self) -> frozenset[str]:
+        """The tensors whose values are known before the model runs."""
+        made = [name for i in self.constant_nodes for name in self.node_outputs[i] if name]
+        return frozenset([*self.stored_tensors, *self.sparse_initializers, *made])
 
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor's value is known before the model runs."""
-        return (
-            name in self.stored_tensors
-            or name in self.sparse_initializers
-            or self.producers.get(name) in self.constant_nodes
-        )
+        return name in self.constant_names
 
     @cached_property
     def constant_values(self) -> dict[str, NDArray[Any] | None]:

@@ -5,13 +5,13 @@ keep the axes of a tensor, such as Relu, Concat or QuantizeLinear, make an image
 one. Only tensors of rank 4 are considered.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 from onnx import NodeProto
 
 from byoc.model._graph_index import GraphIndex
-from byoc.model._walk import get_input, is_onnx
+from byoc.model._walk import get_input
 
 # Operators with spatial axes, and the positions of the images among their inputs. All their outputs of
 # rank 4 are images; in training BatchNormalization has outputs of rank 1, too.
@@ -88,18 +88,24 @@ def _find_images(index: GraphIndex) -> frozenset[str]:
         for body in inner
         for name in _find_captured_images(body.index)
     ]
-    if not known_images and all(node.op_type not in _IMAGE_OPERATORS for node in index.nodes):
+    if not known_images and all(kind.op_type not in _IMAGE_OPERATORS for kind in index.node_kinds):
         return frozenset()  # saves time on large transformers
-    for number, node in enumerate(index.nodes):
-        if number in index.constant_nodes or not (is_onnx(node) or node.domain == "com.microsoft"):
+    data = {
+        name for name, kind in index.types.items() if kind.shape is not None and len(kind.shape) == 4
+    }
+    data -= index.constant_names
+    tensors = zip(index.node_kinds, index.node_inputs, index.node_outputs, strict=True)
+    for number, (kind, inputs, outputs) in enumerate(tensors):
+        if number in index.constant_nodes or not (kind.is_onnx or kind.domain == "com.microsoft"):
             continue
-        positions = _IMAGE_OPERATORS.get(node.op_type)
+        positions = _IMAGE_OPERATORS.get(kind.op_type)
         if positions is not None:
-            read = [get_input(node, i) for i in positions]
-            known_images.extend(_filter_rank_4(index, (*read, *node.output)))
-        elif node.op_type in keep_axes or node.op_type in keep_first_axes:
-            operands = node.input if node.op_type in keep_axes else node.input[:1]
-            for name in (names := list(_filter_rank_4(index, (*operands, *node.output)))):
+            read = [inputs[i] for i in positions if i < len(inputs)]
+            known_images.extend(name for name in (*read, *outputs) if name in data)
+        elif kind.op_type in keep_axes or kind.op_type in keep_first_axes:
+            operands = inputs if kind.op_type in keep_axes else inputs[:1]
+            names = [name for name in (*operands, *outputs) if name in data]
+            for name in names:
                 groups_of.setdefault(name, []).append(len(groups))
             groups.append(names)
     found: set[str] = set()
@@ -140,9 +146,3 @@ def _get_source(index: GraphIndex, name: str) -> str:
     if node is None or node.op_type not in ("DequantizeLinear", "QuantizeLinear", "Cast", "Identity"):
         return ""
     return node.input[0]
-
-
-def _filter_rank_4(index: GraphIndex, names: tuple[str, ...]) -> Iterator[str]:
-    for name in names:
-        if name and index.get_rank(name) == 4 and not index.is_constant(name):
-            yield name

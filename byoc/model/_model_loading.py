@@ -6,7 +6,7 @@ inference run on a skeleton without the weights: their cost does not depend on t
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,25 +14,30 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import ModelProto, TensorProto, TypeProto
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 
 from byoc.errors import InputError
 from byoc.model._dimensions import Dimensions, fix_dims, name_open_dims
 from byoc.model._graph_index import GraphIndex
+from byoc.model._node_kinds import list_distinct_nodes
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._qdq import normalize_qdq
 from byoc.model._runtime_operators import hide_runtime_operators
 from byoc.model._skeletons import make_skeleton, replace_weights
 from byoc.model._tensor_data import check_tensor, get_stated_types
+from byoc.model._text_check import find_non_text
 from byoc.model._walk import (
     copy_without,
     describe_node,
-    find_non_text,
     sort_nodes,
-    walk_graphs,
     walk_tensors,
 )
-from byoc.model.inference import InferenceResult, clear_negative_dims, infer_types
+from byoc.model.inference import (
+    InferenceResult,
+    check_nodes,
+    clear_negative_dims,
+    infer_checked_types,
+)
 
 _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
 # The brackets of ONNX's text form, outside of texts and comments.
@@ -127,15 +132,18 @@ def prepare_model(
     """
     try:
         outside = _check_contents(proto, folder)
-        proto, notes = normalize_qdq(clear_negative_dims(_sort_nodes(proto)))
+        proto = clear_negative_dims(_sort_nodes(proto))
+        proto, notes = normalize_qdq(proto, list_distinct_nodes(proto.graph.node))
         ranges: Mapping[str, tuple[int, int]] = {}
         if given:
             fixed = fix_dims(proto, given)
             proto, ranges = fixed.proto, fixed.ranges
         light = make_skeleton(proto, folder) if outside else replace_weights(proto)
         name_open_dims(light)
-        notes = (*notes, *_check_skeleton(light))
-        inferred = infer_types(light, get_stated_types(light))
+        distinct = list_distinct_nodes(light.graph.node)
+        notes = (*notes, *_check_skeleton(light, distinct))
+        check_nodes(light, distinct)
+        inferred = infer_checked_types(light, get_stated_types(light))
     except InputError as error:
         raise InputError(*(f"{source}: {line}" for line in error.lines)) from None
     except (RecursionError, DecodeError, EncodeError):
@@ -149,7 +157,8 @@ def check_model(proto: ModelProto, folder: Path | None = None) -> None:
     """Raise InputError unless a protobuf is valid ONNX, its nodes in order; no types are inferred."""
     try:
         outside = _check_contents(proto, folder)
-        _check_skeleton(make_skeleton(proto, folder) if outside else replace_weights(proto))
+        light = make_skeleton(proto, folder) if outside else replace_weights(proto)
+        _check_skeleton(light, list_distinct_nodes(light.graph.node))
     except (RecursionError, DecodeError, EncodeError):
         raise InputError("bodies are nested too deeply, or the model is too large") from None
 
@@ -182,14 +191,17 @@ def _sort_nodes(proto: ModelProto) -> ModelProto:
     return result
 
 
-def _check_skeleton(skeleton: ModelProto) -> tuple[str, ...]:
-    """Check a model by ONNX's checker; return notes on the operators that only onnxruntime has."""
-    for node in (node for graph in walk_graphs(skeleton.graph) for node in graph.node):
+def _check_skeleton(skeleton: ModelProto, distinct: Sequence[NodeProto]) -> tuple[str, ...]:
+    """Check a model by ONNX's checker; return notes on the operators that only onnxruntime has.
+
+    `distinct` has one node of each kind of the main graph.
+    """
+    for node in distinct:
         if any(attribute.ref_attr_name for attribute in node.attribute):
             raise InputError(
                 f"{describe_node(node)} refers to an attribute of a function, and is in none"
             )
-    hidden, notes = hide_runtime_operators(skeleton)
+    hidden, notes = hide_runtime_operators(skeleton, distinct)
     try:
         onnx.checker.check_model(_state_shapes(hidden))
     except (onnx.checker.ValidationError, EncodeError) as error:

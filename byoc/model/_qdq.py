@@ -33,13 +33,17 @@ def is_qdq_node(node: NodeProto) -> bool:
     return is_quantize(node) or is_dequantize(node)
 
 
-def normalize_qdq(proto: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
+def normalize_qdq(
+    proto: ModelProto, distinct: Iterable[NodeProto]
+) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a model whose QDQ nodes of com.microsoft are ONNX's, and notes for the user.
 
+    `distinct` has one node of each kind of the main graph.
     A node that ONNX's operator of the imported operator set cannot express stays as it is, and the note
     names the version that can. A model without such nodes is returned as it is.
     """
-    if not any(map(_is_contrib_qdq, _walk_all_nodes(proto))):
+    inside = (node for function in proto.functions for node in walk_nodes(function.node))
+    if not any(map(_is_contrib_qdq, (*distinct, *inside))):
         return proto, ()
     result = copy_without(proto)
     graphs = list(walk_graphs(result.graph))

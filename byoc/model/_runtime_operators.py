@@ -6,7 +6,7 @@ of the model in which these are in a domain of their own, so that it checks ever
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, helper
 
@@ -25,13 +25,18 @@ _HIDDEN_DOMAIN = "byoc.hidden"
 _MAX_NAMES = 8
 
 
-def hide_runtime_operators(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
+def hide_runtime_operators(
+    model: ModelProto, distinct: Sequence[NodeProto]
+) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a model for ONNX's checker, and a note on the operators that only onnxruntime registers.
 
+    `distinct` has one node of each kind of the main graph.
     Nodes of these operators that stand in a domain of ONNX's are in another domain, in bodies and
     functions, too; a model without such nodes is returned as it is. Raises InputError for an operator
     that ONNX lacks where onnxruntime, which may have it, is not installed.
     """
+    if not model.functions and not any(_walk_scope(distinct, model.opset_import, set())):
+        return model, ()
     nodes = list(_walk_runtime_nodes(model))
     if not nodes:
         return model, ()

@@ -1,12 +1,8 @@
 """Traversal of models: graphs, tensors, reads and captures of nodes, topological order, free names."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 from onnx import (
     AttributeProto,
     FunctionProto,
@@ -50,7 +46,12 @@ def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
         current = pending.pop()
         yield current
         for node in current.node:
-            pending.extend(list_bodies(node))
+            for attribute in node.attribute:
+                kind = attribute.type
+                if kind == _GRAPH:
+                    pending.append(attribute.g)
+                elif kind == _GRAPHS:
+                    pending.extend(attribute.graphs)
 
 
 def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -94,63 +95,6 @@ def _walk_attribute_tensors(
                 yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
             for sparse in attribute.sparse_tensors:
                 yield from (sparse.values, sparse.indices)
-
-
-# Messages that a model has many of; most are short and alike, or have no byte that is not ASCII.
-_SMALL_MESSAGES = frozenset({"AttributeProto", "NodeProto", "TypeProto", "ValueInfoProto"})
-_MAX_SMALL_MESSAGE = 4096
-
-
-def find_non_text(root: Message) -> str:
-    """Return the first text field that is not UTF-8, such as `NodeProto.name`, empty if there is none.
-
-    protobuf checks this in its newer syntax only, which ONNX does not use: Python gets bytes.
-    """
-    pending = [root]
-    seen: set[bytes] = set()
-    while pending:
-        message = pending.pop()
-        fields = _classify_fields(message.DESCRIPTOR)
-        if fields.name in _SMALL_MESSAGES and message.ByteSize() <= _MAX_SMALL_MESSAGE:
-            data = message.SerializeToString()
-            if data in seen or data.isascii():
-                continue
-            seen.add(data)
-        for name in fields.texts:
-            if type(getattr(message, name)) is bytes:
-                return f"{fields.name}.{name}"
-        for name in fields.lists_of_texts:
-            if bytes in map(type, getattr(message, name)):
-                return f"{fields.name}.{name}"
-        pending.extend(getattr(message, name) for name in fields.messages if message.HasField(name))
-        for name in fields.lists_of_messages:
-            pending.extend(getattr(message, name))
-    return ""
-
-
-@dataclass(frozen=True)
-class _MessageFields:
-    """The name of a kind of message, and the names of its fields that hold texts or messages."""
-
-    name: str
-    texts: list[str]
-    lists_of_texts: list[str]
-    messages: list[str]
-    lists_of_messages: list[str]
-
-
-@cache
-def _classify_fields(kind: Descriptor) -> _MessageFields:
-    empty = GetMessageClass(kind)()
-    texts = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_STRING]
-    inner = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_MESSAGE]
-    return _MessageFields(
-        kind.name,
-        [name for name in texts if isinstance(getattr(empty, name), str)],
-        [name for name in texts if not isinstance(getattr(empty, name), str)],
-        [name for name in inner if isinstance(getattr(empty, name), Message)],
-        [name for name in inner if not isinstance(getattr(empty, name), Message)],
-    )
 
 
 def get_input(node: NodeProto, position: int) -> str:
@@ -201,9 +145,11 @@ def list_captures(graph: GraphProto) -> list[str]:
 def sort_nodes(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | None = None) -> list[int]:
     """Return an order of the nodes in which producers are before consumers, as near theirs as can be.
 
-    An order that is already right is kept. `reads` are the tensors that each node reads, where they are
-    known. Raises ValueError naming a node of the cycle if there is one.
+    An order that is already right is kept. `reads` are what each node reads, if known. Raises ValueError
+    naming a node of the cycle if there is one.
     """
+    if _are_sorted(nodes, reads):
+        return list(range(len(nodes)))
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     each = map(list_reads, nodes) if reads is None else reads
     before = [[producer[name] for name in names if name in producer] for names in each]
@@ -212,6 +158,20 @@ def sort_nodes(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | None
         stuck = nodes[find_cycle(before)[0]]
         raise ValueError(f"the nodes form a cycle through {describe_node(stuck)}")
     return order
+
+
+def _are_sorted(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | None) -> bool:
+    """Return whether no node reads what it or a later one makes, and no two make the same."""
+    made = [name for node in nodes for name in node.output if name]
+    later = set(made)
+    if len(later) < len(made):
+        return False
+    for i, node in enumerate(nodes):
+        names = reads[i] if reads is not None else list_reads(node) if node.attribute else node.input
+        if not later.isdisjoint(names):
+            return False
+        later.difference_update(node.output)
+    return True
 
 
 def describe_node(node: NodeProto) -> str:

@@ -22,17 +22,22 @@ def sort_topologically(
         for other in before:
             waiting[node] += 1
             after[other].append(node)
-    key = range(len(predecessors)) if keys is None else keys
-    ready = [(key[node], node) for node, count in enumerate(waiting) if not count]
+    nodes = list(range(len(predecessors)))
+    if keys is not None:
+        nodes.sort(key=keys.__getitem__)
+    rank = [0] * len(nodes)  # numbers are compared in less time than keys
+    for place, node in enumerate(nodes):
+        rank[node] = place
+    ready = [rank[node] for node, count in enumerate(waiting) if not count]
     heapify(ready)
     order = []
     while ready:
-        _, node = heappop(ready)
+        node = nodes[heappop(ready)]
         order.append(node)
         for other in after[node]:
             waiting[other] -= 1
             if not waiting[other]:
-                heappush(ready, (key[other], other))
+                heappush(ready, rank[other])
     return order
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 
-from byoc.model import GraphIndex, is_qdq_node
+from byoc.model import GraphIndex
 from byoc.patterns._matcher import Match, find_matches_at
 from byoc.patterns._node_table import NodeTable
 from byoc.patterns._pattern import Pattern, PatternForm
@@ -25,7 +25,7 @@ def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> frozenset[int]:
     """
     free = {number for number, mark in enumerate(marks) if mark.verdict}
     if any(mark.accepts_quantized for mark in marks):
-        free.update(number for number, node in enumerate(index.nodes) if is_qdq_node(node))
+        free.update(number for number, kind in enumerate(index.node_kinds) if kind.is_qdq)
     return frozenset(free - index.constant_nodes)
 
 

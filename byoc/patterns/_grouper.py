@@ -102,10 +102,13 @@ def sort_units(index: GraphIndex, units: Sequence[T]) -> list[T]:
     """
     ordered = sorted(units, key=lambda unit: unit.nodes[-1])
     row_of = {node: row for row, unit in enumerate(ordered) for node in unit.nodes}
+    outputs, reads = index.node_outputs, index.reads
+    maker = {name: row for node, row in row_of.items() for name in outputs[node] if name}
     before = []
     for row, unit in enumerate(ordered):
-        names = (name for node in unit.nodes for name in index.reads[node])
-        before.append({row_of.get(index.producers.get(name, -1), row) for name in names} - {row})
+        rows = {maker[name] for node in unit.nodes for name in reads[node] if name in maker}
+        rows.discard(row)
+        before.append(rows)
     return [ordered[row] for row in sort_topologically(before)]
 
 

@@ -5,11 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from byoc.model import (
-    GraphIndex,
-    describe_node,
-    get_operator_name,
-)
+from byoc.model import GraphIndex, describe_node
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._pattern_syntax import ANY_OPERATOR
 
@@ -32,8 +28,7 @@ class NodeTable:
     @classmethod
     def from_index(cls, index: GraphIndex) -> "NodeTable":
         """Read the nodes of a graph, without the empty names at the end of their inputs and outputs."""
-        nodes = index.nodes
-        ops = list(map(get_operator_name, nodes))
+        ops = [kind.operator for kind in index.node_kinds]
         inputs = list(map(strip_trailing_empty, index.node_inputs))
         outputs = list(map(strip_trailing_empty, index.node_outputs))
         maker = {name: op for op, names in zip(ops, outputs, strict=True) for name in names if name}
@@ -70,6 +65,8 @@ class NodeTable:
 def strip_trailing_empty(names: Sequence[str]) -> tuple[str, ...]:
     """Remove the empty names at the end of a list: operands that are left out."""
     given = tuple(names)
+    if not given or given[-1]:
+        return given
     while given and not given[-1]:
         given = given[:-1]
     return given

@@ -32,13 +32,18 @@ def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Ma
     """
     if not any(mark.accepts_quantized for mark in marks):
         return list(units)
+    has_qdq = any(kind.is_qdq for kind in {*index.node_kinds})
     finder = _GroupFinder(index, {node: unit for unit in units for node in unit.nodes})
     order: ContractionOrder | None = None
     changed: dict[int, Unit] = {}
     absorbed: set[int] = set()
     for unit in units:
         quantized = unit.verdict and any(marks[node].accepts_quantized for node in unit.nodes)
-        if not quantized or (len(unit.nodes) == 1 and is_qdq_node(index.nodes[unit.nodes[0]])):
+        if not quantized:
+            continue
+        if not has_qdq and all(marks[node].accepts_plain for node in unit.nodes):
+            continue  # there can be no group, and none is needed
+        if len(unit.nodes) == 1 and is_qdq_node(index.nodes[unit.nodes[0]]):
             continue
         try:
             around = finder.find(unit.nodes)

@@ -21,9 +21,11 @@ def order_canonically(problem: Problem, keys: Sequence[str]) -> tuple[Problem, I
     """
     if len(keys) != problem.units or len(set(keys)) < len(keys):
         raise ValueError(f"one distinct key for each of {problem.units} units is needed")
-    before: list[list[int]] = [[] for _ in range(problem.units)]
-    for source, target in zip(*(side.tolist() for side in problem.edges), strict=True):
-        before[target].append(source)
+    source, target = problem.edges
+    reader = np.argsort(target, kind="stable")
+    producers = source[reader].tolist()
+    starts = np.searchsorted(target[reader], np.arange(problem.units + 1)).tolist()
+    before = [producers[first:last] for first, last in pairwise(starts)]
     order = np.array(sort_topologically(before, keys), np.int64)
     position = np.empty(problem.units, np.int64)
     position[order] = np.arange(problem.units)

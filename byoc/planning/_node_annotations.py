@@ -29,6 +29,8 @@ def read_annotations(index: GraphIndex, targets: Sequence[Target], key: str | No
     if key is not None and key not in (keys := _list_keys(index)):
         known = ", ".join(sorted(keys)) or "no node has any"
         raise InputError(f"--annotations {key}: no node has metadata of this key; keys: {known}")
+    if key is None and not any(target.rules.annotations for target in targets):
+        return PinnedNodes()
     reader = _AnnotationReader(targets, key)
     wanted: dict[int, dict[int, PinnedNode]] = {}
     inherited: dict[int, tuple[int, str]] = {}

@@ -8,7 +8,6 @@ from pathlib import Path
 from onnx import ModelProto
 
 from byoc.boundary.convert import ConvertedModel, RegionBoundary, convert_boundary
-from byoc.errors import Verdict
 from byoc.model import (
     GraphCuts,
     GraphIndex,
@@ -48,12 +47,12 @@ def outline_regions(root: GraphPlan) -> ModelProto:
 def _describe_cuts(plan: GraphPlan) -> GraphCuts:
     """Return the changes of a plan to its graph, as `outline` takes them."""
     # Many nodes have one reason.
-    why: dict[Verdict, dict[str, str]] = {}
+    why: dict[int, dict[str, str]] = {}
     on_host: dict[int, dict[str, str]] = {}
     for unit, reason in plan.host_units:
-        if reason not in why:
-            why[reason] = {"byoc.device": "host", "byoc.reason": str(reason)}
-        on_host.update(dict.fromkeys(unit.nodes, why[reason]))
+        if id(reason) not in why:
+            why[id(reason)] = {"byoc.device": "host", "byoc.reason": str(reason)}
+        on_host.update(dict.fromkeys(unit.nodes, why[id(reason)]))
     return GraphCuts(
         index=plan.index,
         cuts=tuple(_describe_cut(plan.index, region) for region in plan.regions),

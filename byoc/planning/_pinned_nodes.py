@@ -50,6 +50,8 @@ class PinnedNodes:
         """
         wanted = self.wanted.get(id(index), {})
         pins: dict[int, int] = {}
+        if not wanted:
+            return pins
         split: list[PinnedNode] = []
         refused: list[PinnedNode] = []
         for row, unit in enumerate(units):

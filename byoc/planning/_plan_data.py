@@ -85,17 +85,22 @@ class GraphPlan:
         rows = (row for row, label in enumerate(self.placement.labels.tolist()) if label == 0)
         return [(self.units[row], self.host_reason(row)) for row in rows]
 
+    @cached_property
+    def _supported(self) -> tuple[Verdict, Verdict]:
+        """Why supported units are on the host where the strategy chose it, and where it was given."""
+        given = "the placement that was given has it on the host"
+        return refuse(f"supported, but {self.placement.why_host}"), refuse(f"supported, but {given}")
+
     def host_reason(self, row: int) -> Verdict:
         """Return the reason why a unit is on the host."""
-        verdicts = [
-            refuse(kept[row]) if row in kept else verdict
-            for kept, verdict in zip(
-                self.graph_problem.kept_on_host, self.units[row].verdicts, strict=True
+        verdicts = self.units[row].verdicts
+        if any(self.graph_problem.kept_on_host):
+            verdicts = tuple(
+                refuse(kept[row]) if row in kept else verdict
+                for kept, verdict in zip(self.graph_problem.kept_on_host, verdicts, strict=True)
             )
-        ]
-        if any(verdicts):
-            given = "the placement that was given has it on the host"
-            return refuse(f"supported, but {given if row in self.pins else self.placement.why_host}")
+        if any(not verdict.reasons for verdict in verdicts):
+            return self._supported[row in self.pins]
         if len(self.targets) == 1:
             return verdicts[0]
         told = zip(self.targets, verdicts, strict=True)

@@ -79,10 +79,10 @@ class _PlacedGraph:
         plan, nodes = self.plan, self.plan.index.nodes
         known = np.isfinite(plan.graph_problem.device_cost).tolist()
         for row, unit in enumerate(plan.units):
-            if all(is_inserted(nodes[number]) for number in unit.nodes):
-                continue  # what byoc puts at borders costs nothing, and goes with its neighbours
             for device, verdict in enumerate(unit.verdicts, 1):
-                if not verdict and known[row][device - 1]:
+                if verdict.reasons and known[row][device - 1]:
+                    if all(is_inserted(nodes[number]) for number in unit.nodes):
+                        break  # what byoc puts at borders costs nothing, and goes with its neighbours
                     key = device, _name_unit(plan, row, device), str(verdict)
                     groups.setdefault(key, []).append(row)
         return groups

@@ -4,21 +4,12 @@ A large graph repeats few nodes: the layers of a transformer have equal operator
 the rules say of one of them holds for all.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from onnx import NodeProto
-
 from byoc.expressions import Member, Name, compile_expression, walk_tree
-from byoc.model import (
-    GraphIndex,
-    get_constant_value,
-    get_operator_name,
-    is_dequantize,
-    is_qdq_node,
-    is_quantize,
-)
+from byoc.model import GraphIndex, get_constant_value, is_qdq_node
 from byoc.rules._rule_schema import OpRule
 
 # A longer node holds data, which is not worth comparing.
@@ -42,25 +33,33 @@ class NodeSignatures:
         a check function.
         """
         index = self.index
-        node = index.nodes[number]
-        op = get_operator_name(node)
-        if op not in self._reads_values:
-            self._reads_values[op] = _read_values(self.find_rules(op))
-        reads_values = self._reads_values[op]
-        if reads_values is None or number in index.bodies or node.ByteSize() > _MAX_BYTES:
+        kind = index.node_kinds[number]
+        if kind.operator not in self._reads_values:
+            self._reads_values[kind.operator] = _read_values(self.find_rules(kind.operator))
+        reads_values = self._reads_values[kind.operator]
+        if reads_values is None or kind.has_bodies or kind.size > _MAX_BYTES:
             return None
-        if self._is_beside_quantization(node):
+        names = index.node_inputs[number]
+        if self._is_beside_quantization(number):
             return None
-        types = index.types
-        inputs: list[Hashable] = []
-        for name in node.input:
-            constant = index.is_constant(name)
-            inputs.append((id(types.get(name)), constant) if name else None)
-            if constant and reads_values:
-                inputs.append(self._get_value(name))
-        outputs = [(id(types.get(name)), index.is_used(name)) if name else None for name in node.output]
-        attributes = [attribute.SerializeToString() for attribute in node.attribute]
-        return op, tuple(inputs), tuple(outputs), tuple(attributes)
+        known = self._known
+        inputs: tuple[Hashable, ...] = tuple([known.get(name) for name in names])
+        if reads_values:
+            inputs += tuple([self._get_value(name) for name in names if index.is_constant(name)])
+        outputs = index.node_outputs[number]
+        given = tuple(map(bool, names)), tuple(map(bool, outputs))
+        return kind, inputs, tuple([known.get(name) for name in outputs]), given
+
+    @cached_property
+    def _known(self) -> Mapping[str, Hashable]:
+        """What rules see of each tensor: its type, whether it is constant, whether it is used."""
+        index = self.index
+        constants, used = index.constant_names, {*index.consumers, *index.outputs}
+        found: dict[str, Hashable] = {name: (0, name in constants, True) for name in used}
+        found |= {
+            name: (id(kind), name in constants, name in used) for name, kind in index.types.items()
+        }
+        return found
 
     def _get_value(self, name: str) -> Hashable:
         value = get_constant_value(self.index, name)
@@ -69,16 +68,22 @@ class NodeSignatures:
     @cached_property
     def _quantized_tensors(self) -> frozenset[str]:
         """The tensors that a DequantizeLinear makes or a QuantizeLinear reads."""
-        nodes = self.index.nodes
-        made = (name for node in nodes if is_dequantize(node) for name in node.output)
-        return frozenset([*made, *(name for node in nodes if is_quantize(node) for name in node.input)])
+        index, found = self.index, set[str]()
+        for number, kind in enumerate(index.node_kinds):
+            if kind.is_onnx and kind.op_type == "DequantizeLinear":
+                found.update(index.node_outputs[number])
+            elif kind.is_onnx and kind.op_type == "QuantizeLinear":
+                found.update(index.node_inputs[number])
+        return frozenset(found)
 
-    def _is_beside_quantization(self, node: NodeProto) -> bool:
-        tensors = self._quantized_tensors
+    def _is_beside_quantization(self, number: int) -> bool:
+        tensors, index = self._quantized_tensors, self.index
         if not tensors:
             return False
-        beside = not (tensors.isdisjoint(node.input) and tensors.isdisjoint(node.output))
-        return beside or is_qdq_node(node)
+        if is_qdq_node(index.nodes[number]):
+            return True
+        near = (*index.node_inputs[number], *index.node_outputs[number])
+        return not tensors.isdisjoint(near)
 
 
 def _read_values(rules: Sequence[OpRule]) -> bool | None:

@@ -41,13 +41,15 @@ def find_entry_points(group: str) -> Sequence[EntryPoint]:
 
     They are read again when a folder of the import path has changed, as installation changes it.
     """
-    return _read_entry_points(group, tuple(map(_find_folder_state, sys.path)))
+    return _read_entry_points(tuple(map(_find_folder_state, sys.path))).get(group, ())
 
 
-@lru_cache(maxsize=32)
-def _read_entry_points(group: str, folders: tuple[object, ...]) -> Sequence[EntryPoint]:
-    """Read the entry points of a group. It takes milliseconds: a file of each distribution is read."""
-    return tuple(entry_points(group=group))
+@lru_cache(maxsize=4)
+def _read_entry_points(folders: tuple[object, ...]) -> Mapping[str, Sequence[EntryPoint]]:
+    """Read the entry points of all of byoc's groups: a file of each distribution, in milliseconds."""
+    found = entry_points()
+    groups = [group for group in found.groups if group.startswith("byoc.")]
+    return {group: tuple(found.select(group=group)) for group in groups}
 
 
 def _find_folder_state(folder: str) -> tuple[str, int, int]:

@@ -6,6 +6,7 @@ If, Loop and Scan and of the regions' functions are those in the lists of their 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from onnx import (
     FunctionProto,
@@ -189,9 +190,9 @@ class ModelEditor:
         self.values: dict[str, TypeProto] = {}
         self.notes: list[str] = []
         self.origins: dict[str, str] = {}
-        self._taken = list_tensor_names(model.graph).union(*map(list_tensor_names, model.functions))
         self.main = Scope(model.graph)
         functions = {(f.domain, f.name): f for f in model.functions if f.domain.startswith("byoc.")}
+        domains = {domain for domain, _ in functions}
         self.calls: dict[str, RegionCall] = {}
         self.scopes: list[Scope] = []
         pending = [self.main]
@@ -203,9 +204,14 @@ class ModelEditor:
                 if inner:
                     scope.inner[id(node)] = inner
                     pending.extend(inner)
-                function = functions.get((node.domain, node.op_type))
-                if function is not None:
+                if node.domain in domains and (node.domain, node.op_type) in functions:
+                    function = functions[node.domain, node.op_type]
                     self.calls[node.op_type] = RegionCall(node, scope, function)
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        """The names of the model as it came, and those that were added."""
+        return list_tensor_names(self.model.graph).union(*map(list_tensor_names, self.model.functions))
 
     @property
     def opset(self) -> int:

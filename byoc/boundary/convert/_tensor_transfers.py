@@ -89,8 +89,9 @@ def find_own_quantization(index: GraphIndex) -> frozenset[int]:
     """Return the numbers of byoc's own QuantizeLinear and DequantizeLinear nodes in a graph."""
     return frozenset(
         number
-        for number, node in enumerate(index.nodes)
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and get_purpose(node) == QUANTIZE
+        for number, kind in enumerate(index.node_kinds)
+        if kind.op_type in ("QuantizeLinear", "DequantizeLinear")
+        and get_purpose(index.nodes[number]) == QUANTIZE
     )
 
 
@@ -126,13 +127,14 @@ class _TransferLookup:
             return self._quantized_transfer(name, self.quantized[name])
         if self.wants.compute is None and name not in self.images:
             return None
-        kind = self._find_type(name)
+        kind = self.index.types.get(name)
         if kind is None:
             return None
         # Models have few distinct types, so each is worked out once.
-        key = kind, name in self.images
+        image = name in self.images
+        key = kind, image
         if key not in self._seen:
-            self._seen[key] = self._float_transfer(*key)
+            self._seen[key] = self._float_transfer(fix_type(kind, self.index.planned.sizes), image)
         return self._seen[key]
 
     def _find_type(self, name: str) -> TensorType | None:

@@ -22,5 +22,6 @@ from byoc.model.inference._shape_inference import (
     InferenceResult,
     clear_negative_dims,
     clear_output_shapes,
+    infer_checked_types,
     infer_types,
 )

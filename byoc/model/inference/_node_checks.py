@@ -1,11 +1,12 @@
 """Checks of nodes that ONNX's checker lets pass although no runtime executes them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from byoc.errors import InputError, shorten_text
+from byoc.model._node_kinds import list_distinct_nodes
 from byoc.model._walk import describe_node, is_onnx, walk_nodes
 
 _TERM = re.compile(r"[A-Za-z]*(?:\.\.\.[A-Za-z]*)?")
@@ -19,15 +20,17 @@ _GROUPED = frozenset(
 _POSITIVE_GROUP = frozenset({"ConvTranspose", "DeformConv"})
 
 
-def check_nodes(model: ModelProto) -> None:
+def check_nodes(model: ModelProto, distinct: Sequence[NodeProto] | None = None) -> None:
     """Raise InputError for a node that no runtime executes, in bodies and functions, too.
 
+    `distinct` has one node of each kind of the main graph, where they are known (`list_distinct_nodes`).
     That is a convolution of no groups, and an Einsum whose equation is wrong by itself or has another
     number of operands than the node. ONNX's inference does not return from some equations.
     """
     functions = {(f.domain, f.name) for f in model.functions}
     passed_on = _find_attributes_for_equations(model)
-    for node in _walk_all_nodes(model):
+    own = list_distinct_nodes(model.graph.node) if distinct is None else distinct
+    for node in (*own, *(node for each in model.functions for node in walk_nodes(each.node))):
         attributes = {attribute.name: attribute for attribute in node.attribute}
         if is_onnx(node) and node.op_type == "Einsum" and "equation" in attributes:
             given = attributes["equation"]
@@ -109,12 +112,6 @@ def _find_attributes_for_equations(model: ModelProto) -> set[str]:
         if more <= found:
             return found
         found |= more
-
-
-def _walk_all_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    yield from walk_nodes(model.graph.node)
-    for function in model.functions:
-        yield from walk_nodes(function.node)
 
 
 def _require(node: NodeProto, problem: str) -> None:

@@ -136,7 +136,9 @@ class TensorScope:
                 self.corrected.add(name)
             stated = self.stated.get(name) if name not in self.varying else None
             if found is None or not contradicts(stated, found):
-                found = complete_type(found, stated)
+                completed = complete_type(found, stated)
+                self.settings.uses_stated |= completed != found
+                found = completed
             if found is not None and found != before:
                 self.types[name] = found
                 self.changed.add(name)

@@ -8,6 +8,7 @@ where nothing is inferred; it never replaces what is.
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 
 import onnx
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TypeProto
@@ -53,12 +54,24 @@ _DOUBTFUL = frozenset({*POOLS, "ConvTranspose", "NonZero", "Resize", "STFT", "Up
 _TYPED_BY_VALUE = frozenset({"Compress", "NonZero", "Unique"})
 
 
-def settle_types(typed: ModelProto, model: ModelProto) -> frozenset[str] | None:
+@dataclass(frozen=True)
+class SettledTypes:
+    """What is known of types that were settled.
+
+    `varying` are the tensors of the main graph whose rank differs from run to run; `complete` says that
+    ONNX's inference had found all types, `uses_stated` that some are what the file states.
+    """
+
+    varying: frozenset[str]
+    complete: bool
+    uses_stated: bool
+
+
+def settle_types(typed: ModelProto, model: ModelProto) -> SettledTypes:
     """Complete the types of a model in place, in bodies, too.
 
     `typed` is the model as ONNX's inference typed it from its inputs, `model` the same with what the
-    file states of other tensors. Returns the tensors of the main graph whose rank differs from run to
-    run; None for a model whose types are all known, which is left as it is.
+    file states of other tensors.
     """
     names = [dim.dim_param for value in model.graph.input for dim in _list_dims(value.type)]
     settings = Settings.read(model, filter(None, names), _MAX_VISITS)
@@ -74,7 +87,8 @@ def settle_types(typed: ModelProto, model: ModelProto) -> frozenset[str] | None:
         except VisitError:
             settings.visits_left = 0  # what is settled so far is right
     scope.write_types()
-    return None if settled and not scope.changed else frozenset(scope.varying)
+    complete = settled and not scope.changed
+    return SettledTypes(frozenset(scope.varying), complete, settings.uses_stated)
 
 
 def read_opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

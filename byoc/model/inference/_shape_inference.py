@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import chain, islice
 
 import onnx
 from google.protobuf.message import EncodeError
@@ -56,8 +56,7 @@ class InferenceResult:
 
     `type_protos` are the types of the main graph's tensors, `typed_graph` is the graph with types in
     its bodies, too (None when inference failed), `notes` are sentences for the user. `certain` says that
-    the types follow from inputs and constants alone, whatever the file states of other tensors; it is
-    False where that would take another inference to know, as in graphs with bodies.
+    the types follow from inputs and constants alone, whatever the file states of other tensors.
     """
 
     type_protos: TypesByName
@@ -73,25 +72,30 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
     for a node that no runtime executes.
     """
     check_nodes(skeleton)
-    skeleton = clear_negative_dims(skeleton)
+    return infer_checked_types(clear_negative_dims(skeleton), stated)
+
+
+def infer_checked_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> InferenceResult:
+    """Infer types as `infer_types`, for a model that `check_nodes` passed and without negative dims."""
     bare = copy_without(skeleton, "value_info")
     graphs = list(walk_graphs(bare.graph))
     for graph in graphs:
         del graph.value_info[:]
         clear_output_shapes(graph)
-        for node in graph.node:
+        for node in graph.node if len(graphs) > 1 else ():
             if node.op_type == "Loop":
                 _clear_body_inputs(node)
     try:
         if _count_inlined_nodes(bare, graphs) > _MAX_INLINED_NODES:
             raise ValueError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
         typed = onnx.shape_inference.infer_shapes(bare)
-        varying = settle_types(typed, skeleton)
+        settled = settle_types(typed, skeleton)
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
         note = f"shapes are known only where stated: {' '.join(str(error).split())}"
         return InferenceResult(complete_dtypes(skeleton, None, dict(stated)), None, (note,))
     notes = []
-    certain = varying is None and len(graphs) == 1
+    bodies = islice(walk_graphs(skeleton.graph), 1, None) if len(graphs) > 1 else ()
+    certain = not settled.uses_stated and not any(body.value_info for body in bodies)
     types = get_stated_types(typed)
     for name, kind in stated.items():
         if name in types and kind == types[name]:
@@ -102,10 +106,9 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
                 types[name], certain = kind, False
         elif contradicts(said, found):
             notes.append(f"the model says that '{name}' is {said}, but it is {found}")
-        elif rate_knowledge(kind) > rate_knowledge(types[name]) and name not in (varying or ()):
+        elif rate_knowledge(kind) > rate_knowledge(types[name]) and name not in settled.varying:
             types[name], certain = write_type(complete_type(found, said) or said), False
-    completed = complete_dtypes(skeleton, typed.graph, types)
-    certain &= len(completed) == len(types)
+    completed = types if settled.complete else complete_dtypes(skeleton, typed.graph, types)
     return InferenceResult(completed, typed.graph, tuple(notes), certain)
 
 

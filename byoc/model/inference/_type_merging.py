@@ -18,12 +18,16 @@ class VisitError(Exception):
 
 @dataclass(eq=False)
 class Settings:
-    """The functions of a model, the names of its open dimensions, and the visits of nodes left."""
+    """The functions of a model, the names of its open dimensions, and the visits of nodes left.
+
+    `uses_stated` says whether a type is what the file states of a tensor that is no input.
+    """
 
     functions: Mapping[tuple[str, str, str], FunctionProto]
     names: frozenset[str]
     ir_version: int
     visits_left: int
+    uses_stated: bool = False
 
     @classmethod
     def read(cls, model: ModelProto, names: Iterable[str], visits: int) -> "Settings":

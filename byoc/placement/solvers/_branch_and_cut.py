@@ -43,7 +43,10 @@ def find_incumbent(problem: Problem) -> Placement | None:
         labels.append(np.where(problem.allowed[:, d], d, host))
         labels.append(np.where(problem.costs[:, d] < problem.costs[:, 0], d, host))
     labels.append(problem.costs.argmin(axis=1).astype(np.int64))
-    return select_best(build_incumbent(problem, each) for each in labels)
+    distinct: dict[bytes, Ints] = {}
+    for each in labels:
+        distinct.setdefault(each.tobytes(), each)
+    return select_best(build_incumbent(problem, each) for each in distinct.values())
 
 
 # A relative gap that the tolerances of the solver may hide; below it a placement is optimal.

@@ -12,8 +12,8 @@ from byoc.placement.solvers._host_device_cut import UNDECIDED, HostDeviceCuts, f
 
 # Precision of the cuts while multipliers are sought; the last round uses full precision, and so does one
 # that comes so near to a known placement.
-_COARSE_BITS, _FINE_BITS = 34, 50
-_CLOSE = 2.0**-20
+_COARSE_BITS, _FINE_BITS = 29, 50
+_CLOSE = 2.0**-17
 # First step size as a share of the gap; larger steps were worse, smaller ones slower.
 _STEP = 0.3
 # Entries and length of a path in one number: the length takes the lower bits.

@@ -1,0 +1,64 @@
+"""Text fields that are not UTF-8, which Python's protobuf lets pass in the syntax that ONNX uses."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+# Messages that a model has many of; most are short and alike, or have no byte that is not ASCII.
+_SMALL_MESSAGES = frozenset({"AttributeProto", "NodeProto", "TypeProto", "ValueInfoProto"})
+_MAX_SMALL_MESSAGE = 4096
+
+
+def find_non_text(root: Message) -> str:
+    """Return the first text field that is not UTF-8, such as `NodeProto.name`, empty if there is none.
+
+    protobuf checks this in its newer syntax only, which ONNX does not use: Python gets bytes.
+    """
+    pending = [root]
+    seen: set[bytes] = set()
+    while pending:
+        message = pending.pop()
+        fields = _classify_fields(message.DESCRIPTOR)
+        if fields.name in _SMALL_MESSAGES and message.ByteSize() <= _MAX_SMALL_MESSAGE:
+            data = message.SerializeToString()
+            if data in seen or data.isascii():
+                continue
+            seen.add(data)
+        for name in fields.texts:
+            if type(getattr(message, name)) is bytes:
+                return f"{fields.name}.{name}"
+        for name in fields.lists_of_texts:
+            if bytes in map(type, getattr(message, name)):
+                return f"{fields.name}.{name}"
+        pending.extend(getattr(message, name) for name in fields.messages if message.HasField(name))
+        for name in fields.lists_of_messages:
+            pending.extend(getattr(message, name))
+    return ""
+
+
+@dataclass(frozen=True)
+class _MessageFields:
+    """The name of a kind of message, and the names of its fields that hold texts or messages."""
+
+    name: str
+    texts: list[str]
+    lists_of_texts: list[str]
+    messages: list[str]
+    lists_of_messages: list[str]
+
+
+@cache
+def _classify_fields(kind: Descriptor) -> _MessageFields:
+    empty = GetMessageClass(kind)()
+    texts = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_STRING]
+    inner = [field.name for field in kind.fields if field.type == FieldDescriptor.TYPE_MESSAGE]
+    return _MessageFields(
+        kind.name,
+        [name for name in texts if isinstance(getattr(empty, name), str)],
+        [name for name in texts if not isinstance(getattr(empty, name), str)],
+        [name for name in inner if isinstance(getattr(empty, name), Message)],
+        [name for name in inner if not isinstance(getattr(empty, name), Message)],
+    )

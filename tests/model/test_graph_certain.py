@@ -1,0 +1,51 @@
+"""Types that hold whatever the file states: known from loading where nothing stated was needed."""
+
+from dataclasses import replace
+
+import pytest
+from support import parse
+
+from byoc.model import Model, prepare_model
+from byoc.model._certain_types import CertainTypes, find_certain_types
+from byoc.zoo import load_model
+
+OPEN = """g (float[N, 8] x, int64[2] s) => (float[N, 8] y) <float[4, 8] a> {
+    a = Reshape(x, s)
+    y = Relu(a)
+}"""
+CLOSED = """g (float[4, 8] x, bool c) => (float[4, 8] y) {
+    y = If (c) <
+        then_branch = t () => (float[4, 8] u) { v = Neg(x) u = Neg(v) },
+        else_branch = e () => (float[4, 8] w) { w = Relu(x) }
+    >
+}"""
+INSIDE = CLOSED.replace("=> (float[4, 8] u)", "=> (float[4, 8] u) <float[4, 8] v>")
+
+
+def infer_again(model: Model) -> CertainTypes:
+    """Return the certain types as they are found where loading does not tell."""
+    return find_certain_types(replace(model.index, certain=False))
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "decoder_int4", "ssd300_vgg16", "transformer_1k"])
+def test_what_loading_knows_is_what_another_inference_finds(name: str) -> None:
+    model = load_model(f"zoo:{name}")
+    assert model.index.certain
+    found, again = find_certain_types(model.index), infer_again(model)
+    assert list(map(dict, found.values())) == list(map(dict, again.values()))
+    assert [index.graph.name for index in found] == [index.graph.name for index in model.index.walk()]
+
+
+@pytest.mark.parametrize(("text", "certain"), [(CLOSED, True), (INSIDE, False), (OPEN, False)])
+def test_stated_types_are_certain_only_where_they_are_not_needed(text: str, certain: bool) -> None:
+    model = prepare_model(parse(text), "m")
+    assert model.index.certain == certain
+    found = find_certain_types(model.index)
+    assert list(map(dict, found.values())) == list(map(dict, infer_again(model).values()))
+
+
+def test_a_stated_shape_that_inference_lacks_is_planned_with_and_not_certain() -> None:
+    model = prepare_model(parse(OPEN), "m")
+    assert model.index.get_shape("a") == (4, 8)
+    known = find_certain_types(model.index)[model.index]
+    assert "a" not in known or known["a"].tensor_type.shape.dim[0].dim_value != 4
