@@ -1,16 +1,18 @@
 """What a network of equal layers costs to plan and to compile, whole and cut into its layers.
 
-    python benchmarks/share_blocks.py [--layers 8 80] [--codegen c]
+    python benchmarks/share_blocks.py [--layers 8 80] [--codegen c|dla]
 
 A decoder of so many equal layers (attention and a feed-forward part, 24 nodes each, their weights
-different) is placed on one accelerator, first as one region, then with `share_blocks`. For each the
-processor time of planning and of compiling is printed, that of compilers that are started included, with
-the regions, and how often the codegen compiled. Last come the ratios of the most layers to the fewest.
+different), for `dla` a network of residual blocks of 5 nodes, is placed on one accelerator, first as one
+region, then with `share_blocks`. For each the processor time of planning and of compiling is printed,
+that of compilers that are started included, with the regions, and how often the codegen compiled. Last
+come the ratios of the most layers to the fewest. The first network is done once before, unprinted.
 """
 
 import argparse
 import resource
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +27,8 @@ from byoc.bundle import RegionCompiler, _writing
 
 _WIDTH, _HEADS, _TOKENS = 64, 4, 16
 _OPERATORS = ("MatMul", "Add", "Relu", "Mul", "Softmax", "Reshape", "Transpose", "LayerNormalization")
+_CHANNELS = 16
+_IMAGE = (1, _CHANNELS, 16, 16)
 _SHAPE = (1, _TOKENS, _HEADS, _WIDTH // _HEADS)
 
 
@@ -72,14 +76,22 @@ class DecoderBuilder:
         narrow = self.add("MatMul", wide, self.weight(4 * _WIDTH, _WIDTH))
         self.last = self.add("Add", self.last, narrow)
 
+    def add_block(self) -> None:
+        """Add a residual block of two convolutions."""
+        weight, bias = (_CHANNELS, _CHANNELS, 3, 3), (_CHANNELS,)
+        pads = [1, 1, 1, 1]
+        made = self.add("Conv", self.last, self.weight(*weight), self.weight(*bias), pads=pads)
+        made = self.add("Relu", made)
+        made = self.add("Conv", made, self.weight(*weight), self.weight(*bias), pads=pads)
+        self.last = self.add("Relu", self.add("Add", made, self.last))
+
     def project(self, read: str) -> str:
         """Add a projection, its result by heads."""
         made = self.add("MatMul", read, self.weight(_WIDTH, _WIDTH))
         return self.add("Reshape", made, self.store(np.array(_SHAPE, np.int64)))
 
-    def build(self) -> onnx.ModelProto:
-        """Return the model."""
-        shape = [1, _TOKENS, _WIDTH]
+    def build(self, shape: Sequence[int]) -> onnx.ModelProto:
+        """Return the model, whose input and output have a shape."""
         ends = [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", self.last)
         ]
@@ -93,17 +105,30 @@ def main(arguments: argparse.Namespace) -> None:
     print(f"{'layers':>6} {'cut':6}{'plan':>8}{'compile':>9}{'regions':>9}{'compiled':>9}")
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     with TemporaryDirectory() as name:
-        rules = write_rules(Path(name), arguments.codegen)
         for layers in arguments.layers:
-            builder = DecoderBuilder()
-            for _ in range(layers):
-                builder.add_layer()
+            if arguments.codegen == "dla":
+                rules, model = "dla", build_model(DecoderBuilder.add_block, layers, _IMAGE)
+            else:
+                rules = str(write_rules(Path(name), arguments.codegen))
+                model = build_model(DecoderBuilder.add_layer, layers, (1, _TOKENS, _WIDTH))
+            if not found[False]:
+                byoc.partition(model, rules, output=Path(name) / "first", verify=False, cache=False)
             for share in (False, True):
-                found[share].append(measure(builder.build(), layers, rules, Path(name), share))
+                found[share].append(measure(model, layers, rules, Path(name), share))
     for share, rows in found.items():
         plan, compiling = (last / first for first, last in zip(rows[0], rows[-1], strict=True))
         sizes = f"{arguments.layers[-1]} layers against {arguments.layers[0]}"
         print(f"{'cut' if share else 'whole'}: {sizes}: plan {plan:.2f}, compile {compiling:.2f}")
+
+
+def build_model(
+    add: Callable[[DecoderBuilder], None], layers: int, shape: Sequence[int]
+) -> onnx.ModelProto:
+    """Return a model of so many layers."""
+    builder = DecoderBuilder()
+    for _ in range(layers):
+        add(builder)
+    return builder.build(shape)
 
 
 def write_rules(folder: Path, codegen: str) -> Path:
@@ -115,7 +140,7 @@ def write_rules(folder: Path, codegen: str) -> Path:
 
 
 def measure(
-    model: onnx.ModelProto, layers: int, rules: Path, folder: Path, share: bool
+    model: onnx.ModelProto, layers: int, rules: str, folder: Path, share: bool
 ) -> tuple[float, float]:
     """Print what a model takes to plan and to compile, in seconds, and return both."""
     options: dict[str, Any] = {"strategy": "all-supported", "share_blocks": share, "what_if": False}

@@ -11,7 +11,7 @@ from byoc.codegen import YES, Artifact, Executor, Region, Verdict, refuse
 
 from .compiler import NAME, DLAOptions, check_nodes, compile_region
 from .machine import VERSION, read_figures
-from .region_artifact import ISA, make_artifact, make_executor
+from .region_artifact import ISA, exchange_weights, make_artifact, make_executor
 
 __all__ = ["DLA"]
 
@@ -32,6 +32,15 @@ class DLA:
         for a layer without a tile that fits into the scratchpad.
         """
         return make_artifact(compile_region(region, options, read_figures()), options)
+
+    def take_weights(
+        self, region: Region, first: Region, artifact: Artifact, options: DLAOptions
+    ) -> Artifact | None:
+        """Return the program of `first` with the weights of `region`; None for regions in integers.
+
+        There the commands depend on scales, and on how far sums can go.
+        """
+        return exchange_weights(region, first, artifact)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the program on the simulator; the region's model is not used.

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from byoc.codegen import (
     Artifact,
@@ -25,7 +25,17 @@ from byoc.codegen import (
     quote_name,
 )
 
-from .compiler import BoundaryPort, CompiledRegion, DLAOptions, boundary_shape
+from .compiler import (
+    BoundaryPort,
+    CompiledRegion,
+    DLAOptions,
+    LayerNetwork,
+    WeightPiece,
+    boundary_shape,
+    fill_weights,
+    have_same_program,
+    lower_region,
+)
 from .machine import VERSION, DType, MachineFigures, Operand, assemble, disassemble
 from .simulator import FaultError, SimulationError, Simulator, check_box, end_of
 
@@ -177,6 +187,8 @@ Array = NDArray[Any]
 
 PROGRAM = "program.bin"
 WEIGHTS = "weights.bin"
+PIECES = "pieces.json"
+_PIECE_LIST = TypeAdapter(list[WeightPiece])
 ISA = "isa"
 """Metadata key of the version of the instruction set."""
 
@@ -188,10 +200,7 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
     interface = ProgramInterface(
         inputs=tuple(_socket_entry(built, port) for port in network.inputs),
         outputs=tuple(_socket_entry(built, port) for port in network.outputs),
-        layers=tuple(
-            LayerEntry(name=layer.y.name, operation=layer.operation, nodes=tuple(layer.nodes))
-            for layer in network.layers
-        ),
+        layers=_layer_entries(network),
     )
     metadata = {
         **format_options(options),
@@ -209,8 +218,45 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
         PROGRAM: assemble(built.program),
         WEIGHTS: built.weights,
         INTERFACE: interface.model_dump_json(indent=1).encode(),
+        PIECES: _PIECE_LIST.dump_json(list(built.pieces)),
     }
     return Artifact(files, metadata)
+
+
+def exchange_weights(region: Region, first: Region, artifact: Artifact) -> Artifact | None:
+    """Return the artifact of `first` with the weights and names of a region that is like it.
+
+    Returns None where the two do not become the same program. Raises CompileError as compiling does.
+    """
+    network = lower_region(region)
+    if not have_same_program(network, lower_region(first)):
+        return None
+    pieces = _PIECE_LIST.validate_json(artifact.files[PIECES])
+    weights = fill_weights(network, pieces, len(artifact.files[WEIGHTS]))
+    if weights is None:
+        return None
+    was = _parse_interface(artifact.files[INTERFACE])
+    interface = ProgramInterface(
+        inputs=_rename_sockets(was.inputs, network.inputs),
+        outputs=_rename_sockets(was.outputs, network.outputs),
+        layers=_layer_entries(network),
+    )
+    changed = {WEIGHTS: weights, INTERFACE: interface.model_dump_json(indent=1).encode()}
+    return Artifact({**artifact.files, **changed}, artifact.metadata)
+
+
+def _rename_sockets(
+    entries: Sequence[SocketEntry], ports: Sequence[BoundaryPort]
+) -> tuple[SocketEntry, ...]:
+    pairs = zip(entries, ports, strict=True)
+    return tuple(entry.model_copy(update={"name": port.name}) for entry, port in pairs)
+
+
+def _layer_entries(network: LayerNetwork) -> tuple[LayerEntry, ...]:
+    return tuple(
+        LayerEntry(name=layer.y.name, operation=layer.operation, nodes=tuple(layer.nodes))
+        for layer in network.layers
+    )
 
 
 def make_executor(region: Region, artifact: Artifact, figures: MachineFigures) -> Executor:

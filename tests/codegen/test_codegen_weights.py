@@ -72,7 +72,7 @@ def chain(*weights: NDArray[np.float32]) -> onnx.ModelProto:
 
 
 def computes_as_original(model: onnx.ModelProto, bundle: Path, inputs: dict[str, Any]) -> None:
-    np.testing.assert_allclose(load(bundle)(inputs)["y"], original(model, inputs)["y"], 1e-6)
+    np.testing.assert_allclose(load(bundle)(inputs)["y"], original(model, inputs)["y"], 1e-5)
 
 
 def weight(factor: float) -> NDArray[np.float32]:
@@ -171,3 +171,45 @@ def test_weights_are_taken_in_a_process_of_its_own(libraries: list[bytes], tmp_p
     made = files(tmp_path / "b")
     assert made["artifacts/dla_0/region.so"] == made["artifacts/dla_1/region.so"]
     computes_as_original(model, tmp_path / "b", {"x0": -ramp(20, 20)})
+
+
+def list_artifacts(bundle: Path) -> dict[str, bytes]:
+    return {name: content for name, content in files(bundle).items() if name.startswith("artifacts/")}
+
+
+def test_dla_fills_the_weights_of_a_program_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from byoc.codegens.dla import DLA  # noqa: PLC0415 - what is replaced
+
+    compiled: list[str] = []
+    compile_region = DLA.compile
+
+    def compile_and_note(self: DLA, region: Region, options: Any) -> Artifact:
+        compiled.append(region.name)
+        return compile_region(self, region, options)
+
+    monkeypatch.setattr(DLA, "compile", compile_and_note)
+    random = np.random.default_rng(0)
+    model = chain(*(random.standard_normal((4, 4, 5, 5)).astype(np.float32) for _ in range(4)))
+    cut(model, tmp_path / "once", codegen="dla", cache=False)
+    assert compiled == ["dla_0"]
+    computes_as_original(model, tmp_path / "once", IMAGE)
+    monkeypatch.setattr(DLA, "take_weights", lambda *given: None)
+    cut(model, tmp_path / "each", codegen="dla", cache=False)
+    assert compiled[1:] == ["dla_0", "dla_1", "dla_2", "dla_3"]
+    once, each = (list_artifacts(tmp_path / name) for name in ("once", "each"))
+    assert once == each  # names, weights and program, byte for byte
+    assert len({once[f"artifacts/dla_{number}/weights.bin"] for number in range(4)}) == 4
+
+
+def test_dla_compiles_anew_where_pieces_that_were_equal_are_not(tmp_path: Path) -> None:
+    same, other = ramp(20, 20), ramp(20, 20) * 2
+    model = parse(
+        "g (float[20, 20] x) => (float[20, 20] y) {"
+        " a = Add(x, w0) b = Add(a, w1) c = Sigmoid(b) d = Add(c, w2) e = Add(d, w3) y = Sigmoid(e) }"
+    )
+    for number, values in enumerate((same, same, same, other)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, f"w{number}"))
+    cut(model, tmp_path / "b", codegen="dla")
+    computes_as_original(model, tmp_path / "b", {"x": ramp(20, 20)})

@@ -2,5 +2,6 @@
 
 from .compile_region import NAME, CompiledRegion, DLAOptions, compile_region
 from .layer_tensors import boundary_shape
-from .layers import BoundaryPort
-from .lower_region import check_nodes
+from .layers import BoundaryPort, LayerNetwork
+from .lower_region import check_nodes, lower_region
+from .weight_pieces import WeightPiece, fill_weights, have_same_program

@@ -44,6 +44,7 @@ from .lower_region import lower_region
 from .scheduling import AddressMap, LayerSchedule, schedule_striped, schedule_whole
 from .scratchpad_residency import Action, CopyTensor, RunLayer, plan_residency
 from .tiling import TileBudget
+from .weight_pieces import CONSTANT, WeightPiece
 
 NAME = "dla"
 """Name of the codegen, its rule file and its cost model."""
@@ -106,6 +107,7 @@ class CompiledRegion:
     arena: AddressMap
     program: Program
     weights: bytes
+    pieces: Sequence[WeightPiece]
     statistics: Statistics
 
 
@@ -145,13 +147,16 @@ def emit_program(
     arena = AddressMap(schedule.places, constants)
     budget = TileBudget(scratchpad, figures)
     machine = EmitterState(arena, weights, budget, count(len(arena.addresses) + 1), scratchpad)
+    for number, name in enumerate(constants):
+        machine.pieces.append(WeightPiece(constants[name], CONSTANT, number))
     if actions is None:
         actions = [RunLayer(turn.number, {}, None, turn.rows) for turn in schedule.turns]
     done = chain.from_iterable(_action_commands(machine, network, action) for action in actions)
     commands = _check_count(network, done)
     content = weights.content()
     program = Program((*commands, End(len(network.layers))), schedule.size, scratchpad, len(content))
-    return CompiledRegion(network, schedule, arena, program, content, simulate_timing(program, figures))
+    statistics = simulate_timing(program, figures)
+    return CompiledRegion(network, schedule, arena, program, content, machine.pieces, statistics)
 
 
 def _check_addresses(network: LayerNetwork, schedule: LayerSchedule) -> None:

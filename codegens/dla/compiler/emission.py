@@ -22,6 +22,7 @@ from .layer_tensors import LayerTensor, dtype_of
 from .layers import Array, MachineLayer
 from .scheduling import AddressMap, TensorAddress
 from .tiling import LayerSlots, SlotNeed, TileBudget, Tiling, dense_operand, slot_tensors
+from .weight_pieces import WeightPiece
 
 _ALIGNMENT = 16
 
@@ -96,6 +97,8 @@ class EmitterState:
     area: int = 0
     """First byte of the scratchpad for the tiles of the current layer."""
     _tilings: dict[tuple[int, int], Tiling | None] = field(default_factory=dict)
+    pieces: list[WeightPiece] = field(default_factory=list)
+    """What stands where in WEIGHTS, in the order in which it was added."""
     _packed: dict[Hashable, int] = field(default_factory=dict)
 
     def find_tiling(
@@ -119,11 +122,18 @@ class EmitterState:
         if tiling is not None:
             self._tilings[number, rows] = tiling
 
-    def pack_constants(self, key: Hashable, array: Callable[[], Array]) -> int:
-        """Return the address of constants in WEIGHTS; they are added the first time."""
-        if key not in self._packed:
-            self._packed[key] = self.weights.add(array())
-        return self._packed[key]
+    def pack_constants(
+        self, number: int, slot: str, key: Hashable, array: Callable[[], Array], span: tuple[int, ...]
+    ) -> int:
+        """Return the address of a layer's constants in WEIGHTS; they are added the first time.
+
+        `span` is as in `WeightPiece`.
+        """
+        whole = (number, slot, key)
+        if whole not in self._packed:
+            self._packed[whole] = self.weights.add(array())
+            self.pieces.append(WeightPiece(self._packed[whole], slot, number, span))
+        return self._packed[whole]
 
 
 @dataclass(eq=False)
@@ -149,11 +159,20 @@ class LayerEmission:
         source = arena.box_operand(tensor, box)
         return self.fetch(slot, (tensor, box), source, arena.memory_of(tensor))
 
-    def constant(
-        self, slot: str, key: Hashable, array: Callable[[], Array], count: int, dtype: DType
+    def constant(  # noqa: PLR0913, PLR0917 - a tile, and what it is made of
+        self,
+        slot: str,
+        key: Hashable,
+        array: Callable[[], Array],
+        count: int,
+        dtype: DType,
+        span: tuple[int, ...] = (),
     ) -> Operand:
-        """Return a tile with `count` constants, which become weights; load it unless it is there."""
-        address = self.machine.pack_constants((self.number, slot, key), array)
+        """Return a tile with `count` constants, which become weights; load it unless it is there.
+
+        `span` says which of the layer's weights or parameters they are.
+        """
+        address = self.machine.pack_constants(self.number, slot, key, array, span)
         source = dense_operand(1, address, (1, 1, count), dtype)
         return self.fetch(slot, key, source, Memory.WEIGHTS)
 

@@ -25,6 +25,7 @@ from .emission import (
 from .layer_limits import residual_bits
 from .layers import Array, ConvLayer
 from .tiling import Tiling, conv_slots, find_conv_tiling
+from .weight_pieces import PARAMETERS, WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,8 @@ def _load_weights(result: _ResultTile, part: AxisSpan) -> Operand:
     array = layer.weights[channels.made.start : channels.made.end, :, :, inputs]
     dtype = DType.INT8 if layer.y.is_integer else DType.FLOAT32
     key = (channels, part)
-    return result.emitting.constant("weights", key, lambda: array, array.size, dtype)
+    span = (channels.made.start, channels.made.end, inputs.start, inputs.stop)
+    return result.emitting.constant(WEIGHTS, key, lambda: array, array.size, dtype, span)
 
 
 def _load_parameters(result: _ResultTile) -> Operand:
@@ -188,7 +190,8 @@ def _load_parameters(result: _ResultTile) -> Operand:
         return conv_parameters(layer.bias[taken], layer.multipliers[taken] * finer)
 
     count = made.count * (3 if layer.y.is_integer else 1)
-    return result.emitting.constant("parameters", made, array, count, _sum_dtype(layer))
+    span = (made.start, made.end)
+    return result.emitting.constant(PARAMETERS, made, array, count, _sum_dtype(layer), span)
 
 
 def _load_residual(result: _ResultTile) -> Operand:
