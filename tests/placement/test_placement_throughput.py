@@ -16,7 +16,7 @@ from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.placement import Fusion, Measure, Occupancy, Problem, find_violation, measure_loads
 from byoc.placement._form_regions import form_regions
-from byoc.placement.solvers import LoadState, UnitGroups, find_device_classes, split_chain
+from byoc.placement.solvers import LoadFrontier, LoadState, UnitGroups, find_device_classes, split_chain
 from byoc.placement.strategies import Throughput, measure_placement
 from byoc.placement.strategies._baselines import HostOnly
 from byoc.placement.strategies._exhaustive import Exhaustive
@@ -166,16 +166,16 @@ def test_equal_devices_are_one_class() -> None:
     problem = random_problem(3, 6, frozenset({"three devices"}))
     groups = UnitGroups.from_problem(problem)
     assert find_device_classes(groups, problem.occupies) == [[1], [2], [3]]
-    alike = replace(
+    paired = replace(
         problem,
         seconds=problem.seconds[:, [0, 1, 2, 1]],
         memory=problem.memory[:, [0, 1, 0]],
         to_device=problem.to_device[:, [0, 1, 0]],
         to_host=problem.to_host[:, [0, 1, 0]],
     )
-    groups = UnitGroups.from_problem(alike)
-    assert find_device_classes(groups, alike.occupies) == [[1, 3], [2]]
-    assert find_device_classes(groups, (*DEVICE, *alike.occupies[1:])) == [[1], [2], [3]]
+    groups = UnitGroups.from_problem(paired)
+    assert find_device_classes(groups, paired.occupies) == [[1, 3], [2]]
+    assert find_device_classes(groups, (*DEVICE, *paired.occupies[1:])) == [[1], [2], [3]]
 
 
 def test_groups_are_held_together_by_tensors_that_cannot_be_moved() -> None:
@@ -240,6 +240,60 @@ def test_limits_are_kept(seed: int) -> None:
     except InputError:
         return
     assert placement.bound <= other.value * (1 + 1e-12)
+
+
+def alike(problem: Problem) -> Problem:
+    """The same with accelerators like the first, whose transfers occupy them."""
+    count = problem.devices
+    return replace(
+        problem,
+        seconds=np.repeat(problem.seconds[:, [0, 1]], [1, count], axis=1),
+        memory=np.repeat(problem.memory[:, :1], count, axis=1),
+        to_device=np.repeat(problem.to_device[:, :1], count, axis=1),
+        to_host=np.repeat(problem.to_host[:, :1], count, axis=1),
+        occupies=DEVICE * count,
+    )
+
+
+@pytest.mark.parametrize("seed", sample_cases(range(60), every=3))
+def test_equal_devices_are_loaded_as_little_as_can_be(seed: int) -> None:
+    """All labels of 60 problems: the bound holds, and is near."""
+    problem = alike(random_problem(seed, 7, frozenset({"two devices"})))
+    problem = replace(problem, launch=np.zeros(problem.devices))
+    best = least_load_of_all(problem)
+    placement = Throughput(time_limit=1.0).solve(problem)
+    assert placement.bound is not None
+    assert placement.bound <= best * (1 + 1e-12)
+    assert placement.value == pytest.approx(best, rel=1e-9)
+    assert placement.bound >= 0.5 * best
+
+
+@pytest.mark.parametrize("seed", sample_cases(range(40), every=4))
+def test_the_sets_of_most_profit_are_those_of_a_search_over_all(seed: int) -> None:
+    """A set of a load has its profit, and none that is better by more than the rounding."""
+    problem = alike(random_problem(seed, 8, frozenset({"two devices"})))
+    groups = UnitGroups.from_problem(problem)
+    least = groups.costs[:, 1]
+    most, steps = 1.2 * float(least[np.isfinite(least)].sum() or 1.0), 4_000
+    frontier = LoadFrontier.build(groups, 1, Occupancy.device, most, steps, 0.0, 10_000)
+    assert frontier is not None
+    profit = np.random.default_rng(seed).uniform(-0.2, 1.0, groups.count)
+    found = frontier.find_best_sets(profit)
+    loads, gains = [0.0], [0.0]
+    for inside in product((False, True), repeat=groups.count):
+        members = np.flatnonzero(inside)
+        if np.isfinite(least[members]).all():
+            loads.append(frontier.measure(members.tolist()))
+            gains.append(float(profit[members].sum()))
+    for limit in range(0, steps + 1, 97):
+        within = [gain for load, gain in zip(loads, gains, strict=True) if load <= limit * most / steps]
+        above = (limit + 2 * groups.count) * most / steps
+        nearly = [gain for load, gain in zip(loads, gains, strict=True) if load <= above]
+        assert max(within) - 1e-9 <= found.profits()[limit] <= max(nearly) + 1e-9
+        members_found, taken = found.trace(limit)
+        assert profit[members_found].sum() == pytest.approx(found.profits()[limit], abs=1e-9)
+        assert taken <= limit
+        assert frontier.measure(members_found) <= above
 
 
 def test_the_same_every_time_and_within_the_limit() -> None:

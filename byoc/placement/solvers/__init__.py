@@ -14,6 +14,8 @@ from byoc.placement.solvers._host_device_cut import HostDeviceCuts, find_persist
 from byoc.placement.solvers._lagrangian import LagrangianRelaxation, has_multipliers
 from byoc.placement.solvers._list_scheduling import InferenceSchedule, ListScheduler, renumber_regions
 from byoc.placement.solvers._load_annealing import Cooling, LoadAnnealer, coarsen
+from byoc.placement.solvers._load_covering import CoverSearch
+from byoc.placement.solvers._load_frontier import LoadFrontier, order_narrowly
 from byoc.placement.solvers._load_state import LoadState
 from byoc.placement.solvers._makespan_bound import least_load, makespan_lower_bound
 from byoc.placement.solvers._makespan_search import SearchState, improve_state, keeps_limits

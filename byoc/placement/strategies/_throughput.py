@@ -1,6 +1,6 @@
 """Most inferences per second when several are in flight: the least maximal load of a device."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,11 +12,13 @@ from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import ALL_REQUIREMENTS, Measure, Placement, Strategy, solve_applicable
 from byoc.placement.solvers import (
     Cooling,
+    CoverSearch,
     LoadAnnealer,
     UnitGroups,
     build_incumbent,
     coarsen,
     least_load,
+    order_narrowly,
     split_chain,
 )
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, HostOnly
@@ -32,6 +34,13 @@ _MOVES, _MOVES_PER_GROUP = 30_000, 3_000
 _ROUNDING = 2.0**-36
 # The temperature at which finer groups begin.
 _WARM = 0.1
+# Steps of loads in each proof, and the share of the budget that is left; covers improved after each.
+_PROOFS, _STARTS = ((500, 0.2), (500, 0.25), (8_000, 1.0)), 6
+# The last runs, for a power of the loads that is near their maximum.
+_FINISHING = (Cooling(0.1, 0.001, 60_000), Cooling(0.01, 0.0002, 120_000))
+_FINISHING_POWER = 32
+# A gap, as a share of the load, that is not worth another search.
+_CLOSE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,8 @@ class Throughput:
     """Minimise the load of the busiest device, so that a pipeline takes inputs as often as possible.
 
     Splits of the graph into one segment for each device start the search; annealing on coarse groups of
-    units and then on finer ones improves them. The bound is that of `least_load`.
+    units and then on finer ones improves them. The bound is that of `CoverSearch`, or of `least_load`
+    where that is larger; the sets that prove it are starting points, too.
     """
 
     name: ClassVar[str] = "throughput"
@@ -52,10 +62,10 @@ class Throughput:
         search = _LoadSearch(problem, SearchBudget(self.time_limit))
         search.examine(each.labels for each in solve_applicable(problem, _SIMPLE))
         search.improve()
-        best = search.best
-        if best is None:
+        if search.best is None:
             raise InputError("strategy throughput: found no placement that keeps all the limits")
-        bound = _bound_loads(problem, search.groups)
+        bound = search.prove(_bound_loads(problem, search.groups))
+        best = search.best
         return replace(best, bound=min(bound, best.value), why_host=_WHY_HOST)
 
 
@@ -63,8 +73,7 @@ def _bound_loads(problem: Problem, groups: UnitGroups) -> float:
     """Return a lower bound on the maximal load: units may be divided, but each must run somewhere."""
     costs = groups.costs.copy()
     costs[:, 0] /= problem.cores
-    least = max(least_load(problem), float(costs.min(axis=1).max(initial=0.0)))
-    return max(0.0, least * (1 - _ROUNDING) - sum(fusion.saving for fusion in problem.fusions))
+    return max(least_load(problem), float(costs.min(axis=1).max(initial=0.0)))
 
 
 class _LoadSearch:
@@ -75,6 +84,7 @@ class _LoadSearch:
         self.groups = UnitGroups.from_problem(problem)
         self.best: Placement | None = None
         self._annealer = LoadAnnealer(problem.occupies, problem.cores)
+        self._finisher = replace(self._annealer, power=_FINISHING_POWER)
 
     def examine(self, candidates: Iterable[Ints]) -> None:
         """Keep the best of some labels, int64 (units,) each, repaired where they break a limit."""
@@ -91,11 +101,39 @@ class _LoadSearch:
         groups = self.groups
         if not groups.devices or not groups.count:
             return
+        self._split(groups, range(groups.count))
+        self._split(groups, order_narrowly(groups))
         mean = float(groups.costs.min(axis=1).sum()) / groups.devices
         for number, (share, hot, cold) in enumerate(_RUNS):
             moves = min(_MOVES, _MOVES_PER_GROUP * groups.count)
             labels = self._descend(mean * share, Cooling(hot, cold, moves), number)
             self.examine([groups.spread(labels)])
+
+    def prove(self, bound: float) -> float:
+        """Return a lower bound on the maximal load, at least a known one; improve what it suggests."""
+        assert self.best is not None
+        groups, saved = self.groups, sum(fusion.saving for fusion in self.problem.fusions)
+        if groups.count and groups.devices and bound < self.best.value + saved < np.inf:
+            search = CoverSearch(self.problem, groups, bound)
+            for steps, share in _PROOFS:
+                budget = self.budget.limit(self.budget.left * share)
+                search.search(steps, self.best.value + saved, budget)
+                if search.bound >= (self.best.value + saved) * (1 - _CLOSE):
+                    break
+                for seed, start in enumerate(search.take_starts(_STARTS)):
+                    self._anneal(start, seed, _FINISHING[0])
+                for seed, cooling in enumerate(_FINISHING):
+                    self._anneal(groups.gather(self.best.labels), seed, cooling)
+            bound = search.bound
+        return max(0.0, bound * (1 - _ROUNDING) - saved)
+
+    def _anneal(self, start: list[int], seed: int, cooling: Cooling) -> None:
+        """Improve labels of the groups by small steps of the largest loads."""
+        moves = min(cooling.moves, 5 * _MOVES_PER_GROUP * self.groups.count)
+        _, labels = self._finisher.improve(
+            self.groups, start, replace(cooling, moves=moves), seed, self.budget
+        )
+        self.examine([self.groups.spread(labels)])
 
     def _descend(self, most: float, cooling: Cooling, seed: int) -> list[int]:
         """Return labels of the groups: split and annealed on coarse groups, then on finer ones."""
@@ -108,7 +146,7 @@ class _LoadSearch:
                 break
             levels.append((groups, cluster))
             groups = coarser
-        labels = self._split(groups)
+        labels = self._split(groups, range(groups.count))
         levels.append((groups, list(range(groups.count))))
         for finer, cluster in reversed(levels):
             labels = [labels[number] for number in cluster]
@@ -116,10 +154,9 @@ class _LoadSearch:
             cooling = replace(cooling, hot=min(cooling.hot, _WARM))
         return labels
 
-    def _split(self, groups: UnitGroups) -> list[int]:
-        """Return the best split of groups in their order, everything on the host without one."""
+    def _split(self, groups: UnitGroups, order: Sequence[int]) -> list[int]:
+        """Return the best split of groups in an order, everything on the host without one."""
         occupies, cores = self.problem.occupies, self.problem.cores
-        order = range(groups.count)
         found = split_chain(groups, order, occupies, cores, self.budget)
         self.examine([] if found is None else [groups.spread(found)])
         return [0] * groups.count if found is None else found
