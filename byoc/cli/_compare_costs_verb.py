@@ -70,6 +70,10 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
     measured_host: Annotated[
         str | None, typer.Option(metavar="NAME", help="The host's, with --measured.")
     ] = None,
+    measured_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[TARGET:]NAME=VALUE", help="An option of --measured, if a plug-in."),
+    ] = None,
     seconds: Annotated[
         float, typer.Option(min=0.0, help="Measure each for at most so many seconds.")
     ] = 5.0,
@@ -83,11 +87,16 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
     pairs = read_pairs(cost_option or [], "--cost-option")
     if (loss or measured or measured_host) and rules is None:
         raise typer.BadParameter("it is about placements: give --rules, too", param_hint="--loss")
-    if measured_host and not measured:
+    if (measured_host or measured_option) and not measured:
         raise typer.BadParameter("give --measured, too", param_hint="--measured-host")
     if measured and rules:
         asked = PlanOptions(rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs)
-        judge = PlanOptions(rules, cost_model=measured, host_cost_model=measured_host or host_costs)
+        judge = PlanOptions(
+            rules,
+            cost_model=measured,
+            host_cost_model=measured_host or host_costs,
+            cost_options=read_pairs(measured_option or [], "--measured-option"),
+        )
         with show_status(), reserve_stdout():
             found_losses = [compare_decisions(name, asked, judge) for name in models]
         print_comparison([], [], found_losses, form)

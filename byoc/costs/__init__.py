@@ -33,7 +33,7 @@ from byoc.costs._objective import ENERGY, LATENCY, Objective, parse_objective
 from byoc.costs._price_query import find_device_tasks, launch_price, node_prices, transfer_prices
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.costs._roofline import Roofline
-from byoc.costs._task import Task, Tasks, build_tasks
+from byoc.costs._task import FAMILIES, Task, Tasks, build_tasks
 from byoc.costs._whole_fitting import (
     MeasuredWhole,
     UnseenPrediction,

@@ -113,6 +113,10 @@ class Task:
         return f"{self.op} on {self.types}"
 
 
+FAMILIES = ("depthwise", "first", "fused", "grouped", "pointwise")
+"""The kinds of operators that `list_families` tells apart."""
+
+
 def list_families(
     op: str, attributes: Attributes, weights: Sequence[Any] | None, fused: bool = False
 ) -> tuple[str, ...]:

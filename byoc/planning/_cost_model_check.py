@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from byoc.costs import CostFile, CostModel, Estimating, Fallback, Policy
+from byoc.costs import FAMILIES, CostFile, CostModel, Estimating, Fallback, Policy
 from byoc.errors import InputError, suggest_nearest
 from byoc.planning._plan_data import GraphPlan
 from byoc.planning._plan_settings import PlanSettings
@@ -78,7 +78,10 @@ def _is_known(name: str, composites: Collection[str]) -> bool:
 
     Domains whose operators nobody lists are taken on trust.
     """
-    parts = name.removeprefix("QDQ/").removesuffix("/grouped").split("+")
+    op, _, kind = name.removeprefix("QDQ/").partition("/")
+    if kind and kind not in FAMILIES:
+        return False
+    parts = op.split("+")
     return all(
         part in composites or not describe_unknown_operator(part.replace("::", ".")) for part in parts
     )

@@ -87,6 +87,14 @@ def test_the_verb_prices_by_files_and_measures_nothing(
     assert "optimality loss: 214.3% on average over 1 model, 214.3% at worst" in text
 
 
+def test_options_of_both_cost_models_reach_them(byoc: Any) -> None:
+    asked = ("compare-costs", "zoo:squeezenet", "--rules", "dla", "--measured", "dla")
+    for flag in ("--cost-option", "--measured-option"):
+        ran = byoc(*asked, flag, "hw=x")
+        assert ran.code == 1
+        assert " has no option 'hw': it is a file, which has none" in ran.err
+
+
 def test_units_are_measured_where_no_file_is_given(files: dict[str, str], byoc: Any) -> None:
     options = PlanOptions(str(VANILLA), cost_model=files["fast"], host_cost_model=files["host"])
     found = measure_loss("net.onnx", options, 0.0, 2)
@@ -118,6 +126,7 @@ def test_units_are_measured_where_no_file_is_given(files: dict[str, str], byoc: 
         (("--loss",), "it is about placements: give --rules, too"),
         (("--measured", "dla"), "it is about placements: give --rules, too"),
         (("--rules", "dla", "--measured-host", "host"), "give --measured, too"),
+        (("--rules", "dla", "--measured-option", "a=b"), "give --measured, too"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(flags: tuple[str, ...], sentence: str, byoc: Any) -> None:

@@ -94,6 +94,8 @@ def test_one_that_knows_something_or_guesses_goes_on(tmp_path: Path) -> None:
     ("names", "told"),
     [
         (["Conv", "Relu", "gelu", "conv_relu", "QDQ/Conv", "QDQ/Conv+Relu", "acme::Odd"], ""),
+        (["Conv/depthwise", "Relu/fused", "QDQ/Conv/grouped"], ""),
+        (["Conv/gruoped"], "Conv/gruoped"),
         (["Convv"], "Convv (did you mean Conv?)"),
         (["relu", "Conv"], "relu (did you mean Relu?)"),
         (["QDQ/Covn"], "QDQ/Covn"),
