@@ -11,6 +11,7 @@ from byoc.placement.solvers._chain_split import find_device_classes, split_chain
 from byoc.placement.solvers._chain_starts import iterate_chain_splits
 from byoc.placement.solvers._forest import ForestSolver, build_induced_forest, build_spanning_forest
 from byoc.placement.solvers._host_device_cut import HostDeviceCuts, find_persistent_sides
+from byoc.placement.solvers._label_expansion import LabelExpansion
 from byoc.placement.solvers._lagrangian import LagrangianRelaxation, has_multipliers
 from byoc.placement.solvers._list_scheduling import InferenceSchedule, ListScheduler, renumber_regions
 from byoc.placement.solvers._load_annealing import Cooling, LoadAnnealer, coarsen

@@ -96,7 +96,7 @@ class HostDeviceCuts:
         tail, head, cost = self._transfer_arcs(
             problem.to_device[:, device - 1], problem.to_host[:, device - 1]
         )
-        paid, self.tail, self.head, self.cost = _reduce_arcs(tail, head, cost)
+        paid, self.tail, self.head, self.cost = reduce_arcs(tail, head, cost)
         self.fixed = math.fsum(paid)
         """Cost of the transfers that every placement pays for."""
 
@@ -127,7 +127,7 @@ class HostDeviceCuts:
         if edge_price is not None:
             priced = np.flatnonzero(edge_price)
             begin, end = self.edges[0][priced], self.edges[1][priced]
-            paid, begin, end, price = _reduce_arcs(begin, end, edge_price[priced])
+            paid, begin, end, price = reduce_arcs(begin, end, edge_price[priced])
             fixed.append(paid)
             arcs.append((begin, end, price))
         on_host, on_device = self.seconds[self.free, 0], self.seconds[self.free, 1] + extra[self.free]
@@ -189,7 +189,7 @@ class HostDeviceCuts:
         return found
 
 
-def _reduce_arcs(tail: Ints, head: Ints, cost: Floats) -> tuple[Floats, Ints, Ints, Floats]:
+def reduce_arcs(tail: Ints, head: Ints, cost: Floats) -> tuple[Floats, Ints, Ints, Floats]:
     """Return the costs of arcs that every cut contains, and the arcs that only some cuts contain."""
     always = (tail == _HOST) & (head == _DEVICE)
     some = ~always & (tail != head) & (head != _HOST) & (tail != _DEVICE) & (cost > 0)

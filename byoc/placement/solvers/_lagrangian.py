@@ -45,6 +45,8 @@ class LagrangianRelaxation:
     bound: float = -np.inf
     value: float = -np.inf
     """the value of the last cuts, about a lower bound: they are rounded"""
+    byte_prices: Floats | None = None
+    """float64 (devices,): the first multipliers of memory; 0 unless given"""
 
     def __post_init__(self) -> None:
         """Start with the longest paths, and multipliers at which no unit wants two devices."""
@@ -59,10 +61,12 @@ class LagrangianRelaxation:
         self.entry_flow = np.zeros((problem.devices, problem.units))
         for d in range(problem.devices):
             self._mix_worst_path(d, problem.allowed[:, 1 + d], 1.0)
+        self.byte_multiplier = np.zeros(problem.devices)
+        if self.byte_prices is not None:
+            self.byte_multiplier[:] = np.where(np.isfinite(problem.capacity), self.byte_prices, 0.0)
         self.unit_multiplier = (
             self._initial_unit_multipliers() if problem.devices > 1 else np.zeros(problem.units)
         )
-        self.byte_multiplier = np.zeros(problem.devices)
         self.region_multiplier = np.zeros(problem.devices)
 
     def vary(self, problem: Problem) -> "LagrangianRelaxation":
@@ -75,11 +79,14 @@ class LagrangianRelaxation:
         vars(other).update(self._copy_state())
         return other
 
-    def iterate_labels(self, count: int, get_least: Callable[[], float]) -> Iterator[Ints]:
+    def iterate_labels(
+        self, count: int, get_least: Callable[[], float], overshoot: float = 1.0
+    ) -> Iterator[Ints]:
         """Yield the labels of each round, int64 (units,), and raise `bound`.
 
         `get_least` returns the cost of the best placement that is known: there is no further round where
-        the bound proves that none is better.
+        the bound proves that none is better. Steps are as long as if the bound could rise to `overshoot`
+        times that cost.
         """
         finest = (self.bound, self._copy_state())
         is_close = _CLOSE
@@ -97,7 +104,7 @@ class LagrangianRelaxation:
                     return
                 is_close = 0.0  # multipliers have to change before it is worth to look again
             excess = self._step_multipliers(
-                on_device, max(get_least() - value, 0.0), _STEP / (1 + number)
+                on_device, max(overshoot * get_least() - value, 0.0), _STEP / (1 + number)
             )
             for d in range(self.problem.devices):
                 self._mix_worst_path(d, on_device[d], 1 / (2 + number))
@@ -182,7 +189,8 @@ class LagrangianRelaxation:
 
     def _initial_unit_multipliers(self) -> Floats:
         """Return multipliers at which only the fastest accelerator wants a unit, float64 (units,)."""
-        gain = np.maximum(self.problem.seconds[:, :1] - self.problem.costs[:, 1:], 0.0)
+        costs = self.problem.costs[:, 1:] + self.byte_multiplier * self.problem.memory
+        gain = np.maximum(self.problem.seconds[:, :1] - costs, 0.0)
         return np.sort(gain, axis=1)[:, -2].copy()
 
     def _step_multipliers(self, on_device: list[Bools], gap: float, share: float) -> bool:

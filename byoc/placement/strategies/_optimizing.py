@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from byoc.errors import InputError
+from byoc.numerics import SearchBudget
 from byoc.placement._hard_limits import find_broken_limit, repair_labels
 from byoc.placement._problem import Problem
 from byoc.placement._strategy import (
@@ -23,6 +24,7 @@ from byoc.placement._strategy import (
 from byoc.placement.solvers import (
     OPTIMALITY_GAP,
     HostDeviceCuts,
+    LabelExpansion,
     LagrangianRelaxation,
     build_incumbent,
     find_incumbent,
@@ -34,6 +36,10 @@ from byoc.placement.solvers import (
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, FasterOpsTransfer, HostOnly
 from byoc.placement.strategies._tree_dp import TreeDP
 
+# Steps of multipliers from near the optimum would be too short: they aim at so many times the best cost.
+_OVERSHOOT = 1.2
+# Seconds that moves of many units may take, counted by steps.
+_EXPANSION_SECONDS = 5.0
 # A share of launches in the total that needs no note.
 _NEGLIGIBLE = 0.02
 
@@ -104,8 +110,10 @@ _SMALL_GAP = 1e-3
 class LaunchAware:
     """Take the best that Lagrangian minimum cuts, cheap strategies and an integer program find.
     At most `rounds` minimum cuts with Lagrange multipliers on launches, capacity and other limits (see
-    `byoc.placement.solvers._lagrangian`) give labels and a bound. Where the bound does not prove that a
-    placement is optimal, the cheap strategies follow, and if units times accelerators are at most
+    `byoc.placement.solvers._lagrangian`) give labels and a bound; with several accelerators or limits,
+    moves of many units at once come before and after (see `byoc.placement.solvers.LabelExpansion`).
+    Where the bound does not prove that a placement is optimal, the cheap strategies follow, and if units
+    times accelerators are at most
     `small`, a mixed integer program (see `exact`), limited to `nodes` branch-and-bound nodes so that the
     answer does not depend on time.
 
@@ -171,15 +179,22 @@ class LaunchAware:
         self, problem: Problem, best: Placement | None
     ) -> tuple[Placement | None, float]:
         """Return the best placement and a lower bound of all."""
-        relaxation = LagrangianRelaxation(problem)
+        expansion = LabelExpansion(problem, SearchBudget(_EXPANSION_SECONDS))
+        if has_multipliers(problem):
+            start = np.zeros(problem.units, np.int64) if best is None else best.labels
+            for labels in expansion.iterate_labels(start):
+                best = select_best([best, build_incumbent(problem, labels)])
+        relaxation = LagrangianRelaxation(problem, byte_prices=expansion.prices)
 
         def get_least() -> float:
             return best.cost.total if best else float(problem.seconds[:, 0].sum())
 
         # Multipliers of units converge more slowly than the flow of launches.
         count = 3 * self.rounds if relaxation.has_multipliers else self.rounds
-        for labels in relaxation.iterate_labels(count, get_least):
+        for labels in relaxation.iterate_labels(count, get_least, _OVERSHOOT):
             best = select_best([best, build_incumbent(problem, labels)])
+        if best is not None and has_multipliers(problem):
+            best = select_best([best, build_incumbent(problem, expansion.improve(best.labels))])
         return best, max(0.0, relaxation.bound * (1 - 2.0**-48))
 
 
