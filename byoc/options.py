@@ -22,6 +22,7 @@ from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE
 from byoc.zoo import Source, name_source
 
 DEFAULT_STRATEGY = "launch-aware"
+DEFAULT_HOST_COSTS = "host"
 
 
 def _record_value(value: Any) -> Any:
@@ -97,7 +98,11 @@ class PlanOptions(DimensionOptions):
         _record_choice,
     )
     host_cost_model: str | Path = declare_field(
-        "host", "the host's cost model.", Flag("The host's costs."), name_source
+        DEFAULT_HOST_COSTS,
+        "the host's cost model; `host` is the one that the accelerator's cost model names "
+        "(`beside`), if it does.",
+        Flag("The host's costs; by default those that the accelerator's name, if any."),
+        name_source,
     )
     cost_options: Mapping[str, str] | None = declare_field(
         None,

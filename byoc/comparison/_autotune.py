@@ -29,7 +29,7 @@ from byoc.zoo import Source, load_model
 BASELINES = ("host-only", "all-supported")
 """The strategies tried besides the one asked for: all on the host, all that can be on accelerators."""
 
-BOUNDARIES = (4.0, 0.25)
+BOUNDARIES = (1.0, 4.0, 0.25)
 """Factors on the prices of launches and transfers, for cuts between the one asked for and others."""
 
 PATIENCE = Patience(warmup=2, least=9, most=200, seconds=10.0, settled=0.005)
@@ -74,7 +74,7 @@ class TrialOptions(Options):
     )
     boundaries: Sequence[float] = declare_field(
         BOUNDARIES,
-        "factors on the prices of launches and transfers; launch-aware is tried with each of them.",
+        "factors on the prices of launches and transfers; launch-aware is tried with each.",
     )
     patience: Patience = declare_field(PATIENCE, "how long to measure each bundle that differs.")
     clock: Clock = declare_field(perf_counter, "what gives the seconds.")
@@ -123,9 +123,8 @@ def _list_ways(options: TrialOptions) -> Iterator[_Way]:
         if name != options.strategy:
             yield _Way(name, name)
     for factor in options.boundaries:
-        yield _Way(
-            f"{DEFAULT_STRATEGY} boundary={factor:g}", DEFAULT_STRATEGY, {"boundary": f"{factor:g}"}
-        )
+        own = {"boundary": f"{factor:g}", "margin": "0"}  # the clock knows what a mixture saves
+        yield _Way(f"{DEFAULT_STRATEGY} boundary={factor:g}", DEFAULT_STRATEGY, own)
 
 
 def _try_ways(

@@ -22,6 +22,8 @@ from byoc.costs._graph_cost import (
 from byoc.costs._line_fitting import fit_linear_model
 from byoc.costs._load_cost_model import (
     check_fallback,
+    find_host_beside,
+    find_margin,
     load_cost_model,
     load_device_costs,
     load_host_costs,

@@ -105,6 +105,10 @@ class CostFile(StrictModel):
     energy: Energy | None = None
     otherwise: str | None = Field(None, alias="else")
     """the model that answers what this one does not know: a path relative to this file, or a name"""
+    beside: str | None = None
+    """of an accelerator: the host's cost model, which holds unless the user names another"""
+    margin: Annotated[float, Number, Field(ge=0, lt=1)] = 0.0
+    """of an accelerator: the share of the time that a mixture has to save to be chosen"""
 
     @property
     def operator_names(self) -> Collection[str]:

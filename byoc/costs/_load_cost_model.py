@@ -1,6 +1,6 @@
 """Loading cost models from a path, the name of an installed file, or a plug-in."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -148,6 +148,16 @@ def load_host_costs(name: str, options: Options = _NO_OPTIONS) -> CostModel:
     if found is not None and (found.link is not None or found.launch):
         raise InputError(f"{name}: the host's cost model has neither link nor launch")
     return costs
+
+
+def find_host_beside(devices: Iterable[CostModel]) -> str | None:
+    """Return the host's cost model that the first of the accelerators' files names, if any."""
+    return next((file.beside for file in map(_cost_file, devices) if file and file.beside), None)
+
+
+def find_margin(devices: Iterable[CostModel]) -> float:
+    """Return the largest share that a mixture has to save by the accelerators' files."""
+    return max((file.margin for file in map(_cost_file, devices) if file), default=0.0)
 
 
 def load_device_costs(name: str, options: Options = _NO_OPTIONS) -> CostModel:

@@ -98,9 +98,13 @@ def time_units(
 
 
 def time_whole(
-    model: Model, target: Target | None, device: MeasuredCodegen, launch: float = 0.0
+    model: Model,
+    target: Target | None,
+    device: MeasuredCodegen,
+    launch: float = 0.0,
+    link: HostLink | None = None,
 ) -> MeasuredWhole | str:
-    """Measure a model that a device runs as one region, without the seconds of a `launch`.
+    """Measure a model that a device runs as one region, without a `launch` and what crosses the `link`.
 
     Return a sentence if it cannot: the target does not support all of it, a shape is unknown, there are
     bodies, or the codegen refuses it.
@@ -116,7 +120,17 @@ def time_whole(
         seconds = Samples.of(_measure_call(model, target, device, "whole", call)).median
     except InputError as error:
         return f"not measured as a whole: {error}"
-    return MeasuredWhole(model.name, tasks, max(seconds - launch, 0.0))
+    crossing = launch + _sum_transfers(model.index, link)
+    return MeasuredWhole(model.name, tasks, max(seconds - crossing, 0.0))
+
+
+def _sum_transfers(index: GraphIndex, link: HostLink | None) -> float:
+    """Return the seconds that the inputs and outputs of a graph take over a link, 0 without one."""
+    if link is None:
+        return 0.0
+    names = {*(name for name in index.inputs if not index.is_constant(name)), *index.outputs}
+    sizes = [kind.bytes or 0 for name in names if (kind := index.types.get(name)) is not None]
+    return sum(link.latency + size / link.bandwidth for size in sizes)
 
 
 def _cut_regions(

@@ -189,7 +189,7 @@ def _measure_host_units(
     with closing(Codegens(None)) as codegens:
         device = MeasuredCodegen(codegens.find(_RUNTIME), {}, options.patience, options.seconds_of)
         table, notes, wholes = _measure_units(models, options, device)
-    host = {"name": HOST, "link": None, "launch": 0.0}
+    host = {"name": HOST, "launch": 0.0}
     return table.model_copy(update=host), notes, wholes
 
 
@@ -251,9 +251,10 @@ def _measure_units(
     _require_entries(records, notes)
     report_step("launch and copies")
     launch = measure_launch(device, records)
+    link = None if options.device == HOST else measure_copies(device.patience, device.clock)
     wholes = []
     for model in loaded if options.fit else ():
-        whole = time_whole(model, target, device, launch)
+        whole = time_whole(model, target, device, launch, link)
         if isinstance(whole, str):
             notes.append(f"{model.source}: {' '.join(whole.split())}")
         else:
@@ -262,7 +263,7 @@ def _measure_units(
         device.name,
         _describe_source([model.name for model in loaded]),
         describe_machine(),
-        link=measure_copies(device.patience, device.clock),
+        link=link,
         launch=launch,
         otherwise=options.otherwise,
     )

@@ -4,9 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from byoc.costs import Policy, load_device_costs, load_host_costs, parse_objective
+from byoc.costs import (
+    Policy,
+    find_host_beside,
+    find_margin,
+    load_device_costs,
+    load_host_costs,
+    parse_objective,
+)
 from byoc.errors import InputError, suggest_nearest
-from byoc.options import DEFAULT_STRATEGY, PlanOptions, list_files
+from byoc.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, list_files
 from byoc.placement import Perturbation, Robust, Strategy
 from byoc.planning import CostDoubt, PlanSettings, read_placement
 from byoc.rules import Target, load_rules
@@ -31,13 +38,15 @@ def load_settings(
     targets = load_targets(list_files(options.rules))
     costs = choose_by_target(targets, options.cost_model, "cost model", lambda each: each.cost_model)
     given = _split_cost_options(targets, options.cost_options or {})
+    devices = tuple(load_device_costs(str(costs[target.name]), given[target.name]) for target in targets)
+    host = str(options.host_cost_model)
+    if host == DEFAULT_HOST_COSTS:
+        host = find_host_beside(devices) or host
     return PlanSettings(
         targets=targets,
-        costs=tuple(
-            load_device_costs(str(costs[target.name]), given[target.name]) for target in targets
-        ),
-        host=load_host_costs(str(options.host_cost_model), given[HOST]),
-        strategy=load_strategy(strategy, options.strategy_options or {}, among or (strategy,)),
+        costs=devices,
+        host=load_host_costs(host, given[HOST]),
+        strategy=_load_with_margin(strategy, options, among, find_margin(devices)),
         objective=parse_objective(options.objective),
         unknown_costs=_read_policy(options.unknown_costs),
         trips=options.trips or {},
@@ -58,6 +67,14 @@ def _split_cost_options(
     split = {name: select_options(given, name, owners, "cost option", "target") for name in owners}
     split[HOST] = {name: split[HOST][name] for name in split[HOST] if f"{HOST}:{name}" in given}
     return split
+
+
+def _load_with_margin(name: str, options: PlanOptions, among: Sequence[str], margin: float) -> Strategy:
+    """Return a strategy with its options; launch-aware has the cost models' margin by default."""
+    given = dict(options.strategy_options or {})
+    if name == DEFAULT_STRATEGY and margin and not {"margin", f"{name}:margin"} & given.keys():
+        given[f"{name}:margin"] = f"{margin:g}"
+    return load_strategy(name, given, among or (name,))
 
 
 def load_strategy(name: str, given: Mapping[str, str], among: Sequence[str]) -> Strategy:

@@ -73,7 +73,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             ROOFLINE + "overhed: 1\n",
             [
                 "overhed: no such key (did you mean overhead?); known: name, description, launch, link, "
-                "energy, else, kind, peak, bandwidth, overhead, operators",
+                "energy, else, beside, margin, kind, peak, bandwidth, overhead, operators",
             ],
         ),
         (
@@ -290,7 +290,8 @@ def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
         (
             "flat2",
             Flat,
-            "installed: dla, ethos-u55, flat2, host, nnpa, openvino-cpu, qnn-htp, tensorrt-dla",
+            "installed: dla, ethos-u55, flat2, host, nnpa, onnxruntime-cpu, openvino-cpu, "
+            "openvino-cpu-roofline, qnn-htp, tensorrt-dla",
         ),
     ],
 )

@@ -328,3 +328,25 @@ def test_a_dearer_boundary_is_crossed_less_and_costs_are_true(seed: int) -> None
 def test_a_boundary_is_a_factor(factor: float) -> None:
     with pytest.raises(ValueError, match="must be a number above 0"):
         LaunchAware(boundary=factor)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_mixture_has_to_save_the_margin(seed: int) -> None:
+    problem = random_problem(seed, 12, frozenset({"launch"}))
+    free = LaunchAware().solve(problem)
+    singles = [HostOnly().solve(problem).cost.total]
+    if np.isfinite(problem.seconds[:, 1]).all():
+        singles.append(AllSupported().solve(problem).cost.total)
+    for margin in (0.01, 0.3, 0.9):
+        placement = LaunchAware(margin=margin).solve(problem)
+        worth = free.cost.total < (1 - margin) * min(singles)
+        expected = free.cost.total if worth else min(singles)
+        assert placement.cost.total == pytest.approx(expected, rel=1e-6)
+        assert placement.bound is not None
+        assert placement.bound <= placement.cost.total
+
+
+@pytest.mark.parametrize("margin", [-0.1, 1.0, math.nan])
+def test_a_margin_is_a_share(margin: float) -> None:
+    with pytest.raises(ValueError, match="must be from 0 to below 1"):
+        LaunchAware(margin=margin)

@@ -118,7 +118,8 @@ class LaunchAware:
     answer does not depend on time.
 
     It chooses as if launches and transfers cost `boundary` times what they do: with more than 1 it cuts
-    more rarely, with less more often. The cost of its answer is the true one.
+    more rarely, with less more often. The cost of its answer is the true one. A placement on several
+    devices has to save at least the share `margin` of what the best single device takes.
     """
 
     name: ClassVar[str] = "launch-aware"
@@ -127,14 +128,19 @@ class LaunchAware:
     nodes: int = 200
     rounds: int = 12
     boundary: float = 1.0
+    margin: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a factor that is not above 0."""
+        """Raise ValueError for a factor that is not above 0, and a margin that is no share below 1."""
+        if not 0 <= self.margin < 1:
+            raise ValueError(f"margin is {self.margin:g}, but must be from 0 to below 1")
         if not 0 < self.boundary < math.inf:
             raise ValueError(f"boundary is {self.boundary:g}, but must be a number above 0")
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement. Raises InputError if none is found that keeps the limits."""
+        if self.margin:
+            return self._solve_with_margin(problem)
         if self.boundary != 1:
             return self._solve_scaled(problem)
         best, bound = find_incumbent(problem), 0.0
@@ -152,6 +158,22 @@ class LaunchAware:
         if best is None:
             raise InputError("strategy launch-aware: found no placement that keeps all the limits")
         return replace(best, bound=min(max(bound, best.bound or 0.0), best.cost.total))
+
+    def _solve_with_margin(self, problem: Problem) -> Placement:
+        """Return the placement on the best single device unless a mixture saves the margin."""
+        found = replace(self, margin=0.0).solve(problem)
+        whole = [
+            each
+            for each in solve_applicable(problem, [HostOnly(), AllSupported()])
+            if np.ptp(each.labels) == 0 and not find_broken_limit(problem, each.labels, each.regions)
+        ]
+        best = select_best(whole) if problem.units and np.ptp(found.labels) else None
+        if best is None or found.cost.total < (1 - self.margin) * best.cost.total:
+            return found
+        saved = 1 - found.cost.total / best.cost.total
+        told = f"a mixture of devices is predicted to save {saved:.1%}"
+        note = f"{told}, less than the margin of {self.margin:.0%}"
+        return replace(best, bound=found.bound, notes=(note,))
 
     def _solve_scaled(self, problem: Problem) -> Placement:
         """Return the placement for other prices of launches and transfers, at its true cost."""
