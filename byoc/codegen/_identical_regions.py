@@ -52,15 +52,20 @@ def _group_by_structure(regions: Sequence[Region]) -> Iterable[Sequence[Region]]
         return [regions]
     structures: dict[str, list[Region]] = {}
     for region in regions:
-        if region not in _STRUCTURES:
-            _STRUCTURES[region] = region_structure(region)
-        structures.setdefault(_STRUCTURES[region], []).append(region)
+        structures.setdefault(_find_structure(region), []).append(region)
     return structures.values()
+
+
+def _find_structure(region: Region) -> str:
+    """Return a region's structure, worked out once."""
+    if region not in _STRUCTURES:
+        _STRUCTURES[region] = region_structure(region)
+    return _STRUCTURES[region]
 
 
 def region_fingerprint(region: Region) -> str:
     """Return a SHA-256 in hex that is equal for identical regions; it covers the constants' bytes."""
-    digest = hashlib.sha256(region_structure(region).encode())
+    digest = hashlib.sha256(_find_structure(region).encode())
     tensors = {tensor.name: tensor for tensor in region.model.graph.initializer}
     for name in _constant_names(region):
         digest.update(digest_constant(tensors[name], region))

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from byoc.costs import FAMILIES, CostFile, CostModel, Estimating, Fallback, Policy
+from byoc.costs import FAMILIES, CostFile, CostModel, Estimating, Fallback, Policy, Priced
 from byoc.errors import InputError, suggest_nearest
 from byoc.planning._plan_data import GraphPlan
 from byoc.planning._plan_settings import PlanSettings
@@ -66,7 +66,9 @@ def find_unknown_names(settings: PlanSettings) -> list[str]:
 
 def _list_files(model: CostModel) -> Iterator[CostFile]:
     """Yield the files that a cost model is made of."""
-    if isinstance(model, Fallback):
+    if isinstance(model, Priced):
+        yield from _list_files(model.model)
+    elif isinstance(model, Fallback):
         yield from _list_files(model.first)
         yield from _list_files(model.second)
     elif isinstance(model, CostFile):
