@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from onnx import NodeProto
 
 from byoc.model._graph_index import GraphIndex
+from byoc.model._node_kinds import NodeKind
 from byoc.model._walk import get_input
 
 # Operators with spatial axes, and the positions of the images among their inputs. All their outputs of
@@ -79,9 +80,6 @@ _IMAGES: "WeakKeyDictionary[GraphIndex, frozenset[str]]" = WeakKeyDictionary()
 
 
 def _find_images(index: GraphIndex) -> frozenset[str]:
-    keep_axes, keep_first_axes = {*_KEEP_AXES.split()}, {*_KEEP_FIRST_AXES.split()}
-    groups: list[list[str]] = []
-    groups_of: dict[str, list[int]] = {}
     known_images = [
         name
         for inner in index.bodies.values()
@@ -94,27 +92,39 @@ def _find_images(index: GraphIndex) -> frozenset[str]:
         name for name, kind in index.types.items() if kind.shape is not None and len(kind.shape) == 4
     }
     data -= index.constant_names
-    tensors = zip(index.node_kinds, index.node_inputs, index.node_outputs, strict=True)
-    for number, (kind, inputs, outputs) in enumerate(tensors):
-        if number in index.constant_nodes or not (kind.is_onnx or kind.domain == "com.microsoft"):
-            continue
-        positions = _IMAGE_OPERATORS.get(kind.op_type)
-        if positions is not None:
-            read = [inputs[i] for i in positions if i < len(inputs)]
-            known_images.extend(name for name in (*read, *outputs) if name in data)
-        elif kind.op_type in keep_axes or kind.op_type in keep_first_axes:
-            operands = inputs if kind.op_type in keep_axes else inputs[:1]
-            names = [name for name in (*operands, *outputs) if name in data]
-            for name in names:
-                groups_of.setdefault(name, []).append(len(groups))
-            groups.append(names)
+    read_by = {kind: _find_images_read(kind) for kind in {*index.node_kinds}}
+    kinds, inputs, outputs = index.node_kinds, index.node_inputs, index.node_outputs
+    for number, kind in enumerate(kinds):
+        positions = read_by[kind]
+        if isinstance(positions, tuple) and number not in index.constant_nodes:
+            images = [inputs[number][i] for i in positions if i < len(inputs[number])]
+            known_images.extend([name for name in (*images, *outputs[number]) if name in data])
     found: set[str] = set()
-    while known_images:  # linear, since each group is emptied when it is visited
-        found.add(name := known_images.pop())
-        for number in groups_of.pop(name, ()):
-            known_images.extend(groups[number])
-            groups[number] = []
+    visited = set(index.constant_nodes)
+    while known_images:
+        name = known_images.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for number in (index.producers.get(name, -1), *index.consumers.get(name, ())):
+            read = read_by[kinds[number]] if number >= 0 and number not in visited else None
+            if isinstance(read, slice):
+                names = (*inputs[number][read], *outputs[number])
+                if name in names:
+                    visited.add(number)
+                    known_images.extend([each for each in names if each in data])
     return frozenset(found)
+
+
+def _find_images_read(kind: NodeKind) -> tuple[int, ...] | slice | None:
+    """Return the inputs that are images, those that are if the outputs are as a slice; else None."""
+    if not (kind.is_onnx or kind.domain == "com.microsoft"):
+        return None
+    if kind.op_type in _IMAGE_OPERATORS:
+        return _IMAGE_OPERATORS[kind.op_type]
+    if kind.op_type in _KEEP_AXES.split():
+        return slice(None)
+    return slice(1) if kind.op_type in _KEEP_FIRST_AXES.split() else None
 
 
 def _find_captured_images(index: GraphIndex) -> frozenset[str]:

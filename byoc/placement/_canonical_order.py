@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,8 +18,19 @@ def order_canonically(problem: Problem, keys: Sequence[str]) -> tuple[Problem, I
     `keys` are distinct names of the units (the first output, for example). Units are in topological
     order, the smallest key first; tensors are sorted by producer, consumers and costs, and two that
     agree in all of these are interchangeable. Unit `i` of the new problem is unit `order[i]` of the old
-    one. Raises ValueError unless there is one distinct key for each unit.
+    one. The order of a problem is found once, however often it is asked for. Raises ValueError unless
+    there is one distinct key for each unit.
     """
+    known = _ORDERS.get(problem)
+    if known is None or known[0] != list(keys):
+        known = _ORDERS[problem] = (list(keys), *_order(problem, keys))
+    return known[1:]
+
+
+_ORDERS: "WeakKeyDictionary[Problem, tuple[list[str], Problem, Ints]]" = WeakKeyDictionary()
+
+
+def _order(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
     if len(keys) != problem.units or len(set(keys)) < len(keys):
         raise ValueError(f"one distinct key for each of {problem.units} units is needed")
     source, target = problem.edges

@@ -1,7 +1,7 @@
 """The placement problem: units, their costs on each device, and the tensors between them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self, TypedDict, Unpack
@@ -176,6 +176,12 @@ class Problem:
             occupies=tuple(map(Occupancy, limits.get("occupies", ("nothing",) * devices))),
             cores=limits.get("cores", 1),
         )
+
+    def replace_seconds(self, seconds: Floats) -> Self:
+        """Return the problem with other seconds of units, float64 (units, 1 + devices)."""
+        other = replace(self, seconds=seconds)
+        vars(other).update(consumed=self.consumed, edges=self.edges)  # they stay as they are
+        return other
 
     @property
     def units(self) -> int:

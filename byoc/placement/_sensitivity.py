@@ -6,7 +6,7 @@ multipliers found there, so that one minimum cut or a few answer it, instead of 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
@@ -74,7 +74,7 @@ class Sensitivity:
         """
         costs = self.problem.seconds.copy()
         costs[list(rows), device] = seconds
-        problem = replace(self.problem, seconds=costs)
+        problem = self.problem.replace_seconds(costs)
         relaxation, best = self._relaxed
         labels = best.labels.copy()
         labels[list(rows)] = device

@@ -90,7 +90,9 @@ class PlacementProblems:
         With it come the numbers of the fusions that are left: those whose members can be together.
         """
         labels = self.find_pinned(posed)
-        problem = replace(posed.problem, capacity=np.array(constraints.capacity, np.float64))
+        problem, capacity = posed.problem, np.array(constraints.capacity, np.float64)
+        if not np.array_equal(problem.capacity, capacity):
+            problem = replace(problem, capacity=capacity)
         left = list(range(len(problem.fusions)))
         if not labels:
             return problem, left

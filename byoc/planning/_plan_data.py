@@ -94,6 +94,8 @@ class GraphPlan:
     def host_reason(self, row: int) -> Verdict:
         """Return the reason why a unit is on the host."""
         verdicts = self.units[row].verdicts
+        if len(verdicts) == 1 and verdicts[0].reasons:  # as most have it
+            return verdicts[0]
         if any(self.graph_problem.kept_on_host):
             verdicts = tuple(
                 refuse(kept[row]) if row in kept else verdict

@@ -11,9 +11,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx
-from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TypeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model._node_attributes import get_operator_name
+from byoc.model._tensor_data import read_type
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
 from byoc.model.inference._contrib_rules import infer_contrib_types
@@ -23,7 +24,7 @@ from byoc.model.inference._known_node import Rule
 from byoc.model.inference._matrix_shapes import MATRIX_RULES
 from byoc.model.inference._movement_shapes import MOVEMENT_RULES
 from byoc.model.inference._scopes import TensorScope
-from byoc.model.inference._type_merging import Settings, VisitError
+from byoc.model.inference._type_merging import Settings, VisitError, is_fixed
 from byoc.model.inference._window_shapes import POOLS, WINDOW_RULES
 
 SHAPE_RULES: Mapping[str, Rule] = {
@@ -73,6 +74,8 @@ def settle_types(typed: ModelProto, model: ModelProto) -> SettledTypes:
     `typed` is the model as ONNX's inference typed it from its inputs, `model` the same with what the
     file states of other tensors.
     """
+    if _are_all_fixed(typed.graph):
+        return SettledTypes(frozenset(), complete=True, uses_stated=False)
     names = [dim.dim_param for value in model.graph.input for dim in _list_dims(value.type)]
     settings = Settings.read(model, filter(None, names), _MAX_VISITS)
     opsets = read_opsets(model.opset_import)
@@ -89,6 +92,20 @@ def settle_types(typed: ModelProto, model: ModelProto) -> SettledTypes:
     scope.write_types()
     complete = settled and not scope.changed
     return SettledTypes(frozenset(scope.varying), complete, settings.uses_stated)
+
+
+def _are_all_fixed(graph: GraphProto) -> bool:
+    """Return whether a graph has no bodies, and states extents of all tensors that are beyond doubt."""
+    fixed = {""}
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        kind = read_type(value.type)
+        if kind is None or not is_fixed(kind):
+            return False
+        fixed.add(value.name)
+    return not any(
+        not fixed.issuperset(node.output) or _is_doubtful(node) or list_bodies(node)
+        for node in graph.node
+    )
 
 
 def read_opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

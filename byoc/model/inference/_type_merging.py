@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from onnx import FunctionProto, ModelProto
 
@@ -44,11 +45,7 @@ class Settings:
 
     def clean_type(self, kind: TensorType | None) -> TensorType | None:
         """Return a type with extents in canonical form; a name that is no open dimension is unknown."""
-        if (
-            kind is None
-            or kind.shape is None
-            or all(type(dim) is int and 0 <= dim < _LIMIT for dim in kind.shape)
-        ):
+        if kind is None or kind.shape is None or is_fixed(kind):
             return kind
         return TensorType(kind.dtype, tuple(map(self._clean_dim, kind.shape)))
 
@@ -57,6 +54,12 @@ class Settings:
             return None if dim is None or not 0 <= dim < _LIMIT else dim
         found = parse_dim(dim)
         return found if list_dim_names(found) <= self.names else None
+
+
+@lru_cache(1 << 16)
+def is_fixed(kind: TensorType) -> bool:
+    """Return whether all extents of a type are numbers."""
+    return kind.shape is not None and all(type(dim) is int and 0 <= dim < _LIMIT for dim in kind.shape)
 
 
 def contradicts(one: TensorType | None, other: TensorType) -> bool:
