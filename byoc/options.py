@@ -129,6 +129,18 @@ class PlanOptions(DimensionOptions):
         _record_texts,
         record_none=False,
     )
+    time_limit: float | None = declare_field(
+        None,
+        "seconds that the strategy may take: counted by its steps where it can, else by the clock, on "
+        "which the plan then depends. Unless given only `exact` looks at a clock, after ten minutes.",
+        Flag(
+            "The most that the strategy may take; it returns the best found.",
+            Syntax.NUMBER,
+            metavar="SECONDS",
+        ),
+        _record_value,
+        record_none=False,
+    )
     unknown_costs: str = declare_field(
         Policy.estimate.value,
         "what to do about a cost that no model knows: `refuse`, `host` or `estimate`.",

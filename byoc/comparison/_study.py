@@ -20,7 +20,14 @@ from byoc.costs import (
 from byoc.errors import ByocError, InputError, describe_error
 from byoc.model import Model, unshare_dequantize
 from byoc.options import PlanOptions
-from byoc.placement import Placement, Problem, Strategy, count_transferred_bytes, strategy_display_name
+from byoc.placement import (
+    Placement,
+    Problem,
+    Strategy,
+    count_transferred_bytes,
+    limit_time,
+    strategy_display_name,
+)
 from byoc.planning import GraphPlan, GraphUnits, PlanSettings, annotate_graphs, group_graphs, plan_graphs
 from byoc.reporting import collect_plan_notes
 from byoc.stages import load_settings, load_strategy
@@ -71,7 +78,8 @@ class Study(PlanOptions):
 
     def load_strategy(self, name: str) -> Strategy:
         """Return one of the strategies, with its options. Raises InputError."""
-        return load_strategy(name, self.strategy_options or {}, self.strategies)
+        chosen = load_strategy(name, self.strategy_options or {}, self.strategies)
+        return limit_time(chosen, self.time_limit, by_clock=True)
 
 
 def make_rows(name: str, study: Study) -> list[StrategyRow]:

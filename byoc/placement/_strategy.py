@@ -114,19 +114,22 @@ class Strategy(Protocol):
         ...
 
 
-def limit_time(strategy: Strategy, seconds: float | None) -> Strategy:
-    """Return a strategy that takes at most so many seconds of an ordinary computer, counted by steps.
+def limit_time(strategy: Strategy, seconds: float | None, by_clock: bool = False) -> Strategy:
+    """Return a strategy that takes at most so many seconds; for None the given one.
 
-    It is one that has a field `time_limit`; others are returned as they are, as they are for None.
+    A strategy with a field `time_limit` counts seconds of an ordinary computer by its steps. With
+    `by_clock` a field `seconds`, a limit by the clock, is set, too. Others are returned as they are.
     Raises InputError if `seconds` is not a number above 0.
     """
     if seconds is None:
         return strategy
     if not 0 < seconds < math.inf:
         raise InputError(f"time limit {seconds:g}: not a number of seconds above 0")
-    if not is_dataclass(strategy) or all(each.name != "time_limit" for each in fields(strategy)):
+    if not is_dataclass(strategy):
         return strategy
-    limited: Strategy = replace(strategy, time_limit=seconds)
+    names = {"time_limit", "seconds"} if by_clock else {"time_limit"}
+    limits = {each.name: seconds for each in fields(strategy) if each.name in names}
+    limited: Strategy = replace(strategy, **limits)
     return limited
 
 

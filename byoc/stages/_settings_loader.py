@@ -14,7 +14,7 @@ from byoc.costs import (
 )
 from byoc.errors import InputError, suggest_nearest
 from byoc.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, list_files
-from byoc.placement import Perturbation, Robust, Strategy
+from byoc.placement import Perturbation, Robust, Strategy, limit_time
 from byoc.planning import CostDoubt, PlanSettings, read_placement
 from byoc.rules import Target, load_rules
 from byoc.support import STRATEGIES, load_plugin, make_with_options, select_options
@@ -46,7 +46,11 @@ def load_settings(
         targets=targets,
         costs=devices,
         host=load_host_costs(host, given[HOST]),
-        strategy=_load_with_margin(strategy, options, among, find_margin(devices)),
+        strategy=limit_time(
+            _load_with_margin(strategy, options, among, find_margin(devices)),
+            options.time_limit,
+            by_clock=True,
+        ),
         objective=parse_objective(options.objective),
         unknown_costs=_read_policy(options.unknown_costs),
         trips=options.trips or {},

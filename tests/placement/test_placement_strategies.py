@@ -25,13 +25,13 @@ from placement_oracle import (
 from placement_random import random_problem
 
 from byoc.errors import InputError
-from byoc.placement import Placement, Problem, Strategy
+from byoc.placement import Placement, Problem, Strategy, limit_time
 from byoc.placement._form_regions import is_contraction_acyclic
 from byoc.placement._placement_cost import evaluate
-from byoc.placement.strategies import AllSupported
+from byoc.placement.strategies import AllSupported, Throughput
 from byoc.placement.strategies._baselines import HostOnly
 from byoc.placement.strategies._exhaustive import Exhaustive
-from byoc.placement.strategies._optimizing import LaunchAware, MinCut
+from byoc.placement.strategies._optimizing import Exact, LaunchAware, MinCut
 
 EVERY: list[Strategy] = [HostOnly(), AllSupported(), MinCut(), Exhaustive()]
 
@@ -350,3 +350,18 @@ def test_a_mixture_has_to_save_the_margin(seed: int) -> None:
 def test_a_margin_is_a_share(margin: float) -> None:
     with pytest.raises(ValueError, match="must be from 0 to below 1"):
         LaunchAware(margin=margin)
+
+
+def test_a_time_limit_counts_steps_where_the_strategy_can() -> None:
+    """Only who asks for a clock gets one; a strategy without a limit stays as it is."""
+    assert limit_time(Throughput(), 2.5) == Throughput(time_limit=2.5)
+    assert limit_time(Exact(), 2.5) == Exact()
+    assert limit_time(Exact(), 2.5, by_clock=True) == Exact(seconds=2.5)
+    assert limit_time(LaunchAware(), 2.5, by_clock=True) == LaunchAware(seconds=2.5)
+    assert limit_time(LaunchAware(), None, by_clock=True) == LaunchAware()
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InputError, match="not a number of seconds above 0"):
+            limit_time(Throughput(), wrong)
+    problem = chain([4.0, 4.0, 4.0], [1.0, 1.0, 2.0], down=0.5, up=0.25, launch=0.125)
+    limited = LaunchAware(seconds=5.0).solve(problem)
+    assert limited.cost.total == LaunchAware().solve(problem).cost.total

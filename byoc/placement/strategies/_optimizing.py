@@ -129,6 +129,8 @@ class LaunchAware:
     rounds: int = 12
     boundary: float = 1.0
     margin: float = 0.0
+    seconds: float = math.inf
+    """Limit of the integer program by the clock; with one the answer may depend on the machine."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a factor that is not above 0, and a margin that is no share below 1."""
@@ -152,7 +154,8 @@ class LaunchAware:
             sweeps = not _is_within(best, bound, _SMALL_GAP)
             best = select_best([best, *_solve_cheaply(problem, sweeps)])
             if small:
-                best = solve_exactly(problem, best, None, self.nodes)
+                limit = self.seconds if math.isfinite(self.seconds) else None
+                best = solve_exactly(problem, best, limit, self.nodes)
             elif best is not None:
                 best = replace(best, bound=None, notes=())
         if best is None:

@@ -35,7 +35,7 @@ _ROUNDING = 2.0**-36
 # The temperature at which finer groups begin.
 _WARM = 0.1
 # Steps of loads in each proof, and the share of the budget that is left; covers improved after each.
-_PROOFS, _STARTS = ((500, 0.2), (500, 0.25), (8_000, 1.0)), 6
+_PROOFS, _STARTS = ((500, 0.2), (500, 0.25), (8_000, 0.8)), 6
 # The last runs, for a power of the loads that is near their maximum.
 _FINISHING = (Cooling(0.1, 0.001, 60_000), Cooling(0.01, 0.0002, 120_000))
 _FINISHING_POWER = 32
