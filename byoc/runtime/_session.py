@@ -210,9 +210,9 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     regions = {r.name: _region_stage(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
     _check_calls(bundle, index.walk(), regions)
     with sharing_threads(2 * len(found) + 1):
-        program = ProgramBuilder(bundle.folder, regions, _region_domains(bundle)).build_program(
-            index, {}
-        )
+        checked = {name: index.type_protos[name] for name in index.inputs if name in index.types}
+        builder = ProgramBuilder(bundle.folder, regions, _region_domains(bundle), checked)
+        program = builder.build_program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
     return Session(tuple(index.inputs), types, program, bundle)
 

@@ -100,8 +100,35 @@ class StageProgram:
         of a stage comes as it is.
         """
         threads = pool() if pool and self.dependencies.at_once else None
-        found = _ProgramRun(self, values, kept, threads, hold_device).run()
+        if threads is None and hold_device is nullcontext:
+            found = self._run_in_order(values, kept)
+        else:
+            found = _ProgramRun(self, values, kept, threads, hold_device).run()
         return {name: found[name] for name in (*self.outputs, *kept)}
+
+    def _run_in_order(self, values: StageValues, kept: Collection[str]) -> dict[str, Any]:
+        """Run the stages one after another, and return the values that were not freed."""
+        trace = current_trace()
+        found: dict[str, Any] = {**self.constants, **values}
+        readers = {**self.dependencies.readers}
+        for name in set(kept):
+            readers[name] = readers.get(name, 0) + 1
+        for stage in self.stages:
+            inputs = {name: found[name] for name in stage.inputs}
+            start = perf_counter()
+            try:
+                outputs = stage.run(inputs)
+            except ByocError as error:
+                raise InputError(f"{stage.name}: {error}") from error
+            if trace is not None:
+                trace.add_event(stage, start, perf_counter(), inputs, outputs)
+            found.update({name: outputs[name] for name in outputs if readers.get(name)})
+            for name in inputs:
+                readers[name] -= 1
+                if not readers[name]:
+                    del found[name]
+            del outputs  # what nobody reads is freed before the next stage runs
+        return found
 
     @cached_property
     def dependencies(self) -> Dependencies:
