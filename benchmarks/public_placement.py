@@ -128,10 +128,12 @@ def evaluate(instance: Instance, split: Split, objective: str) -> float:
         cores = [sum(nodes[node]["cpuLatency"] for node in device["nodes"]) for device in split["cpus"]]
         return max(loads + cores)
     job = {node: ("cpu", node) for node in nodes}
-    seconds = {("cpu", node): nodes[node]["cpuLatency"] for node in nodes}
     for number, device in enumerate(split["fpgas"]):
         job.update(dict.fromkeys(device["nodes"], ("fpga", number)))
-        seconds["fpga", number] = loads[number]
+    seconds = {
+        each: nodes[each[1]]["cpuLatency"] if each[0] == "cpu" else loads[each[1]]
+        for each in job.values()
+    }
     return find_longest_path({(job[a], job[b]) for a, b in edges if job[a] != job[b]}, seconds)
 
 
