@@ -1,0 +1,160 @@
+"""The choices that planning needs: those of `byoc.partition` and `byoc.compare`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+
+from byoc.costs import Policy
+from byoc.model import DimensionOptions
+from byoc.options._record_values import (
+    record_choice,
+    record_files,
+    record_pairs,
+    record_texts,
+    record_value,
+)
+from byoc.placement import Robust
+from byoc.support import Flag, Syntax, declare, declare_field
+from byoc.zoo import name_source
+
+DEFAULT_STRATEGY = "launch-aware"
+DEFAULT_HOST_COSTS = "host"
+
+
+@dataclass(frozen=True)
+class PlanOptions(DimensionOptions):
+    """The choices that planning needs, whatever the strategy."""
+
+    rules: str | Path | Sequence[str | Path] = field(
+        metadata=declare(
+            "a rule file's path, or the name of a built-in one; several for several accelerators.",
+            Flag(
+                "A rule file, or the name of an installed one (byoc rules); one for each accelerator.",
+                Syntax.LIST,
+            ),
+            record_files,
+        )
+    )
+    _: KW_ONLY
+    objective: str = declare_field(
+        "latency",
+        "`latency`, `energy`, or weights of both: `latency=1,energy=0.5`.",
+        Flag("latency, energy, or weights of both: latency=1,energy=0.5."),
+        record_value,
+    )
+    cost_model: str | Path | Mapping[str, str | Path] | None = declare_field(
+        None,
+        "the accelerator's cost model, a path or a name, or one for each of several accelerators "
+        "by name; the rule file's unless given.",
+        Flag(
+            "The accelerator's costs, see byoc cost-models; by default the rule file's.",
+            Syntax.BY_TARGET,
+            metavar="[TARGET=]NAME",
+        ),
+        record_choice,
+    )
+    host_cost_model: str | Path = declare_field(
+        DEFAULT_HOST_COSTS,
+        "the host's cost model; `host` is the one that the accelerator's cost model names "
+        "(`beside`), if it does.",
+        Flag("The host's costs; by default those that the accelerator's name, if any."),
+        name_source,
+    )
+    cost_options: Mapping[str, str] | None = declare_field(
+        None,
+        "options of the accelerators' cost models by `name`, of one target's by `target:name`, of the "
+        "host's by `host:name`.",
+        Flag(
+            "An option of a cost model that is a plug-in; host:NAME=VALUE for the host's.",
+            Syntax.PAIRS,
+            names=("--cost-option",),
+            metavar="[TARGET:]NAME=VALUE",
+        ),
+        record_texts,
+        record_none=False,
+    )
+    strategy_options: Mapping[str, str] | None = declare_field(
+        None,
+        "options of the placement strategy by `name`, or by `strategy:name` where several are compared.",
+        Flag(
+            "An option of the strategy, see byoc strategies.",
+            Syntax.PAIRS,
+            names=("--strategy-option",),
+            metavar="[STRATEGY:]NAME=VALUE",
+        ),
+        record_texts,
+        record_none=False,
+    )
+    time_limit: float | None = declare_field(
+        None,
+        "seconds that the strategy may take: counted by its steps where it can, else by the clock, on "
+        "which the plan then depends. Unless given only `exact` looks at a clock, after ten minutes.",
+        Flag(
+            "The most that the strategy may take; it returns the best found.",
+            Syntax.NUMBER,
+            metavar="SECONDS",
+        ),
+        record_value,
+        record_none=False,
+    )
+    unknown_costs: str = declare_field(
+        Policy.estimate.value,
+        "what to do about a cost that no model knows: `refuse`, `host` or `estimate`.",
+        Flag(
+            "Where a cost is not known: stop, leave it on the host, or guess.",
+            choices=tuple(policy.value for policy in Policy),
+        ),
+        record_value,
+    )
+    perturb: float | None = declare_field(
+        None,
+        "the standard deviation of the logarithm of random factors on all costs, to see how much the "
+        "placement depends on them; 0.5 is a factor of 1.6 up or down.",
+        Flag(
+            "Say what becomes of the placement at costs off by random factors.",
+            Syntax.NUMBER,
+            metavar="SIGMA",
+        ),
+        record_value,
+        record_none=False,
+    )
+    perturb_samples: int | None = declare_field(
+        None,
+        "how often costs are drawn, 32 unless given.",
+        Flag(
+            "Draw costs so often for --perturb, 32 times unless given.",
+            Syntax.INTEGER,
+            names=("--samples",),
+            metavar="NUMBER",
+            minimum=1,
+        ),
+        record_value,
+        record_none=False,
+    )
+    perturb_seed: int | None = declare_field(
+        None,
+        "the seed of the factors, 0 unless given.",
+        Flag("The seed for --perturb.", Syntax.INTEGER, metavar="NUMBER", minimum=0),
+        record_value,
+        record_none=False,
+    )
+    robust: str | None = declare_field(
+        None,
+        "take the placement of least regret at the perturbed costs, `mean` or `worst`.",
+        Flag(
+            "With --perturb: take the placement whose regret is least on average, or at worst.",
+            choices=tuple(choice.value for choice in Robust),
+        ),
+        record_value,
+        record_none=False,
+    )
+    trips: Mapping[str, float] | None = declare_field(
+        None,
+        "how often Loops and Scans run, by node name, where the model does not say.",
+        Flag(
+            "How often the body of a Loop or Scan runs, by the name or an output of that node.",
+            Syntax.SIZES,
+            metavar="NAME=NUMBER",
+        ),
+        record_pairs,
+    )
