@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from byoc.model._walk import (
     copy_without,
     describe_node,
     sort_nodes,
+    walk_nodes,
     walk_tensors,
 )
 from byoc.model.inference import (
@@ -173,10 +175,29 @@ def _check_contents(proto: ModelProto, folder: Path | None) -> bool:
     unreadable = find_non_text(proto)
     if unreadable:
         raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
+    _check_function_calls(proto)
     tensors = list(walk_tensors(proto))
     for tensor in tensors:
         check_tensor(tensor, folder)
     return any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)
+
+
+def _check_function_calls(proto: ModelProto) -> None:
+    """Raise InputError for a call of the model's own function with more values than it has."""
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    if not functions:
+        return
+    bodies = [function.node for function in proto.functions]
+    for node in walk_nodes(chain(proto.graph.node, *bodies)):
+        function = functions.get((node.domain, node.op_type, node.overload))
+        if function is None:
+            continue
+        for what, given, most in (
+            ("inputs", len(node.input), len(function.input)),
+            ("outputs", len(node.output), len(function.output)),
+        ):
+            if given > most:
+                raise InputError(f"{describe_node(node)} has {given} {what}, but its function {most}")
 
 
 def _sort_nodes(proto: ModelProto) -> ModelProto:

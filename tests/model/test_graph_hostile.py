@@ -1,5 +1,6 @@
 """Models made to do harm: each is refused in one sentence, or planned for without harm, and soon."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.model import TensorType, find_non_text, prepare_model, read_model_file
+from byoc.model import TensorType, check_model, find_non_text, prepare_model, read_model_file
 
 SMALL = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
 TERA = 1 << 40
@@ -231,6 +232,23 @@ def test_double_initializers(size: int) -> None:
     again = parse(f"g (float[{size}] x) => (float[{size}] y) {{ w = Neg (x)\n y = Add (x, w) }}")
     again.graph.initializer.append(tensor)
     assert "'w'" in refused(again)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("y = l.f(x, x)", "f 'y' has 2 inputs, but its function 1"),
+        ("y, z = l.f(x)", "f 'y' has 2 outputs, but its function 1"),
+    ],
+)
+def test_calls_with_more_values_than_the_function_has(call: str, message: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "l": 1]>
+        g (float[2] x) => (float[2] y) {{ {call} }}
+        <domain: "l", opset_import: ["": 17]> f (a) => (b) {{ b = Relu(a) }}""")
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        check_model(model)
+    with pytest.raises(InputError, match=f"^m: {re.escape(message)}$"):
+        prepare_model(model, "m")
 
 
 @pytest.mark.parametrize(("first", "second"), ["FF", "FG", "GF", "GG"])
