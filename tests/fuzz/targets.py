@@ -5,6 +5,7 @@ The only exception that may come out of byoc is InputError.
 
 import functools
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import onnx
 from cutting import planned
 
-from byoc.costs import Task, _load_cost_model, build_tasks, load_cost_model
+from byoc.costs import CostModel, Task, _load_cost_model, build_tasks, load_cost_model
 from byoc.errors import InputError, escape_unprintable
 from byoc.expressions import NumberRange, compile_expression
 from byoc.model import Model, prepare_model, read_model_file
@@ -258,7 +259,13 @@ def check_sentence(error: Exception, most_lines: int = 1) -> None:
 
 def look_up_once() -> None:
     """Keep cost models and entry points in memory: to find them takes longer than a small model does."""
-    _load_cost_model.load_cost_model = functools.cache(_load_cost_model.load_cost_model)
+    load = _load_cost_model.load_cost_model
+    load_plainly = functools.cache(load)
+
+    def load_with(name: str, options: Mapping[str, str] | None = None) -> CostModel:
+        return load(name, options) if options else load_plainly(name)
+
+    _load_cost_model.load_cost_model = load_with
     _plugins.find_entry_points = functools.cache(_plugins.find_entry_points)
 
 

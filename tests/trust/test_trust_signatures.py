@@ -16,7 +16,8 @@ from support import parse
 import byoc
 from byoc.bundle import Consent, judge_trust, open_bundle, pack_folder
 from byoc.errors import InputError
-from byoc.trust import add_trusted_key, get_key_file, read_key, read_trusted_keys
+from byoc.trust import _cryptography, add_trusted_key, get_key_file, read_key, read_trusted_keys
+from byoc.trust._cryptography import is_signature
 from byoc.verification import verify_against
 
 Become = Callable[[str], Path]
@@ -217,6 +218,19 @@ def test_a_signature_made_of_zeros_signs_nothing(bundle: Path, native: type[Nati
     forged = {**entry, "key": "0" * 64, "signature": "0" * 128}
     (bundle / "signature.json").write_text(json.dumps(forged, indent=1, sort_keys=True) + "\n")
     assert _refusal(bundle, native).startswith("its signature is of another manifest")
+
+
+def test_keys_of_small_order_sign_nothing() -> None:
+    """For a quarter of all messages the equation holds for the key 0 and the signature 0."""
+    prime, eighth = _cryptography._PRIME, _cryptography._Y_OF_ORDER_8
+    curve = -121665 * pow(121666, -1, prime)
+    assert (curve * eighth**4 + 2 * eighth**2 - 1) % prime == 0
+    for y in (0, 1, prime - 1, eighth, prime - eighth, prime, prime + 1):
+        for sign in (0, 1 << 255):
+            key = (y + sign).to_bytes(32, "little")
+            for message in range(16):
+                for signature in (bytes(64), key + bytes(32), (1).to_bytes(64, "little")):
+                    assert not is_signature(key, signature, bytes([message]))
 
 
 def test_a_manifest_that_lists_its_own_signature(bundle: Path) -> None:
