@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -46,6 +47,12 @@ def count_calls(function: Callable[[], object], most: int) -> int:
     finally:
         sys.setprofile(before)
     return count
+
+
+# OpenVINO's rules speak of attributes that the lowest version of onnx does not have.
+OPENVINO_RULES = pytest.param(
+    "openvino-cpu", marks=pytest.mark.skipif(not find_spec("openvino"), reason="OpenVINO is not here")
+)
 
 
 def sample_cases(cases: Sequence[Any], *ordinary: Any, every: int = 0) -> list[Any]:

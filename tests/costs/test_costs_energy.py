@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import parse
+from support import OPENVINO_RULES, parse
 
 import byoc
 from byoc.costs import Price, Task, build_tasks, load_cost_model
@@ -14,7 +14,9 @@ from byoc.errors import InputError
 TARGETS = ("dla", "ethos-u55", "nnpa", "openvino-cpu", "qnn-htp", "tensorrt-dla")
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "target", [OPENVINO_RULES if name == "openvino-cpu" else name for name in TARGETS]
+)
 def test_every_built_in_rule_file_can_minimise_energy(target: str) -> None:
     found = byoc.partition("zoo:squeezenet", target, objective="energy", what_if=False).report.predicted
     fast = byoc.partition("zoo:squeezenet", target, what_if=False).report.predicted

@@ -1,11 +1,10 @@
 """Nodes that are the same to the rules are tried once, and whatever tells nodes apart is seen."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from ruling import filled, rules
-from support import prepared
+from support import OPENVINO_RULES, prepared
 
 from byoc.model import GraphIndex, prepare_model
 from byoc.patterns import Mark
@@ -91,14 +90,8 @@ def test_a_reason_that_names_a_tensor_is_not_shared() -> None:
     assert "M" in str(marks[1].verdict)
 
 
-# OpenVINO's rules speak of attributes that the lowest version of onnx does not have.
-_OPENVINO = pytest.param(
-    "openvino-cpu", marks=pytest.mark.skipif(not find_spec("openvino"), reason="OpenVINO is not here")
-)
-
-
 @pytest.mark.parametrize("name", ["squeezenet", "t5", "mobilenet_v3_large"])
-@pytest.mark.parametrize("rule_file", ["dla", _OPENVINO, "ethos-u55", "nnpa"])
+@pytest.mark.parametrize("rule_file", ["dla", OPENVINO_RULES, "ethos-u55", "nnpa"])
 def test_marks_are_those_of_each_node_alone(name: str, rule_file: str) -> None:
     index = load_model(f"zoo:{name}").index
     target = load_rules(ROOT / "annotations" / f"{rule_file}.yaml")
