@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import isfinite
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -39,6 +38,7 @@ Reader = Callable[[Any, SharedMemory], T]
 """Reads the result of an answer; raises BrokenMessageError."""
 
 _LEAST_IMPORT_SECONDS = 60.0
+_MOST_SECONDS = 1_000_000  # sockets wait for at most 2^31 ms
 _MODULE = "byoc.codegen._worker_process"
 _LOOK_SECONDS = 0.2  # how often it is looked whether a silent worker still runs
 _END_SECONDS = 5.0  # for a worker that closed its side of the link to end
@@ -53,7 +53,7 @@ class Isolation:
     A call of a codegen takes at most `call_timeout`; one that compiles at most `compile_timeout`, if it
     is given. `environment` holds further environment variables. With `unless_trusted` codegens stay in
     this process for what a trusted maker made, and on systems without worker processes. Raises
-    InputError for what is not a number of seconds above 0.
+    InputError for what is not a number of seconds above 0, and at most a million.
     """
 
     compile_timeout: float | None = None
@@ -65,9 +65,11 @@ class Isolation:
         """Check the limits."""
         for name in ("compile_timeout", "call_timeout"):
             seconds = getattr(self, name)
-            if seconds is not None and not (seconds > 0 and isfinite(seconds)):
+            if seconds is not None and not (0 < seconds <= _MOST_SECONDS):
                 words = name.replace("_", " ")
-                raise InputError(f"{words} {seconds:g}: not a number of seconds above 0")
+                raise InputError(
+                    f"{words} {seconds:g}: not a number of seconds above 0, and at most {_MOST_SECONDS}"
+                )
 
     def find_limit(self, method: str) -> float | None:
         """Return the most seconds that a method may take, None without a limit."""

@@ -25,10 +25,11 @@ from pydantic.alias_generators import to_camel
 from byoc.codegen import parse_strict_json
 from byoc.errors import InputError
 from byoc.numerics import find_cycle
-from byoc.support import StrictModel, make_file_error, validate_content
+from byoc.support import StrictModel, make_file_error, read_limited, validate_content
 
 # The tolerance of the benchmark's own programs.
 _SAME_COST = 1e-6
+_MOST_BYTES = 1 << 28
 
 _Number = Annotated[int, Field(strict=True, ge=-(2**62), le=2**62)]
 # Anything larger is a mistake; sums of this many stay finite.
@@ -88,12 +89,15 @@ def read_instance_file(path: Path) -> InstanceFile:
     Raises InputError with a line for each mistake, and for a file that cannot be read.
     """
     try:
-        text = path.read_bytes()
+        with path.open("rb") as file:
+            text = read_limited(file, _MOST_BYTES)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:  # ValueError: no file can have this name
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read: {why}") from None
+    if len(text) > _MOST_BYTES:
+        raise InputError(f"{path}: cannot be read: it has more than {_MOST_BYTES} bytes")
     return parse_instance_file(text, path)
 
 

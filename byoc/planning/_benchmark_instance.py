@@ -27,6 +27,9 @@ from byoc.planning._benchmark_file import (
 
 _SECONDS = 1e-3
 """Seconds per unit of time of the format."""
+_IDLE_CORES = 256
+_MOST_PAIRS = 1 << 22
+"""The most pairs of a node and a device: each has several numbers in memory."""
 
 
 class InstanceObjective(StrEnum):
@@ -105,7 +108,8 @@ def _build_chosen(
         raise InputError(f"{path}: maxCPUs is 0, and {first}")
     if max_regions is None and objective is InstanceObjective.latency:
         max_regions = 1
-    return _build_instance(file, nodes, objective, UNLIMITED if max_regions is None else max_regions)
+    most = UNLIMITED if max_regions is None else min(max_regions, UNLIMITED)
+    return _build_instance(file, path, nodes, objective, most)
 
 
 def _choose_objective(file: InstanceFile, path: Path, name: str | None) -> InstanceObjective:
@@ -134,16 +138,26 @@ def _choose_objective(file: InstanceFile, path: Path, name: str | None) -> Insta
 
 def _build_instance(
     file: InstanceFile,
+    path: Path,
     nodes: Sequence[InstanceNode],
     objective: InstanceObjective,
     max_regions: int,
 ) -> PlacementInstance:
-    """Build the problem; the devices after the accelerators are cores beyond the first."""
+    """Build the problem; the devices after the accelerators are cores beyond the first.
+
+    Of cores beyond the number of nodes, which stay idle, at most 256 are devices. Raises InputError for
+    too many pairs of a node and a device.
+    """
     edges = file.edges
     pipelined = objective is InstanceObjective.throughput
-    cores = max(file.max_cpus - 1, 0) if pipelined else 0
+    cores = max(min(file.max_cpus, max(len(nodes), _IDLE_CORES)) - 1, 0) if pipelined else 0
     accelerators = file.max_fpgas
     devices = accelerators + cores
+    if len(nodes) * (1 + devices) > _MOST_PAIRS:
+        raise InputError(
+            f"{path}: {len(nodes)} nodes and {1 + devices} devices:"
+            f" more than {_MOST_PAIRS} pairs of both"
+        )
     unit_of, split_classes = _assign_units(nodes, edges)
     members: list[list[InstanceNode]] = [[] for _ in range(int(unit_of.max(initial=-1)) + 1)]
     for node, unit in zip(nodes, unit_of.tolist(), strict=True):

@@ -4,6 +4,7 @@ Elements that numpy has no dtype for (bfloat16, ...) are stored as untyped bytes
 turns back into their type.
 """
 
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -19,8 +20,15 @@ from byoc.support import write_atomically
 
 _NPY, _ZIP = b"\x93NUMPY", b"PK"
 # Exceptions of numpy and zipfile for malformed headers that they do not check for.
-_HEADER_ERRORS = (TypeError, ArithmeticError, LookupError, RuntimeError, SyntaxError)
-_READ_ERRORS = (
+_HEADER_ERRORS = (
+    TypeError,
+    ArithmeticError,
+    LookupError,
+    RuntimeError,
+    SyntaxError,
+    tokenize.TokenError,
+)
+READ_ERRORS = (
     OSError,
     ValueError,
     EOFError,
@@ -29,6 +37,7 @@ _READ_ERRORS = (
     zlib.error,
     *_HEADER_ERRORS,
 )
+"""What numpy raises for files that are no arrays."""
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -41,8 +50,8 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: _read_member(archive, name, path) for name in archive.files}
-    except _READ_ERRORS as error:
-        raise InputError(f"{path}: not an .npz file: {_describe_read_error(error)}") from None
+    except READ_ERRORS as error:
+        raise InputError(f"{path}: not an .npz file: {describe_read_error(error)}") from None
 
 
 def read_npy(path: Path) -> NDArray[Any]:
@@ -51,8 +60,8 @@ def read_npy(path: Path) -> NDArray[Any]:
         raise InputError(f"{path}: not an .npy file")
     try:
         array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except _READ_ERRORS as error:
-        raise InputError(f"{path}: {_describe_read_error(error)}") from None
+    except READ_ERRORS as error:
+        raise InputError(f"{path}: {describe_read_error(error)}") from None
     return array
 
 
@@ -100,8 +109,8 @@ def _plain_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 def _read_member(archive: Any, name: str, path: Path) -> NDArray[Any]:
     try:
         member: NDArray[Any] = archive[name]
-    except _READ_ERRORS as error:
-        raise InputError(f"{path}: {name}: {_describe_read_error(error)}") from None
+    except READ_ERRORS as error:
+        raise InputError(f"{path}: {name}: {describe_read_error(error)}") from None
     if not isinstance(member, np.ndarray):
         raise InputError(f"{path}: {name}: not an array")
     return member
@@ -116,7 +125,8 @@ def _first_bytes(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read: {why}") from None
 
 
-def _describe_read_error(error: BaseException) -> str:
+def describe_read_error(error: BaseException) -> str:
+    """Return what is wrong with a file that numpy does not read, on one line."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, (TypeError, ArithmeticError)):
         return f"its header is wrong: {text}"

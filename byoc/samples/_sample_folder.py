@@ -23,10 +23,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
+from onnx.external_data_helper import uses_external_data
 
 from byoc.errors import InputError, shorten_text
 from byoc.model import Model, TensorType
-from byoc.samples._arrays import read_npz, restore_dtype
+from byoc.samples._arrays import READ_ERRORS, describe_read_error, read_npz, restore_dtype
 from byoc.samples._image_inputs import SUFFIXES, Preprocessing, find_image_shape, read_image
 from byoc.samples._sample_source import (
     RANDOM,
@@ -45,6 +46,9 @@ MAX_SAMPLES = 16
 _TEST_SET, _TENSOR = "test_data_set_", re.compile(r"input_(\d+)\.pb")
 
 _MAX_CHARACTERS = 200  # of a file's name in a message
+_MAX_EMPTY = (
+    1_000_000  # elements, or samples, without a byte; a header of 100 bytes can state any number
+)
 
 
 class _FileKind(StrEnum):
@@ -183,9 +187,13 @@ def _tensor_item(folder: Path, files: Iterable[Path], inputs: Sequence[str]) -> 
 
 def _read_tensor(path: Path) -> NDArray[Any]:
     try:
-        return numpy_helper.to_array(onnx.load_tensor(path))
+        tensor = onnx.load_tensor(path)
+        if not uses_external_data(tensor):  # which may be any file of the working directory
+            return numpy_helper.to_array(tensor)
+        reason = "its values are in another file, which is not read"
     except Exception as error:  # protobuf's and ONNX's errors share no base
-        raise InputError(f"{path}: not a tensor of ONNX: {shorten_text(str(error), 200)}") from None
+        reason = shorten_text(str(error), 200)
+    raise InputError(f"{path}: not a tensor of ONNX: {reason}")
 
 
 def _image_items(
@@ -248,9 +256,12 @@ def _map_file(path: Path) -> NDArray[Any]:
     try:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: is empty")
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except READ_ERRORS as error:
         raise _unreadable_error(path, error) from None
+    if array.nbytes == 0 and max((array.size, *array.shape)) > _MAX_EMPTY:
+        raise InputError(f"{path}: {array.dtype}{list(array.shape)} has no bytes")
+    return array
 
 
 def _read_archive(path: Path, model: Model) -> Inputs:
@@ -259,8 +270,8 @@ def _read_archive(path: Path, model: Model) -> Inputs:
 
 
 def _unreadable_error(path: Path, error: Exception) -> InputError:
-    reason = (error.strerror if isinstance(error, OSError) else None) or shorten_text(str(error), 200)
-    return InputError(f"{path}: cannot be read as {path.suffix.lower()}: {reason}")
+    reason = (error.strerror if isinstance(error, OSError) else None) or describe_read_error(error)
+    return InputError(f"{path}: cannot be read as {path.suffix.lower()}: {shorten_text(reason, 200)}")
 
 
 def find_samples(

@@ -33,6 +33,7 @@ _MAX_ALIASES = 50
 _MAX_KEYS = 10_000
 _MAX_PARTS = 1 << 20
 _MAX_DIGITS = 4_300  # as Python has it for numbers in decimal digits
+_MAX_READ_TWICE = 1 << 18  # characters
 MAX_YAML_BYTES = 1 << 24
 """The most bytes of a YAML file."""
 _MAX_PROBLEMS = 50
@@ -206,10 +207,15 @@ def read_mapping(path: Path) -> dict[Any, Any]:
 
 
 def _load(text: str) -> Any:
-    """Load YAML. PyYAML's own parser, which says better what is wrong, reads what libyaml refuses."""
+    """Load YAML. PyYAML's own parser, which says better what is wrong, reads what libyaml refuses.
+
+    It takes several times as long, and so reads no large text.
+    """
     try:
         return yaml.load(text, _FAST_LOADER)
     except Exception:
+        if len(text) > _MAX_READ_TWICE:
+            raise
         return yaml.load(text, _Loader)
 
 

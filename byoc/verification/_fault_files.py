@@ -25,7 +25,7 @@ from byoc.codegen import (
 from byoc.errors import InputError, escape_unprintable
 from byoc.model import parse_layout
 from byoc.runtime import read_npz, restore_dtype, write_npz
-from byoc.support import StrictModel, write_text
+from byoc.support import StrictModel, read_limited, write_text
 from byoc.verification._bisection import Fault
 from byoc.verification._part_trials import run_trial, save_part
 from byoc.verification._region_cutter import RegionPart
@@ -35,6 +35,7 @@ from byoc.verification._verification_result import RegionError
 FAULT_FILE_NAME = "fault.json"
 FAULT_MODEL = "model.onnx"
 FAULT_INPUTS = "inputs.npz"
+_MOST_BYTES = 1 << 24
 
 
 class FaultFile(StrictModel):
@@ -112,7 +113,11 @@ def rerun_fault(
     """
     path = folder / FAULT_FILE_NAME
     try:
-        fault = FaultFile.model_validate_json(path.read_bytes(), strict=True)
+        with path.open("rb") as file:
+            content = read_limited(file, _MOST_BYTES)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        fault = FaultFile.model_validate_json(content, strict=True)
         thresholds = Thresholds(**fault.thresholds)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None

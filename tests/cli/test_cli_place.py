@@ -13,7 +13,7 @@ from support import Ran
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem
 from byoc.placement.strategies._baselines import HostOnly
-from byoc.planning import solve_instance
+from byoc.planning import _benchmark_file, solve_instance
 from byoc.planning._benchmark_instance import parse_instance
 
 Cli = Callable[..., Ran]
@@ -245,6 +245,52 @@ def test_no_accelerator_and_costs_next_to_nothing(strategy: str, byoc: Cli) -> N
     assert document["objective_seconds"] == pytest.approx(3e-313, rel=1e-6)
     bound = document["bound_seconds"]
     assert bound is None or 0 <= bound <= document["objective_seconds"]
+
+
+@pytest.mark.usefixtures("here")
+def test_more_regions_than_numbers_hold_are_no_limit(byoc: Cli) -> None:
+    limited = byoc("place", "i.json", "--objective", "total", "--max-regions", "9" * 30)
+    assert limited == byoc("place", "i.json", "--objective", "total")
+    assert limited.code == 0
+
+
+@pytest.mark.usefixtures("here")
+def test_idle_cores_take_no_memory(byoc: Cli) -> None:
+    Path("i.json").write_text(json.dumps(DIAMOND | {"maxCPUs": 1_000_000}), encoding="utf-8")
+    document = json.loads(placed(byoc, "throughput", "host-only"))
+    assert [each["kind"] for each in document["devices"]].count("core") == 256
+
+
+@pytest.mark.usefixtures("here")
+def test_too_many_nodes_and_devices_are_refused(byoc: Cli) -> None:
+    many = {"nodes": [node(i, 1.0, 1.0) for i in range(3000)], "edges": [], "maxCPUs": 10_000}
+    Path("i.json").write_text(json.dumps(DIAMOND | many), encoding="utf-8")
+    ran = byoc("place", "i.json", "--objective", "throughput")
+    assert (ran.code, ran.out, ran.err) == (
+        1,
+        "",
+        "byoc: i.json: 3000 nodes and 3002 devices: more than 4194304 pairs of both\n",
+    )
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("host", [1e-320, 1e-290, 1e200])
+@pytest.mark.parametrize("moved", [1e-320, 0.1, 1e200])
+def test_loads_at_the_ends_of_the_numbers(host: float, moved: float, byoc: Cli) -> None:
+    edges = [{"sourceId": i, "destId": i + 1, "cost": moved} for i in range(3)]
+    extreme = {"nodes": [node(i, host, 1e200) for i in range(4)], "edges": edges}
+    Path("i.json").write_text(json.dumps(DIAMOND | extreme), encoding="utf-8")
+    document = json.loads(placed(byoc, "throughput", "throughput"))
+    assert 0 <= document["bound_seconds"] <= document["objective_seconds"] <= 4 * host / 1000
+
+
+@pytest.mark.usefixtures("here")
+def test_no_more_is_read_of_a_file_than_is_allowed(byoc: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_benchmark_file, "_MOST_BYTES", 100)
+    for path in ("i.json", "/dev/zero"):
+        ran = byoc("place", path)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err == f"byoc: {path}: cannot be read: it has more than 100 bytes\n"
 
 
 def test_a_strategy_from_outside_is_held_to_its_word() -> None:

@@ -242,7 +242,7 @@ def test_what_a_process_says_of_arrays_is_not_believed() -> None:
     os.close(memory.descriptor)
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e7, 1e300, float("inf"), float("nan")])
 def test_a_limit_that_is_none(seconds: float) -> None:
-    with pytest.raises(InputError, match=r"^call timeout .*: not a number of seconds above 0$"):
+    with pytest.raises(InputError, match=r"^call timeout .*: not a number of seconds above 0, and"):
         Isolation(call_timeout=seconds)

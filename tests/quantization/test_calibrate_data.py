@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calibrating import inputs
+from onnx import TensorProto
 from PIL import Image
 from support import prepared
 
@@ -155,6 +156,19 @@ def _bytes(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda folder: _discard((folder / name).write_bytes(content))
 
 
+def _stated(shape: str, descr: str = "<f4") -> Callable[[Path], None]:
+    """Write a file of no data whose header states a shape."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return _bytes("s.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+
+
+def _external(folder: Path) -> None:
+    (folder / "beside.bin").write_bytes(bytes(8))
+    tensor = TensorProto(data_type=TensorProto.FLOAT, dims=[1, 2], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="beside.bin")
+    (folder / "input_0.pb").write_bytes(tensor.SerializeToString())
+
+
 def _discard(_: object) -> None:
     return None
 
@@ -176,6 +190,11 @@ def _pickled(folder: Path) -> None:
         (_bytes("s.npy", b"\x93NUMPY\x01"), r"/s\.npy: cannot be read as \.npy: .*"),
         (_bytes("s.npy", b"hello, numbers"), r"/s\.npy: cannot be read as \.npy: .*"),
         (_pickled, r"/s\.npy: cannot be read as \.npy: .*"),
+        (_stated("(99999999999999999999999,)"), r"/s\.npy: cannot be read as \.npy: .*"),
+        (_stated("(" * 3000), r"/s\.npy: cannot be read as \.npy: .*"),
+        (_stated("(1000000000000,)", "|V0"), r"/s\.npy: \|V0\[1000000000000\] has no bytes"),
+        (_stated("(1000000000000, 0, 2)"), r"/s\.npy: float32\[1000000000000, 0, 2\] has no bytes"),
+        (_external, r": not a tensor of ONNX: its values are in another file, which is not read"),
         (_bytes("s.npz", b"PK\x03\x04 no archive"), r"/s\.npz: not an \.npz file: .*"),
         (_bytes("s.npz", b""), r"/s\.npz: not an \.npz file"),
         (
@@ -187,7 +206,13 @@ def _pickled(folder: Path) -> None:
         (_bytes("s.txt", b"1 2 3"), "holds no samples: no .npy, .npz or image files"),
     ],
 )
-def test_folders_that_do_not_do(tmp_path: Path, make: Callable[[Path], None], reason: str) -> None:
+def test_folders_that_do_not_do(
+    tmp_path: Path,
+    make: Callable[[Path], None],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     make(tmp_path)
     with pytest.raises(InputError, match=f"^{tmp_path}.*{reason}$") as caught:
         read(tmp_path, ONE)

@@ -8,7 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byoc.support import _yamlfile, dump_yaml
+from byoc.errors import InputError
+from byoc.support import _yamlfile, dump_yaml, read_mapping
 from byoc.support._plugins import ANNOTATIONS, COST_MODELS, find_files
 
 FILES = [
@@ -56,3 +57,16 @@ def test_both_refuse(text: str) -> None:
     for read in (read_fast, read_slowly):
         with pytest.raises(yaml.MarkedYAMLError):
             read(text)
+
+
+def test_a_large_text_that_is_refused_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_again(*_: object) -> None:
+        raise AssertionError("PyYAML's own parser takes several times as long")
+
+    file = tmp_path / "r.yaml"
+    file.write_text("- a: 1\n" * 50_000 + "'", encoding="utf-8")
+    monkeypatch.setattr(_yamlfile, "_Loader", read_again)
+    with pytest.raises(InputError, match=r"r\.yaml:50001:2: not valid YAML: found unexpected end"):
+        read_mapping(file)

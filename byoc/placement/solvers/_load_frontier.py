@@ -9,6 +9,7 @@ ends are in the set is moved once, and each run of groups that are neighbours in
 one step, whatever its length.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +22,8 @@ from byoc.placement.solvers._unit_groups import HOST, UnitGroups
 
 # More than the rounding errors of a sum of costs, in steps.
 _ROUNDING = 1e-7
+# Steps of a group or tensor that no set has, few enough that sums of them fit into 64 bits.
+_TOO_MANY = 2.0**40
 _NOT_YET = -1e300
 _ALL, _NONE, _SOME = 1, 0, 2
 
@@ -71,9 +74,12 @@ class LoadFrontier:
     ) -> Self | None:
         """Build the states of a device, from 1; None if there are more than `most_states` in all.
 
-        Sets of at most `most_seconds`, counted in so many steps. Tensors that take less than
+        None, too, where a step is too short for a normal number. Sets of at most `most_seconds`, counted
+        in so many steps. Tensors that take less than
         `least_transfer` seconds are free, and all are where transfers do not occupy the device.
         """
+        if most_seconds / steps < sys.float_info.min:
+            return None
         costs, edges = _find_edges(groups, device, occupies, least_transfer)
         order = _find_order(groups.count, [ends for ends, _ in edges])
         builder = _LayerBuilder(costs, edges, order, most_seconds / steps, steps)
@@ -233,12 +239,13 @@ class _LayerBuilder:
         position = {group: place for place, group in enumerate(order)}
         self._touching: list[list[int]] = [[] for _ in order]
         self._last = [max(position[group] for group in ends) for ends, _ in edges]
-        self._moving = [int(seconds / step - _ROUNDING) for _, seconds in edges]
+        self._moving = [int(min(seconds / step, _TOO_MANY) - _ROUNDING) for _, seconds in edges]
         for number, (ends, _) in enumerate(edges):
             for group in ends:
                 self._touching[position[group]].append(number)
-        along = costs[list(order)] / step
-        self._refused = ~np.isfinite(along)
+        with np.errstate(over="ignore"):
+            along = costs[list(order)] / step
+        self._refused = ~(along < _TOO_MANY)
         total = np.append(0.0, np.cumsum(np.where(self._refused, 0.0, along)))
         self._down = np.floor(total - _ROUNDING).astype(np.int64)
         self._up = np.ceil(total + _ROUNDING).astype(np.int64)
