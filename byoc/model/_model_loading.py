@@ -38,6 +38,7 @@ from byoc.model.inference import (
     InferenceResult,
     check_nodes,
     clear_negative_dims,
+    count_inlined_nodes,
     infer_checked_types,
 )
 
@@ -45,6 +46,7 @@ _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
 # The brackets of ONNX's text form, outside of texts and comments.
 _BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|#[^\n]*|[(){}]', re.DOTALL)
 _MAX_NESTING = 100  # as in protobuf's binary form
+_MAX_INLINED_NODES = 1 << 20  # a runtime inlines functions, and few bytes may stand for any number
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +231,8 @@ def _check_skeleton(skeleton: ModelProto, distinct: Sequence[NodeProto]) -> tupl
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
     except ValueError as error:  # protobuf 6 can encode messages that ONNX cannot decode
         raise DecodeError(str(error)) from None
+    if skeleton.functions and count_inlined_nodes(skeleton) > _MAX_INLINED_NODES:
+        raise InputError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
     return notes
 
 

@@ -16,6 +16,7 @@ from byoc.samples._input_sizes import IMAGE_CHANNELS, OpenSizes, find_open_sizes
 
 # The size limit of one input. Samples are drawn in float64 first.
 _MAX_BYTES = 2**30
+_MAX_RANK = 32  # of arrays in numpy 1
 _BYTES = 256
 _IMAGE_RANK = 4
 
@@ -77,8 +78,8 @@ class InputMaker:
     ) -> dict[str, NDArray[np.generic]]:
         """Return an array for each input, at sizes of the free names.
 
-        Raises InputError for an input that is not a tensor, is too large, or has strings or complex
-        numbers.
+        Raises InputError for an input that is not a tensor, is too large, has more than 32 dimensions,
+        or strings or complex numbers.
         """
         draw = _Draw(self.sizes.complete(free), np.random.default_rng(seed), choice)
         types = self.sizes.traced.types
@@ -88,6 +89,8 @@ class InputMaker:
         if kind is None or kind.shape is None or kind.dtype in ("string", "complex64", "complex128"):
             raise InputError(f"no sample input can be made for '{name}' ({kind or 'not a tensor'})")
         shape = tuple(map(draw.evaluate, kind.shape))
+        if len(shape) > _MAX_RANK:
+            raise InputError(f"no sample input can be made for '{name}': it has {len(shape)} dimensions")
         size = TensorType(kind.dtype, shape).bytes or 0
         if size > _MAX_BYTES:
             raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")

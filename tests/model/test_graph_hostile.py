@@ -1,6 +1,7 @@
 """Models made to do harm: each is refused in one sentence, or planned for without harm, and soon."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -181,17 +182,27 @@ def test_neither_are_those_in_bodies() -> None:
     assert prepared(text).index.types["y"].dtype == "float32"
 
 
-def test_functions_that_stand_for_a_billion_nodes() -> None:
+def _make_doubling_functions(times: int) -> ModelProto:
+    """Return a model of functions each of which calls the one before twice."""
     calls = "\n".join(
         f'<domain: "a", opset_import: ["" : 17, "a" : 1]> F{k} (p) => (q) {{ '
         + (f"r = a.F{k - 1} (p)\n q = a.F{k - 1} (r) }}" if k else "q = Relu (p) }")
-        for k in range(31)
+        for k in range(times + 1)
     )
     head = '<ir_version: 10, opset_import: ["" : 17, "a" : 1]>'
-    model = onnx.parser.parse_model(
-        f"{head}\ng (float[2] x) => (float[2] y) {{ y = a.F30 (x) }}\n{calls}"
+    return onnx.parser.parse_model(
+        f"{head}\ng (float[2] x) => (float[2] y) {{ y = a.F{times} (x) }}\n{calls}"
     )
-    (note,) = prepare_model(model, "m").notes
+
+
+@pytest.mark.parametrize("check", [lambda model: prepare_model(model, "m"), check_model])
+def test_functions_that_stand_for_a_billion_nodes(check: Callable[[ModelProto], object]) -> None:
+    with pytest.raises(InputError, match=r"its functions stand for more than 1048576 nodes$"):
+        check(_make_doubling_functions(30))
+
+
+def test_shapes_in_functions_of_many_nodes_are_not_inferred() -> None:
+    (note,) = prepare_model(_make_doubling_functions(18), "m").notes
     assert note == "shapes are known only where stated: its functions stand for more than 250000 nodes"
 
 

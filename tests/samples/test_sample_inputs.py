@@ -61,3 +61,10 @@ def test_what_cannot_be_sampled_is_said(kind: str, shown: str) -> None:
     with pytest.raises(InputError) as caught:
         sample_inputs(GraphIndex(model, get_stated_types(model)))
     assert str(caught.value) == f"no sample input can be made for 'x' ({shown})"
+
+
+def test_more_dimensions_than_arrays_have() -> None:
+    shape = ", ".join(["1"] * 100)
+    model = prepared(f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Neg(x) }}")
+    with pytest.raises(InputError, match=r"no sample input can be made for 'x': it has 100 dimensions$"):
+        sample_inputs(model.index)

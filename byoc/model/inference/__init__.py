@@ -22,6 +22,7 @@ from byoc.model.inference._shape_inference import (
     InferenceResult,
     clear_negative_dims,
     clear_output_shapes,
+    count_inlined_nodes,
     infer_checked_types,
     infer_types,
 )

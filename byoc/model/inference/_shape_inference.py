@@ -4,7 +4,7 @@ Inferred types take precedence over stated ones: exporters and optimizers leave 
 onnxruntime infers, too.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -86,7 +86,7 @@ def infer_checked_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -
             if node.op_type == "Loop":
                 _clear_body_inputs(node)
     try:
-        if _count_inlined_nodes(bare, graphs) > _MAX_INLINED_NODES:
+        if count_inlined_nodes(bare) > _MAX_INLINED_NODES:
             raise ValueError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
         typed = onnx.shape_inference.infer_shapes(bare)
         settled = settle_types(typed, skeleton)
@@ -136,14 +136,11 @@ def clear_output_shapes(graph: GraphProto) -> None:
             value.type.tensor_type.ClearField("shape")
 
 
-def _count_inlined_nodes(model: ModelProto, graphs: Sequence[GraphProto]) -> int:
-    """Return the number of nodes of a model with all functions inlined; none is recursive.
-
-    `graphs` are the main graph and all bodies inside.
-    """
+def count_inlined_nodes(model: ModelProto) -> int:
+    """Return the number of nodes of a model with all functions inlined; none is recursive."""
     functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
     if not functions:
-        return sum(len(graph.node) for graph in graphs)
+        return sum(len(graph.node) for graph in walk_graphs(model.graph))
 
     @cache
     def count_function(key: tuple[str, str, str]) -> int:
