@@ -1,24 +1,30 @@
 """What partitioning is worth on this CPU: bundles against all-onnxruntime and all-OpenVINO.
 
-`python benchmarks/real_gain.py [MODEL ...] [--threads 1] [--clock processor]`
+`python benchmarks/real_gain.py [MODEL ...] [--threads 1] [--clock processor] [--openvino-provider P]`
 
 Each model is partitioned twice with the costs that come along: `default` is what `byoc partition
 --rules openvino-cpu` writes, `chosen` what it writes with `--measure`. Then both bundles and both
 libraries run in turn in one process, on the same inputs and number of threads. A ratio is a bundle's
-time over that of the better of onnxruntime and OpenVINO in the same round; the median is printed, and
-what lies between the quartiles. The exit code is 1 when a median ratio is above its limit.
+time over that of the best library in the same round; the median is printed, and what lies between the
+quartiles. The exit code is 1 when a median ratio is above its limit.
+
+`--openvino-provider P` adds onnxruntime's OpenVINO provider as a third library: P is the Python of
+an environment with `onnxruntime-openvino`, in which a process runs the model when its turn comes, and
+says by its own clock how long that took.
 
 `--clock processor` counts the processor's time that the process takes, all its threads together, for a
-machine that others use as well; use it with one thread.
+machine that others use as well. With several threads that is work, not waiting.
 
-onnxruntime has its default optimizations; OpenVINO reads the model's file, computes in float32, and is
-handed arrays without a copy.
+onnxruntime has its default optimizations, and its idle threads do not spin; OpenVINO reads the model's
+file, computes in float32, and is handed arrays without a copy.
 """
 
 import argparse
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +52,8 @@ MODELS = (
     *("efficientnet_b0", "mobilenet_v3_large", "convnext_tiny", "vit_tiny", "bert"),
 )
 LIMITS = {"default": 1.05, "chosen": 1.02}
+LIBRARIES = ("onnxruntime", "openvino", "provider")
+PROVIDER_RUNS = Path(__file__).with_name("provider_runs.py")
 _CLOCKS: Mapping[str, Clock] = {"wall": time.perf_counter, "processor": time.process_time}
 
 Runs = dict[str, Callable[[], object]]
@@ -53,7 +61,7 @@ Runs = dict[str, Callable[[], object]]
 
 @dataclass(frozen=True)
 class Gain:
-    """What came of a model: seconds of all four, ratios to the better of the first two, the cuts."""
+    """What came of a model: seconds of all contestants, ratios to the best library, the cuts."""
 
     model: str
     seconds: Mapping[str, float]
@@ -70,17 +78,18 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0, help="of the final runs of a model")
     parser.add_argument("--clock", choices=_CLOCKS, default="wall")
+    parser.add_argument("--openvino-provider", metavar="PYTHON", help="that has onnxruntime-openvino")
     asked = parser.parse_intermixed_args()
     told = f"{asked.threads} of them used, {asked.clock} clock"
     print(f"{machine()}, {told}; milliseconds, ratios to the better library")
     print(
-        f"{'model':20}{'onnxruntime':>12}{'OpenVINO':>10}{'default':>11}{'chosen':>9}"
+        f"{'model':20}{'onnxruntime':>12}{'OpenVINO':>10}{'provider':>10}{'default':>11}{'chosen':>9}"
         f"  {'default':<24}{'chosen':<24}{'which':<15}{'regions':>8}{'rounds':>7}"
     )
     above = []
     for name in asked.models:
         try:
-            gain = measured(name, asked.threads, asked.seconds, _CLOCKS[asked.clock])
+            gain = measured(name, asked)
         except ByocError as error:
             print(f"{name:20} {error}")
             above.append(name)
@@ -93,10 +102,13 @@ def main() -> int:
     return int(bool(above))
 
 
+_WIDTHS = {"onnxruntime": 12, "openvino": 10, "provider": 10, "default": 11, "chosen": 9}
+
+
 def _line(gain: Gain) -> str:
     times = "".join(
-        f"{gain.seconds[name] * 1e3:{width}.2f}"
-        for name, width in (("onnxruntime", 12), ("openvino", 10), ("default", 11), ("chosen", 9))
+        f"{gain.seconds[name] * 1e3:{width}.2f}" if name in gain.seconds else f"{'-':>{width}}"
+        for name, width in _WIDTHS.items()
     )
     ratios = "".join(
         f"{f'{middle:.3f} ({low:.3f}..{high:.3f})':<24}"
@@ -106,6 +118,24 @@ def _line(gain: Gain) -> str:
     return f"{gain.model:20}{times}  {ratios}{gain.chosen:<15}{regions:>8}{gain.rounds:>7}"
 
 
+@dataclass(eq=False)
+class ContestClock:
+    """A clock of this process in which a run in another one takes the seconds that it says."""
+
+    own: Clock
+    added: float = 0.0
+
+    def __call__(self) -> float:
+        """Return seconds."""
+        return self.own() + self.added
+
+    def run_elsewhere(self, run: Callable[[], float]) -> None:
+        """Call a function that returns how many seconds are to be counted for it."""
+        before = self.own()
+        seconds = run()
+        self.added += seconds - (self.own() - before)
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A model with its inputs, how it is run and timed, and a folder for what is written."""
@@ -113,7 +143,7 @@ class Case:
     model: Model
     inputs: Mapping[str, Any]
     threads: int
-    clock: Clock
+    clock: ContestClock
     folder: Path
 
     @property
@@ -121,28 +151,41 @@ class Case:
         """The codegen's options. What is here is loaded once, so nothing is stored twice."""
         return {"threads": str(self.threads), "blob": "no"}
 
+    @property
+    def file(self) -> Path:
+        """The whole model in a file."""
+        path = self.folder / "whole.onnx"
+        if not path.exists():
+            onnx.save(zoo.load(self.model.source.removeprefix("zoo:")), path)
+        return path
 
-def measured(name: str, threads: int, seconds: float, clock: Clock) -> Gain:
+
+def measured(name: str, asked: argparse.Namespace) -> Gain:
     """Return what comes of a model of the zoo. Raises ByocError where it cannot be cut or run."""
-    with TemporaryDirectory(prefix="byoc-") as place, with_threads(threads):
+    clock = ContestClock(_CLOCKS[asked.clock])
+    with TemporaryDirectory(prefix="byoc-") as place, with_threads(asked.threads):
         folder = Path(place)
         model = load_model(f"zoo:{name}")
-        case = Case(model, dict(model_samples(model)), threads, clock, folder)
+        case = Case(model, dict(model_samples(model)), asked.threads, clock, folder)
         options: dict[str, Any] = {"codegen_options": case.options, "verify": False, "cache": False}
         default = partition(model.source, RULES, output=folder / "default", **options)
         best = fastest(model.source, RULES, output=folder / "chosen", clock=clock, **options)
         candidates = [each for each in best.report.measured if not each.problem]
-        chosen = min(candidates, key=lambda each: each.seconds or 0.0)
+        chosen = min(candidates, key=lambda each: abs((each.ratio or 0.0) - 1))
         runs: Runs = {
             "onnxruntime": _onnxruntime(case),
             "openvino": _openvino(case),
             "default": _bundle(folder / "default", case.inputs),
             "chosen": _bundle(folder / "chosen", case.inputs),
         }
-        patience = Patience(warmup=2, least=11, most=1000, seconds=seconds / len(runs), settled=0.002)
-        found = dict(zip(runs, measure_in_turn(list(runs.values()), patience, clock), strict=True))
+        with _provider(case, asked.openvino_provider, asked.clock) as more:
+            runs |= more
+            patience = Patience(
+                warmup=2, least=11, most=1000, seconds=asked.seconds / len(runs), settled=0.002
+            )
+            found = dict(zip(runs, measure_in_turn(list(runs.values()), patience, clock), strict=True))
     medians = {key: Samples.of(times).median for key, times in found.items()}
-    better = np.array(found[min(("onnxruntime", "openvino"), key=medians.__getitem__)])
+    better = np.array(found[min(set(LIBRARIES) & found.keys(), key=medians.__getitem__)])
     ratios = {key: _quartiles(np.array(found[key]) / better) for key in ("default", "chosen")}
     regions = {"default": len(default.plan.regions), "chosen": len(best.plan.regions)}
     return Gain(name, medians, ratios, regions, chosen.strategy, len(better))
@@ -161,16 +204,42 @@ def _onnxruntime(case: Case) -> Callable[[], object]:
 def _openvino(case: Case) -> Callable[[], object]:
     import openvino  # noqa: PLC0415 - optional
 
-    path = case.folder / "whole.onnx"
-    onnx.save(zoo.load(case.model.source.removeprefix("zoo:")), path)
     core = openvino.Core()
     properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": case.threads}
-    compiled = core.compile_model(core.read_model(path), "CPU", properties)
+    compiled = core.compile_model(core.read_model(case.file), "CPU", properties)
     request = compiled.create_infer_request()
     given = [
         case.inputs[next(name for name in case.inputs if name in port.names)] for port in compiled.inputs
     ]
     return lambda: request.infer(given, share_inputs=True, share_outputs=True)
+
+
+@contextmanager
+def _provider(case: Case, python: str | None, clock: str) -> Iterator[Runs]:
+    """Give the run of onnxruntime's OpenVINO provider in another process, nothing without a PYTHON."""
+    if python is None:
+        yield {}
+        return
+    inputs = case.folder / "inputs.npz"
+    np.savez(inputs, **case.inputs)
+    command = [python, str(PROVIDER_RUNS), str(case.file), str(inputs), str(case.threads), clock]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        asking, answers = process.stdin, process.stdout
+
+        def run() -> float:
+            asking.write("\n")
+            asking.flush()
+            return float(answers.readline())
+
+        first = answers.readline().strip()
+        if first != "ready":
+            raise ByocError(first or f"{python} cannot run {PROVIDER_RUNS.name}")
+        try:
+            yield {"provider": lambda: case.clock.run_elsewhere(run)}
+        finally:
+            asking.close()
 
 
 def _bundle(path: Path, inputs: Mapping[str, Any]) -> Callable[[], object]:

@@ -221,11 +221,14 @@ class CaseCompiler:
             if not mark.verdict:
                 raise NotTakenError(str(mark.verdict))
 
-    def plan_form(self, name: str) -> PlannedCase:
-        """Return a form drawn with accepted nodes. Raises NotTakenError when that is not possible."""
+    def plan_form(self, name: str, seed: int = 0) -> PlannedCase:
+        """Return a form drawn with accepted nodes. Raises NotTakenError when that is not possible.
+
+        Another `seed` than 0 gives it with other names and constants.
+        """
         tried, reason = 0, "the rules take no operator that it could be drawn with"
         for words in self.words:
-            for case in draw_form(name, words):
+            for case in draw_form(name, words, seed):
                 tried += 1
                 try:
                     return self._plan_one_region(case)

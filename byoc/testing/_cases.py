@@ -46,12 +46,13 @@ class GraphSketch:
     In `Conv<group=2>(x, w=4x4x1x1, s!1x2)` `x` is an existing tensor, `w` a random constant of that
     shape, above 1 where its name starts with `var`, and `s` an int64 constant of those values; `=` and
     `!` alone mean a scalar and no values. Each use of a constant gets a new name, except for names in
-    `shared`.
+    `shared`. Another `seed` gives other constants.
     """
 
     dtype: str = "float32"
     opset: int = DEFAULT_OPSET
     shared: Sequence[str] = ()
+    seed: int = 0
     nodes: list[NodeProto] = field(default_factory=list)
     constants: dict[str, CaseArray] = field(default_factory=dict)
     inputs: dict[str, tuple[str, tuple[int | str, ...]]] = field(default_factory=dict)
@@ -85,7 +86,9 @@ class GraphSketch:
         numbers = [int(part) for part in extents.split("x") if part]
         if mark == "!":
             return np.array(numbers, np.int64)
-        drawn = random_array(self.dtype, numbers, np.random.default_rng(len(self.constants)))
+        salt = [self.seed] if self.seed else []
+        generator = np.random.default_rng([len(self.constants), *salt])
+        drawn = random_array(self.dtype, numbers, generator)
         return np.abs(drawn) + np.ones((), drawn.dtype) if positive else drawn
 
     def build_model(self, outputs: Sequence[str]) -> ModelProto:

@@ -17,6 +17,7 @@ from byoc.codegen import (
     Oracle,
     Region,
     Stamped,
+    TakesWeights,
     Together,
     compile_together,
     has_options,
@@ -31,6 +32,7 @@ from byoc.testing._conformance_kit import SAMPLE_FORM, ConformanceBase, Conforma
 from byoc.testing._fresh_process import check_cache_key, error_reason
 from byoc.testing._native_code import find_undeclared_code
 from byoc.testing._region_forms import FORMS
+from byoc.testing._weight_check import WEIGHT_FORMS, exchange_case_weights
 
 _UNSUPPORTED_GRAPH = "g (float[2, 3] x) => (float[2, 3] y) { y = org.byoc.testing.NoSuchOperator(x) }"
 
@@ -234,6 +236,29 @@ class CodegenConformance(ConformanceBase):
             compile_together(codegen, regions, kit.checks.options)
         except ByocError as error:
             self._fail([error_reason(error)])
+
+    def test_take_weights(self, kit: ConformanceKit) -> None:
+        """`take_weights` makes an artifact that computes with the other region's names and weights."""
+        codegen = kit.codegen
+        if not isinstance(codegen, TakesWeights):
+            pytest.skip("it has no `take_weights`: each region with weights of its own is compiled")
+        problems, exchanged = [], 0
+        for name in WEIGHT_FORMS:
+            try:
+                cases = kit.compile_form(name), kit.compile_twin(name)
+            except (NotTakenError, ByocError):  # test_form says why
+                continue
+            try:
+                made = exchange_case_weights(codegen, kit.checks, *cases)
+            except ByocError as error:
+                problems.append(f"{name}, with the weights of another region: {error_reason(error)}")
+                continue
+            if made is not None:
+                exchanged += 1
+                problems += collect_problems(made.check, kit.checks)
+        self._fail(problems)
+        if not exchanged:
+            pytest.skip("it takes the weights of none of the forms: it compiles them")
 
     # Helpers.
 

@@ -67,6 +67,10 @@ class ConformanceKit:
             raise found
         return found
 
+    def compile_twin(self, name: str) -> CompiledCase:
+        """Return a form compiled with other names and constants; raises as `compile_form`."""
+        return self.cases.compile(self.cases.plan_form(name, seed=1))
+
     @property
     def sample(self) -> CompiledCase:
         """A region of one input and one output; skips the test where that region does not work."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import onnx
+
 from byoc.testing._cases import Case, CaseShape, GraphSketch
 
 SHAPES: tuple[tuple[int, ...], ...] = ((1, 4, 4, 4), (4, 4), (1, 4, 4))
@@ -195,8 +197,11 @@ FORMS: Mapping[str, RegionForm] = MappingProxyType(
 )
 
 
-def draw_form(name: str, words: NodeWords) -> Iterator[Case]:
-    """Yield a form drawn with a target's nodes, in all choices of these."""
+def draw_form(name: str, words: NodeWords, seed: int = 0) -> Iterator[Case]:
+    """Yield a form drawn with a target's nodes, in all choices of these.
+
+    Another `seed` than 0 gives the same forms with other names and constants.
+    """
     form = FORMS[name]
     binary = words.binary if form.needs == "binary" else ("",)
     ones = {"fixed": words.fixed, "two": _TWO_OUTPUTS}.get(form.needs, words.one_operand)
@@ -205,16 +210,24 @@ def draw_form(name: str, words: NodeWords) -> Iterator[Case]:
             others = [word for word in words.one_operand if word != one] or [one]
             shape = form.shapes(words.shape)
             extents = "x".join(map(str, shape))
-            drawing = FormDrawing(words.dtype, shape=shape, one=one.replace("SHAPE", extents), both=both)
+            unary = one.replace("SHAPE", extents)
+            drawing = FormDrawing(words.dtype, seed=seed, shape=shape, one=unary, both=both)
             drawing.other = others[0].replace("SHAPE", extents)
             third = next(
                 (word for word in (*words.fixed, *others[1:]) if word not in (one, others[0])), one
             )
             drawing.third = third.replace("SHAPE", extents)
             try:
-                yield drawing.build_case(name, form.draw(drawing))
+                case = drawing.build_case(name, form.draw(drawing))
+                yield _rename_tensors(case, f"other{seed}_") if seed else case
             except Exception:  # a node does not support the shape; onnx raises various exceptions
                 continue
+
+
+def _rename_tensors(case: Case, prefix: str) -> Case:
+    """Return a case whose tensors and nodes have other names."""
+    inputs = {f"{prefix}{name}": value for name, value in (case.inputs or {}).items()}
+    return Case(case.name, onnx.compose.add_prefix(case.model, prefix), inputs)
 
 
 def list_node_choices(shape: tuple[int, ...]) -> Iterator[tuple[str, str, str]]:

@@ -247,6 +247,49 @@ class OneDevice(Honest):
         return lambda inputs: self.loaded[-1](inputs)  # noqa: PLW0108 - what is there when it is called
 
 
+class TakesWeights(Honest):
+    """Makes of an artifact that of another region, as it would compile it."""
+
+    name = "takes_weights"
+
+    def take_weights(
+        self, region: Region, first: Region, artifact: Artifact, options: NoOptions
+    ) -> Artifact | None:
+        return self.compile(region, options)
+
+
+class KeepsWeights(Honest):
+    """Makes of an artifact one with another region's names, and leaves the weights as they are."""
+
+    name = "keeps_weights"
+
+    def take_weights(
+        self, region: Region, first: Region, artifact: Artifact, options: NoOptions
+    ) -> Artifact | None:
+        model, old = region.load(), onnx.load_from_string(artifact.files[_MODEL])
+        for tensor, stored in zip(model.graph.initializer, old.graph.initializer, strict=True):
+            tensor.raw_data = stored.raw_data
+        return Artifact({_MODEL: model.SerializeToString(deterministic=True)}, artifact.metadata)
+
+
+class LosesMetadata(TakesWeights):
+    name = "loses_metadata"
+
+    def take_weights(
+        self, region: Region, first: Region, artifact: Artifact, options: NoOptions
+    ) -> Artifact | None:
+        return Artifact(self.compile(region, options).files)
+
+
+class WantsToCompile(Honest):
+    name = "wants_to_compile"
+
+    def take_weights(
+        self, region: Region, first: Region, artifact: Artifact, options: NoOptions
+    ) -> Artifact | None:
+        return None
+
+
 class CompilesOnly:
     """Has no `load`."""
 

@@ -48,6 +48,10 @@ FAULTS = [
         {"test_refusal"},
         "compile raises KeyError ('org.byoc.testing'): raise CompileError",
     ),
+    ("takes_weights", set(), ""),
+    ("keeps_weights", {"test_take_weights"}, "with the weights of another region: output 'other1_y'"),
+    ("loses_metadata", {"test_take_weights"}, "only one gives the metadata 'made'"),
+    ("wants_to_compile", set(), ""),
     ("compiles_only", set(), ""),
 ]
 
