@@ -26,6 +26,9 @@ def cache(
 ) -> None:
     """Show what is kept of earlier compiles, clear it, or limit it."""
     if context.invoked_subcommand:
+        if form is not OutputFormat.text:
+            raise typer.BadParameter(f"{context.invoked_subcommand} prints text", param_hint="--format")
+        context.obj = folder
         return
     opened = open_cache(folder)
     usage, rows = opened.measure(), _list_codegens(opened)
@@ -45,13 +48,14 @@ def cache(
 
 @app.command("clear")
 def clear(
+    context: typer.Context,
     folder: FolderOption = None,
     codegen: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only what this codegen compiled.")
     ] = None,
 ) -> None:
     """Remove what is kept; the next run compiles it again."""
-    opened = open_cache(folder)
+    opened = open_cache(_choose_folder(context, folder))
     removed = opened.clear(None if codegen is None else lambda facts: facts.get("codegen") == codegen)
     print_line(f"{opened.folder}: {format_count(removed, 'result')} removed")
 
@@ -59,6 +63,7 @@ def clear(
 @app.command("limit")
 def limit(
     size: Annotated[str, typer.Argument(metavar="SIZE", help="The most bytes, such as 500MiB or 8GiB.")],
+    context: typer.Context,
     folder: FolderOption = None,
 ) -> None:
     """Set how much is kept; what was used longest ago goes first."""
@@ -66,9 +71,15 @@ def limit(
         most = parse_size(size)
     except ValueError as error:
         raise typer.BadParameter(f"{error}, such as 500MiB", param_hint="SIZE") from None
-    opened = open_cache(folder)
+    opened = open_cache(_choose_folder(context, folder))
     opened.set_limit(most)
     print_line(f"{opened.folder}: at most {format_quantity(most, 'B')} from now on")
+
+
+def _choose_folder(context: typer.Context, folder: Path | None) -> Path | None:
+    """Return the folder that was given after `clear` or `limit`, else the one before."""
+    before: Path | None = context.obj
+    return before if folder is None else folder
 
 
 def _list_codegens(opened: Cache) -> list[dict[str, Any]]:
@@ -80,5 +91,13 @@ def _list_codegens(opened: Cache) -> list[dict[str, Any]]:
         row = rows.setdefault(name, {"codegen": name, "entries": 0, "bytes": 0, "last used": ""})
         row["entries"] += 1
         row["bytes"] += entry.size
-        row["last used"] = datetime.fromtimestamp(entry.used).astimezone().isoformat(" ", "seconds")
+        row["last used"] = _format_time(entry.used)
     return sorted(rows.values(), key=lambda row: str(row["codegen"]))
+
+
+def _format_time(seconds: float) -> str:
+    """Return a local time, of POSIX seconds; "" for a year that no calendar of Python has."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):
+        return ""

@@ -179,6 +179,13 @@ def _build_instance(
         seconds[unit, 1 : 1 + accelerators] = on_device if supported else np.inf
         seconds[unit, 1 + accelerators :] = seconds[unit, 0]
         memory[unit, :accelerators] = math.fsum(node.size for node in group)
+    too_large = np.flatnonzero(memory[:, :1] > file.max_size_per_fpga)
+    if pipelined and not file.max_cpus and too_large.size:
+        unit = int(too_large[0])
+        raise InputError(
+            f"{path}: maxCPUs is 0, and node {members[unit][0].id} fits no accelerator: its colour class"
+            f" has {memory[unit, 0]:g} bytes, and maxSizePerFPGA is {file.max_size_per_fpga:g}"
+        )
     tensors = [*_find_tensors(edges, unit_of_id), *_tie_split_classes(split_classes, unit_of_id)]
     cost = np.array([tensor[2] for tensor in tensors], np.float64)[:, np.newaxis]
     transfer = np.repeat(cost * _SECONDS, devices, axis=1)

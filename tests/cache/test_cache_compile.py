@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from noting_vendor import Vendor, read_bundle
 from support import VANILLA, Ran, examples, parse
 
 import byoc
-from byoc.cache import find_cache_folder, open_cache
+from byoc.cache import Cache, find_cache_folder, open_cache
 from byoc.codegen import read_region
 from byoc.codegen._region_digest import digest_regions
 from byoc.errors import InputError
@@ -503,6 +504,32 @@ def test_the_verb(vendor: Vendor, tmp_path: Path, byoc: Callable[..., Ran]) -> N
     assert "'much' is not a size, such as 500MiB" in " ".join(wrong.err.split())
     other = byoc("cache", "limit", "1MiB", "--cache-dir", tmp_path / "mine")
     assert other.out == f"{tmp_path / 'mine'}: at most 1 MiB from now on\n"
+
+
+def test_the_folder_stands_before_or_after_what_is_done(
+    vendor: Vendor, tmp_path: Path, byoc: Callable[..., Ran]
+) -> None:
+    mine = tmp_path / "mine"
+    vendor.cut(parse(UNLIKE), tmp_path / "b")
+    assert byoc("cache", "--cache-dir", mine, "limit", "1MiB").out.startswith(f"{mine}: at most 1 MiB")
+    assert byoc("cache", "--cache-dir", mine, "clear").out == f"{mine}: 0 results removed\n"
+    assert byoc("cache", "--cache-dir", tmp_path, "clear", "--cache-dir", mine).out.startswith(
+        f"{mine}:"
+    )
+    assert byoc("cache", "--format", "json", "clear").code == 2
+    kept = json.loads(byoc("cache", "--format", "json").out)
+    assert (kept["entries"], kept["limit"]) == (2, 4 << 30)
+
+
+def test_an_entry_of_a_year_that_no_calendar_has(
+    vendor: Vendor, tmp_path: Path, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor.cut(parse(UNLIKE), tmp_path / "b")
+    entries = open_cache().list_entries()
+    far = [replace(each, used=1e13) for each in entries]
+    monkeypatch.setattr(Cache, "list_entries", lambda _: far)
+    ran = byoc("cache", "--format", "json")
+    assert (ran.code, [row["last used"] for row in json.loads(ran.out)["codegens"]]) == (0, [""])
 
 
 def test_options_of_the_cache_are_not_in_the_manifest(vendor: Vendor, tmp_path: Path) -> None:

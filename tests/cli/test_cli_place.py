@@ -285,6 +285,29 @@ def test_loads_at_the_ends_of_the_numbers(host: float, moved: float, byoc: Cli) 
 
 
 @pytest.mark.usefixtures("here")
+def test_a_load_that_is_beyond_all_numbers_is_no_improvement(byoc: Cli) -> None:
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 1e-200} for i in range(5)]
+    far = {"nodes": [node(i, 1e200, 1e-300) for i in range(6)], "edges": edges, "maxCPUs": 1}
+    Path("i.json").write_text(json.dumps(DIAMOND | far | {"maxSizePerFPGA": 1e9}), encoding="utf-8")
+    document = json.loads(placed(byoc, "throughput", "throughput"))
+    assert document["objective_seconds"] == pytest.approx(6e-303)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_node_that_no_memory_holds_needs_a_core(byoc: Cli) -> None:
+    large = [node(10, 8.0, 1.0, 36.0, supportedOnFpga=True), node(11, 8.0, 1.0)]
+    alone = {"nodes": large, "edges": [], "maxCPUs": 0}
+    Path("i.json").write_text(json.dumps(DIAMOND | alone), encoding="utf-8")
+    ran = byoc("place", "i.json", "--objective", "throughput")
+    assert (ran.code, ran.out, ran.err) == (
+        1,
+        "",
+        "byoc: i.json: maxCPUs is 0, and node 10 fits no accelerator: its colour class has 36 bytes, and"
+        " maxSizePerFPGA is 35\n",
+    )
+
+
+@pytest.mark.usefixtures("here")
 def test_no_more_is_read_of_a_file_than_is_allowed(byoc: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_benchmark_file, "_MOST_BYTES", 100)
     for path in ("i.json", "/dev/zero"):

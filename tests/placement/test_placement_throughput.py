@@ -1,8 +1,11 @@
 """The maximal load: by hand, against every placement, and the search for a small one."""
 
+import sys
 from dataclasses import replace
 from itertools import product
 from math import inf
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -302,3 +305,34 @@ def test_the_same_every_time_and_within_the_limit() -> None:
     assert one.labels.tolist() == two.labels.tolist()
     host = measure_placement(problem, HostOnly().solve(problem), Measure.load)
     assert one.value <= host.value
+
+
+def test_devices_whose_transfers_the_host_does_not_do_cost_its_load_nothing() -> None:
+    def count_lines(devices: int) -> int:
+        problem = Problem.build(
+            seconds=np.ones((2, 1 + devices)),
+            producer=[0],
+            consumers=[[1]],
+            is_output=[False],
+            to_device=np.ones((1, devices)),
+            to_host=np.ones((1, devices)),
+            launch=np.zeros(devices),
+            occupies=[Occupancy.device] * devices,
+        )
+        state = LoadState(UnitGroups.from_problem(problem), problem.occupies, 1, [0, 0])
+        lines = 0
+
+        def watch(_: FrameType, event: str, __: object) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return watch
+
+        before = sys.gettrace()
+        sys.settrace(watch)
+        try:
+            state.load(0)
+        finally:
+            sys.settrace(before)
+        return lines
+
+    assert count_lines(200) == count_lines(2) > 0

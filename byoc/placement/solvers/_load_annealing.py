@@ -39,7 +39,7 @@ class LoadAnnealer:
     power: int = 8
     """of the loads in the energy: the larger, the nearer to their maximum"""
 
-    def improve(
+    def improve(  # noqa: PLR0912 - one loop, in which calls would take half of the time
         self,
         groups: UnitGroups,
         labels: Sequence[int],
@@ -79,11 +79,14 @@ class LoadAnnealer:
             if move is None:
                 continue
             host, first, second = state.loads_after(move)
-            after = energy - powers[0] + (host * scale) ** self.power
-            if source:
-                after += (first * scale) ** self.power - powers[source]
-            if target:
-                after += (second * scale) ** self.power - powers[target]
+            try:
+                after = energy - powers[0] + (host * scale) ** self.power
+                if source:
+                    after += (first * scale) ** self.power - powers[source]
+                if target:
+                    after += (second * scale) ** self.power - powers[target]
+            except OverflowError:  # a load that no float of this power holds is no improvement
+                continue
             if after > energy and generator.random() >= math.exp((energy - after) / (heat * energy)):
                 continue
             state.apply(move)

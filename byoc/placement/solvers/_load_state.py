@@ -35,6 +35,8 @@ class LoadState:
         self.groups = groups
         self.labels = list(labels)
         self._occupies = ("", *occupies)
+        # Each move adds up the host's load, so this is not worked out anew for every one.
+        self._by_host = [1 + d for d, kind in enumerate(occupies) if kind is Occupancy.host]
         self._cores = cores
         count = groups.devices + 1
         self.costs: list[list[float]] = groups.costs.tolist()
@@ -133,9 +135,8 @@ class LoadState:
         """Return the load of a device with so many seconds of execution and transfer."""
         if device == 0:
             shared = execution / self._cores
-            for number, kind in enumerate(self._occupies):
-                if kind is Occupancy.host:
-                    shared += self.transfer[number]
+            for number in self._by_host:
+                shared += self.transfer[number]
             return shared
         kind = self._occupies[device]
         if kind is Occupancy.device:
