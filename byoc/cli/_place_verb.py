@@ -11,6 +11,7 @@ from byoc.cli._common import (
     OutputFormat,
     print_json,
     print_rows,
+    read_pairs,
     reserve_stdout,
     show_status,
 )
@@ -34,6 +35,12 @@ def place(  # noqa: PLR0913, PLR0917 - the options of the verb
         str | None,
         typer.Option(
             help="How to place the nodes: see byoc strategies.", show_default="the objective's own"
+        ),
+    ] = None,
+    strategy_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option of the strategy, see byoc strategies.", metavar="[STRATEGY:]NAME=VALUE"
         ),
     ] = None,
     time_limit: Annotated[
@@ -64,7 +71,12 @@ def place(  # noqa: PLR0913, PLR0917 - the options of the verb
     with show_status() as show, reserve_stdout():
         show("place")
         document = run(
-            instance, strategy, objective=objective, time_limit=time_limit, max_regions=max_regions
+            instance,
+            strategy,
+            objective=objective,
+            time_limit=time_limit,
+            max_regions=max_regions,
+            strategy_options=read_pairs(strategy_option or [], "--strategy-option"),
         )
     if output:
         _write_placement(output, document)

@@ -79,7 +79,7 @@ class Study(PlanOptions):
     def load_strategy(self, name: str) -> Strategy:
         """Return one of the strategies, with its options. Raises InputError."""
         chosen = load_strategy(name, self.strategy_options or {}, self.strategies)
-        return limit_time(chosen, self.time_limit, by_clock=True)
+        return limit_time(chosen, self.time_limit)
 
 
 def make_rows(name: str, study: Study) -> list[StrategyRow]:

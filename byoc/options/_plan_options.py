@@ -87,10 +87,10 @@ class PlanOptions(DimensionOptions):
     )
     time_limit: float | None = declare_field(
         None,
-        "seconds that the strategy may take: counted by its steps where it can, else by the clock, on "
-        "which the plan then depends. Unless given only `exact` looks at a clock, after ten minutes.",
+        "seconds of an ordinary computer that the strategy may take, counted by its steps, so that the "
+        "plan does not depend on the machine: 10 unless given. Cheap strategies have no limit.",
         Flag(
-            "The most that the strategy may take; it returns the best found.",
+            "The most that the strategy may take, counted by its steps; it returns the best found.",
             Syntax.NUMBER,
             metavar="SECONDS",
         ),

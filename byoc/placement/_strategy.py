@@ -114,11 +114,11 @@ class Strategy(Protocol):
         ...
 
 
-def limit_time(strategy: Strategy, seconds: float | None, by_clock: bool = False) -> Strategy:
+def limit_time(strategy: Strategy, seconds: float | None) -> Strategy:
     """Return a strategy that takes at most so many seconds; for None the given one.
 
-    A strategy with a field `time_limit` counts seconds of an ordinary computer by its steps. With
-    `by_clock` a field `seconds`, a limit by the clock, is set, too. Others are returned as they are.
+    A strategy with a field `time_limit` counts seconds of an ordinary computer by its steps. Others are
+    returned as they are.
     Raises InputError if `seconds` is not a number above 0.
     """
     if seconds is None:
@@ -127,8 +127,7 @@ def limit_time(strategy: Strategy, seconds: float | None, by_clock: bool = False
         raise InputError(f"time limit {seconds:g}: not a number of seconds above 0")
     if not is_dataclass(strategy):
         return strategy
-    names = {"time_limit", "seconds"} if by_clock else {"time_limit"}
-    limits = {each.name: seconds for each in fields(strategy) if each.name in names}
+    limits = {each.name: seconds for each in fields(strategy) if each.name == "time_limit"}
     limited: Strategy = replace(strategy, **limits)
     return limited
 

@@ -1,6 +1,7 @@
 """`byoc.place`: solutions of a public placement benchmark as plain data."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from byoc.placement import (
 )
 from byoc.placement.strategies import measure_placement
 from byoc.planning._benchmark_instance import PlacementInstance, read_instance
-from byoc.support import STRATEGIES, load_plugin
+from byoc.support import STRATEGIES, load_plugin, make_with_options, select_options
 
 Document = dict[str, Any]
 
@@ -30,13 +31,14 @@ Document = dict[str, Any]
 _ROUNDING = 1e-9
 
 
-def place(
+def place(  # noqa: PLR0913 - the options of the verb
     instance: str | Path,
     strategy: str | None = None,
     *,
     objective: str | None = None,
     time_limit: float | None = None,
     max_regions: int | None = None,
+    strategy_options: Mapping[str, str] | None = None,
 ) -> Document:
     """Solve an instance of the placement benchmark of Tarnawski et al. (NeurIPS 2020).
 
@@ -50,6 +52,7 @@ def place(
             10 unless given.
         max_regions: largest number of regions of an accelerator, 1 for contiguous ones; 1 for the
             latency unless given.
+        strategy_options: options of the strategy by `name`, or by `strategy:name`.
 
     Returns:
         What `byoc place --format json` prints: `objective` and its seconds, a proven bound in seconds
@@ -57,10 +60,12 @@ def place(
         device its nodes, regions, seconds and bytes.
 
     Raises InputError for a file that is no instance or cannot be read, an objective that does not suit
-    it, an unknown strategy, and one that fails or gives a placement that is not valid.
+    it, an unknown strategy or option, and a strategy that fails or gives a placement that is not valid.
     """
     given = read_instance(Path(instance), objective, max_regions)
-    chosen: Strategy = load_plugin(STRATEGIES, strategy or given.objective.strategy)
+    name = strategy or given.objective.strategy
+    own = select_options(strategy_options or {}, name, (name,), "strategy option", "strategy")
+    chosen: Strategy = load_plugin(STRATEGIES, name, lambda kind: make_with_options(kind, own))
     return solve_instance(given, limit_time(chosen, time_limit), str(instance))
 
 

@@ -49,7 +49,6 @@ def load_settings(
         strategy=limit_time(
             _load_with_margin(strategy, options, among, find_margin(devices)),
             options.time_limit,
-            by_clock=True,
         ),
         objective=parse_objective(options.objective),
         unknown_costs=_read_policy(options.unknown_costs),

@@ -343,3 +343,16 @@ def test_a_strategy_from_outside_is_held_to_its_word() -> None:
     )
     assert "it was not told how much memory a device has" in document["notes"]
     assert document["objective_seconds"] == pytest.approx(0.046)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_strategy_takes_options(byoc: Cli) -> None:
+    """An option changes the answer; one that the strategy lacks is refused with those that it has."""
+    asks = ("place", "i.json", "--objective", "total", "--format", "json", "--strategy-option")
+    free = json.loads(byoc(*asks, "rounds=3").out)
+    bound = json.loads(byoc(*asks, "launch-aware:margin=0.99").out)
+    assert bound["objective_seconds"] > free["objective_seconds"]
+    wrong = byoc(*asks, "round=3")
+    assert wrong.code == 1
+    assert "round" in wrong.err
+    assert "time_limit" in wrong.err

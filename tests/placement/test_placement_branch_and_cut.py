@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from placement_oracle import chain
+from placement_random import random_problem
 
+from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpSolution
 from byoc.placement import Cost, Fusion, Placement, Problem
 from byoc.placement.solvers import build_incumbent, find_incumbent, select_best, solve_exactly
@@ -148,7 +150,7 @@ def test_a_gap_beyond_tolerances_leaves_room(
 
 
 def searched(problem: Problem) -> _MilpSearch:
-    return _MilpSearch(problem, None, None, 0.0)
+    return _MilpSearch(problem, None, None)
 
 
 @pytest.mark.parametrize(
@@ -244,11 +246,10 @@ def test_fusions_are_kept_in_one_region_where_that_is_possible() -> None:
 def test_a_search_without_time_gives_what_was_known_and_says_so() -> None:
     problem = apart([[3, 1, 1]] * 4, launch=0.5)
     known = Placement.from_labels(problem, ints(0, 0, 0, 0))
-    found = solve_exactly(problem, known, 0.0, None)
+    found = solve_exactly(problem, known, SearchBudget(0.0), None)
     assert found is not None
     assert found.notes == (
-        "the search was stopped before the optimum was proven, after 0 seconds, so that the plan "
-        "depends on this machine's speed",
+        "the search was stopped before the optimum was proven: the work of its time limit was done",
     )
     assert found.cost.total <= 12
     assert found.bound is not None
@@ -283,3 +284,16 @@ def test_what_is_proven_in_part_is_said(copies: int, bound: float, notes: tuple[
     assert found.cost.total == 4 * copies + 3
     assert found.bound == pytest.approx(bound, rel=1e-8)
     assert found.notes == notes
+
+
+def test_the_limit_of_a_search_is_counted() -> None:
+    """A limit stops the search at the same place every time; a larger one proves no less."""
+    problem = random_problem(10, 14, frozenset({"launch", "capacity", "connected", "four devices"}))
+    known = find_incumbent(problem)
+    found = [solve_exactly(problem, known, SearchBudget(each), 200) for each in (0.05, 0.05, 0.5)]
+    answers = [each for each in found if each is not None and each.bound is not None]
+    assert len(answers) == 3
+    first, second, longer = answers
+    assert first.notes[0].endswith("before the optimum was proven: the work of its time limit was done")
+    assert (first.bound, first.labels.tolist()) == (second.bound, second.labels.tolist())
+    assert first.bound <= longer.bound <= longer.cost.total <= first.cost.total

@@ -72,7 +72,7 @@ def test_a_spent_budget_ends_the_moves() -> None:
 def test_prices_alone_come_close_with_little_memory(seed: int) -> None:
     """Before there were such moves: 28 % above the optimum, at a certified gap of a third."""
     problem = layered_problem(seed, 120, 3, launch=(0.0, 0.5)[seed % 2])
-    best = Exact(seconds=20).solve(problem)
+    best = Exact(time_limit=20).solve(problem)
     found = LaunchAware(small=0).solve(problem)
     assert find_violation(problem, found) == ""
     assert found.bound is not None

@@ -28,7 +28,7 @@ from byoc.errors import InputError
 from byoc.placement import Placement, Problem, Strategy, limit_time
 from byoc.placement._form_regions import is_contraction_acyclic
 from byoc.placement._placement_cost import evaluate
-from byoc.placement.strategies import AllSupported, Throughput
+from byoc.placement.strategies import AllSupported, Makespan, Throughput
 from byoc.placement.strategies._baselines import HostOnly
 from byoc.placement.strategies._exhaustive import Exhaustive
 from byoc.placement.strategies._optimizing import Exact, LaunchAware, MinCut
@@ -353,15 +353,16 @@ def test_a_margin_is_a_share(margin: float) -> None:
 
 
 def test_a_time_limit_counts_steps_where_the_strategy_can() -> None:
-    """Only who asks for a clock gets one; a strategy without a limit stays as it is."""
+    """All that search have the field; a strategy without a limit stays as it is."""
     assert limit_time(Throughput(), 2.5) == Throughput(time_limit=2.5)
-    assert limit_time(Exact(), 2.5) == Exact()
-    assert limit_time(Exact(), 2.5, by_clock=True) == Exact(seconds=2.5)
-    assert limit_time(LaunchAware(), 2.5, by_clock=True) == LaunchAware(seconds=2.5)
-    assert limit_time(LaunchAware(), None, by_clock=True) == LaunchAware()
+    assert limit_time(Makespan(), 2.5) == Makespan(time_limit=2.5)
+    assert limit_time(Exact(), 2.5) == Exact(time_limit=2.5)
+    assert limit_time(LaunchAware(), 2.5) == LaunchAware(time_limit=2.5)
+    assert limit_time(LaunchAware(), None) == LaunchAware()
+    assert limit_time(MinCut(), 2.5) == MinCut()
     for wrong in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(InputError, match="not a number of seconds above 0"):
             limit_time(Throughput(), wrong)
     problem = chain([4.0, 4.0, 4.0], [1.0, 1.0, 2.0], down=0.5, up=0.25, launch=0.125)
-    limited = LaunchAware(seconds=5.0).solve(problem)
+    limited = LaunchAware(time_limit=5.0).solve(problem)
     assert limited.cost.total == LaunchAware().solve(problem).cost.total

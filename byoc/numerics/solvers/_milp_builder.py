@@ -5,12 +5,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csc_array
+
+from byoc.numerics import SearchBudget
+from byoc.numerics.solvers._counted_highs import (
+    HighsAnswer,
+    IntegerProgram,
+    can_count,
+    solve_counted,
+)
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -94,10 +101,11 @@ class MilpBuilder:
         self,
         constant: float,
         most: float = np.inf,
-        seconds: float | None = None,
+        budget: SearchBudget | None = None,
         nodes: int | None = None,
     ) -> MilpSolution:
-        """Minimise `constant` + cost @ x within so many seconds and branch-and-bound nodes.
+        """Minimise `constant` + cost @ x within a budget and so many branch-and-bound nodes.
+        A program whose first relaxation takes more than the budget has is not begun, and spends it.
         `most` is the cost of a known solution, inf if none is known. A better solution cannot contain a
         cost above `most` minus all possible gains, so larger costs are reduced to that.
         """
@@ -112,34 +120,50 @@ class MilpBuilder:
         cost *= lift
         stake = float(np.abs(cost[high > 0]).sum())
         scale = _SCALE / stake if stake else 1.0
-        options: dict[str, Any] = {"mip_rel_gap": 0.0}
-        if seconds is not None:
-            options["time_limit"] = seconds
-        if nodes is not None:
-            options["node_limit"] = nodes
+        low, matrix = np.concatenate(self.low), self._build_matrix()
+        program = IntegerProgram(cost * scale, low, high, integral, matrix, self._join(self._most))
+        if budget is not None and budget.left < program.relaxation_seconds:
+            budget.spend(budget.left)
+            return MilpSolution(None, -np.inf, False)
         with _redirect_stdout_to_stderr():
-            result = milp(
-                cost * scale,
-                integrality=integral.astype(np.int64),
-                bounds=Bounds(np.concatenate(self.low), high),
-                constraints=self._constraints(),
-                options=options,  # type: ignore[arg-type]
-            )
-        if result.status == 2:
+            if budget is not None and can_count() and integral.any():
+                found = solve_counted(program, nodes, budget)
+            else:
+                found = _solve_publicly(program, nodes)
+        if found.solved and found.bound == np.inf:
             return MilpSolution(None, np.inf, True)
-        dual_bound = result.mip_dual_bound
         bound, slack = -np.inf, _SLACK * (stake / lift + abs(constant))
-        if dual_bound is not None and np.isfinite(dual_bound):
-            bound = constant + dual_bound / scale / lift - slack
-        return MilpSolution(result.x, bound, result.status == 0, slack)
+        if np.isfinite(found.bound):
+            bound = constant + found.bound / scale / lift - slack
+        return MilpSolution(found.values, bound, found.solved, slack)
 
-    def _constraints(self) -> list[LinearConstraint]:
-        if not self.rows:
-            return []
-        parts = (np.concatenate(part) for part in (self._value, self._row, self._column))
-        value, row, column = parts
-        matrix = coo_array((value, (row, column)), shape=(self.rows, self.columns)).tocsc()
-        return [LinearConstraint(matrix, -np.inf, np.concatenate(self._most))]
+    def _build_matrix(self) -> csc_array:
+        """Return the factors of the rows, float64 (rows, columns)."""
+        row, column = (
+            np.concatenate(part) if part else np.zeros(0, np.int64) for part in (self._row, self._column)
+        )
+        entries = self._join(self._value), (row, column)
+        return coo_array(entries, shape=(self.rows, self.columns)).tocsc()
+
+    @staticmethod
+    def _join(parts: list[Floats]) -> Floats:
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _solve_publicly(program: IntegerProgram, nodes: int | None) -> HighsAnswer:
+    """Solve a program by scipy's own interface, which limits nodes alone."""
+    rows = LinearConstraint(program.matrix, -np.inf, program.most)
+    result = milp(
+        program.cost,
+        integrality=program.integral.astype(np.int64),
+        bounds=Bounds(program.low, program.high),
+        constraints=rows if len(program.most) else (),
+        options={"mip_rel_gap": 0.0} | ({} if nodes is None else {"node_limit": nodes}),  # type: ignore[arg-type]
+    )
+    if result.status == 2:
+        return HighsAnswer(None, np.inf, True)
+    bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound)
+    return HighsAnswer(result.x, bound, result.status == 0)
 
 
 @contextmanager

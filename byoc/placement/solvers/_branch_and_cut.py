@@ -1,11 +1,11 @@
 """The optimal placement and its proof, by mixed integer programs, begun from simple incumbents."""
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder, MilpSolution
 from byoc.placement._form_regions import find_components, form_levelled_regions, form_regions
 from byoc.placement._fusions import are_fusions_acyclic
@@ -60,21 +60,21 @@ _MAX_TRIES = 6
 
 _UNPROVEN = "launches and limits of regions are proven in part only: the bound leaves out the rest"
 _STOPPED = "the search was stopped before the optimum was proven"
-_TIMED = "after {:g} seconds, so that the plan depends on this machine's speed"
+_SPENT = f"{_STOPPED}: the work of its time limit was done"
 
 
 def solve_exactly(
-    problem: Problem, known: Placement | None, seconds: float | None, nodes: int | None
+    problem: Problem, known: Placement | None, budget: SearchBudget | None, nodes: int | None
 ) -> Placement | None:
     """Return the best placement found with its lower bound; None if there is none or none was found.
-    `known` is a placement to start from. `seconds` limits the whole search and `nodes` the
+    `known` is a placement to start from. `budget` limits the whole search and `nodes` the
     branch-and-bound nodes of each program; None = no limit.
     """
     try:
         problem = remove_isolated_units(problem)
     except ValueError:  # no region is possible for a unit that must be on an accelerator
         return None
-    search = _MilpSearch(problem, seconds, nodes, time.monotonic())
+    search = _MilpSearch(problem, budget, nodes)
     best, solution = search.solve_by_levels(known)
     bound = solution.bound
     exact = _is_exact(problem)
@@ -89,8 +89,7 @@ def solve_exactly(
         return None
     notes: tuple[str, ...] = ()
     if not solution.solved:
-        out_of_time = search.remaining_seconds == 0
-        notes = (f"{_STOPPED}, {_TIMED.format(seconds)}" if out_of_time else _STOPPED,)
+        notes = (_SPENT if budget is not None and budget.is_spent else _STOPPED,)
     elif not exact and _can_improve(best, solution):
         notes = (_UNPROVEN,)
     return replace(best, bound=max(0.0, min(bound, best.cost.total)), notes=notes)
@@ -118,12 +117,11 @@ def _total_cost(best: Placement | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _MilpSearch:
-    """A problem and its search budget: seconds in all, branch-and-bound nodes for each program."""
+    """A problem and what its search may take: a budget in all, and nodes for each program."""
 
     problem: Problem
-    seconds: float | None
+    budget: SearchBudget | None
     nodes: int | None
-    start: float
 
     def solve_by_levels(self, best: Placement | None) -> tuple[Placement | None, MilpSolution]:
         """Return the better placement and the solution of the program over levels."""
@@ -196,22 +194,17 @@ class _MilpSearch:
         if best is None or not cheapest > 0 or problem.fusions:
             return most
         program, _, constant = build_placement_milp(problem, most, count_launches=False)
-        least = program.solve(constant, np.inf, self.remaining_seconds, self.nodes).bound
+        least = program.solve(constant, np.inf, self.budget, self.nodes).bound
         if not np.isfinite(least):
             return most
         return max(1, min(most, int((best.cost.total - least) / cheapest * (1 + OPTIMALITY_GAP)) + 1))
-
-    @property
-    def remaining_seconds(self) -> float | None:
-        """Return the remaining seconds, None if there is no limit."""
-        return None if self.seconds is None else max(0.0, self.seconds - time.monotonic() + self.start)
 
     def _solve_with_acyclic_fusions(
         self, program: MilpBuilder, fused: Ints, constant: float, most: float
     ) -> tuple[MilpSolution, tuple[int, ...]]:
         """Solve a program, and again while the chosen fusions form a cycle."""
         while True:
-            solution = program.solve(constant, most, self.remaining_seconds, self.nodes)
+            solution = program.solve(constant, most, self.budget, self.nodes)
             if solution.values is None or not fused.size:
                 return solution, ()
             values = solution.values[fused].reshape(len(fused), -1)

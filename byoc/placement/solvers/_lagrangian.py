@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from byoc.numerics import SearchBudget
 from byoc.placement._problem import UNLIMITED, Bools, Floats, Ints, Problem
 from byoc.placement.solvers._branch_and_cut import OPTIMALITY_GAP
 from byoc.placement.solvers._host_device_cut import UNDECIDED, HostDeviceCuts, find_persistent_sides
@@ -18,6 +19,8 @@ _CLOSE = 2.0**-17
 _STEP = 0.3
 # Entries and length of a path in one number: the length takes the lower bits.
 _LENGTH_BITS = 24
+# Seconds for each unit and consumer in a cut, on one core of about 3 GHz.
+_ITEM_SECONDS = 1.5e-6
 
 
 @dataclass(eq=False)
@@ -47,6 +50,8 @@ class LagrangianRelaxation:
     """the value of the last cuts, about a lower bound: they are rounded"""
     byte_prices: Floats | None = None
     """float64 (devices,): the first multipliers of memory; 0 unless given"""
+    budget: SearchBudget = field(default_factory=SearchBudget)
+    """no further round begins where it is spent"""
 
     def __post_init__(self) -> None:
         """Start with the longest paths, and multipliers at which no unit wants two devices."""
@@ -108,7 +113,7 @@ class LagrangianRelaxation:
             )
             for d in range(self.problem.devices):
                 self._mix_worst_path(d, on_device[d], 1 / (2 + number))
-            if not excess and not self.problem.launch.any():
+            if self.budget.is_spent or (not excess and not self.problem.launch.any()):
                 break
         vars(self).update(finest[1])
         value, on_device = self._solve_cuts(_FINE_BITS)
@@ -127,6 +132,8 @@ class LagrangianRelaxation:
 
     def _solve_cuts(self, bits: int) -> tuple[float, list[Bools]]:
         problem = self.problem
+        items = problem.units + len(problem.consumers)
+        self.budget.spend(_ITEM_SECONDS * items * len(self.cuts))
         launch = problem.launch + self.region_multiplier
         host = 0.0 if problem.devices == 1 else float(problem.seconds[:, 0].sum())
         value, sides = host, []

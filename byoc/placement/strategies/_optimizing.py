@@ -30,6 +30,7 @@ from byoc.placement.solvers import (
     find_incumbent,
     find_persistent_sides,
     has_multipliers,
+    iterate_chain_splits,
     select_best,
     solve_exactly,
 )
@@ -38,8 +39,10 @@ from byoc.placement.strategies._tree_dp import TreeDP
 
 # Steps of multipliers from near the optimum would be too short: they aim at so many times the best cost.
 _OVERSHOOT = 1.2
-# Seconds that moves of many units may take, counted by steps.
-_EXPANSION_SECONDS = 5.0
+# Seconds that moves of many units may take, counted by steps, and the largest share of what is left.
+_EXPANSION_SECONDS, _EXPANSION_SHARE = 5.0, 0.6
+# The share of the time limit for the integer program where the cuts are to follow.
+_PROGRAM_SHARE = 0.7
 # A share of launches in the total that needs no note.
 _NEGLIGIBLE = 0.02
 
@@ -83,17 +86,17 @@ class Exact:
     """Solve a mixed integer program by branch and cut (HiGHS).
     Proves the optimum for one accelerator at any size that the time limit allows, and for small graphs
     with several accelerators, connected regions, or limits of their size. Otherwise the bound is weaker
-    and a note says why. With a limit of `seconds` the answer may depend on the machine; the bound is
-    always what was proved.
+    and a note says why.
     """
 
     name: ClassVar[str] = "exact"
     honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
-    seconds: float = 600.0
+    time_limit: float = 10.0
+    """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement. Raises InputError if none is found that keeps the limits."""
-        found = solve_exactly(problem, find_incumbent(problem), self.seconds, None)
+        found = solve_exactly(problem, find_incumbent(problem), SearchBudget(self.time_limit), None)
         if found is None:
             raise InputError("strategy exact: no placement keeps all the limits")
         return found
@@ -114,8 +117,9 @@ class LaunchAware:
     moves of many units at once come before and after (see `byoc.placement.solvers.LabelExpansion`).
     Where the bound does not prove that a placement is optimal, the cheap strategies follow, and if units
     times accelerators are at most
-    `small`, a mixed integer program (see `exact`), limited to `nodes` branch-and-bound nodes so that the
-    answer does not depend on time.
+    `small`, a mixed integer program (see `exact`), of at most `nodes` branch-and-bound nodes. Small
+    problems with several accelerators, or limits, begin with that program, and it may take a share of
+    the time limit; the cuts follow where it is stopped.
 
     It chooses as if launches and transfers cost `boundary` times what they do: with more than 1 it cuts
     more rarely, with less more often. The cost of its answer is the true one. A placement on several
@@ -129,8 +133,8 @@ class LaunchAware:
     rounds: int = 12
     boundary: float = 1.0
     margin: float = 0.0
-    seconds: float = math.inf
-    """Limit of the integer program by the clock; with one the answer may depend on the machine."""
+    time_limit: float = 10.0
+    """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a factor that is not above 0, and a margin that is no share below 1."""
@@ -145,22 +149,34 @@ class LaunchAware:
             return self._solve_with_margin(problem)
         if self.boundary != 1:
             return self._solve_scaled(problem)
-        best, bound = find_incumbent(problem), 0.0
+        budget, bound, notes = SearchBudget(self.time_limit), 0.0, tuple[str, ...]()
+        best = find_incumbent(problem)
         small = problem.units * problem.devices <= self.small
         # Multipliers of limits converge slowly: in small graphs the integer program takes less time.
-        if not small or (problem.units and problem.devices == 1 and not has_multipliers(problem)):
-            best, bound = self._solve_relaxation(problem, best)
+        is_first = not small or bool(
+            problem.units and problem.devices == 1 and not has_multipliers(problem)
+        )
+        if is_first:
+            best, bound = self._solve_relaxation(problem, best, budget)
         if not _is_within(best, bound, OPTIMALITY_GAP):
             sweeps = not _is_within(best, bound, _SMALL_GAP)
             best = select_best([best, *_solve_cheaply(problem, sweeps)])
+            if problem.devices > 1 and np.isfinite(problem.capacity).any():
+                splits = iterate_chain_splits(problem, budget)
+                best = select_best([best, *(build_incumbent(problem, each) for each in splits)])
             if small:
-                limit = self.seconds if math.isfinite(self.seconds) else None
-                best = solve_exactly(problem, best, limit, self.nodes)
-            elif best is not None:
-                best = replace(best, bound=None, notes=())
+                share = budget.limit(budget.left * (1.0 if is_first else _PROGRAM_SHARE))
+                found = solve_exactly(problem, best, share, self.nodes)
+                if found is not None:
+                    best, notes = found, found.notes
+                    bound = max(bound, found.bound or 0.0)
+                if share.is_spent and not is_first:
+                    best, proven = self._solve_relaxation(problem, best, budget)
+                    bound = max(bound, proven)
         if best is None:
             raise InputError("strategy launch-aware: found no placement that keeps all the limits")
-        return replace(best, bound=min(max(bound, best.bound or 0.0), best.cost.total))
+        notes = () if _is_within(best, bound, OPTIMALITY_GAP) else notes
+        return replace(best, bound=min(bound, best.cost.total), notes=notes)
 
     def _solve_with_margin(self, problem: Problem) -> Placement:
         """Return the placement on the best single device unless a mixture saves the margin."""
@@ -201,15 +217,17 @@ class LaunchAware:
         )
 
     def _solve_relaxation(
-        self, problem: Problem, best: Placement | None
+        self, problem: Problem, best: Placement | None, budget: SearchBudget
     ) -> tuple[Placement | None, float]:
         """Return the best placement and a lower bound of all."""
-        expansion = LabelExpansion(problem, SearchBudget(_EXPANSION_SECONDS))
+        expansion = LabelExpansion(
+            problem, budget.limit(min(_EXPANSION_SECONDS, budget.left * _EXPANSION_SHARE))
+        )
         if has_multipliers(problem):
             start = np.zeros(problem.units, np.int64) if best is None else best.labels
             for labels in expansion.iterate_labels(start):
                 best = select_best([best, build_incumbent(problem, labels)])
-        relaxation = LagrangianRelaxation(problem, byte_prices=expansion.prices)
+        relaxation = LagrangianRelaxation(problem, byte_prices=expansion.prices, budget=budget)
 
         def get_least() -> float:
             return best.cost.total if best else float(problem.seconds[:, 0].sum())
