@@ -14,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
+from byoc.model._inserted_nodes import is_inserted
 from byoc.model._node_attributes import (
     get_effective_attributes,
     get_stated_attributes,
@@ -156,6 +157,11 @@ class GraphIndex:
     def node_kinds(self) -> Sequence[NodeKind]:
         """The kind of each node."""
         return list_node_kinds(self.nodes)
+
+    @cached_property
+    def inserted_nodes(self) -> frozenset[int]:
+        """The nodes that byoc inserted."""
+        return frozenset(i for i, node in enumerate(self.nodes) if is_inserted(node))
 
     @cached_property
     def node_inputs(self) -> Sequence[tuple[str, ...]]:

@@ -99,20 +99,21 @@ def _find_images(index: GraphIndex) -> frozenset[str]:
         if isinstance(positions, tuple) and number not in index.constant_nodes:
             images = [inputs[number][i] for i in positions if i < len(inputs[number])]
             known_images.extend([name for name in (*images, *outputs[number]) if name in data])
-    found: set[str] = set()
-    visited = set(index.constant_nodes)
+    # The tensors that are images if one of them is, by node.
+    alike = {
+        number: (*inputs[number][read], *outputs[number])
+        for number, kind in enumerate(kinds)
+        if isinstance(read := read_by[kind], slice) and number not in index.constant_nodes
+    }
+    producers, consumers = index.producers, index.consumers
+    found = set(known_images)
     while known_images:
         name = known_images.pop()
-        if name in found:
-            continue
-        found.add(name)
-        for number in (index.producers.get(name, -1), *index.consumers.get(name, ())):
-            read = read_by[kinds[number]] if number >= 0 and number not in visited else None
-            if isinstance(read, slice):
-                names = (*inputs[number][read], *outputs[number])
-                if name in names:
-                    visited.add(number)
-                    known_images.extend([each for each in names if each in data])
+        for number in (producers.get(name, -1), *consumers.get(name, ())):
+            if number in alike and name in alike[number]:
+                new = [each for each in alike.pop(number) if each in data and each not in found]
+                found.update(new)
+                known_images.extend(new)
     return frozenset(found)
 
 

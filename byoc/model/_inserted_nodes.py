@@ -1,9 +1,8 @@
 """Metadata of nodes, which tells those that byoc inserts at boundaries from the user's own."""
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 
-from onnx import FunctionProto, NodeProto, StringStringEntryProto
+from onnx import FunctionProto, GraphProto, NodeProto, StringStringEntryProto
 
 PURPOSE_KEY = "byoc.boundary"
 """The metadata key for the purpose of an inserted node: QUANTIZE, LAYOUT or CAST."""
@@ -55,21 +54,27 @@ def get_metadata(node: NodeProto, key: str) -> str:
     return ""
 
 
-def copy_with_metadata(node: NodeProto, metadata: Mapping[str, str]) -> NodeProto:
-    """Return a copy of a node with more metadata; the node itself where there is none."""
-    if not metadata:
-        return node
-    result = NodeProto()
-    result.CopyFrom(node)
-    add_metadata(result, metadata)
-    return result
+LabelledNode = tuple[NodeProto, Mapping[str, str]]
+"""A node, and the entries to add to the metadata of its copy, which has none of these keys yet."""
+
+
+def copy_nodes(scope: GraphProto | FunctionProto, nodes: Sequence[LabelledNode]) -> None:
+    """Set the nodes of a graph or function to copies of some, with more metadata."""
+    del scope.node[:]
+    scope.node.extend([node for node, _ in nodes])
+    labels: dict[int, NodeProto] = {}  # many nodes have one mapping
+    for copied, (_, metadata) in zip(scope.node, nodes, strict=True):
+        if metadata:
+            label = labels.get(id(metadata))
+            if label is None:
+                label = labels[id(metadata)] = NodeProto(metadata_props=_make_entries(metadata))
+            copied.MergeFrom(label)
 
 
 def add_metadata(proto: NodeProto | FunctionProto, metadata: Mapping[str, str]) -> None:
     """Add entries to the metadata of a node or function, which has none of these keys yet."""
-    proto.metadata_props.extend(_make_entries(*metadata.items()))
+    proto.metadata_props.extend(_make_entries(metadata))
 
 
-@lru_cache(4096)
-def _make_entries(*entries: tuple[str, str]) -> list[StringStringEntryProto]:
-    return [StringStringEntryProto(key=key, value=value) for key, value in entries]
+def _make_entries(metadata: Mapping[str, str]) -> list[StringStringEntryProto]:
+    return [StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]

@@ -26,7 +26,7 @@ from byoc.model._composite_functions import Composite, make_composite_call, make
 from byoc.model._graph_index import GraphIndex
 from byoc.model._graph_parts import BoundaryNames, find_boundary
 from byoc.model._inlinable_nodes import make_initializers_dense, rename_overloads
-from byoc.model._inserted_nodes import add_metadata, copy_with_metadata
+from byoc.model._inserted_nodes import LabelledNode, add_metadata, copy_nodes
 from byoc.model._runtime_operators import list_missing_defaults
 from byoc.model._tensor_data import clear_shape, rate_knowledge
 from byoc.model._walk import copy_without, is_onnx, list_reads, sort_nodes
@@ -112,8 +112,8 @@ def outline(root: GraphCuts) -> ModelProto:
     return _assemble_model(index, _rewrite_graph(root, certain), made, set(domains), certain)
 
 
-def _rewrite_graph(graph: GraphCuts, certain: CertainTypes) -> list[NodeProto]:
-    """Return the nodes of a graph with each cut replaced by a call."""
+def _rewrite_graph(graph: GraphCuts, certain: CertainTypes) -> list[LabelledNode]:
+    """Return the nodes of a graph with each cut replaced by a call, and their new metadata."""
     index = graph.index
     calls: dict[int, NodeProto] = {}
     gone: set[int] = set()
@@ -121,19 +121,19 @@ def _rewrite_graph(graph: GraphCuts, certain: CertainTypes) -> list[NodeProto]:
         calls[cut.nodes[-1]] = _make_call(cut, find_boundary(index, cut.nodes))
         gone.update(cut.nodes)
     gone |= _find_unread_constants(index, graph.cuts, gone)
-    nodes: list[NodeProto] = []
+    lines: list[LabelledNode] = []
     reads: list[Sequence[str]] = []
     for i, node in enumerate(index.nodes):
         if i in calls:
-            nodes.append(calls[i])
+            lines.append((calls[i], {}))
             reads.append(list_reads(calls[i]))
         elif i not in gone:
             inner = graph.bodies.get(i, ())
             changed = any(part.cuts for body in inner for part in body.walk())
             stays = _rewrite_bodies(index, i, inner, certain) if changed else node
-            nodes.append(copy_with_metadata(stays, graph.metadata.get(i, {})))
+            lines.append((stays, graph.metadata.get(i, {})))
             reads.append(list_reads(stays) if changed else index.reads[i])
-    return [nodes[i] for i in sort_nodes(nodes, reads)]
+    return [lines[i] for i in sort_nodes([node for node, _ in lines], reads)]
 
 
 def _rewrite_bodies(
@@ -142,12 +142,11 @@ def _rewrite_bodies(
     """Return a copy of a node with rewritten bodies."""
     node, graphs = _copy_with_bodies(index, number)
     for body, graph, cuts in zip(index.bodies[number], graphs, inner, strict=True):
-        nodes = _rewrite_graph(cuts, certain)
-        made = {name for inside in nodes for name in inside.output if name}
+        lines = _rewrite_graph(cuts, certain)
+        made = {name for inside, _ in lines for name in inside.output if name}
         infos = list(_make_value_infos(body.index, made, certain))
-        del graph.node[:]
         del graph.value_info[:]
-        graph.node.extend(nodes)
+        copy_nodes(graph, lines)
         graph.value_info.extend(infos)
         _complete_types(graph, body.index, certain)
     return node
@@ -200,7 +199,7 @@ def _state_types(index: GraphIndex, number: int, certain: CertainTypes) -> NodeP
 
 def _make_region_function(index: GraphIndex, cut: RegionCut, certain: CertainTypes) -> FunctionProto:
     border = find_boundary(index, cut.nodes)
-    nodes = [index.nodes[i] for i in border.constant_nodes]
+    lines: list[LabelledNode] = [(index.nodes[i], {}) for i in border.constant_nodes]
     for group in cut.groups:
         inside = {line.node for line in group.composite.lines} if group.composite else set()
         whole = [
@@ -210,16 +209,18 @@ def _make_region_function(index: GraphIndex, cut: RegionCut, certain: CertainTyp
         ]
         if group.composite is not None:
             whole.append(make_composite_call(cut.domain, group.composite))
-        nodes += [copy_with_metadata(node, group.metadata) for node in whole]
-    nodes = [nodes[i] for i in sort_nodes(nodes)]
+        lines += [(node, group.metadata) for node in whole]
+    nodes = [node for node, _ in lines]
+    order = sort_nodes(nodes)
     function = helper.make_function(
         cut.domain,
         cut.name,
         [*border.inputs, *border.constants],
         border.outputs,
-        nodes,
+        [],
         opset_imports=_make_opset_imports(index, nodes),
     )
+    copy_nodes(function, [lines[i] for i in order])
     add_metadata(function, cut.metadata)
     return function
 
@@ -251,7 +252,7 @@ def _find_unread_constants(index: GraphIndex, cuts: Sequence[RegionCut], gone: s
 
 def _assemble_model(
     index: GraphIndex,
-    nodes: Sequence[NodeProto],
+    lines: Sequence[LabelledNode],
     made: Sequence[FunctionProto],
     domains: set[str],
     certain: CertainTypes,
@@ -260,11 +261,11 @@ def _assemble_model(
     source = index.proto
     result = copy_without(source, "node", "value_info")
     set_ir_version(result, index)
-    result.graph.node.extend(nodes)
+    copy_nodes(result.graph, lines)
     result.functions.extend(made)
     for domain in sorted(domains):
         result.opset_import.append(helper.make_opsetid(domain, 1))
-    names = {name for node in nodes for name in node.output if name}
+    names = {name for node, _ in lines for name in node.output if name}
     result.graph.value_info.extend(_make_value_infos(index, names, certain))
     return result
 

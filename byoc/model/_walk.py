@@ -162,7 +162,8 @@ def sort_nodes(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | None
 
 def _are_sorted(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | None) -> bool:
     """Return whether no node reads what it or a later one makes, and no two make the same."""
-    made = [name for node in nodes for name in node.output if name]
+    outputs = [list(node.output) for node in nodes]
+    made = [name for names in outputs for name in names if name]
     later = set(made)
     if len(later) < len(made):
         return False
@@ -170,7 +171,7 @@ def _are_sorted(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | Non
         names = reads[i] if reads is not None else list_reads(node) if node.attribute else node.input
         if not later.isdisjoint(names):
             return False
-        later.difference_update(node.output)
+        later.difference_update(outputs[i])
     return True
 
 
@@ -201,6 +202,10 @@ def _copy_fields(source: Message, result: Message, but: set[str]) -> None:
             setattr(result, descriptor.name, value)
         elif isinstance(value, Message):
             getattr(result, descriptor.name).CopyFrom(value)
+        elif descriptor.name == "initializer":
+            copied = getattr(result, descriptor.name)
+            for tensor in value:  # with weights, `extend` takes half as long again
+                copied.add().CopyFrom(tensor)
         else:
             getattr(result, descriptor.name).extend(value)
 

@@ -148,7 +148,9 @@ def form_regions(problem: Problem, labels: Ints) -> Ints:
     slots = [_assign_slots(problem, labels, np.roll(used, -start)) for start in range(len(used))]
     if used.size > 1:
         slots.append(schedule_launches(problem, labels))
-    candidates = (_number_regions(problem, labels, each) for each in slots)
+    candidates = [_number_regions(problem, labels, each) for each in slots]
+    if len(candidates) == 1:
+        return candidates[0]
     return min(candidates, key=lambda regions: _launch_cost(problem, labels, regions))
 
 
@@ -206,18 +208,18 @@ def _assign_slots(problem: Problem, labels: Ints, schedule: Ints) -> Ints:
     first = first_of_device[labels]
     source, target = problem.edges
     returns = (labels[source] == 0) & (labels[target] > 0)
-    # Host units fit in any slot: rounding up to a multiple of 1 changes nothing.
-    period = np.where(labels[target] > 0, len(schedule), 1)
     slot: list[int] = first.tolist()
     # Edges are sorted by source in topological order, so slot[u] is final when it is read.
     if len(schedule) == 1:  # any slot fits
-        for u, v, step in zip(source.tolist(), target.tolist(), returns.tolist(), strict=True):
+        for u, v, step in zip(*problem.listed_edges, returns.tolist(), strict=True):
             least = slot[u] + step
-            slot[v] = max(slot[v], least)
+            if least > slot[v]:  # noqa: PLR1730 - a call of max doubles the time
+                slot[v] = least
         return np.array(slot, np.int64)
+    # Host units fit in any slot: rounding up to a multiple of 1 changes nothing.
+    period = np.where(labels[target] > 0, len(schedule), 1)
     for u, v, step, every, origin in zip(
-        source.tolist(),
-        target.tolist(),
+        *problem.listed_edges,
         returns.tolist(),
         period.tolist(),
         first[target].tolist(),
@@ -225,20 +227,23 @@ def _assign_slots(problem: Problem, labels: Ints, schedule: Ints) -> Ints:
     ):
         least = slot[u] + step
         least += (origin - least) % every
-        slot[v] = max(slot[v], least)
+        if least > slot[v]:  # noqa: PLR1730
+            slot[v] = least
     return np.array(slot, np.int64)
 
 
 def _number_regions(problem: Problem, labels: Ints, slots: Ints) -> Ints:
     """Number the phases, or their components if regions must be connected, in launch order."""
-    source, target = problem.edges
-    needs_connection = np.append(False, problem.connected)[labels]
-    joined: Bools = needs_connection[source] & (labels[source] == labels[target])
-    joined &= slots[source] == slots[target]
-    _, component = find_components(problem.units, source[joined], target[joined], "weak")
     placed = np.flatnonzero(labels > 0)
     # One key per region: components count from 1, and unsplit phases have component 0.
-    key = slots * (problem.units + 1) + np.where(needs_connection, component + 1, 0)
+    key = slots * (problem.units + 1)
+    if problem.connected.any():
+        source, target = problem.edges
+        needs_connection = np.append(False, problem.connected)[labels]
+        joined: Bools = needs_connection[source] & (labels[source] == labels[target])
+        joined &= slots[source] == slots[target]
+        _, component = find_components(problem.units, source[joined], target[joined], "weak")
+        key += np.where(needs_connection, component + 1, 0)
     key = _split_large_phases(problem, labels, key, placed)
     _, first, region = np.unique(key[placed], return_index=True, return_inverse=True)
     order = np.lexsort((placed[first], slots[placed[first]]))

@@ -1,7 +1,8 @@
 """The placement problem: units, their costs on each device, and the tensors between them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self, TypedDict, Unpack
@@ -9,7 +10,7 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from byoc.placement._problem_check import check_problem
+from byoc.placement._problem_check import check_problem, check_seconds
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -178,9 +179,15 @@ class Problem:
         )
 
     def replace_seconds(self, seconds: Floats) -> Self:
-        """Return the problem with other seconds of units, float64 (units, 1 + devices)."""
-        other = replace(self, seconds=seconds)
-        vars(other).update(consumed=self.consumed, edges=self.edges)  # they stay as they are
+        """Return the problem with other seconds of units, float64 (units, 1 + devices).
+
+        Raises ValueError as a new problem does.
+        """
+        other = copy(self)  # what follows from the other fields stays as it is
+        vars(other).pop("allowed", None)
+        vars(other).pop("costs", None)
+        vars(other)["seconds"] = seconds
+        check_seconds(other)
         return other
 
     @property
@@ -213,6 +220,12 @@ class Problem:
         between = producer >= 0
         key = np.unique(producer[between] * self.units + self.consumers[between])
         return key // max(self.units, 1), key % max(self.units, 1)
+
+    @cached_property
+    def listed_edges(self) -> tuple[list[int], list[int]]:
+        """The same as `edges`, as lists: loops in Python are faster over these."""
+        source, target = self.edges
+        return source.tolist(), target.tolist()
 
     @cached_property
     def allowed(self) -> Bools:

@@ -11,9 +11,19 @@ if TYPE_CHECKING:
 def check_problem(problem: "Problem") -> None:
     """Raise ValueError that describes the first mistake."""
     _check_shapes(problem)
-    _check_costs(problem)
+    _check_costs(problem, "seconds", "to_device", "to_host", "launch")
     _check_order(problem)
     _check_limits(problem)
+    _check_fusions(problem)
+
+
+def check_seconds(problem: "Problem") -> None:
+    """Raise ValueError as `check_problem` where nothing but the seconds of units may be wrong."""
+    shape = problem.units, 1 + problem.devices
+    if problem.seconds.dtype != np.float64 or problem.seconds.shape != shape:
+        raise ValueError(f"seconds are {problem.seconds.dtype} of shape {problem.seconds.shape}")
+    _check_costs(problem, "seconds")
+    _check_homes(problem)
     _check_fusions(problem)
 
 
@@ -47,9 +57,9 @@ def _check_shapes(problem: "Problem") -> None:
             )
 
 
-def _check_costs(problem: "Problem") -> None:
+def _check_costs(problem: "Problem", *names: str) -> None:
     """Raise ValueError if a cost is negative, not a number, or infinite where that is not allowed."""
-    for name in ("seconds", "to_device", "to_host", "launch"):
+    for name in names:
         costs = getattr(problem, name)
         # Written so that a NaN fails too.
         if not (costs >= 0).all():
@@ -85,7 +95,7 @@ def _check_order(problem: "Problem") -> None:
 
 
 def _check_limits(problem: "Problem") -> None:
-    """Raise ValueError if a limit is negative, or no accelerator takes a unit that needs one."""
+    """Raise ValueError if a limit is negative."""
     if (problem.size < 1).any():
         raise ValueError("a unit has a size of 1 node or more")
     for name in ("min_nodes", "max_nodes", "max_regions", "capacity"):
@@ -97,6 +107,11 @@ def _check_limits(problem: "Problem") -> None:
         raise ValueError(f"memory[{unit}, {device}] is not 0 or more bytes")
     if len(problem.occupies) != problem.devices or problem.cores < 1:
         raise ValueError("each accelerator's transfers occupy one resource; the host has a core or more")
+    _check_homes(problem)
+
+
+def _check_homes(problem: "Problem") -> None:
+    """Raise ValueError if no accelerator takes a unit that needs one."""
     homeless = np.flatnonzero(problem.must & ~problem.allowed[:, 1:].any(axis=1))
     if homeless.size:
         raise ValueError(f"unit {homeless[0]} must be on an accelerator, and none takes it")

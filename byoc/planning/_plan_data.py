@@ -91,12 +91,16 @@ class GraphPlan:
         given = "the placement that was given has it on the host"
         return refuse(f"supported, but {self.placement.why_host}"), refuse(f"supported, but {given}")
 
+    @cached_property
+    def _has_kept(self) -> bool:
+        return any(self.graph_problem.kept_on_host)
+
     def host_reason(self, row: int) -> Verdict:
         """Return the reason why a unit is on the host."""
         verdicts = self.units[row].verdicts
         if len(verdicts) == 1 and verdicts[0].reasons:  # as most have it
             return verdicts[0]
-        if any(self.graph_problem.kept_on_host):
+        if self._has_kept:
             verdicts = tuple(
                 refuse(kept[row]) if row in kept else verdict
                 for kept, verdict in zip(self.graph_problem.kept_on_host, verdicts, strict=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from byoc.codegen import Refusal
-from byoc.model import GraphIndex, is_inserted, name_nodes
+from byoc.model import GraphIndex, name_nodes
 from byoc.patterns import JointUnit
 from byoc.planning._plan_data import Plan, PlannedRegion, RefusedRegion
 
@@ -154,7 +154,7 @@ def find_faulty_nodes(region: PlannedRegion, path: str, named: Sequence[str]) ->
     blamed = [unit for unit in region.units if wanted & {unit.name, *_all_names(index, unit.nodes)}]
     names = name_nodes(index, path)
     nodes = [node for unit in blamed or region.units for node in unit.nodes]
-    users = [node for node in nodes if not is_inserted(index.nodes[node])]
+    users = [node for node in nodes if node not in index.inserted_nodes]
     keys = (names.get(node) or _output(index, path, node) for node in users or nodes)
     return tuple(dict.fromkeys(filter(None, keys)))
 

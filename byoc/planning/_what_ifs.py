@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from byoc.model import get_operator_name, is_inserted
+from byoc.model import get_operator_name
 from byoc.placement import Sensitivity, order_canonically, reorder_placement
 from byoc.planning._graph_placement import name_units
 from byoc.planning._plan_data import GraphPlan, WhatIf
@@ -76,12 +76,12 @@ class _PlacedGraph:
     def find_refused(self) -> Mapping[_Key, list[int]]:
         """Return the units that a device refuses for a reason, and that have a cost there."""
         groups: dict[_Key, list[int]] = {}
-        plan, nodes = self.plan, self.plan.index.nodes
+        plan, inserted = self.plan, self.plan.index.inserted_nodes
         known = np.isfinite(plan.graph_problem.device_cost).tolist()
         for row, unit in enumerate(plan.units):
             for device, verdict in enumerate(unit.verdicts, 1):
                 if verdict.reasons and known[row][device - 1]:
-                    if all(is_inserted(nodes[number]) for number in unit.nodes):
+                    if inserted.issuperset(unit.nodes):
                         break  # what byoc puts at borders costs nothing, and goes with its neighbours
                     key = device, _name_unit(plan, row, device), str(verdict)
                     groups.setdefault(key, []).append(row)

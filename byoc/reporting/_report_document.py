@@ -1,7 +1,7 @@
 """The making of a report from a plan and its verification."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import fsum
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from byoc.bundle import (
     ReportedTensor,
     SizePrediction,
 )
-from byoc.model import GraphIndex, PlannedSizes, TensorType, fix_type, is_inserted, name_nodes
+from byoc.errors import Verdict
+from byoc.model import GraphIndex, PlannedSizes, TensorType, fix_type, name_nodes
 from byoc.planning import GraphPlan, Plan, PlannedRegion, RefusedRegion, find_neighbours
 from byoc.reporting._estimates import describe_unknown_costs, make_estimate_notes
 from byoc.reporting._quantities import format_count, format_quantity
@@ -77,7 +78,7 @@ def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -
         names, keys = name_nodes(graph.index, graph.path), set(refused.nodes)
         for row, label in enumerate(graph.placement.labels.tolist()):
             if label == 0 and graph.graph_problem.kept_on_host[number].get(row) == refused.why:
-                nodes = (n for n in graph.units[row].nodes if not is_inserted(graph.index.nodes[n]))
+                nodes = (n for n in graph.units[row].nodes if n not in graph.index.inserted_nodes)
                 found.update((graph.path, n) for n in nodes if not keys or names.get(n) in keys)
     found -= counted
     counted |= found
@@ -181,9 +182,9 @@ def _count_region_nodes(region: PlannedRegion) -> int:
     return _count_user_nodes(region.index, region.nodes) + inside
 
 
-def _count_user_nodes(index: GraphIndex, nodes: Iterable[int]) -> int:
-    """Count the nodes that byoc did not insert."""
-    return sum(not is_inserted(index.nodes[node]) for node in nodes)
+def _count_user_nodes(index: GraphIndex, nodes: Collection[int]) -> int:
+    """Count the nodes that byoc did not insert, of some that are distinct."""
+    return len(nodes) - (len(index.inserted_nodes.intersection(nodes)) if index.inserted_nodes else 0)
 
 
 def _count_inner_nodes(index: GraphIndex, node: int) -> int:
@@ -193,13 +194,13 @@ def _count_inner_nodes(index: GraphIndex, node: int) -> int:
 
 def _count_host_nodes(plan: Plan) -> int:
     """Count the user's nodes on the host; those of a body without a plan count with its node."""
-    return sum(
-        _count_user_nodes(graph.index, [node])
-        + (_count_inner_nodes(graph.index, node) if node not in graph.bodies else 0)
-        for graph in plan.root.walk()
-        for unit, _ in graph.host_units
-        for node in unit.nodes
-    )
+    total = 0
+    for graph in plan.root.walk():
+        nodes = [node for unit, _ in graph.host_units for node in unit.nodes]
+        whole = [node for node in nodes if node in graph.index.bodies and node not in graph.bodies]
+        total += _count_user_nodes(graph.index, nodes)
+        total += sum(_count_inner_nodes(graph.index, node) for node in whole)
+    return total
 
 
 def collect_plan_notes(root: GraphPlan) -> list[str]:
@@ -239,8 +240,11 @@ def _list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:
     """Return the reasons for staying on the host, the one with the most nodes first."""
     counts: Counter[str] = Counter()
     for graph in plan.root.walk():
+        alike: dict[int, tuple[Verdict, list[int]]] = {}  # many units have one verdict
         for unit, verdict in graph.host_units:
-            counts[str(verdict)] += _count_user_nodes(graph.index, unit.nodes)
+            alike.setdefault(id(verdict), (verdict, []))[1].extend(unit.nodes)
+        for verdict, nodes in alike.values():
+            counts[str(verdict)] += _count_user_nodes(graph.index, nodes)
     counts = +counts  # without those of conversions alone
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(HostReason(reason=reason, nodes=nodes) for reason, nodes in ordered)

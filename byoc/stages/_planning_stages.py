@@ -265,11 +265,14 @@ class Convert:
         report_step("convert")
         with _naming(state.model):
             converted = convert_boundaries(state.root, state.outlined, state.model.folder)
+        root = state.root
+        if converted.notes:
+            root = replace(root, notes=(*root.notes, *converted.notes))
         plan = Plan(
             asked=state.record,
             model=state.model,
             targets=state.settings.targets,
-            root=replace(state.root, notes=(*state.root.notes, *converted.notes)),
+            root=root,
             predicted_at=state.predictions,
             proto=converted.proto,
             values=converted.values,

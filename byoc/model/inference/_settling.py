@@ -96,14 +96,18 @@ def settle_types(typed: ModelProto, model: ModelProto) -> SettledTypes:
 
 def _are_all_fixed(graph: GraphProto) -> bool:
     """Return whether a graph has no bodies, and states extents of all tensors that are beyond doubt."""
+    fixed_types = set[bytes]()  # a graph has few distinct ones
     fixed = {""}
     for value in (*graph.value_info, *graph.output, *graph.input):
-        kind = read_type(value.type)
-        if kind is None or not is_fixed(kind):
-            return False
+        data = value.type.SerializeToString()
+        if data not in fixed_types:
+            kind = read_type(value.type)
+            if kind is None or not is_fixed(kind):
+                return False
+            fixed_types.add(data)
         fixed.add(value.name)
     return not any(
-        not fixed.issuperset(node.output) or _is_doubtful(node) or list_bodies(node)
+        not fixed.issuperset(node.output) or _is_doubtful(node) or (node.attribute and list_bodies(node))
         for node in graph.node
     )
 
