@@ -114,6 +114,18 @@ class Strategy(Protocol):
         ...
 
 
+def check_time_limit(name: str, seconds: float, endless: bool = False) -> None:
+    """Raise ValueError unless a field of a strategy is a number of seconds above 0, or `endless`."""
+    if not seconds > 0 or (math.isinf(seconds) and not endless):
+        raise ValueError(f"{name} is {seconds:g}, but must be a number of seconds above 0")
+
+
+def check_count(name: str, count: int) -> None:
+    """Raise ValueError unless a field of a strategy is 0 or more."""
+    if count < 0:
+        raise ValueError(f"{name} is {count}, but must be 0 or more")
+
+
 def limit_time(strategy: Strategy, seconds: float | None) -> Strategy:
     """Return a strategy that takes at most so many seconds; for None the given one.
 

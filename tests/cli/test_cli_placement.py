@@ -93,3 +93,21 @@ def test_two_rule_files(byoc: Cli) -> None:
     assert ran.code == 0
     ran = byoc("partition", "m.onnx", *both, "--codegen", "npx=reference")
     assert ran.err == "byoc: codegen for npx: no such target (did you mean npu?)\n"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("strategy", "option", "why"),
+    [
+        ("exact", "time_limit=-1", "time_limit is -1, but must be a number of seconds above 0"),
+        ("launch-aware", "time_limit=0", "time_limit is 0, but must be a number of seconds above 0"),
+        ("launch-aware", "rounds=-5", "rounds is -5, but must be 0 or more"),
+        ("makespan", "time_limit=-1", "time_limit is -1, but must be a number of seconds above 0"),
+        ("makespan", "restarts=-1", "restarts is -1, but must be 0 or more"),
+        ("throughput", "time_limit=1e999", "time_limit is inf, but must be a number of seconds above 0"),
+    ],
+)
+def test_limits_of_a_strategy_that_are_none(strategy: str, option: str, why: str, byoc: Cli) -> None:
+    ran = byoc(*PARTITION, "--strategy", strategy, "--strategy-option", option)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.endswith(f"refuses its options: {why}\n")

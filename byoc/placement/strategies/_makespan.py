@@ -17,6 +17,8 @@ from byoc.placement._strategy import (
     FUSIONS,
     REGION_COUNT,
     Strategy,
+    check_count,
+    check_time_limit,
     find_requirements,
     limit_time,
     solve_applicable,
@@ -77,6 +79,12 @@ class Makespan:
     """Largest number of starting points that are improved."""
     restarts: int = 10
     """How often a few units of the best answer are moved at random and improved again."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a limit that is not above 0, and numbers below 0."""
+        check_time_limit("time_limit", self.time_limit)
+        check_count("starts", self.starts)
+        check_count("restarts", self.restarts)
 
     def solve(self, problem: Problem) -> ScheduledPlacement:
         """Return the placement with its schedule; its cost is the sum of all costs, as always."""

@@ -19,6 +19,8 @@ from byoc.placement._strategy import (
     SEVERAL_DEVICES,
     Placement,
     Strategy,
+    check_count,
+    check_time_limit,
     solve_applicable,
 )
 from byoc.placement.solvers import (
@@ -94,6 +96,10 @@ class Exact:
     time_limit: float = 10.0
     """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for a limit that is not above 0."""
+        check_time_limit("time_limit", self.time_limit, endless=True)
+
     def solve(self, problem: Problem) -> Placement:
         """Return the placement. Raises InputError if none is found that keeps the limits."""
         found = solve_exactly(problem, find_incumbent(problem), SearchBudget(self.time_limit), None)
@@ -137,11 +143,14 @@ class LaunchAware:
     """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a factor that is not above 0, and a margin that is no share below 1."""
+        """Raise ValueError for a factor or limit that is not above 0, and a margin not below 1."""
         if not 0 <= self.margin < 1:
             raise ValueError(f"margin is {self.margin:g}, but must be from 0 to below 1")
         if not 0 < self.boundary < math.inf:
             raise ValueError(f"boundary is {self.boundary:g}, but must be a number above 0")
+        check_time_limit("time_limit", self.time_limit, endless=True)
+        for name in ("small", "nodes", "rounds"):
+            check_count(name, getattr(self, name))
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement. Raises InputError if none is found that keeps the limits."""

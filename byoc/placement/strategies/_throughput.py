@@ -9,7 +9,14 @@ import numpy as np
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.placement._problem import Ints, Problem
-from byoc.placement._strategy import ALL_REQUIREMENTS, Measure, Placement, Strategy, solve_applicable
+from byoc.placement._strategy import (
+    ALL_REQUIREMENTS,
+    Measure,
+    Placement,
+    Strategy,
+    check_time_limit,
+    solve_applicable,
+)
 from byoc.placement.solvers import (
     Cooling,
     CoverSearch,
@@ -56,6 +63,10 @@ class Throughput:
     honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
     time_limit: float = 10.0
     """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a limit that is not above 0."""
+        check_time_limit("time_limit", self.time_limit)
 
     def solve(self, problem: Problem) -> Placement:
         """Return a `PipelinedPlacement`. Raises InputError if none is found that keeps the limits."""
