@@ -1,5 +1,6 @@
 """`byoc compare-costs`: predictions of a cost model against measurements on this machine."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -30,6 +31,7 @@ from byoc.samples import model_samples
 from byoc.zoo import load_model
 
 _ZOO = "zoo:"
+_STRATEGY = "min-cut"
 
 
 @take_options(LoadOptions)
@@ -47,7 +49,9 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
     rules: Annotated[
         str | None, typer.Option(help="Cut the models by a rule file, and compare the placements.")
     ] = None,
-    strategy: Annotated[str, typer.Option(help="How to place, with --rules.")] = "min-cut",
+    strategy: Annotated[
+        str | None, typer.Option(help="How to place, with --rules.", show_default="min-cut")
+    ] = None,
     cost_option: Annotated[
         list[str] | None,
         typer.Option(metavar="[TARGET:]NAME=VALUE", help="An option of a cost model that is a plug-in."),
@@ -89,6 +93,9 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
         raise typer.BadParameter("it is about placements: give --rules, too", param_hint="--loss")
     if (measured_host or measured_option) and not measured:
         raise typer.BadParameter("give --measured, too", param_hint="--measured-host")
+    if (loss or measured) and strategy is not None:
+        raise typer.BadParameter("the loss is that of the default strategy", param_hint="--strategy")
+    _refuse_bundles(models, loss or bool(measured), bool(rules or costs or pairs))
     if measured and rules:
         asked = PlanOptions(rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs)
         judge = PlanOptions(
@@ -119,7 +126,7 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
                         name,
                         rules,
                         output=output,
-                        strategy=strategy,
+                        strategy=strategy or _STRATEGY,
                         cost_model=costs,
                         host_cost_model=host_costs,
                         cost_options=pairs,
@@ -139,6 +146,18 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
                 model = load_cost_model(costs or host_costs, pairs)
                 found.append(compare_host(load_model(name), model, patience))
     print_comparison(found, regions, losses, form)
+
+
+def _refuse_bundles(models: Sequence[str], loss: bool, costs: bool) -> None:
+    """Raise InputError for a bundle whose loss is asked for, or bundles alone with costs for models."""
+    bundles = [name for name in models if is_bundle(Path(name))]
+    if bundles and loss:
+        raise InputError(f"{bundles[0]}: a bundle's placement is decided: the loss is told of models")
+    if costs and len(bundles) == len(models):
+        raise InputError(
+            f"{bundles[0]}: a bundle is compared with the costs that it was placed by: --rules, --costs"
+            " and --cost-option are for models"
+        )
 
 
 def _compare_bundle(

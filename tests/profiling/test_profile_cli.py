@@ -168,6 +168,15 @@ def test_compare_placements_cut_now_and_in_a_bundle(byoc: Cli) -> None:
     assert (now["where"], bundled["where"]) == ("dla", "dla")
     assert now["predicted"] == bundled["predicted"]
     assert now["parts"] > 0
+    refused = byoc("compare-costs", "net.onnx", "out", "--rules", VANILLA, "--loss")
+    assert (refused.code, refused.out) == (1, "")
+    assert "byoc: out: a bundle's placement is decided" in refused.err
+    for flags in (("--rules", VANILLA), ("--costs", "dla")):
+        refused = byoc("compare-costs", "out", *flags)
+        assert (refused.code, refused.out) == (1, "")
+        assert "byoc: out: a bundle is compared with the costs that it was placed by" in refused.err
+    refused = byoc("compare-costs", "net.onnx", *cut, "--loss")
+    assert (refused.code, refused.out) == (2, "")
     text = byoc("compare-costs", "net.onnx", "out", *QUICK)
     assert text.code == 0
     assert "predictions are off by a factor of" in text.out
