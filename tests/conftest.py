@@ -36,9 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set the environment of all tests, and of the processes that they start.
 
     With `-n` there is a process for each core, whose BLAS would start a thread for each once more. The
-    key that signs bundles, the keys that are trusted, and caches are not the user's own.
+    key that signs bundles, the keys that are trusted, and caches are not the user's own. Bytecode is
+    kept in any case: each process would else compile byoc, which takes longer than most of them run.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):  # a worker of `-n` has the environment already
         home = TemporaryDirectory(prefix="byoc-tests-")
         config.add_cleanup(home.cleanup)

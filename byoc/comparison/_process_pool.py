@@ -58,8 +58,8 @@ def run_study(
     """Return the rows of all models, in the order of models, links and strategies.
 
     `workers` is how many processes run at a time, as many as there are processors unless given; with 1
-    everything runs in this one. A model whose process dies is tried again by itself, then strategy by
-    strategy; one whose process dies then, too, is an error.
+    everything runs in this one. A model whose process dies is tried again by itself, unless it was, then
+    strategy by strategy; one whose process dies then, too, is an error.
     """
     count = workers or os.cpu_count() or 1
     if count == 1:
@@ -70,17 +70,17 @@ def run_study(
         return [row for name in models for row in found[name]]
     found, lost = _compare_in_pool(models, study, min(count, len(models)))
     for name in lost:
-        again, dead = _compare_in_pool([name], study, 1)
-        found |= again or {gone: _compare_one_by_one(gone, study) for gone in dead}
+        again = _compare_in_pool([name], study, 1)[0] if len(models) > 1 else {}
+        found |= again or {name: _compare_one_by_one(name, study)}
     return [row for name in models for row in found[name]]
 
 
 def _compare_one_by_one(name: str, study: Study) -> list[StrategyRow]:
-    """Return the rows of a model, each strategy tried in a process of its own."""
+    """Return the rows of a model that takes its process along, each strategy tried in one of its own."""
     found = []
     for strategy in study.strategies:
         alone = replace(study, strategies=(strategy,))
-        rows, _ = _compare_in_pool([name], alone, 1, quiet=True)
+        rows = {} if alone == study else _compare_in_pool([name], alone, 1, quiet=True)[0]
         found.append(rows.get(name) or make_error_rows(name, alone, "the process that placed it died"))
     return [rows[place] for place in range(len(study.links)) for rows in found]
 
