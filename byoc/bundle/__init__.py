@@ -17,28 +17,30 @@ from byoc.bundle._manifest_schema import manifest_schema
 from byoc.bundle._packing import pack_folder
 from byoc.bundle._reading import Bundle, inspect, is_bundle, open_bundle
 from byoc.bundle._report import (
-    AccuracyReport,
     Compute,
     HostReason,
     NodeCounts,
     OpenDimension,
-    OutputAccuracy,
     PrecisionReport,
     PredictedCosts,
-    ReachReport,
     RefusalReport,
     RegionReport,
     Report,
     ReportedTensor,
-    ReportModel,
     SizePrediction,
-    TensorErrorReport,
-    TieBreakReport,
     TrialCandidate,
-    VerificationReport,
 )
 from byoc.bundle._signing import sign_bundle
 from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
+from byoc.bundle._verification_report import (
+    AccuracyReport,
+    OutputAccuracy,
+    ReachReport,
+    ReportModel,
+    TensorErrorReport,
+    TieBreakReport,
+    VerificationReport,
+)
 from byoc.bundle._writing import (
     MODEL_FILE,
     WeightFile,

@@ -6,43 +6,22 @@ Numbers that are unknown or not finite are None.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BeforeValidator,
-    ConfigDict,
     PlainSerializer,
     PlainValidator,
     SerializerFunctionWrapHandler,
     model_serializer,
 )
 
+from byoc.bundle._verification_report import Finite, ReportModel, VerificationReport
 from byoc.errors import InputError
 from byoc.planning import BreakEven, PerturbedPlan, RegionNeighbour, WhatIf
-from byoc.support import Note, StrictModel, validate_content
-
-
-def _finite_or_none(value: object) -> object:
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
-Finite = Annotated[float | None, BeforeValidator(_finite_or_none)]
-"""A number that JSON can represent; None for any other."""
-
+from byoc.support import Note, validate_content
 
 NoteText = Annotated[Note, PlainValidator(Note.parse, json_schema_input_type=str), PlainSerializer(str)]
 """A note; in JSON it is a text."""
-
-
-class ReportModel(StrictModel):
-    """Base of the parts of reports: made from keywords, or from an object with the same attributes."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the data that JSON can represent, in the order of the fields."""
-        return self.model_dump(mode="json")
 
 
 class NodeCounts(ReportModel):
@@ -64,7 +43,8 @@ class Compute(ReportModel):
 class PredictedCosts(ReportModel):
     """The predicted costs of one run; `seconds` is the sum of execution, transfer and launch.
 
-    `bound` is the lower bound and `optimized` the value of what the strategy minimized. `estimated` is
+    `optimized` is the value of what the strategy minimized, `bound` a lower bound on it: for the
+    `measure` total the sum of all costs, for makespan and load those of the main graph. `estimated` is
     the share of `host_only` that is an estimate: of nodes with a shape or an operator that is not known.
     """
 
@@ -76,6 +56,7 @@ class PredictedCosts(ReportModel):
     estimated: float = 0.0
     bound: float | None
     objective: str
+    measure: Literal["total", "makespan", "load"] = "total"
     optimized: float
     joules: float | None
     host_only_joules: float | None
@@ -177,83 +158,6 @@ class PrecisionReport(ReportModel):
     measured: int
     measured_on: str
     in_float: tuple[FloatUnitReport, ...]
-
-
-class TieBreakReport(ReportModel):
-    """Rows that a selection puts in another order or replaces; the fields are those of `TieBreak`."""
-
-    selection: str
-    outputs: tuple[str, ...]
-    rows: int
-    moved: int
-    replaced: int
-    gap: float
-
-
-class TensorErrorReport(ReportModel):
-    """The error of a tensor; the fields are those of `OutputError`."""
-
-    name: str
-    dtype: str
-    absolute: Finite
-    relative: Finite
-    tolerance: float
-    problem: str
-    measure: str
-    signal_to_noise: Finite
-    cosine: Finite
-    differing: float | None
-    noise: Finite = None
-    noise_source: str = ""
-    tie_break: TieBreakReport | None = None
-    within: bool
-
-
-class OutputAccuracy(ReportModel):
-    """The accuracy of an output in lower precision; `exact` if it has no noise at all."""
-
-    name: str
-    signal_to_noise: Finite
-    same_class: Finite
-    exact: bool
-
-
-class AccuracyReport(ReportModel):
-    """The accuracy of all outputs in lower precision, compared with the model `original`."""
-
-    original: str
-    outputs: tuple[OutputAccuracy, ...]
-
-
-class ReachReport(ReportModel):
-    """The counts of regions by their samples; the fields are those of `Reach`."""
-
-    regions: int
-    not_reached: int
-    others: int
-    alone: int
-    never: int
-
-
-class VerificationReport(ReportModel):
-    """The comparison of a bundle's outputs with those of `against`.
-
-    `largest_relative_error` is None if one is not finite, `accuracy` if no precision was lowered,
-    `judge` if onnxruntime computed what is expected, and `reach` if regions were not compared. The
-    errors are the worst on some `samples`. `tie_breaks` are those of outputs and regions, of most rows
-    first.
-    """
-
-    against: str
-    passed: bool
-    largest_relative_error: float | None
-    outputs: tuple[TensorErrorReport, ...]
-    accuracy: AccuracyReport | None
-    samples: int = 1
-    judge: str | None = None
-    reach: ReachReport | None = None
-    notes: tuple[str, ...] = ()
-    tie_breaks: tuple[TieBreakReport, ...] = ()
 
 
 @dataclass(frozen=True)

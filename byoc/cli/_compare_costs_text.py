@@ -68,7 +68,7 @@ def _print_models(found: Sequence[PredictionComparison], rank: float | None) -> 
             print_line(f"warning: {each.model}: {_describe_uncertainty(each)}")
     if rank is not None:
         print_line(f"rank correlation over the models: {rank:.3f}")
-    print_line(f"predictions are off by a factor of {mean_error_factor(found):.2f} (geometric mean)")
+    print_line(f"predictions are off by a factor of {mean_error_factor(found):.3g} (geometric mean)")
     for each in found:
         _print_pairs(each)
 
@@ -82,11 +82,11 @@ def _print_pairs(found: PredictionComparison) -> None:
     what = "nodes" if found.where == "host" else "regions"
     print_lines(["", f"{found.model}, the {what} that are off by most seconds:"])
     print_rows([_format_pair(pair) for pair in worst], OutputFormat.text)
-    pairs = f"{wide} of {len(found.pairs)} {what}"
-    print_line(
-        f"noise: runs spread over {found.noise:.0%} of their median as a rule; those of {pairs} spread "
-        "over more than half, and are not to be relied on"
-    )
+    noise = f"noise: runs spread over {found.noise:.0%} of their median as a rule"
+    if wide:
+        pairs = f"{wide} of {len(found.pairs)} {what}"
+        noise += f"; those of {pairs} spread over more than half, and are not to be relied on"
+    print_line(noise)
 
 
 def _format_pair(pair: NodePair) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _format_pair(pair: NodePair) -> dict[str, Any]:
         "predicted": format_quantity(pair.predicted, "s"),
         "measured": format_quantity(pair.measured.median, "s"),
         "spread": format_quantity(pair.measured.spread, "s"),
-        "factor": "" if pair.factor is None else f"{pair.factor:.2f}",
+        "factor": "" if pair.factor is None else f"{pair.factor:.3g}",
         "guessed": "yes" if pair.estimated else "",
     }
 

@@ -68,20 +68,22 @@ def run(  # noqa: PLR0913 - the options of the verb
     ] = None,
     repeat: Annotated[
         int,
-        typer.Option(min=1, help="Run so often; with more than 1, after a first run that is not timed."),
+        typer.Option(
+            min=1, help="Run so often; if more than once, after a first run that is not timed."
+        ),
     ] = 1,
     pipeline: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="NUMBER",
-            help="Keep so many of the runs in flight at once, each device at work on another one.",
+            help="Keep so many of the --repeat runs in flight at once, each device at work on another.",
         ),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Write the timeline of the last run, of a pipeline's all, in Chrome's trace format."
+            help="Write the timeline of the last run, with --pipeline of all, in Chrome's trace format."
         ),
     ] = None,
     form: FormatOption = OutputFormat.text,
@@ -90,6 +92,8 @@ def run(  # noqa: PLR0913 - the options of the verb
     files = read_pairs(single or [], "--input")
     if inputs is None and not files:
         raise _MissingOptionError("--inputs is missing: give a file of inputs (FILE.npz), or random")
+    if pipeline is not None and repeat == 1:
+        raise _MissingOptionError("--repeat is missing: --pipeline needs more than one run")
     for path in (output, trace):
         if path is not None:
             check_output(path)
@@ -210,7 +214,7 @@ def _find_busy_shares(session: Session, measured: _MeasuredRuns) -> dict[str, fl
 
 
 def _write_document(session: Session, measured: _MeasuredRuns) -> dict[str, Any]:
-    """Return what `--format json` prints."""
+    """Return the data that `--format json` prints."""
     document = {
         "seconds": measured.seconds,
         "repeats": measured.repeats,
@@ -228,7 +232,7 @@ def _write_document(session: Session, measured: _MeasuredRuns) -> dict[str, Any]
 
 
 def _describe_time(session: Session, measured: _MeasuredRuns) -> str:
-    """Say how long the runs took, of a pipeline how many a second and how busy each device was."""
+    """Describe the time of the runs; with a pipeline, runs a second and how busy each device was."""
     whole = format_quantity(measured.seconds, "s")
     runs = format_count(measured.repeats, "run")
     if measured.in_flight is None:

@@ -19,17 +19,17 @@ from byoc.cli._option_flags import take_options
 from byoc.comparison import TASK_KEYS, list_tasks
 from byoc.console import print_line
 from byoc.errors import escape_unprintable
-from byoc.options import PlanOptions
+from byoc.options import UnitOptions
 from byoc.reporting import format_count, format_quantity
 from byoc.support import keywords_of
 
 _MAX_SHOWN = 40
 
 
-@take_options(PlanOptions)
+@take_options(UnitOptions)
 def tasks(
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    options: PlanOptions,
+    options: UnitOptions,
     *,
     form: Annotated[
         TableFormat, typer.Option("--format", help="text, csv, or json: a list of rows.")
@@ -38,9 +38,10 @@ def tasks(
     """List the distinct units of a model, for tools to price.
 
     These are what cost models are asked for; a cost file of the kind table brings the prices back.
+    No cost model is loaded, so the one that the rule file names need not be there yet.
     """
     with show_status(), reserve_stdout():
-        rows = [row.to_json() for row in list_tasks(model, **keywords_of(options, PlanOptions))]
+        rows = [row.to_json() for row in list_tasks(model, **keywords_of(options, UnitOptions))]
     if form is TableFormat.json:
         print_json(rows)
     elif form is TableFormat.csv:

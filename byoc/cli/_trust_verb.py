@@ -57,6 +57,8 @@ def _get_own_key() -> str:
 
 def _find_signer(path: Path) -> str:
     """Return the key that signed a bundle. Raises InputError where there is no valid signature."""
+    if not path.exists():
+        raise InputError(f"{path}: no such bundle, and no key, which is 64 digits 0 to 9 and a to f")
     judged = judge_maker(open_bundle(path))
     if not judged.key:
         raise InputError(f"{path}: there is no key to trust: {judged.reason}")

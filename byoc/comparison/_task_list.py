@@ -1,15 +1,21 @@
 """The distinct units of a model as data, so that any tool can price them for a table of costs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from byoc.costs import Task, build_tasks, check_trips, count_trips, find_device_tasks
 from byoc.model import GraphIndex, Model, unshare_dequantize
-from byoc.options import PlanOptions
+from byoc.options import UnitOptions, list_files
 from byoc.patterns import Unit
-from byoc.planning import GraphUnits, PlanSettings, annotate_graphs, find_graphs, group_graphs
-from byoc.stages import load_settings
+from byoc.planning import (
+    GraphUnits,
+    annotate_graphs,
+    find_graphs,
+    group_graphs,
+)
+from byoc.rules import Target
+from byoc.stages import load_targets
 from byoc.support import take_keywords
 from byoc.zoo import Source, load_model
 
@@ -56,28 +62,30 @@ class TaskRow:
         return dict(zip(TASK_KEYS, values, strict=True))
 
 
-@take_keywords(PlanOptions)
-def list_tasks(model: Source | Model, options: PlanOptions) -> tuple[TaskRow, ...]:
+@take_keywords(UnitOptions)
+def list_tasks(model: Source | Model, options: UnitOptions) -> tuple[TaskRow, ...]:
     """Return the distinct tasks that cost models are asked for when a model is partitioned.
 
     `model` is as `partition` takes it. For each accelerator these are the units that its rules
     accept, composites and QDQ groups whole; for the host every node. Left out is what nobody is asked
     for (views, constants, nodes with bodies) and what no table can have (tasks with unknown shapes).
-    The bodies of an If, Loop or Scan are in it, with how often they run.
+    The bodies of an If, Loop or Scan are in it, with how often they run. No cost model is loaded, so
+    the one that a rule file names need not be there yet.
 
     Raises InputError when the model, a rule file or an option is at fault.
     """
-    settings = load_settings(options)
+    targets = load_targets(list_files(options.rules))
+    trips = options.trips or {}
     loaded = load_model(model, options.dims, options.shapes)
-    check_trips(loaded.index, settings.trips)
-    if any(target.has_quantized_rules for target in settings.targets):
+    check_trips(loaded.index, trips)
+    if any(target.has_quantized_rules for target in targets):
         loaded = unshare_dequantize(loaded)
     index = loaded.index
-    units = group_graphs(index, settings.targets, annotate_graphs(index, settings.targets))
-    runs = dict(_count_runs(index, settings, 1.0))
+    units = group_graphs(index, targets, annotate_graphs(index, targets))
+    runs = dict(_count_runs(index, trips, 1.0))
     found: dict[tuple[str, object], TaskRow] = {}
     for graph in find_graphs(index):
-        for device, task in _find_tasks(graph, units[id(graph)], settings):
+        for device, task in _find_tasks(graph, units[id(graph)], targets):
             if task.view or not task.sized:
                 continue
             key = device, (*task.key, task.work)
@@ -87,22 +95,24 @@ def list_tasks(model: Source | Model, options: PlanOptions) -> tuple[TaskRow, ..
     return tuple(sorted(found.values(), key=lambda row: row.device == HOST))
 
 
-def _count_runs(index: GraphIndex, settings: PlanSettings, runs: float) -> Iterator[tuple[int, float]]:
-    """Yield how often each graph runs, by the id of its index: `runs` times for this one."""
+def _count_runs(
+    index: GraphIndex, trips: Mapping[str, float], runs: float
+) -> Iterator[tuple[int, float]]:
+    """Yield the number of times that each graph runs, by the id of its index; this one runs `runs`."""
     yield id(index), runs
     for node, bodies in index.bodies.items():
-        trips = count_trips(index, node, settings.trips).count
+        times = runs * count_trips(index, node, trips).count
         for body in bodies:
-            yield from _count_runs(body.index, settings, runs * trips)
+            yield from _count_runs(body.index, trips, times)
 
 
 def _find_tasks(
-    graph: GraphIndex, units: GraphUnits, settings: PlanSettings
+    graph: GraphIndex, units: GraphUnits, targets: Sequence[Target]
 ) -> Iterator[tuple[str, Task]]:
     """Yield the device and the task of every unit and of every node on the host."""
     tasks = build_tasks(graph)
-    for device, (target, placed) in enumerate(zip(settings.targets, settings.devices, strict=True)):
-        compute = placed.wants.compute
+    for device, target in enumerate(targets):
+        compute = target.compute_dtype
         accepted: list[Unit] = [
             part
             for unit in units.units

@@ -1,9 +1,10 @@
 """The choices of a user, each declared once: for Python, the command line and the manifest alike.
 
-The keyword arguments of `byoc.partition` and `byoc.fastest`, the flags of `byoc partition` and
-`byoc compare`, and what the manifest records as `asked` are all derived from the fields here.
+The keyword arguments of `byoc.partition` and `byoc.fastest`, the flags of `byoc partition`,
+`byoc compare` and `byoc tasks`, and what the manifest records as `asked` are all derived from the
+fields here.
 """
 
 from byoc.options._partition_options import Options, record_options
-from byoc.options._plan_options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions
+from byoc.options._plan_options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, UnitOptions
 from byoc.options._record_values import list_files

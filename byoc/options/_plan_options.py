@@ -1,4 +1,4 @@
-"""The choices that planning needs: those of `byoc.partition` and `byoc.compare`."""
+"""The choices that planning needs: those of `byoc.list_tasks`, and of `byoc.compare` besides."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -22,8 +22,8 @@ DEFAULT_HOST_COSTS = "host"
 
 
 @dataclass(frozen=True)
-class PlanOptions(DimensionOptions):
-    """The choices that planning needs, whatever the strategy."""
+class UnitOptions(DimensionOptions):
+    """The choices that units follow from, before anything is priced or placed."""
 
     rules: str | Path | Sequence[str | Path] = field(
         metadata=declare(
@@ -31,11 +31,28 @@ class PlanOptions(DimensionOptions):
             Flag(
                 "A rule file, or the name of an installed one (byoc rules); one for each accelerator.",
                 Syntax.LIST,
+                metavar="FILE|NAME",
             ),
             record_files,
         )
     )
     _: KW_ONLY
+    trips: Mapping[str, float] | None = declare_field(
+        None,
+        "how often Loops and Scans run, by node name, where the model does not say.",
+        Flag(
+            "How often the body of a Loop or Scan runs, by the name or an output of that node.",
+            Syntax.SIZES,
+            metavar="NAME=NUMBER",
+        ),
+        record_pairs,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(UnitOptions):
+    """The choices that planning needs, whatever the strategy."""
+
     objective: str = declare_field(
         "latency",
         "`latency`, `energy`, or weights of both: `latency=1,energy=0.5`.",
@@ -147,14 +164,4 @@ class PlanOptions(DimensionOptions):
         ),
         record_value,
         record_none=False,
-    )
-    trips: Mapping[str, float] | None = declare_field(
-        None,
-        "how often Loops and Scans run, by node name, where the model does not say.",
-        Flag(
-            "How often the body of a Loop or Scan runs, by the name or an output of that node.",
-            Syntax.SIZES,
-            metavar="NAME=NUMBER",
-        ),
-        record_pairs,
     )

@@ -46,7 +46,8 @@ def _format_units(found: PerturbedPlan) -> Iterator[str]:
         nodes = sum(unit.nodes for unit in units)
         many = f" ({format_count(nodes, 'node')})" if nodes > 1 else ""
         share, most = sum(unit.share for unit in units) / len(units), units[0].share
-        least = f", at most {most:.0%}" if most > share else ""
-        yield f"  {operators}{many}: {device} here, {elsewhere} in {share:.0%}{least}"
+        each = f", the likeliest of them in {most:.0%}" if most > share else ""
+        better = f"{elsewhere} is better in {share:.0%} of the samples"
+        yield f"  {operators}{many} on {device}: {better}{each}"
     if len(alike) > _SHOWN:
         yield f"  and {format_count(len(alike) - _SHOWN, 'other group')} of units (--format json)"

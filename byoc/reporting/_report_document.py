@@ -20,6 +20,7 @@ from byoc.bundle import (
 )
 from byoc.errors import Verdict
 from byoc.model import GraphIndex, PlannedSizes, TensorType, fix_type, name_nodes
+from byoc.placement import Measure
 from byoc.planning import GraphPlan, Plan, PlannedRegion, RefusedRegion, find_neighbours
 from byoc.reporting._estimates import describe_unknown_costs, make_estimate_notes
 from byoc.reporting._quantities import format_count, format_quantity
@@ -153,7 +154,8 @@ def _report_costs(plan: Plan) -> PredictedCosts:
         estimated=plan.estimated_share,
         bound=plan.placement.bound,
         objective=str(plan.asked.get("objective", "latency")),
-        optimized=plan.placement.cost.total,
+        measure=plan.placement.measure.value,
+        optimized=plan.placement.value,
         joules=plan.root.joules,
         host_only_joules=_host_only_joules(plan.root),
     )
@@ -252,7 +254,8 @@ def _list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:
 
 def _slower_than_host_notes(plan: Plan) -> Iterable[str]:
     """Yield a note if the placement is predicted to be slower than the host alone."""
-    if plan.cost.total <= plan.root.host_only:
+    is_sum = plan.placement.measure is Measure.total
+    if (plan.cost.total if is_sum else plan.placement.value) <= plan.root.host_only:
         return
     slower = "the placement is predicted to be slower than the host alone"
     joules, alone = plan.root.joules, _host_only_joules(plan.root)

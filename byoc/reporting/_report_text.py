@@ -31,6 +31,13 @@ _LEAST_GAIN = 1e-3
 # A smaller share would be shown as 0.0 %.
 _LEAST_ESTIMATE = 5e-4
 
+# What a strategy minimized where that is no sum.
+_MEASURES = {
+    "total": "",
+    "makespan": ", {} with host and accelerators at work at once",
+    "load": ", in a pipeline a run every {}",
+}
+
 
 def summarize_report(report: Report) -> str:
     """Format the one-line summary of a report."""
@@ -86,7 +93,8 @@ def _format_prediction(predicted: PredictedCosts) -> str:
         host = "" if alone is None else f", host alone {format_quantity(alone, 'J')}"
         return f"predicted {format_quantity(joules, 'J')}{host}; {seconds}"
     also = "" if unit or joules is None else f"; {format_quantity(joules, 'J')}"
-    return f"predicted {seconds}, host alone {format_quantity(predicted.host_only, 's')}{also}"
+    least = _MEASURES[predicted.measure].format(format_quantity(predicted.optimized, unit))
+    return f"predicted {seconds}{least}, host alone {format_quantity(predicted.host_only, 's')}{also}"
 
 
 def _measurement_lines(candidates: Iterable[TrialCandidate]) -> Iterator[str]:

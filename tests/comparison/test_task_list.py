@@ -85,6 +85,13 @@ def test_what_no_rule_takes_is_the_hosts_alone() -> None:
     assert devices == {"host"}
 
 
+def test_the_cost_model_need_not_be_there_yet(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.yaml"
+    rules.write_text("target: mine\ndtype: float32\ncost_model: priced\nops: [{op: Conv}]\n")
+    rows = library.list_tasks(_model(), rules=rules)
+    assert {row.task.op for row in rows if row.device == "mine"} == {"Conv"}
+
+
 def test_bodies_count_with_their_trips() -> None:
     text = """g (float[4] x) => (float[4] y) <int64 n = {5}, bool c = {1}> {
         y = Loop (n, c, x) <body = b (int64 i, bool k, float[4] s) => (bool k2, float[4] t) {

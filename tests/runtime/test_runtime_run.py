@@ -109,6 +109,8 @@ def test_a_pipeline(byoc: Byoc, two: Path, given: Path, tmp_path: Path) -> None:
         text,
     )
     assert byoc("run", two, "--inputs", given, "--pipeline", "0").code == 2
+    alone = byoc("run", two, "--inputs", given, "--pipeline", "2")
+    assert (alone.code, "--repeat is missing" in alone.err) == (2, True)
 
 
 def test_random_inputs_and_one_from_a_file(byoc: Byoc, two: Path, tmp_path: Path) -> None:
