@@ -1,7 +1,7 @@
 """Measuring a codegen: units are cut out of a model, compiled, and run one at a time."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,40 +88,41 @@ def time_units(
     chosen = _units_to_measure(model, target, records)
     problems = []
     cuts = {f"unit_{row}": (unit,) for row, (_, unit) in enumerate(chosen)}
-    for (task, _), (name, call) in zip(chosen, _cut_regions(model, target, cuts).items(), strict=True):
+    for (task, _), (name, call) in zip(chosen, cut_regions(model, target, cuts).items(), strict=True):
         report_step(f"{model.source}: {task.op}, {len(records)} measured")
         try:
-            records.add(task, _measure_call(model, target, device, name, call))
+            records.add(task, measure_call(model, target, device, name, call))
         except InputError as error:
             problems.append(f"{task}: {error}")
     return problems
 
 
-def time_whole(
-    model: Model,
-    target: Target | None,
-    device: MeasuredCodegen,
-    launch: float = 0.0,
-    link: HostLink | None = None,
-) -> MeasuredWhole | str:
-    """Measure a model that a device runs as one region, without a `launch` and what crosses the `link`.
+def time_whole(model: Model, target: Target | None, device: MeasuredCodegen) -> MeasuredWhole | str:
+    """Measure a model that a device runs as one region, its launch and transfers included.
 
     Return a sentence if it cannot: the target does not support all of it, a shape is unknown, there are
     bodies, or the codegen refuses it.
     """
-    units, tasks = _list_units(model, target)
+    units, tasks = list_units(model, target)
     if model.index.bodies or not all(unit.verdict for unit in units):
         return f"not measured as a whole: {device.name} cannot run all of it as one"
     if not all(task.sized for task in tasks):
         return "not measured as a whole: a shape is not known"
     report_step(f"{model.source}: the whole")
     try:
-        (call,) = _cut_regions(model, target, {"whole": units}).values()
-        seconds = Samples.of(_measure_call(model, target, device, "whole", call)).median
+        (call,) = cut_regions(model, target, {"whole": units}).values()
+        seconds = Samples.of(measure_call(model, target, device, "whole", call)).median
     except InputError as error:
         return f"not measured as a whole: {error}"
+    return MeasuredWhole(model.name, tasks, seconds)
+
+
+def without_crossing(
+    model: Model, whole: MeasuredWhole, launch: float, link: HostLink | None
+) -> MeasuredWhole:
+    """Return a whole without a launch and what its inputs and outputs take over a link."""
     crossing = launch + _sum_transfers(model.index, link)
-    return MeasuredWhole(model.name, tasks, max(seconds - crossing, 0.0))
+    return replace(whole, seconds=max(whole.seconds - crossing, 0.0))
 
 
 def _sum_transfers(index: GraphIndex, link: HostLink | None) -> float:
@@ -133,7 +134,7 @@ def _sum_transfers(index: GraphIndex, link: HostLink | None) -> float:
     return sum(link.latency + size / link.bandwidth for size in sizes)
 
 
-def _cut_regions(
+def cut_regions(
     model: Model, target: Target | None, cuts: Mapping[str, Sequence[Unit]]
 ) -> dict[str, tuple[GraphIndex, onnx.NodeProto]]:
     """Return for each name the outlined graph, and the call of the region that has its units."""
@@ -147,7 +148,7 @@ def _cut_regions(
     return {name: (index, calls[name]) for name in cuts}
 
 
-def _measure_call(
+def measure_call(
     model: Model,
     target: Target | None,
     device: MeasuredCodegen,
@@ -162,7 +163,7 @@ def _measure_call(
         return device.measure(region, stored)
 
 
-def _list_units(model: Model, target: Target | None) -> tuple[list[Unit], list[Task]]:
+def list_units(model: Model, target: Target | None) -> tuple[list[Unit], list[Task]]:
     """Return the units of a model, without a target its nodes, and their tasks."""
     index = model.index
     works = build_tasks(index)
@@ -183,7 +184,7 @@ def _units_to_measure(
 ) -> list[tuple[Task, Unit]]:
     """Return the distinct supported units that are not measured yet, with their tasks."""
     found: dict[Any, tuple[Task, Unit]] = {}
-    for unit, task in zip(*_list_units(model, target), strict=True):
+    for unit, task in zip(*list_units(model, target), strict=True):
         if not unit.verdict or unit.nodes[0] in model.index.bodies:
             continue
         if task.sized and not task.view and task not in records:

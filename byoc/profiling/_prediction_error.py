@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, log, sqrt
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Measured, measure_seconds
-from byoc.costs import CostModel, node_prices, price_graph
+from byoc.costs import CostModel, UnseenPrediction, mean_factor, node_prices, price_graph
 from byoc.errors import InputError
 from byoc.model import Model, get_node_name, get_operator_name
 from byoc.profiling._host_timing import NodeTimes, time_nodes
@@ -19,6 +19,8 @@ from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
 from byoc.runtime import Session
 
 _LEAST_RANKED = 3
+_LEAST_UNSEEN = 4
+_LARGEST_MARGIN = 0.5
 
 
 # A spread beyond this share of the median says that a measurement is not to be relied on.
@@ -209,3 +211,28 @@ def time_regions(bundle: Bundle) -> list[TimedRegion]:
             reported = measure_seconds(codegen, region)
             found.append(TimedRegion(region.name, region.target, predicted[region.name], reported))
     return found
+
+
+def choose_margin(unseen: Sequence[UnseenPrediction]) -> float:
+    """Return the share that a mixture has to save, to two digits; 0 with fewer than four models.
+
+    A mixture has most of its units in common with the single devices, and their errors with them: what
+    is left is taken to be half of the error, as a factor, of models that the fit has not seen.
+    """
+    if len(unseen) < _LEAST_UNSEEN:
+        return 0.0
+    return min(round(1 - 1 / sqrt(mean_factor(unseen)), 2), _LARGEST_MARGIN)
+
+
+def describe_unseen(found: Sequence[UnseenPrediction]) -> list[str]:
+    """Return a sentence that says how well models are predicted that the fit has not seen."""
+    if len(found) < _LEAST_UNSEEN:
+        return []
+    rank = rank_correlation([each.predicted for each in found], [each.measured for each in found])
+    worst = max(found, key=lambda each: abs(log(max(each.predicted, 1e-12) / each.measured)))
+    correlation = "" if rank is None else f", rank correlation {rank:.3f}"
+    return [
+        f"each of {len(found)} models predicted by a fit to the others: off by a factor of "
+        f"{mean_factor(found):.2f} (geometric mean){correlation}, {worst.model} the most: "
+        f"{worst.predicted / worst.measured:.2f} of what it takes"
+    ]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
-from math import log
 from pathlib import Path
 from statistics import geometric_mean
 from time import perf_counter, process_time
@@ -16,7 +15,6 @@ from byoc.costs import (
     MeasuredWhole,
     check_fallback,
     fit_wholes,
-    mean_factor,
     predict_unseen,
 )
 from byoc.errors import InputError
@@ -28,10 +26,12 @@ from byoc.profiling._codegen_timing import (
     measure_launch,
     time_units,
     time_whole,
+    without_crossing,
 )
+from byoc.profiling._cut_timing import MeasuredCut, describe_link, fit_link, time_cuts
 from byoc.profiling._host_timing import time_nodes
 from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
-from byoc.profiling._prediction_error import rank_correlation
+from byoc.profiling._prediction_error import choose_margin, describe_unseen
 from byoc.profiling._sampling import Clock, Patience
 from byoc.reporting import format_count
 from byoc.rules import Target, load_rules
@@ -41,7 +41,6 @@ from byoc.zoo import Source, load_model
 HOST = "host"
 WALL, PROCESSOR = "wall", "processor"
 _RUNTIME = "reference"  # the codegen that runs on the host's runtime
-_LEAST_UNSEEN = 4
 _MAX_SHOWN = 3
 # Quartiles of fewer runs say nothing.
 _LEAST_SAMPLES = 5
@@ -172,9 +171,12 @@ def profile(models: Source | Model | Sequence[Source | Model], options: ProfileO
             else:
                 table, notes = _measure_host(models, options)
     notes += _describe_wide_entries(table)
+    costs: CostTable | Linear = table
     if options.fit:
-        notes += _describe_fit(table, wholes)
-    costs = fit_wholes(table, wholes) if options.fit else table
+        unseen = predict_unseen(table, wholes)
+        notes += describe_unseen(unseen)
+        margin = 0.0 if options.device == HOST else choose_margin(unseen)
+        costs = fit_wholes(table, wholes).model_copy(update={"margin": margin})
     write_costs(path, costs)
     return Profile(costs, len(table.entries), tuple(notes))
 
@@ -252,13 +254,19 @@ def _measure_units(
     report_step("launch and copies")
     launch = measure_launch(device, records)
     link = None if options.device == HOST else measure_copies(device.patience, device.clock)
-    wholes = []
+    found: list[tuple[Model, MeasuredWhole]] = []
+    cuts: list[MeasuredCut] = []
     for model in loaded if options.fit else ():
-        whole = time_whole(model, target, device, launch, link)
+        whole = time_whole(model, target, device)
         if isinstance(whole, str):
             notes.append(f"{model.source}: {' '.join(whole.split())}")
-        else:
-            wholes.append(whole)
+            continue
+        found.append((model, whole))
+        cuts += time_cuts(model, target, device, whole, launch) if link is not None else ()
+    if link is not None:
+        link = fit_link(cuts, link)
+        notes += describe_link(link, len(cuts))
+    wholes = [without_crossing(model, whole, launch, link) for model, whole in found]
     table = records.make_table(
         device.name,
         _describe_source([model.name for model in loaded]),
@@ -268,21 +276,6 @@ def _measure_units(
         otherwise=options.otherwise,
     )
     return table, notes, wholes
-
-
-def _describe_fit(table: CostTable, wholes: Sequence[MeasuredWhole]) -> list[str]:
-    """Return a sentence that says how well models are predicted that the fit has not seen."""
-    found = predict_unseen(table, wholes)
-    if len(found) < _LEAST_UNSEEN:
-        return []
-    rank = rank_correlation([each.predicted for each in found], [each.measured for each in found])
-    worst = max(found, key=lambda each: abs(log(max(each.predicted, 1e-12) / each.measured)))
-    correlation = "" if rank is None else f", rank correlation {rank:.3f}"
-    return [
-        f"each of {len(found)} models predicted by a fit to the others: off by a factor of "
-        f"{mean_factor(found):.2f} (geometric mean){correlation}, {worst.model} the most: "
-        f"{worst.predicted / worst.measured:.2f} of what it takes"
-    ]
 
 
 def _load(source: Source | Model, options: ProfileOptions) -> Model:

@@ -26,8 +26,8 @@ from byoc.runtime._executors import (
 )
 from byoc.runtime._program_builder import ProgramBuilder, data_inputs
 from byoc.runtime._stage_program import HOST, MAX_AT_ONCE, Stage, StageProgram, StageValues
-from byoc.runtime._trace import Trace, record_into
-from byoc.samples import describe_mismatch
+from byoc.runtime._trace import Trace, current_trace, record_into
+from byoc.samples import ArrayForm, describe_mismatch
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,9 @@ class Session:
 
         A session may be called by several threads at once.
         """
-        given = self._check_inputs(inputs)
+        given = inputs if self._fits(inputs) else self._check_inputs(inputs)
+        if trace is None and current_trace() is None:
+            return self._name_outputs(self.program.run(given, pool=lambda: self._pool))
         with record_into(trace):
             found = self.program.run(given, pool=lambda: self._pool)
         return self._name_outputs(found)
@@ -125,6 +127,8 @@ class Session:
 
     def _name_outputs(self, found: StageValues) -> dict[str, Any]:
         """Return the outputs by name, from all values that a run gave."""
+        if not self.program.constants:
+            return {name: found[name] for name in self.outputs}
         return {name: self._copy_constant(name, found[name]) for name in self.outputs}
 
     def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
@@ -146,6 +150,27 @@ class Session:
                 )
         found = self.program.run(self._check_inputs(inputs), wanted, lambda: self._pool)
         return {name: found[name] for name in wanted}
+
+    def _fits(self, inputs: StageValues) -> bool:
+        """Return whether inputs are arrays that need neither a closer look nor a copy, as most are.
+
+        A run of a small network evicts this code from the processor's caches, so the less there is of
+        it the better: with the closer look a call takes a tenth of a millisecond more.
+        """
+        forms = self._forms
+        if not forms or len(inputs) != len(forms):
+            return False
+        for name, form in forms.items():  # noqa: SIM110 - a generator is more code to run
+            if not form.fits(inputs.get(name)):
+                return False
+        return True
+
+    @cached_property
+    def _forms(self) -> Mapping[str, ArrayForm]:
+        """The forms of the inputs, none if an input has no form."""
+        found = {name: ArrayForm.of(self.types.get(name)) for name in self.inputs}
+        forms = {name: form for name, form in found.items() if form is not None}
+        return forms if len(forms) == len(found) else {}
 
     def _check_inputs(self, inputs: StageValues) -> dict[str, Any]:
         """Return the inputs, tensors as contiguous arrays. Raises InputError for a wrong input."""

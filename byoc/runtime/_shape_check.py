@@ -19,7 +19,7 @@ from byoc.codegen import CodegenFailedError, Executor, Region, open_region_sessi
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import TensorType
 from byoc.onnxrt import without_optimizations
-from byoc.samples import describe_mismatch
+from byoc.samples import ArrayForm, describe_mismatch
 
 _notes: ContextVar[dict[str, None] | None] = ContextVar("contradictions", default=None)
 
@@ -45,7 +45,7 @@ class ShapeCheck:
     def check_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Note inputs of another shape. Raises InputError where the codegen needs the stated one."""
         for value in self.region.inputs:
-            if value.name not in inputs:
+            if value.name not in inputs or self._fits(value, inputs[value.name]):
                 continue
             made = describe_mismatch(inputs[value.name], value.type)
             if made and not self.any_shape:
@@ -62,6 +62,8 @@ class ShapeCheck:
         """
         if value.name not in given:
             raise CodegenFailedError(f"gave no output '{value.name}'")
+        if self._fits(value, given[value.name]):
+            return given[value.name]
         made = describe_mismatch(given[value.name], value.type)
         if made:
             whole = describe_mismatch(given[value.name], TensorType(value.type.dtype, None))
@@ -72,6 +74,19 @@ class ShapeCheck:
                 )
         _note_contradiction(value, given[value.name])
         return np.asarray(given[value.name], order="C")
+
+    def _fits(self, value: TensorContract, given: Any) -> bool:
+        """Return whether a tensor is as its contract and the file say, all extents known."""
+        form = self._forms.get(value.name)
+        return form is not None and form.fits(given)
+
+    @cached_property
+    def _forms(self) -> Mapping[str, ArrayForm]:
+        """The forms of the region's tensors, without those that the file states otherwise."""
+        values = (*self.region.inputs, *self.region.outputs)
+        agreed = [v for v in values if not _is_as_in_model(v) or v.logical == v.type]
+        forms = {value.name: ArrayForm.of(value.type) for value in agreed}
+        return {name: form for name, form in forms.items() if form is not None}
 
     def _find_plain_shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """Return the shapes of outputs as plain onnxruntime makes them, empty where it does not run."""

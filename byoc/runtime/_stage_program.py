@@ -99,11 +99,26 @@ class StageProgram:
         `hold_device` of its device. Raises InputError naming the stage that failed; any other exception
         of a stage comes as it is.
         """
+        if len(self.stages) == 1 and hold_device is nullcontext and current_trace() is None:
+            return self._run_single(values, kept)
         threads = pool() if pool and self.dependencies.at_once else None
         if threads is None and hold_device is nullcontext:
             found = self._run_in_order(values, kept)
         else:
             found = _ProgramRun(self, values, kept, threads, hold_device).run()
+        return {name: found[name] for name in (*self.outputs, *kept)}
+
+    def _run_single(self, values: StageValues, kept: Collection[str]) -> dict[str, Any]:
+        """Run the only stage, and return outputs and the values in `kept`.
+
+        There is nothing to free in time, so there is less to do than for several stages.
+        """
+        (stage,) = self.stages
+        found = {**self.constants, **values}
+        try:
+            found |= stage.run({name: found[name] for name in stage.inputs})
+        except ByocError as error:
+            raise InputError(f"{stage.name}: {error}") from error
         return {name: found[name] for name in (*self.outputs, *kept)}
 
     def _run_in_order(self, values: StageValues, kept: Collection[str]) -> dict[str, Any]:

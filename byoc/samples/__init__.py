@@ -1,6 +1,13 @@
 """Samples: inputs that a model runs with, made from what its inputs are, or read from files."""
 
-from byoc.samples._arrays import describe_mismatch, read_npy, read_npz, restore_dtype, write_npz
+from byoc.samples._arrays import (
+    ArrayForm,
+    describe_mismatch,
+    read_npy,
+    read_npz,
+    restore_dtype,
+    write_npz,
+)
 from byoc.samples._image_inputs import NO_PREPROCESSING, Preprocessing
 from byoc.samples._input_sizes import suggest_sizes
 from byoc.samples._input_values import sample_inputs

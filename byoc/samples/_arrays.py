@@ -8,6 +8,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -131,6 +132,34 @@ def describe_read_error(error: BaseException) -> str:
     if isinstance(error, (TypeError, ArithmeticError)):
         return f"its header is wrong: {text}"
     return "it holds pickled objects, which are not read" if "allow_pickle" in text else text
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayForm:
+    """The dtype and the shape of a tensor without open extents.
+
+    What does not fit may still have the type: `describe_mismatch` decides, which takes longer.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, kind: TensorType | None) -> "ArrayForm | None":
+        """Return the form of a type, None for text and for shapes that are not all known."""
+        if kind is None or kind.dtype == "string" or kind.shape is None:
+            return None
+        shape = tuple(dim for dim in kind.shape if isinstance(dim, int))
+        return cls(to_numpy_dtype(kind.dtype), shape) if len(shape) == len(kind.shape) else None
+
+    def fits(self, value: Any) -> bool:
+        """Return whether a value is an array of this form, contiguous in memory."""
+        return (
+            type(value) is np.ndarray
+            and value.dtype == self.dtype
+            and value.shape == self.shape
+            and value.flags.c_contiguous
+        )
 
 
 def describe_mismatch(value: Any, kind: TensorType) -> str:

@@ -1,0 +1,42 @@
+"""The short look at arrays that runs take: it accepts no array that the long look refuses."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from byoc.model import TensorType
+from byoc.samples import ArrayForm, describe_mismatch
+
+DTYPES = ("float32", "float64", "int64", "bool", "bfloat16")
+SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+
+
+@given(st.sampled_from(DTYPES), SHAPES, st.sampled_from(DTYPES[:-1]), SHAPES, st.booleans())
+def test_an_array_that_fits_has_the_type(
+    dtype: str, shape: tuple[int, ...], given_dtype: str, given_shape: tuple[int, ...], turned: bool
+) -> None:
+    kind = TensorType(dtype, shape)
+    value: NDArray[np.generic] = np.zeros(given_shape, given_dtype)
+    form = ArrayForm.of(kind)
+
+    assert form is not None
+    turned_value = value.T if turned else value
+    expected = not describe_mismatch(turned_value, kind) and turned_value.flags.c_contiguous
+    assert form.fits(turned_value) == expected
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [None, TensorType("float32", None), TensorType("float32", (2, "N")), TensorType("string", (2,))],
+)
+def test_what_is_not_all_known_has_no_form(kind: TensorType | None) -> None:
+    assert ArrayForm.of(kind) is None
+
+
+@pytest.mark.parametrize("value", [None, 1.0, [1.0, 2.0], np.float32(1), np.ones(2, ">f4")])
+def test_what_is_no_plain_array_does_not_fit(value: object) -> None:
+    form = ArrayForm.of(TensorType("float32", (2,)))
+    assert form is not None
+    assert not form.fits(value)
