@@ -4,6 +4,7 @@ manifest.json     the arguments, the report, the hash of every file
 signature.json    who wrote the manifest: a key, and its signature
 model.onnx        the partitioned model: plain ONNX, regions as functions
 <region>.onnx     each region as a separate model
+decisions.json.gz the decisions, node by node
 weights.bin       the large constants of all models, each once
 artifacts/        the output of the codegens, a folder for each region
 """
@@ -11,6 +12,20 @@ artifacts/        the output of the codegens, a folder for each region
 from byoc.bundle._compiler_loading import find_rule_file_problems, load_compilers, rule_file_options
 from byoc.bundle._compiling import RegionCompiler
 from byoc.bundle._consent import Consent, judge_maker, judge_trust, require_consent
+from byoc.bundle._decisions import (
+    DECISIONS_FILE,
+    DecidedBoundary,
+    DecidedGraph,
+    DecidedNodes,
+    DecidedOperator,
+    DecidedReason,
+    DecidedRegion,
+    DecidedTensors,
+    DecidedType,
+    DecidedUnits,
+    DecisionDocument,
+    write_decisions,
+)
 from byoc.bundle._epcontext import require_contexts, write_context_model
 from byoc.bundle._manifest import Manifest, RegionEntry, describe_file, entry_to_contract
 from byoc.bundle._manifest_schema import manifest_schema

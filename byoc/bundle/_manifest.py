@@ -115,6 +115,11 @@ class RegionEntry(StrictModel):
         description="The metadata that the codegen needs to load the artifact."
     )
 
+    @property
+    def boundary_contracts(self) -> dict[str, TensorContract]:
+        """The contracts of its inputs and outputs by their names in the user's model."""
+        return {each.tensor: entry_to_contract(each) for each in (*self.inputs, *self.outputs)}
+
 
 class Manifest(StrictModel):
     """The contents of a bundle. All paths are relative to the bundle's folder, with `/`."""

@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 from byoc.boundary.contracts import RegionContracts
 from byoc.bundle._consent import NO_CONSENT, Consent, judge_maker, judge_trust
+from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -65,6 +66,17 @@ class Bundle:
     def model(self) -> onnx.ModelProto:
         """Return the partitioned model, its weights left in the bundle's weight file."""
         return self._read_model(self.manifest.model)
+
+    def decisions(self) -> DecisionDocument | None:
+        """Return the decisions node by node, None where the bundle holds none.
+
+        Raises InputError when they are not as byoc writes them.
+        """
+        if DECISIONS_FILE not in self.manifest.files:
+            return None
+        return read_decisions(
+            resolve_inside(self.folder, DECISIONS_FILE, self.display_path), self.display_path
+        )
 
     def regions(self) -> list[tuple[str, Region, Artifact]]:
         """Return (codegen name, region, artifact) for each region, in order of execution.

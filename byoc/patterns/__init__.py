@@ -12,4 +12,4 @@ from byoc.patterns._matcher import Match
 from byoc.patterns._near_misses import NearMiss, find_near_misses
 from byoc.patterns._pattern import Pattern, PatternForm, parse_pattern
 from byoc.patterns._pattern_syntax import ANY_OPERATOR, PatternLine
-from byoc.patterns._unit import Mark, NodeGroup, Unit
+from byoc.patterns._unit import Kind, Mark, NodeGroup, Unit

@@ -1,5 +1,6 @@
 """Reports: the decision as a document and as text, and explanations of refused nodes."""
 
+from byoc.reporting._decision_document import make_decision_document
 from byoc.reporting._explanation import ExplainOptions, Explanation, explain, explain_model
 from byoc.reporting._explanation_document import make_explanation_document
 from byoc.reporting._explanation_text import print_explanation

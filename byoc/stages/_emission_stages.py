@@ -13,13 +13,14 @@ from byoc.bundle import (
     sign_bundle,
     write_bundle,
     write_context_model,
+    write_decisions,
     write_manifest,
 )
 from byoc.codegen import Executable, Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.planning import Plan, estimate_gains, find_break_evens
-from byoc.reporting import make_report
+from byoc.reporting import make_decision_document, make_report
 from byoc.runtime import RegionFailedError
 from byoc.samples import model_samples
 from byoc.stages._state import State
@@ -52,6 +53,8 @@ class Compile:
         if state.options.emit is not None:
             codegens = {name: compiler.codegen for name, compiler in compilers.items()}
             write_context_model(state.folder, MODEL_FILE, regions, codegens)
+        contracts = {entry.name: entry.boundary_contracts for entry in regions}
+        write_decisions(state.folder, make_decision_document(state.plan, contracts))
         report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
         manifest = build_manifest(state.folder, state.plan, regions, report)
         consent = Consent(trust=True)

@@ -19,7 +19,9 @@ def test_a_bundle_is_replaced_whole(tmp_path: Path) -> None:
     cut(parse(CHAIN), tmp_path / "b")
     cut(parse(DEVICE_ONLY), tmp_path / "b")
     found = files(tmp_path / "b").keys() - {"signature.json"}
-    assert sorted(found) == ["dla_0.onnx", "manifest.json", "model.onnx", "weights.bin"]
+    assert sorted(found) == [
+        *("decisions.json.gz", "dla_0.onnx", "manifest.json", "model.onnx", "weights.bin")
+    ]
     same_as_original(parse(DEVICE_ONLY), tmp_path / "b", {"x": ramp(1, 4)})
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 

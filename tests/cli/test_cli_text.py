@@ -90,10 +90,11 @@ def test_inspect_repeats_the_report_and_lists_the_files(byoc: Cli) -> None:
     ran = byoc("inspect", "out")
     assert (ran.code, ran.err) == (0, "")
     assert f"\n\n{made.partition(chr(10) + 'Written to')[0]}" in ran.out
-    assert ran.out.startswith("bundle:    folder, format 3, 3 files, ")
+    assert ran.out.startswith("bundle:    folder, format 3, 4 files, ")
     rows = [line.split() for line in ran.out.splitlines()]
-    sizes = {row[0]: " ".join(row[1:-1]) for row in rows if row and row[0].endswith((".onnx", ".bin"))}
-    assert set(sizes) == {"dla_0.onnx", "model.onnx", "weights.bin"}
+    kinds = (".gz", ".onnx", ".bin")
+    sizes = {row[0]: " ".join(row[1:-1]) for row in rows if row and row[0].endswith(kinds)}
+    assert set(sizes) == {"decisions.json.gz", "dla_0.onnx", "model.onnx", "weights.bin"}
     assert sizes["weights.bin"] == "0 B"
     assert re.search(
         "^asked: +host_cost_model host, objective latency, rules vanilla.yaml, ", ran.out, re.MULTILINE

@@ -1,0 +1,289 @@
+"""The decisions of a plan, node by node: `decisions.json.gz` in a bundle.
+
+It is a table: a row is a node, a unit, a tensor or a region, and refers to others by number. Numbers
+that may be missing are -1 then. What many rows share (a reason, a rule, a type) stands once.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from gzip import GzipFile
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from byoc.codegen import escape_line
+from byoc.errors import InputError
+from byoc.support import StrictModel, read_limited
+
+DECISIONS_FILE = "decisions.json.gz"
+DECISIONS_FORMAT: Literal[1] = 1
+MAX_DECISION_BYTES = 1 << 28
+"""The size limit of the table, unpacked; 100,000 nodes take a twentieth of it."""
+MAX_DECISION_VALUES = 1 << 23
+"""The most values in it: each takes tens of bytes in memory. A node and its tensors have about 20."""
+# There is one before or in each value but the first, and texts may hold more.
+_VALUE_MARKS = (b",", b":", b"[", b"{")
+
+_Number = Annotated[int, Field(ge=-1)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+Names = tuple[str, ...]
+Numbers = tuple[_Number, ...]
+
+
+class DecidedReason(StrictModel):
+    """A reason for staying on the host, and what would take it away, empty where nothing is known."""
+
+    text: str
+    remedy: str = ""
+
+
+class DecidedOperator(StrictModel):
+    """An operator: its domain, empty for ONNX's own, and its type."""
+
+    domain: str
+    name: str
+
+
+class DecidedType(StrictModel):
+    """A type of tensors; `bytes` are those at the planned sizes of open dimensions, None if unknown."""
+
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    bytes: Annotated[int, Field(ge=0)] | None
+
+
+class DecidedTensors(StrictModel):
+    """The tensors of a graph: names and types; those that are known before the model runs by number."""
+
+    names: Names
+    types: Numbers
+    constant: Numbers
+
+
+class DecidedNodes(StrictModel):
+    """The nodes of a graph. A name is the node's own or that of its first output.
+
+    `inputs` and `outputs` are tensors, -1 for one that is left out; what bodies capture comes after the
+    inputs. A constant node is in no unit; `inserted` are the nodes that byoc added.
+    """
+
+    names: Names
+    operators: Numbers
+    inputs: tuple[Numbers, ...]
+    outputs: tuple[Numbers, ...]
+    units: Numbers
+    inserted: Numbers
+
+
+class DecidedUnits(StrictModel):
+    """The units of a graph, what they cost and where they are.
+
+    `seconds` are columns, for the host and each accelerator, None where that does not support the unit.
+    `estimated` are the units whose cost is an estimate. `reasons` are why units are on the host, `rules`
+    are those that accepted nodes, for the device that the unit is on.
+    """
+
+    kinds: tuple[Literal["node", "composite", "qdq"], ...]
+    composites: Numbers
+    devices: Numbers
+    regions: Numbers
+    reasons: Numbers
+    operations: tuple[Annotated[_Finite, Field(ge=0)], ...]
+    seconds: tuple[tuple[_Finite | None, ...], ...]
+    rules: tuple[Numbers, ...]
+    estimated: Numbers
+
+
+class DecidedBoundary(StrictModel):
+    """A tensor that enters or leaves a region.
+
+    `bytes` are sent, in `seconds`; `layout` is empty for ONNX's own, `scale` and `zero_point` None where
+    it is not quantized, of a tensor with many those of the first. `converts` says who converts what.
+    """
+
+    tensor: Annotated[int, Field(ge=0)]
+    enters: bool
+    bytes: Annotated[int, Field(ge=0)] | None
+    seconds: Annotated[_Finite, Field(ge=0)] | None
+    dtype: str = ""
+    layout: str = ""
+    scale: _Finite | None = None
+    zero_point: int | None = None
+    converts: dict[str, str] = Field(default_factory=dict)
+
+
+class DecidedRegion(StrictModel):
+    """A region: its name, its device by number, the seconds of a run of it, and its boundary."""
+
+    name: str
+    device: Annotated[int, Field(ge=1)]
+    seconds: Annotated[_Finite, Field(ge=0)]
+    boundary: tuple[DecidedBoundary, ...]
+
+
+class DecidedGraph(StrictModel):
+    """A graph: its path, how often it runs, and its tables.
+
+    `around` are the numbers of the graph and the node that a body is in, -1 for the main graph. A body
+    that was not placed by itself has no units and no `trips`: its nodes are where the node around it is.
+    """
+
+    path: str
+    trips: Annotated[_Finite, Field(ge=0)] | None
+    around: tuple[_Number, _Number]
+    inputs: Numbers
+    outputs: Numbers
+    tensors: DecidedTensors
+    nodes: DecidedNodes
+    units: DecidedUnits
+    regions: tuple[DecidedRegion, ...]
+
+    def find_device(self, node: int) -> int:
+        """Return the device of a node, 0 for the host; -1 where it goes with its readers or its body."""
+        unit = self.nodes.units[node]
+        return -1 if unit < 0 else self.units.devices[unit]
+
+    def find_problems(self, tables: "DecisionDocument", number: int) -> Iterator[str]:
+        """Yield what is wrong with its numbers, if anything."""
+        nodes, units, tensors = self.nodes, self.units, self.tensors
+        count = len(nodes.names), len(units.kinds), len(tensors.names)
+        yield from _find_lengths(nodes, ("operators", "inputs", "outputs", "units"), count[0])
+        columns = ("composites", "devices", "regions", "reasons", "operations", "rules")
+        yield from _find_lengths(units, columns, count[1])
+        yield from _find_lengths(tensors, ("types",), count[2])
+        if len(units.seconds) != len(tables.devices) or {*map(len, units.seconds)} > {count[1]}:
+            yield "units.seconds"
+        ranges: tuple[tuple[str, Iterable[int], int, int], ...] = (
+            ("around", self.around[:1], -1, number),
+            ("inputs", self.inputs, 0, count[2]),
+            ("outputs", self.outputs, 0, count[2]),
+            ("tensors.types", tensors.types, -1, len(tables.types)),
+            ("tensors.constant", tensors.constant, 0, count[2]),
+            ("nodes.operators", nodes.operators, 0, len(tables.operators)),
+            ("nodes.inputs", _flatten(nodes.inputs), -1, count[2]),
+            ("nodes.outputs", _flatten(nodes.outputs), -1, count[2]),
+            ("nodes.units", nodes.units, -1, count[1]),
+            ("nodes.inserted", nodes.inserted, 0, count[0]),
+            ("units.composites", units.composites, -1, len(tables.composites)),
+            ("units.devices", units.devices, 0, len(tables.devices)),
+            ("units.regions", units.regions, -1, len(self.regions)),
+            ("units.reasons", units.reasons, -1, len(tables.reasons)),
+            ("units.rules", _flatten(units.rules), 0, len(tables.rules)),
+            ("units.estimated", units.estimated, 0, count[1]),
+            ("regions.device", (each.device for each in self.regions), 1, len(tables.devices)),
+            ("regions.boundary", _list_boundary(self.regions), 0, count[2]),
+        )
+        for name, numbers, least, stop in ranges:
+            found = tuple(numbers)
+            if found and not (least <= min(found) and max(found) < stop):
+                yield name
+
+
+def _find_lengths(table: StrictModel, columns: Iterable[str], length: int) -> Iterator[str]:
+    return (name for name in columns if len(getattr(table, name)) != length)
+
+
+def _flatten(rows: Sequence[Sequence[int]]) -> Iterator[int]:
+    return (number for row in rows for number in row)
+
+
+def _list_boundary(regions: Iterable[DecidedRegion]) -> Iterator[int]:
+    return (each.tensor for region in regions for each in region.boundary)
+
+
+class DecisionDocument(StrictModel):
+    """The decisions of a plan; what its tables refer to by number stands in the lists here.
+
+    `devices` are the host and the accelerators. Bodies come after the graphs around them.
+    """
+
+    format: Literal[1] = DECISIONS_FORMAT
+    model: str
+    devices: Annotated[Names, Field(min_length=1)]
+    operators: tuple[DecidedOperator, ...]
+    composites: Names
+    rules: Names
+    reasons: tuple[DecidedReason, ...]
+    types: tuple[DecidedType, ...]
+    graphs: Annotated[tuple[DecidedGraph, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check_numbers(self) -> Self:
+        """Raise ValueError for a number that stands for nothing."""
+        for number, graph in enumerate(self.graphs):
+            for problem in graph.find_problems(self, number):
+                raise ValueError(f"graphs.{number}.{problem} does not fit the other tables")
+            above, node = graph.around
+            if (above < 0) != (number == 0) or not -1 <= node < (
+                len(self.graphs[above].nodes.names) if above >= 0 else 0
+            ):
+                raise ValueError(f"graphs.{number}.around is not a node of a graph before it")
+        return self
+
+    def to_json(self) -> bytes:
+        """Return the table as JSON on one line."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def read(cls, content: bytes, path: Path) -> "DecisionDocument":
+        """Read the bytes of a decisions file; errors call it `path`.
+
+        Raises InputError with one sentence for what `write_decisions` does not write.
+        """
+        try:
+            unpacked = _unpack(content)
+            if not _is_small(unpacked):
+                raise ValueError(f"they have more than {MAX_DECISION_VALUES} values")
+            return cls.model_validate_json(unpacked, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = [escape_line(".".join(map(str, first["loc"])))] if first["loc"] else []
+            reason = escape_line(first["msg"])
+            raise InputError(": ".join([f"{path}: not byoc's decisions", *where, reason])) from None
+        except (ValueError, zlib.error) as error:
+            reason = escape_line(str(error))
+            raise InputError(f"{path}: not byoc's decisions: {reason}") from None
+
+
+def _unpack(content: bytes) -> bytes:
+    """Unpack gzip, to no more bytes than are allowed. Raises ValueError and zlib.error."""
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    unpacked = unpacker.decompress(content, MAX_DECISION_BYTES + 1)
+    if len(unpacked) > MAX_DECISION_BYTES:
+        raise ValueError(f"they have more than {MAX_DECISION_BYTES} bytes")
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("the file is cut short or has more behind its end")
+    return unpacked
+
+
+def _is_small(content: bytes) -> bool:
+    """Return whether JSON has at most as many bytes and values as are read."""
+    values = sum(map(content.count, _VALUE_MARKS))
+    return len(content) <= MAX_DECISION_BYTES and values <= MAX_DECISION_VALUES
+
+
+def write_decisions(folder: Path, document: DecisionDocument) -> bool:
+    """Write the decisions into the folder of a bundle, unless they are more than would be read.
+
+    Returns whether they were written.
+    """
+    content = document.to_json()
+    if not _is_small(content):
+        return False
+    packed = BytesIO()
+    with GzipFile("", "wb", 4, packed, mtime=0) as file:
+        file.write(content)
+    (folder / DECISIONS_FILE).write_bytes(packed.getvalue())
+    return True
+
+
+def read_decisions(path: Path, bundle: Path) -> DecisionDocument:
+    """Read the decisions of a bundle, which errors name. Raises InputError with one sentence."""
+    try:
+        with path.open("rb") as file:
+            content = read_limited(file, MAX_DECISION_BYTES)
+    except OSError as error:
+        raise InputError(f"{bundle}: {DECISIONS_FILE} cannot be read: {error.strerror}") from None
+    return DecisionDocument.read(content, bundle / DECISIONS_FILE)

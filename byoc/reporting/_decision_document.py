@@ -1,0 +1,284 @@
+"""The making of the decision document: the decisions of a plan, node by node."""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from byoc.boundary.contracts import TensorContract
+from byoc.bundle import (
+    DecidedBoundary,
+    DecidedGraph,
+    DecidedNodes,
+    DecidedOperator,
+    DecidedReason,
+    DecidedRegion,
+    DecidedTensors,
+    DecidedType,
+    DecidedUnits,
+    DecisionDocument,
+)
+from byoc.model import (
+    GraphIndex,
+    TensorType,
+    fix_type,
+    get_node_name,
+    is_inserted,
+    make_body_path,
+    name_nodes,
+)
+from byoc.patterns import Kind
+from byoc.planning import GraphPlan, Plan, PlannedRegion
+
+Contracts = Mapping[str, Mapping[str, TensorContract]]
+"""Region -> name of a boundary tensor in the user's model -> its contract."""
+
+
+def make_decision_document(plan: Plan, contracts: Contracts | None = None) -> DecisionDocument:
+    """Return the decisions of a plan; `contracts` are those of its regions' boundaries, if known."""
+    return _DocumentMaker(plan, contracts or {}).make_document()
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class _Numbers(dict[K, int]):
+    """The numbers of values, in the order of their first use."""
+
+    def __missing__(self, value: K) -> int:
+        self[value] = number = len(self)
+        return number
+
+
+class _TensorNumbers(dict[str, int]):
+    """The numbers of the tensors of a graph; a name that is left out has -1."""
+
+    def __init__(self) -> None:
+        super().__init__({"": -1})
+
+    def __missing__(self, name: str) -> int:
+        self[name] = number = len(self) - 1
+        return number
+
+    def number_all(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the numbers of some names."""
+        return tuple([self[name] for name in names])
+
+
+@dataclass
+class _DocumentMaker:
+    """Makes the tables of all graphs, and numbers what they share."""
+
+    plan: Plan
+    contracts: Contracts
+    operators: _Numbers[tuple[str, str]] = field(default_factory=_Numbers)
+    composites: _Numbers[str] = field(default_factory=_Numbers)
+    rules: _Numbers[str] = field(default_factory=_Numbers)
+    reasons: _Numbers[str] = field(default_factory=_Numbers)
+    types: _Numbers[TensorType] = field(default_factory=_Numbers)
+
+    def make_document(self) -> DecisionDocument:
+        """Return the whole document."""
+        plan = self.plan
+        sizes = plan.model.planned.sizes
+        placed = {id(graph.index): graph for graph in plan.root.walk()}
+        graphs = tuple(
+            self._make_graph(index, path, around, placed.get(id(index)))
+            for index, path, around in _walk_graphs(plan.root.index)
+        )
+        return DecisionDocument.model_construct(
+            model=plan.model.source,
+            devices=("host", *(target.name for target in plan.targets)),
+            operators=tuple(DecidedOperator(domain=d, name=n) for d, n in self.operators),
+            composites=tuple(self.composites),
+            rules=tuple(self.rules),
+            reasons=tuple(DecidedReason(text=text) for text in self.reasons),
+            types=tuple(_describe_type(kind, sizes) for kind in self.types),
+            graphs=graphs,
+        )
+
+    def _make_graph(
+        self, index: GraphIndex, path: str, around: tuple[int, int], placed: GraphPlan | None
+    ) -> DecidedGraph:
+        """Return the tables of a graph; `placed` is None where it was not placed by itself."""
+        tensors = _TensorNumbers()
+        inputs = tensors.number_all(tuple(index.inputs))
+        nodes = self._make_nodes(index, placed, tensors)
+        outputs = tensors.number_all(tuple(index.outputs))
+        regions = self._make_regions(placed, tensors)
+        names = tuple(tensors)[1:]
+        kinds, constant = index.types, index.constant_names
+        types = (kinds.get(name) for name in names)
+        return DecidedGraph.model_construct(
+            path=path,
+            trips=None if placed is None else _round(placed.trips),
+            around=around,
+            inputs=inputs,
+            outputs=outputs,
+            tensors=DecidedTensors.model_construct(
+                names=names,
+                types=tuple([-1 if kind is None else self.types[kind] for kind in types]),
+                constant=tuple(n for n, name in enumerate(names) if name in constant),
+            ),
+            nodes=nodes,
+            units=self._make_units(placed),
+            regions=regions,
+        )
+
+    def _make_nodes(
+        self, index: GraphIndex, placed: GraphPlan | None, tensors: _TensorNumbers
+    ) -> DecidedNodes:
+        rows = {} if placed is None else placed.row_of_node
+        named, nodes = name_nodes(index, ""), index.nodes
+        inputs, outputs = list(index.node_inputs), index.node_outputs
+        for number in index.bodies:  # what bodies capture comes last
+            captured = [name for name in index.reads[number] if name not in inputs[number]]
+            inputs[number] += tuple(captured)
+        numbers = range(len(nodes))
+        each = zip(inputs, outputs, strict=True)
+        numbered = [(tensors.number_all(read), tensors.number_all(made)) for read, made in each]
+        return DecidedNodes.model_construct(
+            names=tuple([named.get(n) or get_node_name(nodes[n]) for n in numbers]),
+            operators=tuple(
+                [
+                    self.operators["" if kind.is_onnx else kind.domain, kind.op_type]
+                    for kind in index.node_kinds
+                ]
+            ),
+            inputs=tuple([read for read, _ in numbered]),
+            outputs=tuple([made for _, made in numbered]),
+            units=tuple([rows.get(n, -1) for n in numbers]),
+            inserted=tuple([n for n, node in enumerate(nodes) if is_inserted(node)]),
+        )
+
+    def _make_units(self, placed: GraphPlan | None) -> DecidedUnits:
+        if placed is None:
+            columns = tuple(() for _ in range(1 + len(self.plan.targets)))
+            nothing: dict[str, Any] = dict.fromkeys(DecidedUnits.model_fields, ())
+            return DecidedUnits.model_construct(**nothing | {"seconds": columns})
+        posed, labels = placed.graph_problem, placed.placement.labels.tolist()
+        rows = range(len(labels))
+        composites = {}
+        for region in placed.regions:
+            for unit in region.units:
+                if unit.composite:
+                    composites[placed.row_of_node[unit.nodes[0]]] = unit.composite
+        on_device = [
+            placed.units[row].on_device[label - 1] if label else () for row, label in enumerate(labels)
+        ]
+        seconds = posed.latency.seconds.T.tolist()
+        return DecidedUnits.model_construct(
+            kinds=tuple([_find_kind(placed, row) for row in rows]),
+            composites=tuple(
+                [self.composites[composites[row]] if row in composites else -1 for row in rows]
+            ),
+            devices=tuple(labels),
+            regions=tuple(placed.placement.regions.tolist()),
+            reasons=tuple(
+                [-1 if labels[row] else self.reasons[str(placed.host_reason(row))] for row in rows]
+            ),
+            operations=tuple(map(_round, posed.operations.tolist())),
+            seconds=tuple(
+                tuple([None if value == _NEVER else _round(value) for value in column])
+                for column in seconds
+            ),
+            rules=tuple(
+                [
+                    tuple({self.rules[rule]: None for unit in units for rule in unit.rules})
+                    for units in on_device
+                ]
+            ),
+            estimated=tuple(posed.estimated_seconds.nonzero()[0].tolist()),
+        )
+
+    def _make_regions(
+        self, placed: GraphPlan | None, tensors: _TensorNumbers
+    ) -> tuple[DecidedRegion, ...]:
+        if placed is None or not placed.regions:
+            return ()
+        row_of = {name: row for row, name in enumerate(placed.graph_problem.tensors)}
+        names = [target.name for target in placed.targets]
+        return tuple(
+            DecidedRegion.model_construct(
+                name=region.name,
+                device=1 + names.index(region.target.name),
+                seconds=_round(region.seconds),
+                boundary=tuple(self._make_boundary(placed, region, row_of, tensors)),
+            )
+            for region in placed.regions
+        )
+
+    def _make_boundary(
+        self,
+        placed: GraphPlan,
+        region: PlannedRegion,
+        row_of: Mapping[str, int],
+        tensors: _TensorNumbers,
+    ) -> Iterator[DecidedBoundary]:
+        """Yield the tensors that enter a region and those that leave it."""
+        posed, device = placed.graph_problem, placed.targets.index(region.target)
+        contracts = self.contracts.get(region.name, {})
+        sides = (region.interface.inputs, region.interface.outputs)
+        for enters, names in zip((True, False), sides, strict=True):
+            costs = posed.latency.to_device if enters else posed.latency.to_host
+            for name in names:
+                row, contract = row_of.get(name), contracts.get(name)
+                stated: dict[str, Any] = (
+                    {}
+                    if contract is None
+                    else {
+                        "dtype": contract.type.dtype,
+                        "layout": contract.layout,
+                        "scale": contract.scale[0] if contract.scale else None,
+                        "zero_point": contract.zero_point[0] if contract.zero_point else None,
+                        "converts": dict(sorted(contract.converts.items())),
+                    }
+                )
+                sent = None if row is None else float(costs[row, device])
+                yield DecidedBoundary.model_construct(
+                    tensor=tensors[name],
+                    enters=enters,
+                    bytes=None if row is None else int(posed.sizes[row, device]),
+                    seconds=None if sent in (None, _NEVER) else _round(sent),
+                    **stated,
+                )
+
+
+_NEVER = float("inf")
+
+
+@lru_cache(1 << 12)  # most nodes have many of their kind
+def _round(number: float) -> float:
+    """Return a number with six digits: more are not known, and take room."""
+    return float(f"{number:.6g}")
+
+
+def _describe_type(kind: TensorType, sizes: Mapping[str, int]) -> DecidedType:
+    size = fix_type(kind, sizes).bytes
+    # Models state negative extents in bodies that never run.
+    known = size if size is not None and size >= 0 else None
+    return DecidedType(dtype=kind.dtype, shape=kind.shape, bytes=known)
+
+
+def _find_kind(placed: GraphPlan, row: int) -> Kind:
+    """Return the kind of a unit, for the device that it is on: that of most of its nodes."""
+    label = int(placed.placement.labels[row])
+    parts = placed.units[row].on_device
+    units = parts[label - 1] if label else (parts[0] if parts else ())
+    if len(units) == 1:
+        return units[0].kind
+    return max(units, key=lambda unit: len(unit.nodes)).kind if units else "node"
+
+
+def _walk_graphs(
+    index: GraphIndex,
+) -> Iterator[tuple[GraphIndex, str, tuple[int, int]]]:
+    """Yield the graphs of a model with paths, and the number of the graph and the node around each."""
+    waiting = [(index, "", (-1, -1))]
+    for number, (graph, path, around) in enumerate(waiting):
+        yield graph, path.rstrip("/"), around
+        waiting += [
+            (body.index, make_body_path(graph, node, body.attribute, path), (number, node))
+            for node, bodies in graph.bodies.items()
+            for body in bodies
+        ]

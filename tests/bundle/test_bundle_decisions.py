@@ -1,0 +1,124 @@
+"""Decisions files of strangers are read strictly, and end in one sentence if anything is off."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import VANILLA, parse
+
+import byoc
+from byoc.bundle import DecisionDocument
+from byoc.bundle import _decisions as decisions
+from byoc.errors import InputError
+from byoc.reporting import make_decision_document
+
+CHAIN = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Relu(x) b = Sin(a) y = Relu(b) }"
+PATH = Path("b.byoc/decisions.json.gz")
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    plan = byoc.partition(parse(CHAIN), VANILLA, strategy="all-supported").plan
+    return json.loads(make_decision_document(plan).to_json())
+
+
+def read(data: Any) -> DecisionDocument:
+    return DecisionDocument.read(gzip.compress(json.dumps(data).encode()), PATH)
+
+
+def set_at(*path: Any) -> Callable[[Any], None]:
+    *where, key, value = path
+
+    def change(data: Any) -> None:
+        for step in where:
+            data = data[step]
+        data[key] = value
+
+    return change
+
+
+WRONG = {
+    "an unknown key": set_at("more", 1),
+    "another format": set_at("format", 2),
+    "a text for a number": set_at("graphs", 0, "nodes", "operators", 0, "1"),
+    "an operator that is not there": set_at("graphs", 0, "nodes", "operators", 0, 7),
+    "no operator": set_at("graphs", 0, "nodes", "operators", 0, -1),
+    "a tensor that is not there": set_at("graphs", 0, "nodes", "inputs", 0, [99]),
+    "a column that is short": set_at("graphs", 0, "nodes", "units", [0]),
+    "units.seconds": set_at("graphs", 0, "units", "seconds", [[]]),
+    "a row of costs too much": set_at("graphs", 0, "units", "seconds", 0, [1.0] * 9),
+    "a device that is not there": set_at("graphs", 0, "units", "devices", 0, 2),
+    "a region that is not there": set_at("graphs", 0, "units", "regions", 0, 5),
+    "a reason that is not there": set_at("graphs", 0, "units", "reasons", 1, 5),
+    "a region on the host": set_at("graphs", 0, "regions", 0, "device", 0),
+    "a boundary that is not there": set_at("graphs", 0, "regions", 0, "boundary", 0, "tensor", 50),
+    "no graph": set_at("graphs", []),
+    "a main graph inside itself": set_at("graphs", 0, "around", [0, 0]),
+}
+
+
+def test_what_was_written_is_read(data: Any) -> None:
+    assert read(data).graphs[0].path == ""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_document_is_refused_in_one_sentence(data: Any, name: str) -> None:
+    changed = json.loads(json.dumps(data))
+    WRONG[name](changed)
+    with pytest.raises(InputError) as caught:
+        read(changed)
+    message = str(caught.value)
+    assert message.startswith("b.byoc/decisions.json.gz: not byoc's decisions: ")
+    assert "\n" not in message
+
+
+def test_a_body_before_the_graph_around_it_is_refused(data: Any) -> None:
+    changed = json.loads(json.dumps(data))
+    changed["graphs"].append({**changed["graphs"][0], "around": [1, 0]})
+    with pytest.raises(InputError, match=r"graphs\.1\.around"):
+        read(changed)
+
+
+NO_DOCUMENTS = {
+    "nothing": b"",
+    "not packed": b"{}",
+    "nothing inside": gzip.compress(b""),
+    "nested too deep": gzip.compress(b"[" * 100_000),
+    "no UTF-8": gzip.compress(b"\xff{}"),
+    "cut short": gzip.compress(b"{}")[:-3],
+    "more behind": gzip.compress(b"{}") + b"x",
+    "another packing": zlib.compress(b"{}"),
+    "no number": gzip.compress(b'{"format": NaN}'),
+}
+
+
+@pytest.mark.parametrize("name", NO_DOCUMENTS)
+def test_what_is_no_document_is_refused_in_one_sentence(name: str) -> None:
+    with pytest.raises(InputError, match="not byoc's decisions: ") as caught:
+        DecisionDocument.read(NO_DOCUMENTS[name], PATH)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_more_is_unpacked_than_may_be(monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
+    monkeypatch.setattr(decisions, "MAX_DECISION_BYTES", 1000)
+    with pytest.raises(InputError, match="more than 1000 bytes"):
+        DecisionDocument.read(gzip.compress(bytes(1 << 26)), PATH)
+    monkeypatch.undo()
+    monkeypatch.setattr(decisions, "MAX_DECISION_VALUES", 100)
+    with pytest.raises(InputError, match="more than 100 values"):
+        read(data)
+
+
+def test_decisions_that_would_not_be_read_are_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(decisions, "MAX_DECISION_VALUES", 10)
+    output = tmp_path / "b.byoc"
+    byoc.partition(parse(CHAIN), VANILLA, output=output, codegen="reference")
+    bundle = byoc.open_bundle(output)
+    assert bundle.decisions() is None
+    assert not (output / "decisions.json.gz").exists()
