@@ -21,4 +21,5 @@ from byoc.placement.solvers._load_state import LoadState
 from byoc.placement.solvers._makespan_bound import least_load, makespan_lower_bound
 from byoc.placement.solvers._makespan_search import SearchState, improve_state, keeps_limits
 from byoc.placement.solvers._neighbours import Neighbours
+from byoc.placement.solvers._path_bound import bound_by_paths
 from byoc.placement.solvers._unit_groups import GroupTensor, UnitGroups

@@ -1,7 +1,7 @@
 """Placements that cut a topological order into a segment for each device, at the least sum of costs."""
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
@@ -18,8 +18,12 @@ _ENTRY_SECONDS = 4e-8
 _SKIPPED, _ON_HOST = -1, -2
 
 
-def iterate_chain_splits(problem: Problem, budget: SearchBudget) -> Iterator[Ints]:
+def iterate_chain_splits(
+    problem: Problem, budget: SearchBudget, orders: Sequence[Ints] = ()
+) -> Iterator[Ints]:
     """Yield the labels of the best split of several topological orders, int64 (units,) each.
+
+    `orders` are some more orders of the units, int64 (units,) each.
 
     An accelerator takes at most one segment of an order, which fits its memory; what is between the
     segments runs on the host. Other limits play no part. Stops when the budget is spent.
@@ -27,21 +31,22 @@ def iterate_chain_splits(problem: Problem, budget: SearchBudget) -> Iterator[Int
     groups = UnitGroups.from_problem(problem)
     sequences = [range(problem.devices), range(problem.devices)[::-1]][: problem.devices]
     seen: set[tuple[int, ...]] = set()
-    for order in _list_orders(groups):
+    own = (list(dict.fromkeys(groups.of_unit[order].tolist())) for order in orders)
+    for order in chain(own, _list_orders(groups)):
         if budget.is_spent or tuple(order) in seen:
             continue
         seen.add(tuple(order))
-        chain = _cut_into_blocks(groups, order)
-        budget.spend((chain.count + 1) ** 2 * problem.devices * _ENTRY_SECONDS)
-        blocks = range(chain.count)
+        line = _cut_into_blocks(groups, order)
+        budget.spend((line.count + 1) ** 2 * problem.devices * _ENTRY_SECONDS)
+        blocks = range(line.count)
         tables = [
-            measure_segments(chain, blocks, 1 + d, Occupancy.device) + problem.launch[d]
+            measure_segments(line, blocks, 1 + d, Occupancy.device) + problem.launch[d]
             for d in range(problem.devices)
         ]
         for sequence in sequences:
-            labels = _split(chain.costs[:, 0].tolist(), tables, sequence)
+            labels = _split(line.costs[:, 0].tolist(), tables, sequence)
             if labels is not None:
-                yield chain.spread(labels)
+                yield line.spread(labels)
 
 
 def _split(host: list[float], tables: Sequence[Floats], sequence: Sequence[int]) -> list[int] | None:

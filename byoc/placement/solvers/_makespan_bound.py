@@ -11,12 +11,13 @@ from byoc.placement._problem import Problem
 _ROUNDING = 2.0**-36
 
 
-def makespan_lower_bound(problem: Problem) -> float:
+def makespan_lower_bound(problem: Problem, proven: float = 0.0) -> float:
     """Return a lower bound in seconds on the makespan; see `_list_scheduling` for the model.
-    The larger of two values: the longest path, with each unit and tensor where it is cheapest for the
-    path, and the least load of the busiest device, where units may be divided between devices.
+    The largest of three values: the longest path, with each unit and tensor where it is cheapest for the
+    path; the least load of the busiest device, where units may be divided between devices; and `proven`,
+    the seconds that `bound_by_paths` proves.
     """
-    longest = max(_longest_path(problem), least_load(problem)) * (1 - _ROUNDING)
+    longest = max(_longest_path(problem), least_load(problem), proven) * (1 - _ROUNDING)
     return max(0.0, longest - math.fsum(fusion.saving for fusion in problem.fusions))
 
 

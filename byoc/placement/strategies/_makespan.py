@@ -1,8 +1,9 @@
 """Least time with host and accelerators working at the same time."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import inf
 from typing import ClassVar
 
@@ -27,6 +28,7 @@ from byoc.placement.solvers import (
     ListScheduler,
     Neighbours,
     SearchState,
+    bound_by_paths,
     improve_state,
     iterate_chain_splits,
     keeps_limits,
@@ -47,7 +49,9 @@ _STARTING_STRATEGIES: tuple[Strategy, ...] = (
     TreeDP(),
 )
 # The share of the time limit for launch-aware; its answer is one of the starting points.
-_LAUNCH_AWARE_SHARE = 0.5
+_LAUNCH_AWARE_SHARE = 0.3
+# The share for the bound by paths.
+_BOUND_SHARE = 0.4
 # Seconds without a gain, counted by steps, after which the search may end.
 _PATIENCE = 0.5
 # A relative distance from the bound that needs no search.
@@ -90,15 +94,18 @@ class Makespan:
         """Return the placement with its schedule; its cost is the sum of all costs, as always."""
         scheduler = ListScheduler(problem)
         budget = SearchBudget(self.time_limit)
+        proof = bound_by_paths(problem, budget.limit(self.time_limit * _BOUND_SHARE))
         launch_aware = limit_time(LaunchAware(), self.time_limit * _LAUNCH_AWARE_SHARE)
         strategies = (*_STARTING_STRATEGIES, launch_aware)
+        is_limited = bool(find_requirements(problem) & {CAPACITY, REGION_COUNT})
+        splits = iterate_chain_splits(problem, budget, proof.orders) if is_limited else ()
         seeds = sorted(
-            _valid_starts(problem, scheduler, strategies, budget), key=lambda state: state.seconds
+            _valid_starts(problem, scheduler, strategies, splits), key=lambda state: state.seconds
         )
         if not seeds:  # some limit cannot be kept; the answer will be refused with the reason
             only = HostOnly().solve(problem)
             seeds = [SearchState.from_labels(scheduler, only.labels.tolist(), only.regions.tolist())]
-        search = _Search(problem, scheduler, seeds[0], budget)
+        search = _Search(problem, scheduler, seeds[0], budget, proof.bound)
         for seed in _remove_duplicates(seeds)[: self.starts]:
             search.improve(seed)
         generator = random.Random(0)
@@ -111,11 +118,16 @@ class _Search:
     """The best state so far, and when to give up."""
 
     def __init__(
-        self, problem: Problem, scheduler: ListScheduler, best: SearchState, budget: SearchBudget
+        self,
+        problem: Problem,
+        scheduler: ListScheduler,
+        best: SearchState,
+        budget: SearchBudget,
+        proven: float,
     ) -> None:
         self._problem, self._scheduler, self._budget = problem, scheduler, budget
         self._spent = self._spent_at_gain = 0.0
-        self.bound = makespan_lower_bound(problem)
+        self.bound = makespan_lower_bound(problem, proven)
         self.best = best
 
     def improve(self, state: SearchState) -> None:
@@ -152,24 +164,21 @@ def _attach_schedule(problem: Problem, scheduler: ListScheduler, search: _Search
 
 
 def _valid_starts(
-    problem: Problem, scheduler: ListScheduler, strategies: Sequence[Strategy], budget: SearchBudget
+    problem: Problem, scheduler: ListScheduler, strategies: Sequence[Strategy], splits: Iterable[Ints]
 ) -> Iterator[SearchState]:
     """Yield starting points that keep the hard limits."""
-    for labels, regions in _starting_points(problem, strategies, budget):
+    for labels, regions in _starting_points(problem, strategies, splits):
         state = SearchState.from_labels(scheduler, labels.tolist(), regions.tolist())
         if state.seconds < inf and keeps_limits(problem, state.labels, state.regions):
             yield state
 
 
 def _starting_points(
-    problem: Problem, strategies: Sequence[Strategy], budget: SearchBudget
+    problem: Problem, strategies: Sequence[Strategy], splits: Iterable[Ints]
 ) -> Iterator[tuple[Ints, Ints]]:
     for placement in solve_applicable(problem, strategies):
         yield from _region_variants(problem, placement.labels, placement.regions)
-    guesses = [_earliest_finish(problem)]
-    if find_requirements(problem) & {CAPACITY, REGION_COUNT}:
-        guesses += iterate_chain_splits(problem, budget)
-    for labels in guesses:
+    for labels in chain([_earliest_finish(problem)], splits):
         yield from _region_variants(problem, labels, form_regions(problem, labels))
 
 
