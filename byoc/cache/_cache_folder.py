@@ -36,6 +36,8 @@ _TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55
 """
 _KEPT_SHARE = 0.9  # of the limit, when entries are removed: so that not every store removes some
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS |= getattr(os, "O_NONBLOCK", 0)  # a pipe under the name of an entry would not be opened at once
+_MAX_LIMIT_BYTES = 32
 _KEY_CHARACTERS = 64
 _PREFIX_CHARACTERS = 2
 
@@ -78,8 +80,12 @@ class Cache:
     @property
     def limit(self) -> int:
         """The most bytes that the entries may have together."""
-        with suppress(OSError, ValueError):
-            return int((self.folder / _LIMIT).read_text(encoding="ascii"))
+        with (
+            suppress(OSError, ValueError),
+            os.fdopen(os.open(self.folder / _LIMIT, _FLAGS), "rb") as file,
+        ):
+            found = int(file.read(_MAX_LIMIT_BYTES).decode("ascii"))
+            return found if found >= 0 else DEFAULT_LIMIT
         return DEFAULT_LIMIT
 
     def set_limit(self, limit: int) -> None:

@@ -144,9 +144,25 @@ def test_what_is_larger_than_the_limit_is_not_stored(cache: Cache) -> None:
     assert [found(cache, key) is not None for key in KEYS[:2]] == [True, False]
 
 
-@pytest.mark.parametrize("text", ["", "many", "-", "\xff"])
+@pytest.mark.parametrize("text", ["", "many", "-", "-5", "9" * 5000, "\xff"])
 def test_a_limit_that_cannot_be_read_is_the_default(text: str, cache: Cache) -> None:
     (cache.folder / "limit").write_text(text, encoding="latin-1")
+    assert cache.limit == folders.DEFAULT_LIMIT
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+def test_pipes_and_endless_files_are_not_waited_for(cache: Cache) -> None:
+    cache.store(KEYS[0], entry())
+    place(cache, KEYS[0]).unlink()
+    os.mkfifo(place(cache, KEYS[0]))
+    assert cache.read_facts(cache.list_entries()[0]) is None
+    assert cache.find(KEYS[0]) is None
+    cache.store(KEYS[0], entry())
+    assert found(cache, KEYS[0]) is not None
+    os.mkfifo(cache.folder / "limit")
+    assert cache.limit == folders.DEFAULT_LIMIT
+    (cache.folder / "limit").unlink()
+    (cache.folder / "limit").symlink_to("/dev/zero")
     assert cache.limit == folders.DEFAULT_LIMIT
 
 
