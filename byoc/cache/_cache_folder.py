@@ -84,7 +84,8 @@ class Cache:
             suppress(OSError, ValueError),
             os.fdopen(os.open(self.folder / _LIMIT, _FLAGS), "rb") as file,
         ):
-            found = int(file.read(_MAX_LIMIT_BYTES).decode("ascii"))
+            text = file.read(_MAX_LIMIT_BYTES + 1)
+            found = int(text.decode("ascii")) if len(text) <= _MAX_LIMIT_BYTES else -1
             return found if found >= 0 else DEFAULT_LIMIT
         return DEFAULT_LIMIT
 
