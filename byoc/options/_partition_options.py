@@ -16,6 +16,7 @@ from byoc.options._record_values import (
     record_thresholds,
     record_value,
 )
+from byoc.placement import Robust
 from byoc.quantization import NATIVE, Precision
 from byoc.samples import Inputs
 from byoc.support import Flag, Syntax, declaration_of, declare_field
@@ -42,6 +43,16 @@ class Options(PlanOptions):
         "the placement strategy's name (`byoc.strategies` entry points).",
         Flag("How to place the units: see byoc strategies."),
         record_value,
+    )
+    robust: str | None = declare_field(
+        None,
+        "take the placement of least regret at the perturbed costs, `mean` or `worst`.",
+        Flag(
+            "With --perturb: take the placement whose regret is least on average, or at worst.",
+            choices=tuple(choice.value for choice in Robust),
+        ),
+        record_value,
+        record_none=False,
     )
     codegen: str | Mapping[str, str] | None = declare_field(
         None,

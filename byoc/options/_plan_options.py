@@ -13,7 +13,6 @@ from byoc.options._record_values import (
     record_texts,
     record_value,
 )
-from byoc.placement import Robust
 from byoc.support import Flag, Syntax, declare, declare_field
 from byoc.zoo import name_source
 
@@ -152,16 +151,6 @@ class PlanOptions(UnitOptions):
         None,
         "the seed of the factors, 0 unless given.",
         Flag("The seed for --perturb.", Syntax.INTEGER, metavar="NUMBER", minimum=0),
-        record_value,
-        record_none=False,
-    )
-    robust: str | None = declare_field(
-        None,
-        "take the placement of least regret at the perturbed costs, `mean` or `worst`.",
-        Flag(
-            "With --perturb: take the placement whose regret is least on average, or at worst.",
-            choices=tuple(choice.value for choice in Robust),
-        ),
         record_value,
         record_none=False,
     )

@@ -56,7 +56,7 @@ class Resolve:
         output = None if options.output is None else Path(options.output)
         if output is not None:
             check_destination(output)
-        settings = load_settings(options, options.strategy, options.placement)
+        settings = load_settings(options, options.strategy, options.placement, robust=options.robust)
         compilers = _load_compilers(options, settings, state.codegens)
         if options.share_blocks:
             settings = replace(settings, share_blocks=_find_sharing(settings, compilers))

@@ -30,10 +30,12 @@ def load_settings(
     strategy: str = DEFAULT_STRATEGY,
     placement: str | Path | None = None,
     among: Sequence[str] = (),
+    robust: str | None = None,
 ) -> PlanSettings:
     """Return the settings of planning. Raises InputError when something named cannot be loaded.
 
-    `among` are all strategies that options may be given to, if there are others than this one.
+    `among` are all strategies that options may be given to, if there are others than this one; `robust`
+    is as in `partition`.
     """
     targets = load_targets(list_files(options.rules))
     costs = choose_by_target(targets, options.cost_model, "cost model", lambda each: each.cost_model)
@@ -54,7 +56,7 @@ def load_settings(
         unknown_costs=_read_policy(options.unknown_costs),
         trips=options.trips or {},
         placement=None if placement is None else read_placement(Path(placement)),
-        doubt=_read_doubt(options),
+        doubt=_read_doubt(options, robust),
     )
 
 
@@ -127,20 +129,20 @@ def choose_by_target(
     return {target.name: (given or {}).get(target.name) or default(target) for target in targets}
 
 
-def _read_doubt(options: PlanOptions) -> CostDoubt | None:
-    """Return how costs are perturbed, None if they are not. Raises InputError for wrong numbers."""
+def _read_doubt(options: PlanOptions, robust: str | None) -> CostDoubt | None:
+    """Return the way in which costs are perturbed, None if they are not. Raises InputError."""
     given = {"samples": options.perturb_samples, "seed": options.perturb_seed}
     if options.perturb is None:
         asked = [*(f"perturb_{name}" for name, value in given.items() if value is not None)]
-        asked += ["robust"] if options.robust is not None else []
+        asked += ["robust"] if robust is not None else []
         if asked:
             raise InputError(f"{asked[0]}: costs are not perturbed: give perturb, too")
         return None
     numbers = {name: value for name, value in given.items() if value is not None}
-    if options.robust is not None and options.robust not in tuple(Robust):
-        raise InputError(f"robust is '{options.robust}', but must be {' or '.join(Robust)}")
-    robust = None if options.robust is None else Robust(options.robust)
-    return CostDoubt(Perturbation(options.perturb, **numbers), robust)
+    if robust is not None and robust not in tuple(Robust):
+        raise InputError(f"robust is '{robust}', but must be {' or '.join(Robust)}")
+    aim = None if robust is None else Robust(robust)
+    return CostDoubt(Perturbation(options.perturb, **numbers), aim)
 
 
 def _read_policy(name: str) -> Policy:

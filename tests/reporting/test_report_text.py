@@ -96,6 +96,18 @@ def test_the_summary_tells_what_was_the_objective(objective: str, told: str) -> 
     assert told in _summarize(predicted=REPORT["predicted"] | more)
 
 
+@pytest.mark.parametrize(
+    ("measure", "told"),
+    [
+        ("load", "predicted 2 ms, in a pipeline a run every 500 µs, host alone 10 ms"),
+        ("makespan", "predicted 2 ms, 500 µs with host and accelerators at work at once, host alone"),
+    ],
+)
+def test_the_summary_tells_what_was_minimised_where_it_is_no_sum(measure: str, told: str) -> None:
+    more = {"measure": measure, "optimized": 5e-4}
+    assert told in _summarize(predicted=REPORT["predicted"] | more)
+
+
 def test_what_is_saved_of_a_weighted_sum_has_no_unit() -> None:
     item: dict[str, Any] = {
         "target": "npu",

@@ -44,7 +44,7 @@ class AllSupported:
         return Placement.from_labels(
             problem,
             labels,
-            notes=("host time, transfers and launches played no part in the choice",),
+            notes=("host time and transfers played no part in the choice",),
         )
 
 
