@@ -230,6 +230,7 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
     of = np.full(len(index.nodes), -1, np.int64)
     constant, reads = index.constant_nodes, index.reads
     used = {*index.consumers, *index.outputs}
+    once = _find_once_read(index)
     size = sizes.by_name
     nodes = zip(index.node_kinds, index.node_inputs, index.node_outputs, strict=True)
     for i, (kind, inputs, outputs) in enumerate(nodes):
@@ -242,24 +243,24 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
             len(reads[i]),
             tuple([size[name].number if name in used else -1 for name in outputs]),
             _distinguishing_marks(index, i, index.nodes[i]) if marked else 0,
-            kind.op_type in _ELEMENTWISE and _is_fused(index, i),
+            kind.op_type in _ELEMENTWISE and not once.isdisjoint(inputs),
         )
         number = numbers.setdefault(key, len(distinct))
         if number == len(distinct):
-            distinct.append(_task(index, types, sizes, i))
+            distinct.append(_task(index, types, sizes, i, fused=key[-1]))
         of[i] = number
     return Tasks(index, types, sizes, distinct, of)
 
 
-def _is_fused(index: GraphIndex, number: int) -> bool:
-    """Return whether an elementwise node is the only reader of a tensor that another node makes."""
-    for name in index.node_inputs[number]:
-        maker = index.producers.get(name)
-        if maker is None or maker in index.constant_nodes or name in index.outputs:
-            continue
-        if len(index.consumers.get(name, ())) == 1:
-            return True
-    return False
+def _find_once_read(index: GraphIndex) -> frozenset[str]:
+    """Return the tensors that one node reads alone; an elementwise one is then fused with their makers.
+
+    Constants and graph outputs are not among them.
+    """
+    producers, constant = index.producers, index.constant_nodes
+    alone = [name for name, readers in index.consumers.items() if len(readers) == 1]
+    made = [name for name in alone if producers.get(name, -1) >= 0 and name not in index.outputs]
+    return frozenset([name for name in made if producers[name] not in constant])
 
 
 def _replace_float32(kind: TensorType, dtype: str) -> TensorType:
@@ -277,7 +278,9 @@ def _distinguishing_marks(index: GraphIndex, number: int, node: NodeProto) -> An
     return tuple(map(counted.get_value, VALUE_INPUTS.get(get_operator_name(node), ())))
 
 
-def _task(index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, number: int) -> Task:
+def _task(
+    index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, number: int, *, fused: bool
+) -> Task:
     node = index.nodes[number]
     outputs = [name for name in node.output if index.is_used(name)]
     first = types.get(node.output[0]) if node.output else None
@@ -291,7 +294,7 @@ def _task(index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, numb
         attributes={} if number in index.bodies else _attributes(index, node),
         sized=number not in index.bodies and all(map(sizes.is_known, names)),
         view=is_view(index, node),
-        fused=node.op_type in _ELEMENTWISE and _is_fused(index, number),
+        fused=fused,
     )
 
 

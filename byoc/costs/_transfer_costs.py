@@ -63,18 +63,18 @@ def find_unit_tensors(index: GraphIndex, works: Tasks, units: Sequence[NodeGroup
     for name, row in _produced_tensors(index, units):
         read = readers.get(name, ())
         if len(read) == 1 and not shape_readers:  # as most are
-            users = {unit_of[read[0]]}
+            user = unit_of[read[0]]
+            users = [user] if user != row else []
         else:
-            users = {unit_of[node] for node in read if node not in shape_readers}
-        users.discard(row)
+            users = sorted({unit_of[node] for node in read if node not in shape_readers} - {row})
         if users or name in outputs:
             names.append(name)
             producers.append(row)
-            consumers.append(sorted(users))
+            consumers.append(users)
             sizes.append(size[name].bytes)
             whole.append(True)
         if shape_readers:
-            shaped = {unit_of[node] for node in read if node in shape_readers} - users - {row}
+            shaped = {unit_of[node] for node in read if node in shape_readers} - {*users, row}
             if shaped:
                 names.append(f"{name}:shape")
                 producers.append(row)

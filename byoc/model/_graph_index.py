@@ -161,7 +161,8 @@ class GraphIndex:
     @cached_property
     def inserted_nodes(self) -> frozenset[int]:
         """The nodes that byoc inserted."""
-        return frozenset(i for i, node in enumerate(self.nodes) if is_inserted(node))
+        labelled = [i for i, node in enumerate(self.nodes) if node.metadata_props]
+        return frozenset(i for i in labelled if is_inserted(self.nodes[i]))
 
     @cached_property
     def node_inputs(self) -> Sequence[tuple[str, ...]]:

@@ -136,15 +136,17 @@ def prepare_model(
     """
     try:
         outside = _check_contents(proto, folder)
-        proto = clear_negative_dims(_sort_nodes(proto))
-        proto, notes = normalize_qdq(proto, list_distinct_nodes(proto.graph.node))
+        ordered = clear_negative_dims(_sort_nodes(proto))
+        distinct = list_distinct_nodes(ordered.graph.node)
+        proto, notes = normalize_qdq(ordered, distinct)
         ranges: Mapping[str, tuple[int, int]] = {}
         if given:
             fixed = fix_dims(proto, given)
             proto, ranges = fixed.proto, fixed.ranges
         light = make_skeleton(proto, folder) if outside else replace_weights(proto)
         name_open_dims(light)
-        distinct = list_distinct_nodes(light.graph.node)
+        if outside or proto is not ordered:
+            distinct = list_distinct_nodes(light.graph.node)
         notes = (*notes, *_check_skeleton(light, distinct))
         check_nodes(light, distinct)
         inferred = infer_checked_types(light, get_stated_types(light))

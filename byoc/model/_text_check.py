@@ -6,6 +6,7 @@ from functools import cache
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from onnx import NodeProto
 
 # Messages that a model has many of; most are short and alike, or have no byte that is not ASCII.
 _SMALL_MESSAGES = frozenset({"AttributeProto", "NodeProto", "TypeProto", "ValueInfoProto"})
@@ -22,9 +23,9 @@ def find_non_text(root: Message) -> str:
     while pending:
         message = pending.pop()
         fields = _classify_fields(message.DESCRIPTOR)
-        if fields.name in _SMALL_MESSAGES and message.ByteSize() <= _MAX_SMALL_MESSAGE:
+        if fields.name in _SMALL_MESSAGES and _is_small(message):
             data = message.SerializeToString()
-            if data in seen or data.isascii():
+            if data.isascii() or data in seen:
                 continue
             seen.add(data)
         for name in fields.texts:
@@ -37,6 +38,13 @@ def find_non_text(root: Message) -> str:
         for name in fields.lists_of_messages:
             pending.extend(getattr(message, name))
     return ""
+
+
+def _is_small(message: Message) -> bool:
+    """Return whether a message may be serialized; the size takes as long to find as the bytes."""
+    if isinstance(message, NodeProto) and not message.attribute:
+        return True
+    return message.ByteSize() <= _MAX_SMALL_MESSAGE
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,8 @@ def list_reads(node: NodeProto) -> list[str]:
     """Return the tensors that a node reads, without duplicates: inputs, then captures of its bodies."""
     names = dict.fromkeys(node.input)
     names.pop("", None)
-    if node.attribute:
-        names.update(dict.fromkeys(list_node_captures(node)))
+    for body in list_bodies(node) if node.attribute else ():
+        names.update(dict.fromkeys(list_captures(body)))
     return list(names)
 
 

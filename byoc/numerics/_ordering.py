@@ -1,20 +1,20 @@
 """Topological order with keys, disjoint sets, and rounding up."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 
 def sort_topologically(
-    predecessors: Sequence[Iterable[int]], keys: Sequence[Any] | None = None
+    predecessors: Sequence[Collection[int]], keys: Sequence[Any] | None = None
 ) -> list[int]:
     """Return the nodes 0, 1, ... in topological order, of those that are ready the smallest key first.
 
     The keys are distinct; without them, a key is the node's number. Nodes on a cycle, and those after
     one, are left out.
     """
-    if keys is None and all(max(before, default=-1) < i for i, before in enumerate(predecessors)):
+    if keys is None and all(not before or max(before) < i for i, before in enumerate(predecessors)):
         return list(range(len(predecessors)))
     waiting = [0] * len(predecessors)
     after: list[list[int]] = [[] for _ in predecessors]

@@ -41,9 +41,12 @@ class ContractionOrder:
         """
         index = self.index
         length = [0] * len(index.nodes)
+        find_maker = index.producers.get
         for number, names in enumerate(index.reads):
-            makers = (index.producers[name] for name in names if name in index.producers)
-            length[number] = max((length[maker] + 1 for maker in makers), default=0)
+            makers = map(find_maker, names)
+            before = [length[maker] for maker in makers if maker is not None]
+            if before:
+                length[number] = 1 + max(before)
         return length
 
     @cached_property

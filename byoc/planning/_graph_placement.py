@@ -226,6 +226,10 @@ def name_units(index: GraphIndex, units: Sequence[NodeGroup]) -> list[str]:
     names = []
     outputs = index.node_outputs
     for unit in units:
+        last = outputs[unit.nodes[-1]]
+        if last and last[0]:
+            names.append(last[0])
+            continue
         made = (name for node in reversed(unit.nodes) for name in outputs[node] if name)
         names.append(next(made, "") or f"\0{unit.nodes[0]}")  # no tensor is called so
     return names

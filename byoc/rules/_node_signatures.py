@@ -55,10 +55,10 @@ class NodeSignatures:
         """What rules see of each tensor: its type, whether it is constant, whether it is used."""
         index = self.index
         constants, used = index.constant_names, {*index.consumers, *index.outputs}
-        found: dict[str, Hashable] = {name: (0, name in constants, True) for name in used}
-        found |= {
+        found: dict[str, Hashable] = {
             name: (id(kind), name in constants, name in used) for name, kind in index.types.items()
         }
+        found |= {name: (0, name in constants, True) for name in used if name not in found}
         return found
 
     def _get_value(self, name: str) -> Hashable:
