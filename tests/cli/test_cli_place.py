@@ -19,6 +19,9 @@ from byoc.planning._benchmark_instance import parse_instance
 Cli = Callable[..., Ran]
 Golden = Callable[[str, str], None]
 
+QUICKLY = ("--strategy-option", "time_limit=0.5")
+"""Enough for problems of few units."""
+
 
 def node(number: int, host: float, device: float, size: float = 10.0, **more: Any) -> dict[str, Any]:
     return {
@@ -63,7 +66,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def placed(byoc: Cli, objective: str, strategy: str) -> str:
     """Return the JSON of a placement."""
-    ran = byoc("place", "i.json", "--objective", objective, "--strategy", strategy, "--format", "json")
+    options = QUICKLY if strategy == "throughput" else ()
+    asked = ("--objective", objective, "--strategy", strategy, *options, "--format", "json")
+    ran = byoc("place", "i.json", *asked)
     assert (ran.code, ran.err) == (0, "")
     return ran.out
 
@@ -102,7 +107,7 @@ def test_an_instance_of_training_asks_for_throughput(byoc: Cli) -> None:
     nodes = [DIAMOND["nodes"][0], DIAMOND["nodes"][1] | {"isBackwardNode": True}]
     edges = [{"sourceId": 10, "destId": 11, "cost": 0.5}]
     Path("i.json").write_text(json.dumps(DIAMOND | {"nodes": nodes, "edges": edges}), encoding="utf-8")
-    document = json.loads(byoc("place", "i.json", "--format", "json").out)
+    document = json.loads(byoc("place", "i.json", *QUICKLY, "--format", "json").out)
     assert (document["objective"], document["strategy"]) == ("throughput", "throughput")
     # One accelerator each: 1 and what it sends, 2 and what it receives.
     assert document["objective_seconds"] == pytest.approx(0.0025)
@@ -119,7 +124,7 @@ def test_cores_are_devices_of_a_pipeline(byoc: Cli) -> None:
     document = json.loads(placed(byoc, "throughput", "throughput"))
     assert document["objective_seconds"] == pytest.approx(0.024)
     assert [row["kind"] for row in document["devices"]] == ["core", "core"]
-    ran = byoc("place", "i.json", "--objective", "throughput", "-o", "p.json")
+    ran = byoc("place", "i.json", "--objective", "throughput", *QUICKLY, "-o", "p.json")
     assert [line.split()[:2] for line in ran.out.splitlines()[7:9]] == [["host", "2"], ["core", "1"]]
     written = json.loads(Path("p.json").read_text(encoding="utf-8"))
     assert (len(written["cpus"]), written["fpgas"]) == (2, [])

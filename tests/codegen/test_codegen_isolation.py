@@ -102,10 +102,10 @@ def test_other_ends_are_one_sentence(wreck: Wreck, region: Region) -> None:
         "run exit": "its process ended with exit code 7 in run",
         "cost garbage": "its process gave an answer to cost that cannot be read",
         "compile answer": "its process gave an answer to compile that cannot be read",
-        "check hang": "check took longer than 5 s and was stopped",
+        "check hang": "check took longer than 2 s and was stopped",
     }
     found = {}
-    with closing(Codegens(Isolation(call_timeout=5.0))) as codegens:
+    with closing(Codegens(Isolation(call_timeout=2.0))) as codegens:
         for what in reasons:
             wreck(what)
             with pytest.raises(CodegenFailedError) as caught:
