@@ -343,3 +343,10 @@ def test_devices_whose_transfers_the_host_does_not_do_cost_its_load_nothing() ->
         return lines
 
     assert count_lines(200) == count_lines(2) > 0
+
+
+def test_tables_that_no_memory_holds_are_not_made() -> None:
+    problem = chain(np.ones(4000), np.ones(4000))
+    groups, budget = UnitGroups.from_problem(problem), SearchBudget(1.0)
+    assert split_chain(groups, range(groups.count), problem.occupies, 1, budget) is None
+    assert budget.left == 1.0

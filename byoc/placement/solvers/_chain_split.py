@@ -15,6 +15,8 @@ from byoc.placement.solvers._unit_groups import HOST, GroupTensor, UnitGroups
 _ENTRY_SECONDS = 4e-9
 # With more combinations of devices left, the devices take their segments in a fixed order.
 _MAX_STATES = 300
+# Entries of all tables of segments, 8 bytes each, and the tables that one of them is made of.
+_MAX_ENTRIES, _WORK_TABLES = 1 << 27, 8
 
 
 def find_device_classes(groups: UnitGroups, occupies: Sequence[Occupancy]) -> list[list[int]]:
@@ -36,15 +38,19 @@ def split_chain(
 ) -> list[int] | None:
     """Return the labels of the split of `order` with the least maximal load; None if there is none.
 
+    None, too, for more groups than there is memory for: the tables grow with their square.
+
     Each device takes one segment of the order, which may be empty, or none. Where the order is
     topological each segment is one region, and no two wait for one another. The least maximal load
     over all such splits is found exactly if accelerators fall into few classes of equal ones (the
     programme of Tarnawski et al., NeurIPS 2020, section 5, for a graph made a chain).
     """
     classes = find_device_classes(groups, occupies)
+    entries = (len(order) + 1) ** 2
+    if entries * (len(classes) + _WORK_TABLES) > _MAX_ENTRIES:
+        return None
     many = int(np.prod([len(each) + 1 for each in classes])) * 2 > _MAX_STATES
     tables = [measure_segments(groups, order, each[0], occupies[each[0] - 1]) for each in classes]
-    entries = (len(order) + 1) ** 2
     budget.spend(entries * _ENTRY_SECONDS * (20 * len(classes) + 4 * groups.devices))
     on_host = _sum_segments(groups.costs[list(order), 0]) / cores
     on_host[np.tril_indices(len(on_host), -1)] = inf
