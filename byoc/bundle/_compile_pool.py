@@ -19,7 +19,7 @@ from byoc.errors import ByocError
 
 
 class Compiler(Protocol):
-    """What compiles a region by a codegen."""
+    """A compiler of regions, which calls their codegen."""
 
     @property
     def codegen(self) -> Codegen:

@@ -177,7 +177,7 @@ class _CodegenCall:
         return ", ".join(region.name for region in self.regions)
 
     def look_up(self, compiler: RegionCompiler) -> Mapping[str, Artifact] | CompileError | None:
-        """Return what the cache has of it, None where that is nothing."""
+        """Return the cached artifacts or refusal, None if nothing is cached."""
         try:
             return compiler.cache.find(self.regions, self.made_of)
         except CompileError as error:

@@ -33,7 +33,7 @@ from byoc.verification import read_thresholds
 
 
 class MeasureClock(StrEnum):
-    """What the seconds of `--measure` are."""
+    """The clock that `--measure` counts seconds by."""
 
     wall = "wall"
     processor = "processor"

@@ -1,4 +1,4 @@
-"""What codegens answer when they are asked about regions before anything is compiled, kept on disk.
+"""The answers of codegens that are asked about regions before anything is compiled, kept on disk.
 
 An answer lies under all that an artifact would depend on: the region's content but for names, the
 compiler, its options, this machine.

@@ -45,7 +45,7 @@ class OptimalityLoss:
 
 
 def compare_decisions(model: str, asked: PlanOptions, judge: PlanOptions) -> OptimalityLoss:
-    """Return what the placement by the costs in `asked` loses, by the costs in `judge`.
+    """Compare the placements that two sets of costs choose, both priced by the costs in `judge`.
 
     `model` is a path or zoo:NAME. The rule files of both are the same; the strategy is the default one.
     Raises InputError when a model, a rule file or a cost model is at fault.

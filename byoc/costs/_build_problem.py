@@ -70,7 +70,7 @@ class CostSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswers:
-    """What a cost model was asked about the units of a graph, and what it did not know."""
+    """The answers of a cost model about the units of a graph, and the units that it does not know."""
 
     model: str
     """the name of the cost model"""

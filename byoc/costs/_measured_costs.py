@@ -203,7 +203,7 @@ class CostTable(MeasuredCostFile):
 
     @property
     def operator_names(self) -> Collection[str]:
-        """What the entries are of."""
+        """The operators and composites that the entries price."""
         return {entry.op: None for entry in self.entries}.keys()
 
     def execution(self, task: Task) -> Price | Unknown:

@@ -49,7 +49,7 @@ class Fallback:
         return includes_conversions(self.first)
 
     def occupies(self) -> Occupancy:
-        """Return what the first model's transfers keep busy."""
+        """Return the occupancy of the first model's transfers."""
         return find_occupancy(self.first)
 
     def launching(self) -> Price:
@@ -91,7 +91,7 @@ class Priced:
         return includes_conversions(self.model)
 
     def occupies(self) -> Occupancy:
-        """Return what the model's transfers keep busy."""
+        """Return the occupancy of the model's transfers."""
         return find_occupancy(self.model)
 
     def launching(self) -> Price:

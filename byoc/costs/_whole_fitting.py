@@ -1,4 +1,4 @@
-"""What operators take within whole models: factors for the lines of a linear cost model.
+"""Factors for the lines of a linear cost model, fitted to the times of whole models.
 
 A library that sees a whole fuses elementwise operators into what makes their inputs, and keeps tensors
 in layouts of its own. So the time of a whole is not the sum of what its operators take alone. The factor

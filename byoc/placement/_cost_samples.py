@@ -76,7 +76,7 @@ class CostSamples:
         """Number of samples."""
         return len(self.units)
 
-    def pose(self, number: int) -> Problem:
+    def make_problem(self, number: int) -> Problem:
         """Return the problem at the costs of a sample. What a fusion saves changes as its members."""
         problem = self.problem
         seconds = problem.seconds * self.units[number]

@@ -24,7 +24,7 @@ _MAX_MOVES = 200
 
 
 class Robust(StrEnum):
-    """What a robust placement has the least of, over the samples."""
+    """The regret that a robust placement has the least of, over the samples."""
 
     mean = "mean"
     """the mean regret"""
@@ -34,7 +34,7 @@ class Robust(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """What a placement costs over the best that is known for the same costs; 1 where it is the best.
+    """The cost of a placement over that of the best known one; 1 where it is the best.
 
     `best` is the share of samples in which it is.
     """
@@ -46,7 +46,7 @@ class Regret:
 
 @dataclass(frozen=True, eq=False)
 class PerturbedDecision:
-    """How the choice of a placement depends on the costs.
+    """The regrets of a placement at perturbed costs, and the units that would be elsewhere.
 
     `nominal` is the regret of the placement that was given; `chosen` is that of `placement`, the given
     one unless a robust one was asked for. `moved` is, for each unit, float64 (units,), the share of
@@ -167,14 +167,14 @@ class _Candidates:
         for _ in relaxation.iterate_labels(rounds, lambda: self.placements[0].cost.total):
             pass
         for number in range(self.samples.count):
-            posed = self.samples.pose(number)
+            sampled = self.samples.make_problem(number)
             # Labels and regions that keep the limits do so at any costs.
             least = min(range(len(self.rows)), key=lambda row: self.rows[row][number])
             start = self.placements[least]
             best = Placement.from_labels(
-                posed, start.labels, regions=start.regions, fusions=start.fusions
+                sampled, start.labels, regions=start.regions, fusions=start.fusions
             )
-            best, bound = _solve_sample(relaxation.vary(posed), best, rounds)
+            best, bound = _solve_sample(relaxation.vary(sampled), best, rounds)
             self.bounds[number] = bound
             self.add(best)
 

@@ -97,8 +97,8 @@ def place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes |
     found = next(search)
     decisions: dict[bytes, PerturbedDecision] = {}
     while isinstance(found, Constraints):
-        posed = problems.build(found)
-        problem, fusions = problems.restrict(posed, found)
+        graph_problem = problems.build(found)
+        problem, fusions = problems.restrict(graph_problem, found)
         placement = solve_problem(problem, settings.strategy, names)
         if settings.doubt is not None and not graph.path:
             perturbed = perturb_graph(
@@ -107,30 +107,30 @@ def place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes |
             placement = perturbed.placement
             decisions[placement.labels.tobytes()] = perturbed
         placement = replace(placement, fusions=tuple(fusions[n] for n in placement.fusions))
-        found = search.send((placement, posed.problem))
+        found = search.send((placement, graph_problem.problem))
     plan = _make_graph_plan(graph, problems, found)
     decision = decisions.get(plan.placement.labels.tobytes())
     if decision is None or settings.doubt is None:
         return plan
     targets = [target.name for target in settings.targets]
-    told = describe_decision(graph.index, graph.units.units, targets, decision, settings.doubt)
-    return replace(plan, perturbed=told)
+    described = describe_decision(graph.index, graph.units.units, targets, decision, settings.doubt)
+    return replace(plan, perturbed=described)
 
 
 def _make_graph_plan(
     graph: GraphToPlace, problems: PlacementProblems, fitted: FittedPlacement
 ) -> GraphPlan:
-    settings, posed = problems.settings, problems.build(fitted.constraints)
+    settings, graph_problem = problems.settings, problems.build(fitted.constraints)
     sharing = [n for n, t in enumerate(settings.targets, 1) if t.name in settings.share_blocks]
     if sharing:
         units, placement = graph.units.units, fitted.placement
-        placement = cut_blocks(graph.index, units, posed.problem, placement, sharing)
+        placement = cut_blocks(graph.index, units, graph_problem.problem, placement, sharing)
         fitted = replace(fitted, placement=placement)
     placement = replace(fitted.placement, bound=_lower_bound(graph, problems, fitted.placement.bound))
     labels, regions, fusions = placement.labels, placement.regions, placement.fusions
     joules = None
-    if posed.energy is not None:
-        joules = evaluate(posed.energy, labels, regions, fusions).total
+    if graph_problem.energy is not None:
+        joules = evaluate(graph_problem.energy, labels, regions, fusions).total
     units = graph.units.units
     on_host = {unit.nodes[0] for unit, label in zip(units, labels, strict=True) if label == 0}
     saved = sum(
@@ -143,19 +143,19 @@ def _make_graph_plan(
         path=graph.path,
         trips=graph.runs,
         units=tuple(units),
-        graph_problem=posed,
+        graph_problem=graph_problem,
         placement=placement,
-        cost=evaluate(posed.latency, labels, regions, fusions),
+        cost=evaluate(graph_problem.latency, labels, regions, fusions),
         joules=joules,
-        host_only=math.fsum(posed.latency.seconds[:, 0]) - saved,
-        regions=tuple(_find_regions(graph, settings, posed, placement)),
+        host_only=math.fsum(graph_problem.latency.seconds[:, 0]) - saved,
+        regions=tuple(_find_regions(graph, settings, graph_problem, placement)),
         bodies={node: plans for node, plans in graph.bodies.items() if node in on_host},
         notes=(
             *(each.note for each in problems.trips.values() if each.note),
             *fitted.notes,
             *placement.notes,
         ),
-        pins={row: label for row, label in problems.find_pinned(posed).items() if label == 0},
+        pins={row: label for row, label in problems.find_pinned(graph_problem).items() if label == 0},
     )
 
 
@@ -173,14 +173,14 @@ def _lower_bound(graph: GraphToPlace, problems: PlacementProblems, bound: float 
 
 
 def _find_regions(
-    graph: GraphToPlace, settings: PlanSettings, posed: GraphProblem, placement: Placement
+    graph: GraphToPlace, settings: PlanSettings, graph_problem: GraphProblem, placement: Placement
 ) -> Iterator[PlannedRegion]:
     """Yield the regions of a placement, without names, in launch order."""
-    latency = posed.latency
+    latency = graph_problem.latency
     fused = {
-        row: posed.alternatives[chosen]
+        row: graph_problem.alternatives[chosen]
         for chosen in placement.fusions
-        for row in posed.alternatives[chosen].rows
+        for row in graph_problem.alternatives[chosen].rows
     }
     for number in range(int(placement.regions.max(initial=-1)) + 1):
         rows = np.flatnonzero(placement.regions == number).tolist()

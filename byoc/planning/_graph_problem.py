@@ -78,19 +78,21 @@ class PlacementProblems:
         units, alternatives = graph.units.units, graph.units.alternatives
         return build_problem(graph.index, units, costs, self.body_costs, alternatives, refused)
 
-    def find_pinned(self, posed: GraphProblem) -> Mapping[int, int]:
+    def find_pinned(self, graph_problem: GraphProblem) -> Mapping[int, int]:
         """Return the device of each unit, by number, that a given placement decides."""
         if self.pins is None:
             return {}
-        return self.pins.find_devices(self.graph.index, self.graph.units.units, posed.problem)
+        return self.pins.find_devices(self.graph.index, self.graph.units.units, graph_problem.problem)
 
-    def restrict(self, posed: GraphProblem, constraints: Constraints) -> tuple[Problem, list[int]]:
+    def restrict(
+        self, graph_problem: GraphProblem, constraints: Constraints
+    ) -> tuple[Problem, list[int]]:
         """Return the problem to solve: pinned units where they have to be, less room for constants.
 
         With it come the numbers of the fusions that are left: those whose members can be together.
         """
-        labels = self.find_pinned(posed)
-        problem, capacity = posed.problem, np.array(constraints.capacity, np.float64)
+        labels = self.find_pinned(graph_problem)
+        problem, capacity = graph_problem.problem, np.array(constraints.capacity, np.float64)
         if not np.array_equal(problem.capacity, capacity):
             problem = replace(problem, capacity=capacity)
         left = list(range(len(problem.fusions)))

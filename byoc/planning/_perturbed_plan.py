@@ -1,4 +1,4 @@
-"""How a plan depends on its costs: the regret of its placement, and units that change their device."""
+"""The regret of a plan at perturbed costs, and the units that change their device there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from byoc.placement import (
 
 @dataclass(frozen=True, slots=True)
 class CostDoubt:
-    """How costs are perturbed, and what a robust placement has the least of, None without one."""
+    """The perturbation of costs, and the regret that a robust placement minimises, None without one."""
 
     perturbation: Perturbation
     robust: Robust | None = None
@@ -69,7 +69,7 @@ def perturb_graph(  # noqa: PLR0913, PLR0917 - a graph, its problem, and the ans
     placement: Placement,
     doubt: CostDoubt,
 ) -> PerturbedDecision:
-    """Return what becomes of a graph's placement at perturbed costs; a unit's kind are its operators."""
+    """Perturb the costs of a graph's placement; the kind of a unit is that of its operators."""
     kinds = [" ".join(get_operator_name(index.nodes[node]) for node in unit.nodes) for unit in units]
     return perturb_costs(problem, placement, names, kinds, doubt.perturbation, doubt.robust)
 

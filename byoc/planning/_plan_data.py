@@ -109,8 +109,8 @@ class GraphPlan:
             return self._supported[row in self.pins]
         if len(self.targets) == 1:
             return verdicts[0]
-        told = zip(self.targets, verdicts, strict=True)
-        return refuse(*(f"{target.name}: {verdict}" for target, verdict in told))
+        each = zip(self.targets, verdicts, strict=True)
+        return refuse(*(f"{target.name}: {verdict}" for target, verdict in each))
 
     @property
     def operations(self) -> tuple[float, float]:

@@ -142,7 +142,7 @@ def _list_periods(tokens: Ints) -> list[int]:
 
 
 def _find_longest(same: np.ndarray) -> tuple[int, int]:
-    """Return where the longest run of True begins, and its length."""
+    """Return the start and the length of the longest run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
     if not edges.size:
         return 0, 0

@@ -52,7 +52,7 @@ class NodeSignatures:
 
     @cached_property
     def _known(self) -> Mapping[str, Hashable]:
-        """What rules see of each tensor: its type, whether it is constant, whether it is used."""
+        """The facts that rules see of each tensor: type, whether it is constant, whether it is used."""
         index = self.index
         constants, used = index.constant_names, {*index.consumers, *index.outputs}
         found: dict[str, Hashable] = {

@@ -127,7 +127,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def describe_read_error(error: BaseException) -> str:
-    """Return what is wrong with a file that numpy does not read, on one line."""
+    """Describe on one line why numpy does not read a file."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, (TypeError, ArithmeticError)):
         return f"its header is wrong: {text}"

@@ -1,4 +1,4 @@
-"""What codegens answer about the units of a model's main graph: which they take, and their seconds."""
+"""The answers of codegens about units of the main graph: which they take, and their seconds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

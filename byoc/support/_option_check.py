@@ -70,7 +70,7 @@ def fits_type(value: object, hint: Any) -> bool:
 
 
 def _follow_alias(hint: Any) -> Any:
-    """Return what a `type` statement of Python 3.12 names, such as numpy's NDArray since 2.5."""
+    """Return the type behind an alias of a `type` statement, such as numpy's NDArray since 2.5."""
     return getattr(get_origin(hint) or hint, "__value__", hint)
 
 

@@ -53,7 +53,7 @@ def _read_entry_points(folders: tuple[object, ...]) -> Mapping[str, Sequence[Ent
 
 
 def _find_folder_state(folder: str) -> tuple[str, int, int]:
-    """Return what tells whether distributions were added to a folder since, or removed."""
+    """Return the state of a folder, which changes when distributions are added or removed."""
     try:
         found = Path(folder).stat()
     except (OSError, ValueError):

@@ -50,7 +50,9 @@ def test_regrets_are_those_of_every_placement(seed: int, features: frozenset[str
     problem, placement, names, kinds = make_case(seed, features)
     found = perturb_costs(problem, placement, names, kinds, NOISE)
     samples = CostSamples.draw(problem, kinds, NOISE)
-    optima = np.array([Exhaustive().solve(samples.pose(n)).cost.total for n in range(samples.count)])
+    optima = np.array(
+        [Exhaustive().solve(samples.make_problem(n)).cost.total for n in range(samples.count)]
+    )
     ratios = samples.evaluate(placement) / optima
     assert found.placement is placement
     assert found.nominal == found.chosen
@@ -76,13 +78,13 @@ def test_a_sample_is_a_problem_and_costs_what_it_says(seed: int, features: froze
     samples = CostSamples.draw(problem, kinds, NOISE)
     costs = samples.evaluate(placement)
     for number in range(samples.count):
-        posed = samples.pose(number)
-        slow = evaluate(posed, placement.labels, placement.regions, placement.fusions).total
+        sampled = samples.make_problem(number)
+        slow = evaluate(sampled, placement.labels, placement.regions, placement.fusions).total
         assert costs[number] == pytest.approx(slow, rel=1e-9, abs=1e-12)
         same = Placement.from_labels(
-            posed, placement.labels, regions=placement.regions, fusions=placement.fusions
+            sampled, placement.labels, regions=placement.regions, fusions=placement.fusions
         )
-        assert not find_violation(posed, same)
+        assert not find_violation(sampled, same)
 
 
 def test_factors_are_lognormal_and_shared_by_kind() -> None:

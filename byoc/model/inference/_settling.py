@@ -57,7 +57,7 @@ _TYPED_BY_VALUE = frozenset({"Compress", "NonZero", "Unique"})
 
 @dataclass(frozen=True)
 class SettledTypes:
-    """What is known of types that were settled.
+    """The result of settling types.
 
     `varying` are the tensors of the main graph whose rank differs from run to run; `complete` says that
     ONNX's inference had found all types, `uses_stated` that some are what the file states.

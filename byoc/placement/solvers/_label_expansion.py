@@ -65,7 +65,7 @@ class LabelExpansion:
             self.prices = np.maximum(self.prices + step, 0.0)
 
     def _find_mean_worth(self) -> float:
-        """Return what a byte on the accelerators gains on average, in seconds."""
+        """Return the mean gain of a byte on the accelerators, in seconds."""
         problem = self.problem
         gain = np.maximum(problem.seconds[:, 0] - problem.costs.min(axis=1), 0.0)
         total = float(problem.memory.max(axis=1, initial=0.0).sum())

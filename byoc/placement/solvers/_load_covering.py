@@ -71,7 +71,7 @@ class _Sets:
 
 @dataclass(frozen=True, eq=False)
 class _Proof:
-    """Profits of the groups, and what they prove."""
+    """Profits of the groups, and the bound that they prove."""
 
     profit: Floats
     step: float
@@ -159,7 +159,7 @@ class CoverSearch:
     def _try_profits(
         self, classes: Sequence[_DeviceClass], profit: Floats, target: float
     ) -> tuple[_Proof, bool]:
-        """Return what profits prove, and whether a set of most profit is new."""
+        """Return the proof by some profits, and whether a set of most profit is new."""
         steps = next(each.frontier.steps for each in classes if each.frontier)
         step = self._most / steps
         within = np.zeros(steps + 1)

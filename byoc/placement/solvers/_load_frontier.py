@@ -37,12 +37,12 @@ class _Transition:
     """of load that are added; below 0 where a run begins within a step"""
     source: Ints
     target: Ints
-    """int64 (ways,) each: states before and after, no target twice"""
+    """int64 (moves,) each: states before and after, no target twice"""
 
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """A group, the number of states after it, and the ways there."""
+    """A group, the number of states after it, and the transitions to these."""
 
     group: int
     states: int
@@ -263,7 +263,7 @@ class _LayerBuilder:
             after += [edge for edge in touching if edge not in known and self._last[edge] > place]
             following: dict[tuple[int, ...], int] = {}
             lowest: list[int] = []
-            ways: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+            moves: dict[tuple[bool, int], list[tuple[int, int]]] = {}
             for state, number in states.items():
                 ends = dict(zip(is_open, state[1:], strict=True))
                 for is_member in (False, True):
@@ -284,12 +284,12 @@ class _LayerBuilder:
                     if target == len(lowest):
                         lowest.append(reached)
                     lowest[target] = min(lowest[target], reached)
-                    ways.setdefault((is_member, steps), []).append((number, target))
+                    moves.setdefault((is_member, steps), []).append((number, target))
             total += len(following)
             if total > most_states:
                 return None
             outside = np.array([each for key, each in following.items() if not key[0]], np.int64)
-            layers.append(_Layer(group, len(following), outside, tuple(_split_ways(ways))))
+            layers.append(_Layer(group, len(following), outside, tuple(_make_transitions(moves))))
             is_open, states, least = after, following, lowest
         return tuple(layers)
 
@@ -301,10 +301,10 @@ class _LayerBuilder:
         return int(self._down[place + 1] - start)
 
 
-def _split_ways(ways: dict[tuple[bool, int], list[tuple[int, int]]]) -> list[_Transition]:
-    """Return the ways as transitions, none with a target twice."""
+def _make_transitions(moves: dict[tuple[bool, int], list[tuple[int, int]]]) -> list[_Transition]:
+    """Return moves between states as transitions, none of which has a target twice."""
     transitions = []
-    for (is_member, steps), pairs in ways.items():
+    for (is_member, steps), pairs in moves.items():
         left = pairs
         while left:
             first: dict[int, int] = {}
