@@ -8,6 +8,7 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
+from byoc.placement._hard_limits import find_broken_limit
 from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
@@ -30,6 +31,7 @@ from byoc.placement.solvers import (
 )
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, HostOnly
 from byoc.placement.strategies._measured_placements import measure_placement
+from byoc.placement.strategies._optimizing import LaunchAware
 
 _WHY_HOST = "no device would be occupied for less time with it on the accelerator"
 _SIMPLE: tuple[Strategy, ...] = (HostOnly(), AllSupported(), FasterOps())
@@ -46,6 +48,8 @@ _PROOFS, _STARTS = ((500, 0.2), (500, 0.25), (8_000, 0.8)), 6
 # The last runs, for a power of the loads that is near their maximum.
 _FINISHING = (Cooling(0.1, 0.001, 60_000), Cooling(0.01, 0.0002, 120_000))
 _FINISHING_POWER = 32
+# The share of the time limit for launch-aware, which runs where nothing else keeps the limits.
+_LAUNCH_AWARE_SHARE = 0.3
 # A gap, as a share of the load, that is not worth another search.
 _CLOSE = 1e-3
 
@@ -73,6 +77,11 @@ class Throughput:
         search = _LoadSearch(problem, SearchBudget(self.time_limit))
         search.examine(each.labels for each in solve_applicable(problem, _SIMPLE))
         search.improve()
+        if search.best is None:  # labels of small load break a limit: begin with what keeps them all
+            limited = LaunchAware(time_limit=self.time_limit * _LAUNCH_AWARE_SHARE)
+            for each in solve_applicable(problem, [limited]):
+                if not find_broken_limit(problem, each.labels, each.regions):
+                    search.keep(each)
         if search.best is None:
             raise InputError("strategy throughput: found no placement that keeps all the limits")
         bound = search.prove(_bound_loads(problem, search.groups))
@@ -103,9 +112,13 @@ class _LoadSearch:
             placement = build_incumbent(self.problem, labels)
             if placement is None or not np.isfinite(placement.cost.total):
                 continue
-            found = measure_placement(self.problem, placement, Measure.load)
-            if self.best is None or found.value < self.best.value:
-                self.best = found
+            self.keep(placement)
+
+    def keep(self, placement: Placement) -> None:
+        """Keep a placement if its maximal load is the least so far."""
+        found = measure_placement(self.problem, placement, Measure.load)
+        if self.best is None or found.value < self.best.value:
+            self.best = replace(found, bound=None, notes=())
 
     def improve(self) -> None:
         """Search until the budget is spent or the runs are over."""
