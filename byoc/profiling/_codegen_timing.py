@@ -1,6 +1,7 @@
 """Measuring a codegen: units are cut out of a model, compiled, and run one at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from byoc.patterns import Unit, group_units
 from byoc.profiling._measured_costs import MeasurementRecords
 from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
 from byoc.rules import Target, annotate_graph
+from byoc.runtime import CheckedExecutor
 from byoc.samples import sample_inputs
 from byoc.support import report_step
 from byoc.verification import compile_and_load
@@ -37,6 +39,9 @@ _NO_TARGET = "profile"
 # Operators of which an accelerator is likely to support at least one.
 _SMALLEST = ("Identity", "Relu", "Neg", "Add", "Mul")
 _SMALL, _LARGE = 2**12, 2**24
+
+RegionCall = tuple[GraphIndex, onnx.NodeProto]
+"""An outlined graph, and the call of a region in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +68,19 @@ class MeasuredCodegen:
         """The options passed to `compile`. Raise InputError if one is not valid."""
         return self.compiler.parsed_options
 
+    def load(self, region: Region, proto: onnx.ModelProto) -> tuple[CheckedExecutor, Mapping[str, Any]]:
+        """Compile and load a region, and make its inputs. Raise InputError if the codegen cannot."""
+        run = compile_and_load(self.compiler, region)
+        return run, sample_inputs(GraphIndex(proto, get_stated_types(proto)))
+
     def measure(self, region: Region, proto: onnx.ModelProto) -> list[float]:
         """Measure the calls of a region in seconds, including the transfer of its arrays to the device.
 
         In a worker process they are measured there. Raise InputError if the codegen cannot compile or
         load it.
         """
-        run = compile_and_load(self.compiler, region)
-        inputs = sample_inputs(GraphIndex(proto, get_stated_types(proto)))
-        measure = partial(measure_runs, patience=self.patience, clock=self.clock)
-        return run.measure(inputs, measure)
+        run, inputs = self.load(region, proto)
+        return run.measure(inputs, partial(measure_runs, patience=self.patience, clock=self.clock))
 
 
 def time_units(
@@ -136,7 +144,7 @@ def _sum_transfers(index: GraphIndex, link: HostLink | None) -> float:
 
 def cut_regions(
     model: Model, target: Target | None, cuts: Mapping[str, Sequence[Unit]]
-) -> dict[str, tuple[GraphIndex, onnx.NodeProto]]:
+) -> dict[str, RegionCall]:
     """Return for each name the outlined graph, and the call of the region that has its units."""
     if not cuts:
         return {}
@@ -149,18 +157,24 @@ def cut_regions(
 
 
 def measure_call(
-    model: Model,
-    target: Target | None,
-    device: MeasuredCodegen,
-    name: str,
-    call: tuple[GraphIndex, onnx.NodeProto],
+    model: Model, target: Target | None, device: MeasuredCodegen, name: str, call: RegionCall
 ) -> list[float]:
     """Measure a region by itself. Raise InputError if the codegen cannot compile or load it."""
+    with open_call(model, target, device, name, call) as (run, inputs):
+        measure = partial(measure_runs, patience=device.patience, clock=device.clock)
+        return run.measure(inputs, measure)
+
+
+@contextmanager
+def open_call(
+    model: Model, target: Target | None, device: MeasuredCodegen, name: str, call: RegionCall
+) -> Iterator[tuple[CheckedExecutor, Mapping[str, Any]]]:
+    """Give a region compiled and loaded, and inputs; raise as `measure_call`."""
     with TemporaryDirectory(prefix="byoc-") as folder:
         proto = extract_call(*call, model.index.type_protos)
         owner = target.name if target is not None else _NO_TARGET
         region, stored = _store_region(proto, model.folder, Path(folder), name, owner)
-        return device.measure(region, stored)
+        yield device.load(region, stored)
 
 
 def list_units(model: Model, target: Target | None) -> tuple[list[Unit], list[Task]]:

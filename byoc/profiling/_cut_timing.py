@@ -5,22 +5,34 @@ it loses that, and a tensor is copied. On the host it is the same, so that leavi
 back to it, which is what is measured, stands for one crossing between host and device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from byoc.costs import HostLink, MeasuredWhole
+from byoc.costs import HostLink
 from byoc.errors import ByocError
 from byoc.model import Model
-from byoc.profiling._codegen_timing import MeasuredCodegen, cut_regions, list_units, measure_call
-from byoc.profiling._sampling import Samples
+from byoc.profiling._codegen_timing import (
+    MeasuredCodegen,
+    RegionCall,
+    cut_regions,
+    list_units,
+    open_call,
+)
+from byoc.profiling._sampling import Patience, measure_runs
 from byoc.rules import Target
 from byoc.support import report_step
 
 _PLACES = (1 / 3, 2 / 3)  # of a model's operations that stand before the cut
 _LEAST_CUTS = 4
+_ROUNDS = 11
+_LEAST_ROUNDS = 3
+_RUNS = Patience(warmup=0, least=2, most=2)  # of a region in a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +49,12 @@ class MeasuredCut:
 
 
 def time_cuts(
-    model: Model, target: Target | None, device: MeasuredCodegen, whole: MeasuredWhole, launch: float
+    model: Model, target: Target | None, device: MeasuredCodegen, launch: float
 ) -> list[MeasuredCut]:
     """Measure a model in two regions, cut after a third and after two thirds of its operations.
 
-    `whole` has the seconds as one region, launch and transfers included. A cut that cannot be made is
-    left out.
+    The whole and both parts run in turn, so that load on the machine slows all of them; the medians of
+    the rounds count. A cut that cannot be made is left out. The device has to run all of the model.
     """
     units, tasks = list_units(model, target)
     work = np.cumsum([task.work.operations for task in tasks])
@@ -50,20 +62,37 @@ def time_cuts(
     found = []
     for place in sorted(places & set(range(1, len(units)))):
         report_step(f"{model.source}: cut at {place} of {len(units)}")
-        cuts = {"before": units[:place], "after": units[place:]}
         try:
-            calls = cut_regions(model, target, cuts)
-            seconds = sum(
-                Samples.of(measure_call(model, target, device, name, call)).median
-                for name, call in calls.items()
-            )
+            (whole,) = cut_regions(model, target, {"whole": units}).values()
+            calls = cut_regions(model, target, {"before": units[:place], "after": units[place:]})
+            rounds = _measure_rounds(model, target, device, {"whole": whole, **calls})
         except ByocError:
             continue
         crossing = {*calls["before"][1].output} & {*calls["after"][1].input}
         sizes = [kind.bytes or 0 for n in crossing if (kind := model.index.types.get(n)) is not None]
-        extra = seconds - whole.seconds - launch
-        found.append(MeasuredCut(len(sizes), sum(sizes), extra, whole.seconds))
+        extra = float(np.median(rounds[:, 1] + rounds[:, 2] - rounds[:, 0])) - launch
+        found.append(MeasuredCut(len(sizes), sum(sizes), extra, float(np.median(rounds[:, 0]))))
     return found
+
+
+def _measure_rounds(
+    model: Model, target: Target | None, device: MeasuredCodegen, calls: Mapping[str, RegionCall]
+) -> NDArray[np.float64]:
+    """Return the seconds of regions that run in turn, float64 (rounds, regions)."""
+    with ExitStack() as opened:
+        regions = [
+            opened.enter_context(open_call(model, target, device, name, call))
+            for name, call in calls.items()
+        ]
+        measure = partial(measure_runs, patience=_RUNS, clock=device.clock)
+        rounds: list[list[float]] = []
+        spent = 0.0
+        while len(rounds) < _ROUNDS and (
+            len(rounds) < _LEAST_ROUNDS or spent < len(regions) * device.patience.seconds
+        ):
+            rounds.append([min(run.measure(inputs, measure)) for run, inputs in regions])
+            spent += sum(rounds[-1])
+        return np.array(rounds)
 
 
 def fit_link(cuts: Sequence[MeasuredCut], copies: HostLink) -> HostLink:

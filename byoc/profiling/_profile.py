@@ -262,7 +262,7 @@ def _measure_units(
             notes.append(f"{model.source}: {' '.join(whole.split())}")
             continue
         found.append((model, whole))
-        cuts += time_cuts(model, target, device, whole, launch) if link is not None else ()
+        cuts += time_cuts(model, target, device, launch) if link is not None else ()
     if link is not None:
         link = fit_link(cuts, link)
         notes += describe_link(link, len(cuts))

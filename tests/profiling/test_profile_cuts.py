@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from support import parse
 
 from byoc.codegen import find_codegen
-from byoc.costs import HostLink, MeasuredWhole, UnseenPrediction
+from byoc.costs import HostLink, UnseenPrediction
 from byoc.model import prepare_model
-from byoc.profiling import MeasuredCodegen, Patience, time_whole
+from byoc.profiling import MeasuredCodegen, Patience
 from byoc.profiling._cut_timing import MeasuredCut, describe_link, fit_link, time_cuts
 from byoc.profiling._prediction_error import choose_margin
 
@@ -26,14 +26,12 @@ TWO_BRANCHES = (
 def test_models_are_cut_where_a_share_of_the_work_is_done() -> None:
     host = MeasuredCodegen(find_codegen("reference"), {}, PATIENCE, perf_counter)
     model = prepare_model(parse(TWO_BRANCHES), "two branches")
-    whole = time_whole(model, None, host)
-    assert isinstance(whole, MeasuredWhole)
 
-    cuts = time_cuts(model, None, host, whole, 0.0)
+    cuts = time_cuts(model, None, host, 0.0)
 
     # `b` crosses after the first Relu, and `b` and `d` after the second; each has 8 x 16 floats.
     assert [(cut.tensors, cut.size) for cut in cuts] == [(1, 512), (2, 1024)]
-    assert {cut.whole for cut in cuts} == {whole.seconds}
+    assert all(cut.whole > 0 for cut in cuts)
 
 
 @given(
