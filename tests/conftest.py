@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from cutting import cut_once  # noqa: F401 - a fixture
+from cutting import cut_once, numbered_regions  # noqa: F401 - fixtures
 from hypothesis import settings
 from support import THOROUGH, Ran
 from wrecking import wreck  # noqa: F401 - a fixture

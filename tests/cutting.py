@@ -3,6 +3,8 @@
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,10 @@ from byoc.model import Model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.pipeline import Result, make_plan, partition
 from byoc.placement import Strategy
-from byoc.planning import Plan, PlanSettings
+from byoc.planning import GraphPlan, Plan, PlanSettings
 from byoc.rules import Target
 from byoc.runtime import load
-from byoc.stages import EstimateGains
+from byoc.stages import EstimateGains, _planning_stages
 
 # VANILLA takes Relu and Add; Sigmoid, Sub and If stay on the host.
 CHAIN = """
@@ -45,9 +47,46 @@ DEVICE_ONLY = "all (float[1, 4] x) => (float[1, 4] y) { a = Add(x, x) y = Relu(a
 
 
 def cut(model: str | Path | onnx.ModelProto, output: Path | None = None, **options: Any) -> Result:
-    """Partition for VANILLA with all it takes on it, however small; what is refused is an error."""
+    """Partition for VANILLA with all it takes on it, however small; what is refused is an error.
+
+    Regions are called `dla_0`, `dla_1`.
+    """
     options = {"strict": True, **options}
-    return partition(model, VANILLA, output=output, strategy="all-supported", **options)
+    with number_regions():
+        return partition(model, VANILLA, output=output, strategy="all-supported", **options)
+
+
+@contextmanager
+def number_regions() -> Iterator[None]:
+    """Name regions in launch order, `dla_0`, `dla_1`, for tests that are not about names.
+
+    A test that names a region then says which one it means. What regions are called otherwise is tested
+    in tests/planning/test_plan_region_names.py, and wherever this is not used.
+    """
+
+    def name_regions(root: GraphPlan) -> GraphPlan:
+        return rename(root, {target.name: count() for target in root.targets})
+
+    def rename(plan: GraphPlan, numbers: Mapping[str, Iterator[int]]) -> GraphPlan:
+        regions = tuple(
+            replace(each, name=f"{each.target.name}_{next(numbers[each.target.name])}")
+            for each in plan.regions
+        )
+        bodies = {
+            node: tuple(rename(body, numbers) for body in inner) for node, inner in plan.bodies.items()
+        }
+        return replace(plan, regions=regions, bodies=bodies)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_planning_stages, "name_regions", name_regions)
+        yield
+
+
+@pytest.fixture
+def numbered_regions() -> Iterator[None]:
+    """Name regions as `number_regions` does, for a whole test."""
+    with number_regions():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +122,8 @@ def planned(
         strategy=strategy,
         **choices,
     )
-    return make_plan(model, settings, asked)
+    with number_regions():
+        return make_plan(model, settings, asked)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What tests of every room use: models written as ONNX text, and what a run of the command line gave."""
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,12 @@ def examples(count: int) -> int:
     `pytest --hypothesis-profile thorough` chooses that profile, which tests/conftest.py registers.
     """
     return max(count * settings.default.max_examples // THOROUGH, min(count, 10))
+
+
+def region_names(bundle: Path) -> list[str]:
+    """Return the names of the regions in a bundle's folder, in launch order."""
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    return [region["name"] for region in manifest["regions"]]
 
 
 def parse(text: str, ir: int = 8, opset: int = 17) -> onnx.ModelProto:

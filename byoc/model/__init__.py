@@ -4,7 +4,7 @@ from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeL
 from byoc.model._constants import find_constant_value, fold_constants, get_constant_value
 from byoc.model._dimension_options import DimensionOptions, read_recorded_dimensions
 from byoc.model._dimensions import Dimensions, list_open_dims, name_extents, name_open_dims
-from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex
+from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex
 from byoc.model._graph_parts import (
     BoundaryNames,
     extract_call,

@@ -6,7 +6,7 @@ from byoc.planning._cost_model_check import find_unknown_names
 from byoc.planning._graph_placement import plan_graphs
 from byoc.planning._graph_units import GraphUnits, annotate_graphs, find_graphs, group_graphs
 from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations
-from byoc.planning._outlining import convert_boundaries, cut_regions, name_regions, outline_regions
+from byoc.planning._outlining import convert_boundaries, cut_regions, outline_regions
 from byoc.planning._perturbed_plan import CostDoubt, DoubtfulUnit, PerturbedPlan
 from byoc.planning._plan_data import (
     BreakEven,
@@ -21,6 +21,7 @@ from byoc.planning._plan_data import (
 )
 from byoc.planning._plan_settings import PlanSettings, read_weight_layout
 from byoc.planning._refusals import RefusalHistory
+from byoc.planning._region_names import name_regions
 from byoc.planning._region_neighbours import RegionNeighbour, find_neighbours
 from byoc.planning._saved_placement import format_placement, read_placement
 from byoc.planning._size_predictions import predict_at_ends, price_placement

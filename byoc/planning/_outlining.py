@@ -1,8 +1,6 @@
 """From a plan's regions to functions of the model, and conversions where tensors cross to them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import count
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnx import ModelProto
@@ -20,23 +18,6 @@ from byoc.model import (
 from byoc.patterns import Unit
 from byoc.planning._plan_data import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import read_requirements
-
-
-def name_regions(root: GraphPlan) -> GraphPlan:
-    """Return a plan whose regions are named after their targets and numbered, the main graph's first."""
-    return _name_regions(root, {target.name: count() for target in root.targets})
-
-
-def _name_regions(plan: GraphPlan, numbers: Mapping[str, Iterator[int]]) -> GraphPlan:
-    regions = tuple(
-        replace(region, name=f"{region.target.name}_{next(numbers[region.target.name])}")
-        for region in plan.regions
-    )
-    bodies = {
-        node: tuple(_name_regions(body, numbers) for body in inner)
-        for node, inner in plan.bodies.items()
-    }
-    return replace(plan, regions=regions, bodies=bodies)
 
 
 def outline_regions(root: GraphPlan) -> ModelProto:

@@ -90,10 +90,12 @@ def bisect_region(
 ) -> Fault:
     """Find the smallest part of a region that is wrong on the tensors that really reach it.
 
+    `region` is its name, or the beginning of it where no other region's is the same.
     `inputs` are those of the model, seeded ones by default; `thresholds` decide what is wrong. Raise
     InputError if there is no such region, its codegen cannot run here, it is not wrong, or it is right
     when compiled again; raise NotVerifiableError if plain onnxruntime cannot run the regions.
     """
+    region = _complete_name(bundle, region)
     found, run = _open_region(bundle, region)
     entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
     compiler = _make_compiler(bundle, entry)
@@ -139,12 +141,20 @@ def _make_compiler(bundle: Bundle, entry: RegionEntry) -> RegionCompiler:
     return RegionCompiler(codegen, drop_executing_options(codegen, entry.codegen_options))
 
 
+def _complete_name(bundle: Bundle, name: str) -> str:
+    """Return the name of the region that is called so, or the only one that begins so."""
+    names = [entry.name for entry in bundle.manifest.regions]
+    found = [name] if name in names else [each for each in names if name and each.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    said = f"several regions begin with '{name}'" if found else f"no region '{name}'"
+    there = ", ".join(found or names) or "none"
+    raise InputError(f"{bundle.display_path}: {said}; there are: {there}")
+
+
 def _open_region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], Values]]:
     """Return a region of a bundle, and the function that runs it."""
     found = {region.name: (codegen, region, artifact) for codegen, region, artifact in bundle.regions()}
-    if name not in found:
-        there = ", ".join(found) or "none"
-        raise InputError(f"{bundle.display_path}: no region '{name}'; there are: {there}")
     require_consent(bundle)
     codegen, region, artifact = found[name]
     plugin = bundle.codegens.find(codegen)

@@ -21,6 +21,8 @@ from byoc.bundle._epcontext import CONTEXT_MODEL_FILE
 from byoc.codegen import Artifact, CompileError, Context, NoOptions, Region
 from byoc.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("numbered_regions")
+
 DEVICE = """
 twice (float[1, 4] x, float[1, 4] u) => (float[1, 4] y) {
   a = Relu(x) b = Sigmoid(a) c = Relu(b) d = Add(c, w) y = Sub(d, u)

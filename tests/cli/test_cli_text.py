@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import pytest
 from cutting import CHAIN, cut
-from support import VANILLA, Ran, parse
+from support import VANILLA, Ran, parse, region_names
 
 # The weights are identities and the rest moves signs, so that every number is exact on every machine.
 NET = """net (float[1, 256, 28, 28] image, float[1, 4] extra)
@@ -94,7 +94,8 @@ def test_inspect_repeats_the_report_and_lists_the_files(byoc: Cli) -> None:
     rows = [line.split() for line in ran.out.splitlines()]
     kinds = (".gz", ".onnx", ".bin")
     sizes = {row[0]: " ".join(row[1:-1]) for row in rows if row and row[0].endswith(kinds)}
-    assert set(sizes) == {"decisions.json.gz", "dla_0.onnx", "model.onnx", "weights.bin"}
+    (name,) = region_names(Path("out"))
+    assert set(sizes) == {"decisions.json.gz", f"{name}.onnx", "model.onnx", "weights.bin"}
     assert sizes["weights.bin"] == "0 B"
     assert re.search(
         "^asked: +host_cost_model host, objective latency, rules vanilla.yaml, ", ran.out, re.MULTILINE

@@ -161,7 +161,7 @@ def test_a_bundle_runs_in_a_fresh_process(body: str, tmp_path: Path) -> None:
     result = byoc.partition(
         proto, "qnn-htp", output=bundle, strategy="all-supported", verify=False, strict=True
     )
-    assert [region.name for region in result.plan.regions] == ["qnn-htp_0"]
+    assert len(result.plan.regions) == 1
     inputs = feed(proto)
     np.savez(tmp_path / "in.npz", **inputs)
     paths = (bundle, tmp_path / "in.npz", tmp_path / "out.npz")

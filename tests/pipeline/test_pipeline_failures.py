@@ -18,6 +18,8 @@ from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.reporting._report_text import summarize_report
 
+pytestmark = pytest.mark.usefixtures("numbered_regions")
+
 IN_PROCESS = {
     "refuses": REASON,
     "names nothing": REASON,

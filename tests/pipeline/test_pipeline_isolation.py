@@ -15,6 +15,8 @@ from wrecking import Wreck
 import byoc as library
 from byoc.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("numbered_regions")
+
 
 @pytest.mark.parametrize("what", ["load segv", "run segv", "load raise", "run garbage"])
 def test_what_dies_goes_back_to_the_host_and_the_bundle_works(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support import VANILLA, Ran, parse
+from support import VANILLA, Ran, parse, region_names
 
 from byoc.costs import CostTable, Linear, load_device_costs, load_host_costs, read_cost_file
 
@@ -151,7 +151,11 @@ def test_compare_regions_that_their_codegen_can_time(byoc: Cli) -> None:
     assert byoc("partition", "net.onnx", *cut, "-o", "out").code == 0
     (region,) = json.loads(byoc("compare-costs", "out", "--format", "json", *QUICK).out)["regions"]
     noted = json.loads(byoc("inspect", "out", "--format", "json").out)["regions"][0]["artifact_metadata"]
-    assert (region["model"], region["region"], region["where"]) == ("out", "dla_0", "dla")
+    assert (region["model"], region["region"], region["where"]) == (
+        "out",
+        *region_names(Path("out")),
+        "dla",
+    )
     assert region["codegen"] == pytest.approx(float(noted["seconds"]))
     assert region["error"] == pytest.approx(region["predicted"] / region["codegen"] - 1)
     assert "Regions, as their codegens time them:" in byoc("compare-costs", "out", *QUICK).out

@@ -218,7 +218,7 @@ def said(model: Model) -> str:
 def compiles(model: Model, folder: Path) -> None:
     """Assert that all of a model becomes one region, which is compiled and computes the same."""
     result = partition(model.proto, FILE, strategy="all-supported", strict=True, output=folder / "b")
-    assert [region.name for region in result.plan.regions] == ["dla_0"]
+    assert len(result.plan.regions) == 1
     assert not result.plan.host_units
     assert result.verification is not None
     assert result.verification.passed

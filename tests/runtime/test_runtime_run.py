@@ -25,6 +25,8 @@ from byoc.runtime import read_npy, read_npz, restore_dtype, write_npz
 
 Byoc = Callable[..., Ran]
 
+pytestmark = pytest.mark.usefixtures("numbered_regions")
+
 TWO = """two (float[1, 4] image, int64[N] rows) => (float[1, 4] y, int64[N] j) {
   a = Relu(image)
   b = Sigmoid(a)

@@ -21,6 +21,9 @@ from byoc.trust import add_trusted_key, read_key
 from byoc.verification import bisect_region, rerun_fault, write_fault
 
 Become = Callable[[str], Path]
+
+pytestmark = pytest.mark.usefixtures("numbered_regions")
+
 SEGV = "its process was killed by SIGSEGV in"
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from cutting import number_regions
 from onnx import ModelProto, NodeProto
 
 from byoc.bundle import Bundle, open_bundle
@@ -81,15 +82,16 @@ def bundle_of(
 ) -> Bundle:
     """Return the bundle of a model of which an accelerator takes all that the rules have."""
     (folder / "npu.yaml").write_text(rules, encoding="utf-8")
-    partition(
-        model,
-        folder / "npu.yaml",
-        output=folder / "b",
-        strategy="all-supported",
-        codegen=codegen,
-        verify=False,
-        **options,
-    )
+    with number_regions():
+        partition(
+            model,
+            folder / "npu.yaml",
+            output=folder / "b",
+            strategy="all-supported",
+            codegen=codegen,
+            verify=False,
+            **options,
+        )
     return open_bundle(folder / "b")
 
 

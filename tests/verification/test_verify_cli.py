@@ -11,6 +11,8 @@ import vendors
 from interpreting import bundle_of, interpreter, only, right
 from support import Ran, parse
 
+pytestmark = pytest.mark.usefixtures("numbered_regions")
+
 TWO = """
 two (float[1, 4] x) => (float[1, 4] y) {
   a = Abs(x)  b = Add(a, x)  c = Tanh(b)  d = Neg(c)  y = Relu(d)
