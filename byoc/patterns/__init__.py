@@ -7,6 +7,8 @@ from byoc.patterns._grouper import (
     group_units,
     group_with_alternatives,
     join_units,
+    make_single_unit,
+    sort_units,
 )
 from byoc.patterns._matcher import Match
 from byoc.patterns._near_misses import NearMiss, find_near_misses

@@ -4,7 +4,13 @@ from byoc.planning._benchmark_solution import place, solve_instance
 from byoc.planning._break_evens import find_break_evens
 from byoc.planning._cost_model_check import find_unknown_names
 from byoc.planning._graph_placement import plan_graphs
-from byoc.planning._graph_units import GraphUnits, annotate_graphs, find_graphs, group_graphs
+from byoc.planning._graph_units import (
+    GraphUnits,
+    annotate_graphs,
+    find_graphs,
+    group_graphs,
+    split_pinned_units,
+)
 from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations
 from byoc.planning._outlining import convert_boundaries, cut_regions, outline_regions
 from byoc.planning._perturbed_plan import CostDoubt, DoubtfulUnit, PerturbedPlan

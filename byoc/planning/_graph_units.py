@@ -1,11 +1,21 @@
 """The graphs of a model that are placed, and their units: annotated and grouped for each target."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from byoc.costs import AlternativeComposite, can_partition_bodies
 from byoc.model import GraphIndex
-from byoc.patterns import JointUnit, Mark, Unit, group_units, group_with_alternatives, join_units
+from byoc.patterns import (
+    JointUnit,
+    Mark,
+    Unit,
+    group_units,
+    group_with_alternatives,
+    join_units,
+    make_single_unit,
+    sort_units,
+)
+from byoc.planning._pinned_nodes import PinnedNodes
 from byoc.rules import Target, annotate_graph
 
 
@@ -38,6 +48,49 @@ def group_graphs(
 ) -> dict[int, GraphUnits]:
     """Return the units of each graph, by the id of its index, from the marks of its nodes."""
     return {id(graph): _group(graph, targets, marks[id(graph)]) for graph in find_graphs(index)}
+
+
+def split_pinned_units(
+    index: GraphIndex,
+    units: Mapping[int, GraphUnits],
+    marks: Mapping[int, Sequence[Sequence[Mark]]],
+    pins: PinnedNodes,
+) -> dict[int, GraphUnits]:
+    """Return the units of each graph, composites split whose nodes are pinned to several devices.
+
+    An edit that brings nodes together can make a composite of what was placed apart. QDQ groups stay:
+    their nodes are supported together or not at all.
+    """
+    found = dict(units)
+    for graph in find_graphs(index):
+        wanted = pins.wanted.get(id(graph), {})
+        own, each = units[id(graph)], marks[id(graph)]
+        split = [
+            unit
+            for unit in own.units
+            if len({wanted[node].device for node in unit.nodes if node in wanted}) > 1
+            and _can_split(unit, each)
+        ]
+        if split:
+            nodes = [node for unit in split for node in unit.nodes]
+            kept = [unit for unit in own.units if unit not in split]
+            parts = sort_units(graph, [*kept, *(_make_single(graph, node, each) for node in nodes)])
+            rivals = [(each.device, each.unit) for each in own.alternatives]
+            found[id(graph)] = replace(
+                own, units=parts, alternatives=[*_find_alternatives(parts, rivals)]
+            )
+    return found
+
+
+def _can_split(unit: JointUnit, marks: Sequence[Sequence[Mark]]) -> bool:
+    """Return whether rules that accept a unit's nodes accept each by itself."""
+    quantized = any(part.kind == "qdq" for parts in unit.on_device for part in parts)
+    return not quantized and all(own[node].accepts_plain for own in marks for node in unit.nodes)
+
+
+def _make_single(index: GraphIndex, node: int, marks: Sequence[Sequence[Mark]]) -> JointUnit:
+    units = [make_single_unit(index, node, own[node]) for own in marks]
+    return JointUnit(units[0].name, (node,), tuple((unit,) for unit in units))
 
 
 def _group(index: GraphIndex, targets: Sequence[Target], marks: Sequence[Sequence[Mark]]) -> GraphUnits:

@@ -78,6 +78,10 @@ class PinnedNodes:
 
 def describe_nodes(source: str, what: str, names: Sequence[str]) -> str:
     """Return a sentence about nodes that are placed anew: who named them, what is wrong, their names."""
+    return f"{source}: {what}: {list_names(names)}; placed anew"
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return the first names in quotes, and how many more there are."""
     listed = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"{source}: {what}: {listed}{more}; placed anew"
+    return f"{listed} and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else listed

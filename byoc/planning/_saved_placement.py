@@ -5,7 +5,6 @@ renamed is found again by what it is and what is around it, where only one fits.
 told, and left to the strategy.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,24 +13,28 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import GraphIndex, name_nodes, walk_graph_paths
-from byoc.planning._pinned_nodes import HOST, PinnedNode, PinnedNodes, describe_nodes
+from byoc.model import GraphIndex, name_nodes
+from byoc.planning._node_names import Node, NodeNames, find_output, identify, sign_nodes
+from byoc.planning._pinned_nodes import HOST, PinnedNode, PinnedNodes, describe_nodes, list_names
 from byoc.support import StrictModel, dump_yaml, read_yaml
 
 _HEAD = """\
 # Where each node runs. Edit it and give it to `byoc partition --placement`: what is listed goes where it
-# is said to be, what is not listed is placed anew. `signatures` find renamed nodes; they may go.
+# is said to be, what is not listed is placed anew. `outputs` and `signatures` find renamed nodes; they
+# may go.
 """
-# How far a signature sees: past a repeated block of most networks, and quick at 100,000 nodes.
-_STEPS = 16
 
 
 class SavedPlacementFile(StrictModel):
-    """The file: the device of each node by its name, in a body behind its place (`Loop_0/body/add`)."""
+    """The file: the device of each node by its name, in a body behind its place (`Loop_0/body/add`).
+
+    `outputs` has the first output of a node that is called by a name of its own.
+    """
 
     format: Literal[1]
     model: str = ""
     nodes: Annotated[dict[str, str], Field(min_length=1)]
+    outputs: dict[str, str] = Field(default_factory=dict)
     signatures: dict[str, str] = Field(default_factory=dict)
 
 
@@ -52,47 +55,84 @@ class SavedPlacement:
             if device not in labels:
                 hint = f"{suggest_nearest(device, labels)}; there are {', '.join(labels)}"
                 raise InputError(f"{self.source}: nodes.{node}: no device '{device}' here{hint}")
-        graphs = list(walk_graph_paths(index))
-        names = {
-            name: (inner, node)
-            for place, inner in graphs
-            for node, name in name_nodes(inner, place).items()
-        }
-        found = {name: names[name] for name in self.file.nodes if name in names}
-        renamed, several = self._find_renamed(names, [inner for _, inner in graphs])
+        names = NodeNames(index)
+        found = self._find_named(names)
+        renamed, several = self._find_renamed(found, names.graphs)
         found |= renamed
         wanted: dict[int, dict[int, PinnedNode]] = {}
         for name, (graph, number) in found.items():
             pinned = PinnedNode(name, labels[self.file.nodes[name]], self.source)
             wanted.setdefault(id(graph), {})[number] = pinned
         gone = [name for name in self.file.nodes if name not in found and name not in several]
-        problems = {
-            "not in the model by name, and several nodes are like it": several,
-            "not in the model": gone,
-        }
-        notes = [describe_nodes(self.source, what, names) for what, names in problems.items() if names]
+        notes = []
+        if several:
+            what = "not in the model by name, and several nodes are like it"
+            notes.append(describe_nodes(self.source, what, several))
+        if gone:
+            are = "nodes are" if len(gone) > 1 else "node is"
+            notes.append(f"{self.source}: {len(gone)} {are} not in the model: {list_names(gone)}")
         return PinnedNodes(wanted, notes)
 
+    def _find_named(self, names: "NodeNames") -> dict[str, Node]:
+        """Return the nodes that are named in the file: by their names, else by their first outputs.
+
+        A name may have become another node's, or that of several, and so may an output: where both lead
+        to one node it is that; else the one that has the operator of the signature, by name first.
+        """
+        found: dict[str, Node] = {}
+        taken: set[tuple[int, int]] = set()
+        left: dict[str, list[Node]] = {}
+        for name in self.file.nodes:
+            output = self.file.outputs.get(name)
+            by_name = names.find(name) if output is None else names.find_named(name)
+            here = output or name
+            by_output = names.find_output(here) or names.find_output(self._lead_by_outputs(here))
+            if by_name is not None and (output is None or by_name == by_output):
+                found[name] = by_name
+                taken.add(identify(by_name))
+            else:
+                left[name] = [node for node in (by_name, by_output) if node is not None]
+        for name, nodes in left.items():
+            operator = self.file.signatures.get(name, "").partition("-")[0]
+            free = [node for node in nodes if identify(node) not in taken]
+            free.sort(key=lambda node: bool(operator) and node[0].nodes[node[1]].op_type != operator)
+            if free:
+                found[name] = free[0]
+                taken.add(identify(free[0]))
+        return found
+
+    def _lead_by_outputs(self, name: str, stop: int = -1) -> str:
+        """Return a node's name with the path to its graph by first outputs, where the file has them.
+
+        Only what is before `stop` is looked for; a node may be called as the beginning of its output.
+        """
+        end = name.rfind("/", 0, stop if stop >= 0 else len(name))
+        while end > 0:
+            if name[:end] in self.file.outputs:
+                return self._lead_by_outputs(self.file.outputs[name[:end]], end) + name[end:]
+            end = name.rfind("/", 0, end)
+        return name
+
     def _find_renamed(
-        self, names: Mapping[str, tuple[GraphIndex, int]], graphs: Sequence[GraphIndex]
-    ) -> tuple[dict[str, tuple[GraphIndex, int]], list[str]]:
+        self, known: Mapping[str, Node], graphs: Sequence[GraphIndex]
+    ) -> tuple[dict[str, Node], list[str]]:
         """Return the nodes of names that are gone, by their signatures, and names that several fit.
 
         What the node and all around it is counts first; where that changed, what it is by itself.
         """
         lost = {
-            name: self.file.signatures.get(name, "") for name in self.file.nodes if name not in names
+            name: self.file.signatures.get(name, "") for name in self.file.nodes if name not in known
         }
         if not any(lost.values()):
             return {}, []
-        known = {(id(index), node) for name, (index, node) in names.items() if name in self.file.nodes}
+        named = {*map(identify, known.values())}
         fresh = {
             (id(index), node): (index, node, sign)
             for index in graphs
             for node, sign in sign_nodes(index).items()
-            if (id(index), node) not in known
+            if (id(index), node) not in named
         }
-        found: dict[str, tuple[GraphIndex, int]] = {}
+        found: dict[str, Node] = {}
         several: set[str] = set()
         parts: tuple[Callable[[str], str], ...] = (str, lambda sign: sign.rpartition("-")[0])
         for part in parts:
@@ -120,6 +160,7 @@ def read_placement(path: Path) -> SavedPlacement:
 def format_placement(model: str, graphs: Iterable[tuple[GraphIndex, str, Mapping[int, str]]]) -> str:
     """Return the text of a file for some graphs: each with its place and its nodes' devices."""
     nodes: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     signatures: dict[str, str] = {}
     for index, place, devices in graphs:
         signs = sign_nodes(index)
@@ -127,57 +168,9 @@ def format_placement(model: str, graphs: Iterable[tuple[GraphIndex, str, Mapping
             if node in devices:
                 nodes[name] = devices[node]
                 signatures[name] = signs[node]
-    return _HEAD + dump_yaml({"format": 1, "model": model, "nodes": nodes, "signatures": signatures})
-
-
-def sign_nodes(index: GraphIndex) -> dict[int, str]:
-    """Return signatures of nodes that do not depend on names: `Conv-NEAR-FAR`, two hashes of 12 digits.
-
-    The first is of operator, attributes, types and the operators around it. The second has seen as far
-    as 16 steps in all directions (Weisfeiler and Lehman, Nauchno-Technicheskaya Informatsia 2, 1968): it
-    tells repeated blocks apart, and an edit nearby changes it.
-    """
-    nodes = [number for number in range(len(index.nodes)) if number not in index.constant_nodes]
-    near = {number: _hash(_describe_node(index, number)) for number in nodes}
-    before = {
-        number: [index.producers.get(name, -1) for name in index.nodes[number].input] for number in nodes
-    }
-    after = {
-        number: [user for name in index.nodes[number].output for user in index.consumers.get(name, ())]
-        for number in nodes
-    }
-    far = near
-    for _ in range(_STEPS):
-        told = far
-        far = {
-            number: _hash(
-                told[number],
-                [told.get(other, "-") for other in before[number]],
-                sorted(told.get(other, "-") for other in after[number]),
-            )
-            for number in nodes
-        }
-    return {number: f"{index.nodes[number].op_type}-{near[number]}-{far[number]}" for number in nodes}
-
-
-def _describe_node(index: GraphIndex, number: int) -> tuple[object, ...]:
-    node = index.nodes[number]
-    around = [
-        sorted(index.nodes[user].op_type for user in index.consumers.get(name, ()))
-        for name in node.output
-    ]
-    before = [
-        index.nodes[index.producers[name]].op_type if name in index.producers else "-"
-        for name in node.input
-    ]
-    kinds = [str(index.types.get(name)) for name in (*node.input, *node.output) if name]
-    attributes = sorted(
-        attribute.SerializeToString(deterministic=True)
-        for attribute in node.attribute
-        if not attribute.HasField("g")
-    )
-    return node.domain, node.op_type, attributes, kinds, before, around
-
-
-def _hash(*parts: object) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+                output = find_output(index, node, place)
+                if output not in ("", name):
+                    outputs[name] = output
+    content = {"nodes": nodes, "outputs": outputs, "signatures": signatures}
+    kept = {key: value for key, value in content.items() if value}
+    return _HEAD + dump_yaml({"format": 1, "model": model, **kept})

@@ -26,6 +26,7 @@ from byoc.planning import (
     plan_graphs,
     predict_at_ends,
     read_annotations,
+    split_pinned_units,
 )
 from byoc.quantization import (
     FLOATS,
@@ -225,14 +226,15 @@ class Place:
     """
 
     def run(self, state: State) -> State:
-        """Fill in `root` and `predictions`."""
+        """Fill in `root` and `predictions`; split the `units` that are given several devices."""
         settings = state.settings
         names = [target.name for target in settings.targets]
         pins = read_annotations(state.index, settings.targets, state.options.annotations)
         if settings.placement is not None:
             pins = settings.placement.resolve(state.index, names).override(pins)
-        root = name_regions(plan_graphs(state.index, settings, state.units, pins))
-        predictions = predict_at_ends(root, settings, state.units)
+        units = split_pinned_units(state.index, state.units, state.marks, pins)
+        root = name_regions(plan_graphs(state.index, settings, units, pins))
+        predictions = predict_at_ends(root, settings, units)
         notes = [
             note
             for target in settings.targets
@@ -242,7 +244,7 @@ class Place:
         notes += () if state.answers is None else state.answers.notes
         notes += [*pins.notes, *find_unknown_names(settings)]
         root = replace(root, notes=(*root.notes, *notes))
-        return replace(state, root=root, predictions=predictions)
+        return replace(state, units=units, root=root, predictions=predictions)
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def test_extents_that_are_not_known_are_one_sentence(tmp_path: Path) -> None:
     region = region_of(
         parse("n (float[N] x) => (float[N] y) { y = Neg(x) }"), written(tmp_path, RULES), tmp_path
     )
-    with pytest.raises(InputError, match=r"one_0: 'x' is float32\[N\]: an extent is not known"):
+    with pytest.raises(InputError, match=rf"{region.name}: 'x' is float32\[N\]: an extent is not known"):
         region.arena()
 
 

@@ -105,7 +105,7 @@ def test_renamed_nodes_are_found_by_what_they_are(files: Files, tmp_path: Path) 
     # Without signatures they are gone.
     write(tmp_path / "p.yaml", content["nodes"])
     result = partition(parse(renamed), rules, placement=tmp_path / "p.yaml")
-    assert f"{tmp_path / 'p.yaml'}: not in the model: 'first', 'second'; placed anew" in notes(result)
+    assert f"{tmp_path / 'p.yaml'}: 2 nodes are not in the model: 'first', 'second'" in notes(result)
     assert everywhere(result)["b"] == "one"
 
 
@@ -171,20 +171,81 @@ def test_what_is_gone_or_refused_is_told(files: Files, tmp_path: Path) -> None:
     result = partition(parse(NAMED), rules, placement=path)
     assert sorted(notes(result)[:2], reverse=True) == [
         f"{path}: not taken by the device: 'e'; placed anew",
-        f"{path}: not in the model: 'gone_0', 'gone_1', 'gone_2', 'gone_3', 'gone_4' and 2 more; "
-        "placed anew",
+        f"{path}: 7 nodes are not in the model: 'gone_0', 'gone_1', 'gone_2', 'gone_3', 'gone_4' and "
+        "2 more",
     ]
     assert everywhere(result)["a"] == "one"
     assert everywhere(result)["e"] == "host"
 
 
-def test_what_runs_as_one_now_and_was_apart(files: Files, tmp_path: Path) -> None:
+def test_a_composite_of_nodes_that_were_apart_is_none(files: Files, tmp_path: Path) -> None:
     more = "composites:\n- {name: pair, pattern: 'a = Neg(x)\n\n    y = Relu(a)'}\n"
     rules = files.rules("one", "Neg", "Relu", more=more)
     path = write(tmp_path / "p.yaml", {"d": "one", "e": "host"})
     result = partition(parse(NAMED), rules, placement=path)
-    told = f"{path}: on several devices, and now run as one: 'd', 'e'; placed anew"
-    assert told in notes(result)
+    assert {name: everywhere(result)[name] for name in "de"} == {"d": "one", "e": "host"}
+    assert not [note for note in notes(result) if "p.yaml" in note]
+    (whole,) = partition(parse(NAMED), rules, strategy="all-supported").plan.regions[1:]
+    assert [unit.composite for unit in whole.units] == ["pair"]
+
+
+def test_a_quantized_group_whose_nodes_were_apart_is_placed_anew(files: Files, tmp_path: Path) -> None:
+    text = """g (int8[4] x) => (int8[4] y) <float s = {0.5}, int8 o = {0}> {
+        d = DequantizeLinear(x, s, o) r = Relu(d) y = QuantizeLinear(r, s, o) }"""
+    rules = files.rules("one", "{op: Relu, quantized: true}")
+    path = write(tmp_path / "p.yaml", {"d": "one", "r": "host"})
+    result = partition(parse(text), rules, placement=path, strategy="all-supported")
+    assert f"{path}: on several devices, and now run as one: 'd', 'r'; placed anew" in notes(result)
+    assert set(everywhere(result).values()) == {"one"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("[second]", "[other]", id="renamed"),
+        pytest.param("[second] b = Abs(a)", "[other] b = Abs(x)", id="renamed and read from elsewhere"),
+        pytest.param("[second]", "[first]", id="its name is another's, too"),
+        pytest.param("[twice] d", "d", id="its name is its own now"),
+        pytest.param("[twice] d = Neg(c)", "[twice] d = Tanh(c)", id="beside one with its name"),
+        pytest.param("b = Abs(a)\n  c = Tanh(b)", "m = Abs(a)\n  c = Tanh(m)", id="its tensor renamed"),
+        pytest.param(
+            "c = Tanh(b)", "[second] n = Abs(b)\n  c = Tanh(n)", id="one of its name behind it"
+        ),
+        pytest.param(
+            "c = Tanh(b)", "[b] n = Abs(x)\n  c = Tanh(b)", id="a new node of its tensor's name"
+        ),
+        pytest.param("[second] b = Abs(a)", "n = Relu(a)\n  [second] b = Abs(n)", id="one inserted"),
+        pytest.param("c = Tanh(b)\n  [twice] d = Neg(c)", "[twice] d = Neg(b)", id="one removed"),
+    ],
+)
+def test_nodes_stay_where_they_were_after_edits(
+    old: str, new: str, files: Files, tmp_path: Path
+) -> None:
+    """`b`, `e` and `y` are the same before and after; without signatures, names alone find them."""
+    rules = files.rules("one", "Neg", "Abs", "Relu", "Add")
+    content = saved(partition(parse(NAMED), rules, strategy="all-supported"), tmp_path / "p.yaml")
+    nodes = dict.fromkeys(content["nodes"], "one") | {"second": "host", "c": "host", "y": "host"}
+    path = write(tmp_path / "p.yaml", nodes, outputs=content["outputs"])
+    assert NAMED.count(old) == 1
+    placed = everywhere(
+        partition(parse(NAMED.replace(old, new)), rules, placement=path, strategy="all-supported")
+    )
+    assert placed["m" if "m = Abs" in new else "b"] == "host"
+    assert (placed["e"], placed["y"]) == ("one", "host")
+
+
+def test_nodes_of_a_body_stay_where_the_node_around_it_is_renamed(files: Files, tmp_path: Path) -> None:
+    rules = files.rules("one", "Relu", "Neg")
+    content = saved(partition(parse(BODIES), rules, strategy="all-supported"), tmp_path / "p.yaml")
+    inside = [name for name in content["nodes"] if name.count("/") == 2]
+    assert len(inside) == 6
+    path = write(tmp_path / "p.yaml", dict.fromkeys(inside, "host"), outputs=content["outputs"])
+    for old, new in (("[choice]", "[other]"), ("[choice]", ""), ("[round]", "[choice]")):
+        edited = parse(BODIES.replace(old, new))
+        result = partition(edited, rules, placement=path, strategy="all-supported")
+        assert {everywhere(result)[name] for name in "suvrq"} == {"host"}
+        assert everywhere(result)["a"] == "one"
+        assert not [note for note in notes(result) if "p.yaml" in note]
 
 
 def test_a_device_that_is_not_there(files: Files, tmp_path: Path) -> None:
@@ -219,6 +280,26 @@ def test_a_file_that_is_none(text: str, sentence: str, files: Files, tmp_path: P
 def test_no_such_file(files: Files, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"p\.yaml: no such file"):
         partition(parse(NAMED), files.rules("one", "Neg"), placement=tmp_path / "p.yaml")
+
+
+def test_nodes_of_bodies_in_bodies_stay_where_the_nodes_around_them_are_renamed(
+    files: Files, tmp_path: Path
+) -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) {
+        [a] y = If <then_branch = t () => (float[4] u) {
+            [b] u = If <then_branch = p () => (float[4] v) { [a] v = Relu (x) },
+                        else_branch = q () => (float[4] w) { [w] w = Neg (x) }> (c) },
+          else_branch = e () => (float[4] z) { [z] z = Relu (x) }> (c) }"""
+    rules = files.rules("one", "Relu", "Neg")
+    content = saved(partition(parse(text), rules, strategy="all-supported"), tmp_path / "p.yaml")
+    nodes = {name: "host" for name in content["nodes"] if name[-1] in "wz"}
+    nodes["a/then_branch/b/then_branch/a"] = "one"
+    assert content["outputs"]["a/then_branch/b/then_branch/a"] == "a/then_branch/b/then_branch/v"
+    path = write(tmp_path / "p.yaml", nodes, outputs=content["outputs"])
+    renamed = re.sub(r"\[.\]", "", text)
+    result = partition(parse(renamed), rules, placement=path, strategy="all-supported")
+    assert {name: everywhere(result)[name] for name in "vwz"} == {"v": "one", "w": "host", "z": "host"}
+    assert not [note for note in notes(result) if "p.yaml" in note]
 
 
 def test_nodes_of_bodies_are_placed_too(files: Files, tmp_path: Path) -> None:
