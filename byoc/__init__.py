@@ -27,6 +27,7 @@ if _TYPE_CHECKING:
     from byoc.memory.report import MemoryReport as MemoryReport
     from byoc.model import Model as Model
     from byoc.options import Options as Options
+    from byoc.page import make_page as make_page
     from byoc.pipeline import Result as Result
     from byoc.pipeline import partition as partition
     from byoc.pipeline import save_placement as save_placement
@@ -65,6 +66,7 @@ _NAMES = {
     "memory.report": ("MemoryReport",),
     "model": ("Model",),
     "options": ("Options",),
+    "page": ("make_page",),
     "pipeline": ("Result", "partition", "save_placement"),
     "planning": ("Plan", "place"),
     "profiling": ("Profile", "profile"),

@@ -19,6 +19,7 @@ from byoc.bundle import Report, stage_bundle
 from byoc.codegen import Codegens, RefusedError
 from byoc.model import Model
 from byoc.options import Options
+from byoc.page import make_page, make_plan_page
 from byoc.planning import Plan, PlanSettings, RefusalHistory, format_placement
 from byoc.quantization import NATIVE, Precision, search_float_units
 from byoc.reporting import make_report
@@ -81,6 +82,10 @@ class Result:
     def model(self) -> onnx.ModelProto:
         """The partitioned model: plain ONNX, regions as functions."""
         return self.plan.proto
+
+    def make_page(self) -> str:
+        """Return the report as one HTML file with the graph: of the bundle, or of the plan alone."""
+        return make_plan_page(self.plan, self.report) if self.bundle is None else make_page(self.bundle)
 
 
 @take_keywords(Options)

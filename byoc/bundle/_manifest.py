@@ -117,8 +117,12 @@ class RegionEntry(StrictModel):
 
     @property
     def boundary_contracts(self) -> dict[str, TensorContract]:
-        """The contracts of its inputs and outputs by their names in the user's model."""
-        return {each.tensor: entry_to_contract(each) for each in (*self.inputs, *self.outputs)}
+        """The contracts of its inputs and outputs, by their names in the model and inside of it.
+
+        A quantized tensor has another name inside: that of the model after quantization.
+        """
+        entries = (*self.inputs, *self.outputs)
+        return {name: entry_to_contract(each) for each in entries for name in (each.tensor, each.inner)}
 
 
 class Manifest(StrictModel):

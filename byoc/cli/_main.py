@@ -34,6 +34,7 @@ _VERBS = {
         "_bundle_verbs:inspect",
         "Show what is in a bundle: decision, regions, boundary, files.",
     ),
+    "report": ("_report_verb:report", "Draw a bundle's report for a browser: one file, no network."),
     "trust": ("_trust_verb:trust", "Trust whoever signed a bundle, or list whom you trust."),
     "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
     "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),

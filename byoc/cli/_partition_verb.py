@@ -28,7 +28,7 @@ from byoc.options import Options
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
 from byoc.reporting import print_report
-from byoc.support import check_output, keywords_of
+from byoc.support import check_output, keywords_of, write_text
 from byoc.verification import read_thresholds
 
 
@@ -58,6 +58,10 @@ def partition(  # noqa: PLR0913 - the options of the verb
         Path | None,
         typer.Option("--save-placement", help="Write the device of each node to this file."),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write the report with the graph, for a browser, to this file."),
+    ] = None,
     measure: Annotated[
         bool,
         typer.Option(
@@ -82,11 +86,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
     Leaves with 4 when the bundle was written, and could not be verified; with 5 when it was written
     without regions at which a codegen failed.
     """
-    if save is not None:
-        check_output(save)
-        if options.output is not None:
-            check_outside(save, Path(options.output), "it would change the bundle that is written")
-        save = save.absolute()  # a codegen's code may change the working directory
+    # Absolute: a codegen's code may change the working directory.
+    save, page = (_check_file(path, options) for path in (save, page))
     _check_companions(options, threshold, measure, measure_clock)
     if threshold:
         options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
@@ -99,6 +100,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
         print_errors([result.not_signed])
     if save is not None:
         save_placement(result.plan, save)
+    if page is not None:
+        write_text(page, result.make_page())
     if form is OutputFormat.json:
         print_json(result.report.to_json())
     else:
@@ -107,6 +110,16 @@ def partition(  # noqa: PLR0913 - the options of the verb
         raise typer.Exit(CODEGEN_FAILED)
     if result.report.verification_missing:
         raise typer.Exit(NOT_VERIFIED)
+
+
+def _check_file(path: Path | None, options: Options) -> Path | None:
+    """Return the absolute path of a file to write. Raises InputError when it cannot be written."""
+    if path is None:
+        return None
+    check_output(path)
+    if options.output is not None:
+        check_outside(path, Path(options.output), "it would change the bundle that is written")
+    return path.absolute()
 
 
 def _check_companions(

@@ -1,6 +1,6 @@
 """The making of the decision document: the decisions of a plan, node by node."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -28,7 +28,9 @@ from byoc.model import (
     name_nodes,
 )
 from byoc.patterns import Kind
+from byoc.placement import Problem
 from byoc.planning import GraphPlan, Plan, PlannedRegion
+from byoc.reporting._remedies import describe_remedy
 
 Contracts = Mapping[str, Mapping[str, TensorContract]]
 """Region -> name of a boundary tensor in the user's model -> its contract."""
@@ -80,7 +82,7 @@ class _DocumentMaker:
     def make_document(self) -> DecisionDocument:
         """Return the whole document."""
         plan = self.plan
-        sizes = plan.model.planned.sizes
+        sizes, names = plan.model.planned.sizes, [target.name for target in plan.targets]
         placed = {id(graph.index): graph for graph in plan.root.walk()}
         graphs = tuple(
             self._make_graph(index, path, around, placed.get(id(index)))
@@ -88,11 +90,13 @@ class _DocumentMaker:
         )
         return DecisionDocument.model_construct(
             model=plan.model.source,
-            devices=("host", *(target.name for target in plan.targets)),
+            devices=("host", *names),
             operators=tuple(DecidedOperator(domain=d, name=n) for d, n in self.operators),
             composites=tuple(self.composites),
             rules=tuple(self.rules),
-            reasons=tuple(DecidedReason(text=text) for text in self.reasons),
+            reasons=tuple(
+                DecidedReason(text=text, remedy=describe_remedy(text, names)) for text in self.reasons
+            ),
             types=tuple(_describe_type(kind, sizes) for kind in self.types),
             graphs=graphs,
         )
@@ -162,7 +166,8 @@ class _DocumentMaker:
         for region in placed.regions:
             for unit in region.units:
                 if unit.composite:
-                    composites[placed.row_of_node[unit.nodes[0]]] = unit.composite
+                    rows_inside = (placed.row_of_node[node] for node in unit.nodes)
+                    composites.update(dict.fromkeys(rows_inside, unit.composite))
         on_device = [
             placed.units[row].on_device[label - 1] if label else () for row, label in enumerate(labels)
         ]
@@ -218,22 +223,17 @@ class _DocumentMaker:
         """Yield the tensors that enter a region and those that leave it."""
         posed, device = placed.graph_problem, placed.targets.index(region.target)
         contracts = self.contracts.get(region.name, {})
+        inside = {placed.row_of_node[node] for unit in region.units for node in unit.nodes}
         sides = (region.interface.inputs, region.interface.outputs)
         for enters, names in zip((True, False), sides, strict=True):
             costs = posed.latency.to_device if enters else posed.latency.to_host
             for name in names:
-                row, contract = row_of.get(name), contracts.get(name)
-                stated: dict[str, Any] = (
-                    {}
-                    if contract is None
-                    else {
-                        "dtype": contract.type.dtype,
-                        "layout": contract.layout,
-                        "scale": contract.scale[0] if contract.scale else None,
-                        "zero_point": contract.zero_point[0] if contract.zero_point else None,
-                        "converts": dict(sorted(contract.converts.items())),
-                    }
-                )
+                # Where only the shape is asked for on the other side, only that is sent.
+                rows = [row_of[key] for key in (name, f"{name}:shape") if key in row_of]
+                crossing = (each for each in rows if _crosses(posed.latency, each, inside, enters))
+                row = next(crossing, None)
+                contract = contracts.get(name)
+                stated: dict[str, Any] = {} if contract is None else _describe_contract(contract)
                 sent = None if row is None else float(costs[row, device])
                 yield DecidedBoundary.model_construct(
                     tensor=tensors[name],
@@ -242,6 +242,25 @@ class _DocumentMaker:
                     seconds=None if sent in (None, _NEVER) else _round(sent),
                     **stated,
                 )
+
+
+def _crosses(problem: Problem, row: int, inside: Collection[int], enters: bool) -> bool:
+    """Return whether a tensor of a problem crosses the boundary of the region with some units."""
+    start, stop = problem.consumer_start[row : row + 2].tolist()
+    readers = problem.consumers[start:stop].tolist()
+    if enters:
+        return any(reader in inside for reader in readers)
+    return bool(problem.is_output[row]) or any(reader not in inside for reader in readers)
+
+
+def _describe_contract(contract: TensorContract) -> dict[str, Any]:
+    return {
+        "dtype": contract.type.dtype,
+        "layout": contract.layout,
+        "scale": contract.scale[0] if contract.scale else None,
+        "zero_point": contract.zero_point[0] if contract.zero_point else None,
+        "converts": dict(sorted(contract.converts.items())),
+    }
 
 
 _NEVER = float("inf")

@@ -76,11 +76,12 @@ class SocketEntry(StrictModel):
 
 
 class LayerEntry(StrictModel):
-    """A layer, for people: its result, its operation, and the nodes of the region in it."""
+    """A layer, for people: its result, its operation, the nodes of the region in it, its cycles."""
 
     name: str
     operation: str
     nodes: tuple[str, ...]
+    cycles: int = Field(0, ge=0)
 
 
 class ProgramInterface(StrictModel):
@@ -200,7 +201,7 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
     interface = ProgramInterface(
         inputs=tuple(_socket_entry(built, port) for port in network.inputs),
         outputs=tuple(_socket_entry(built, port) for port in network.outputs),
-        layers=_layer_entries(network),
+        layers=_layer_entries(network, {each.layer: each.cycles for each in statistics.layers}),
     )
     metadata = {
         **format_options(options),
@@ -239,7 +240,7 @@ def exchange_weights(region: Region, first: Region, artifact: Artifact) -> Artif
     interface = ProgramInterface(
         inputs=_rename_sockets(was.inputs, network.inputs),
         outputs=_rename_sockets(was.outputs, network.outputs),
-        layers=_layer_entries(network),
+        layers=_layer_entries(network, {n: layer.cycles for n, layer in enumerate(was.layers)}),
     )
     changed = {WEIGHTS: weights, INTERFACE: interface.model_dump_json(indent=1).encode()}
     return Artifact({**artifact.files, **changed}, artifact.metadata)
@@ -252,10 +253,15 @@ def _rename_sockets(
     return tuple(entry.model_copy(update={"name": port.name}) for entry, port in pairs)
 
 
-def _layer_entries(network: LayerNetwork) -> tuple[LayerEntry, ...]:
+def _layer_entries(network: LayerNetwork, cycles: Mapping[int, int]) -> tuple[LayerEntry, ...]:
     return tuple(
-        LayerEntry(name=layer.y.name, operation=layer.operation, nodes=tuple(layer.nodes))
-        for layer in network.layers
+        LayerEntry(
+            name=layer.y.name,
+            operation=layer.operation,
+            nodes=tuple(layer.nodes),
+            cycles=cycles.get(number, 0),
+        )
+        for number, layer in enumerate(network.layers)
     )
 
 

@@ -19,6 +19,7 @@ ROOT = Path(byoc.__file__).parents[1]
 VERBS_ONLY = {
     "run",
     "pack",
+    "report",
     "compare-costs",
     "tasks",
     "cost-models",

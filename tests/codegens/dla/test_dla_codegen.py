@@ -63,6 +63,9 @@ def test_an_artifact_says_what_it_is(tmp_path: Path) -> None:
     layers = json.loads(artifact.files[INTERFACE])["layers"]
     assert [(each["name"], each["operation"]) for each in layers][1] == ("y", "CONV")
     assert layers[1]["nodes"] == ["c", "y"]
+    cycles = [each["cycles"] for each in layers]
+    assert min(cycles) > 0
+    assert 0 < sum(cycles) < int(artifact.metadata["cycles"])  # without the launch
 
 
 def test_predicted_cycles_are_those_of_the_simulator(

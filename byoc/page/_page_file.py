@@ -1,0 +1,99 @@
+"""The HTML file: data, styles and scripts in one, with a policy that lets nothing else run or load.
+
+What models call things is data: it is packed (gzip, base64), so that no name can end the element around
+it, and the scripts put it into the page as text alone.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from gzip import GzipFile
+from importlib.resources import files
+from io import BytesIO
+from string import Template
+from typing import Any
+
+from byoc.bundle import DecisionDocument, Report
+from byoc.errors import escape_unprintable
+from byoc.page._memory_picture import make_memory_picture
+from byoc.page._trace_file import TracePicture
+
+# In the order in which one needs the other.
+_LIBRARIES = ("cytoscape/cytoscape.min.js", "dagre/dagre.min.js")
+_SCRIPTS = (
+    *("tables.js", "hierarchy.js", "layout.js", "graph.js", "details.js"),
+    *("lists.js", "charts.js", "overview.js", "search.js"),
+)
+_SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)  # a browser would look for it
+
+
+@dataclass(frozen=True, eq=False)
+class PageParts:
+    """What a page shows: the report, the decisions, and what else is known.
+
+    `layers` are those of compiled regions, by the region's name; `trace` is a traced run.
+    """
+
+    report: Report
+    decisions: DecisionDocument
+    trace: TracePicture | None = None
+    layers: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+
+def render_page(parts: PageParts) -> str:
+    """Return the page as HTML; the same parts give the same text."""
+    scripts = _read_scripts()
+    hashes = " ".join(f"'sha256-{_hash_script(script)}'" for script in scripts)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return Template(_read_asset("page.html")).substitute(
+        policy=html.escape(policy, quote=False),
+        title=html.escape(f"{escape_unprintable(parts.report.model)} · byoc"),
+        style=_read_asset("page.css"),
+        data=_pack_data(parts),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+
+
+def _pack_data(parts: PageParts) -> str:
+    """Return the data as base64 of gzip of JSON."""
+    rest = {
+        "report": parts.report.to_json(),
+        "trace": None if parts.trace is None else parts.trace.to_json(),
+        "layers": {name: list(each) for name, each in parts.layers.items()},
+        "memory": make_memory_picture(parts.decisions),
+    }
+    text = json.dumps(rest, separators=(",", ":"), allow_nan=False).encode()
+    packed = BytesIO()
+    with GzipFile("", "wb", 6, packed, mtime=0) as file:
+        file.write(text[:-1] + b',"decisions":' + parts.decisions.to_json() + b"}")
+    return base64.b64encode(packed.getvalue()).decode("ascii")
+
+
+@cache
+def _read_scripts() -> tuple[str, ...]:
+    """Return the scripts: each library, and the page's own as one."""
+    libraries = [_SOURCE_MAP.sub("", _read_asset(f"../third_party/{name}")) for name in _LIBRARIES]
+    own = "\n".join(map(_read_asset, _SCRIPTS))
+    found = (*libraries, f'(() => {{\n"use strict";\n{own}\n}})();')
+    for script in found:
+        assert "</script" not in script.lower()
+    return found
+
+
+@cache
+def _read_asset(name: str) -> str:
+    folder = files("byoc.page")
+    place = folder / "third_party" / name[15:] if name.startswith("../") else folder / "assets" / name
+    return place.read_text(encoding="utf-8")
+
+
+def _hash_script(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")

@@ -1,0 +1,111 @@
+// Pictures of numbers: where time goes, memory over the steps, the timeline of a run.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function draw(tag, attributes = {}, text) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = printable(text);
+  return element;
+}
+
+/** A bar of parts side by side: parts are {label, value, fill, pattern}. */
+function makeBar(parts, total) {
+  const bar = make("div", { className: "bar" });
+  for (const part of parts) {
+    if (!part.value) continue;
+    const share = part.value / total;
+    const span = make("span", { text: share > 0.12 ? part.label : "", title: `${part.label}: ${part.shown || formatShare(share)}` });
+    span.style.width = `${100 * share}%`;
+    span.style.background = part.fill;
+    span.style.color = inkOf();
+    if (part.hatched) span.style.background = `repeating-linear-gradient(45deg, ${part.fill} 0 5px, transparent 5px 9px)`;
+    bar.append(span);
+  }
+  return bar;
+}
+
+/** The seconds of a run: on the host, on each device, of transfers and launches. */
+function splitSeconds(tables) {
+  const devices = tables.devices.map(() => 0);
+  for (const graph of tables.graphs) {
+    if (!graph.placed) continue;
+    graph.unitNodes.forEach((_, unit) => {
+      if (graph.device(unit) === 0 && graph.hasPlacedBody(unit)) return;
+      devices[graph.device(unit)] += graph.trips * (graph.seconds(unit) || 0);
+    });
+  }
+  return devices;
+}
+
+function showMemory(pane, page) {
+  const { memory } = page.tables.data;
+  if (!memory || !memory.buffers.length) {
+    pane.replaceChildren(make("p", { className: "note soft", text: (memory && memory.why) || "The sizes of the tensors are not known, so there is no picture of memory." }));
+    return;
+  }
+  const { buffers, steps, peak, total } = memory;
+  const graph = page.tables.graphs[0];
+  const left = 64;
+  const width = Math.max(640, pane.clientWidth - 40);
+  const height = Math.max(170, pane.clientHeight - 78);
+  const x = (step) => left + ((width - left) * step) / Math.max(1, steps);
+  const y = (offset) => height - 22 - ((height - 30) * offset) / peak;
+  const svg = draw("svg", { width, height, role: "img", "aria-label": `Memory of activations over ${steps} steps, at most ${formatBytes(peak)}` });
+  for (let line = 0; line <= 4; line++) {
+    const at = (peak * line) / 4;
+    svg.append(draw("line", { x1: left, x2: width, y1: y(at), y2: y(at), stroke: "var(--grid)" }));
+    svg.append(draw("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end", class: "axis" }, formatBytes(Math.round(at))));
+  }
+  for (const [tensor, offset, bytes, first, last, device] of buffers) {
+    const box = draw("rect", {
+      x: x(first), y: y(offset + bytes), width: Math.max(1, x(last + 1) - x(first)), height: Math.max(0.8, y(offset) - y(offset + bytes)),
+      fill: fillOf(device), stroke: lookOf(device).line, "stroke-width": 0.6, class: "live", tabindex: -1,
+      "stroke-dasharray": device ? "none" : "3 2",
+    });
+    const { name } = graph.tensor(tensor);
+    box.append(draw("title", {}, `${name}: ${formatBytes(bytes)} at ${formatBytes(offset)}, steps ${first} to ${last}`));
+    box.addEventListener("click", () => page.showTensor(graph, tensor));
+    svg.append(box);
+  }
+  svg.append(draw("text", { x: left, y: height - 6, class: "axis" }, `steps of the main graph, 0 to ${steps}, in the order of execution →`));
+  const saved = total > peak ? `, instead of ${formatBytes(total)} without reuse` : "";
+  pane.replaceChildren(
+    make("p", { className: "note", text: `The activations of the main graph lie in ${formatBytes(peak)}${saved}: every rectangle is a tensor, as wide as it lives and as high as it is large. ${memory.why || ""}` }),
+    make("div", { className: "scroll" }, svg));
+}
+
+function showTimeline(pane, page) {
+  const { trace } = page.tables.data;
+  if (!trace || !trace.events.length) {
+    pane.replaceChildren(
+      make("p", { className: "note" }, "No run was traced. ", make("code", { text: "byoc run m.byoc --inputs random --trace trace.json" }), " writes a timeline; ", make("code", { text: "byoc report m.byoc -o report.html --trace trace.json" }), " draws it here and puts measured seconds beside predicted ones."));
+    return;
+  }
+  const { events, rows, seconds } = trace;
+  const left = 150;
+  const height = 24;
+  const width = Math.max(700, pane.clientWidth - 40);
+  const x = (at) => left + ((width - left - 10) * at) / (seconds || 1);
+  const svg = draw("svg", { width, height: rows.length * (height + 6) + 34, role: "img", "aria-label": `Timeline of a run of ${formatSeconds(seconds)}` });
+  for (let line = 0; line <= 5; line++) {
+    const at = (seconds * line) / 5;
+    svg.append(draw("line", { x1: x(at), x2: x(at), y1: 0, y2: rows.length * (height + 6) + 6, stroke: "var(--grid)" }));
+    svg.append(draw("text", { x: x(at), y: rows.length * (height + 6) + 22, "text-anchor": line === 5 ? "end" : "middle", class: "axis" }, formatSeconds(at)));
+  }
+  rows.forEach((row, number) => {
+    const y = number * (height + 6) + 4;
+    svg.append(draw("text", { x: left - 8, y: y + 16, "text-anchor": "end" }, shorten(row, 22)));
+  });
+  for (const event of events) {
+    const device = page.tables.devices.indexOf(event.device);
+    const y = event.row * (height + 6) + 4;
+    const wide = Math.max(1.2, x(event.start + event.seconds) - x(event.start));
+    const box = draw("rect", { x: x(event.start), y, width: wide, height, fill: fillOf(Math.max(0, device)), stroke: lookOf(Math.max(0, device)).line, class: "live", tabindex: -1, ...(device > 0 ? { rx: 4 } : { "stroke-dasharray": "3 2" }) });
+    box.append(draw("title", {}, `${event.name} on ${event.device}: ${formatSeconds(event.seconds)}, reads ${formatBytes(event.bytes_read)}, makes ${formatBytes(event.bytes_made)}`));
+    box.addEventListener("click", () => page.showStage(event.name));
+    svg.append(box);
+    if (wide > 60) svg.append(draw("text", { x: x(event.start) + 5, y: y + 16, "pointer-events": "none" }, shorten(event.name, Math.floor(wide / 7))));
+  }
+  pane.replaceChildren(make("p", { className: "note", text: `A traced run took ${formatSeconds(seconds)}; predicted were ${formatSeconds(page.tables.report.predicted.seconds)}. ${trace.why || ""}` }), make("div", { className: "scroll" }, svg));
+}

@@ -1,0 +1,327 @@
+// The picture: cytoscape draws the scene; clicks and keys select, open and close.
+
+// Okabe and Ito's palette, which colour-blind people can tell apart; shapes and borders say it again.
+const LOOKS = [
+  { fill: "#c9ced6", dark: "#4a515c", line: "#59616c", shape: "rectangle", style: "dashed" },
+  { fill: "#8cc4ea", dark: "#1c5c8c", line: "#0072b2", shape: "round-rectangle", style: "solid" },
+  { fill: "#f3c463", dark: "#80570a", line: "#b87700", shape: "cut-rectangle", style: "solid" },
+  { fill: "#7fd0b4", dark: "#0d5f48", line: "#00805f", shape: "barrel", style: "double" },
+  { fill: "#e3b3cc", dark: "#713b57", line: "#a6507f", shape: "bottom-round-rectangle", style: "solid" },
+  { fill: "#f0a27a", dark: "#7d3404", line: "#c04f00", shape: "octagon", style: "double" },
+];
+const lookOf = (device) => (device < 0 ? { fill: "#e6e2d6", dark: "#3b382f", line: "#7a7565", shape: "round-rectangle", style: "dotted" } : LOOKS[device ? 1 + ((device - 1) % (LOOKS.length - 1)) : 0]);
+const isDark = () => document.documentElement.dataset.theme === "dark";
+const fillOf = (device) => (isDark() ? lookOf(device).dark : lookOf(device).fill);
+const inkOf = () => (isDark() ? "#f2f4f7" : "#101317");
+
+const pencil = document.createElement("canvas").getContext("2d");
+
+/** Shorten a text until it fits into so many pixels. */
+function fitText(text, width, font = "13px") {
+  pencil.font = `${font} system-ui, sans-serif`;
+  let shown = shortenPath(text, 120);
+  for (let most = shown.length; pencil.measureText(shown).width > width && most > 4; most--) shown = shortenPath(text, most - 1);
+  return shown;
+}
+
+/** What stands on a part: what it is, then how much it is. */
+function labelOf(part, tables) {
+  const { graph } = part;
+  const open = part.open && part.canOpen;
+  const opens = part.canOpen ? (open ? "▾ " : "▸ ") : "";
+  const times = part.kind === "repeat" ? `${part.count} × ` : "";
+  const width = part.box.width - 26;
+  const where = part.device < 0 ? "mixed" : tables.devices[part.device];
+  const cost = part.units.length && graph.placed ? ` · ${formatSeconds(part.seconds.own)}` : "";
+  const count = part.nodes.filter((node) => !graph.inserted.has(node)).length;
+  const about = part.kind === "node" ? `${graph.name(part.nodes[0])}` : `${where} · ${formatCount(count, "node")}${cost}`;
+  if (open) {
+    const font = "bold 14px";
+    const whole = part.kind === "body" ? "" : `   ${about}`;
+    pencil.font = `${font} system-ui, sans-serif`;
+    const room = width - pencil.measureText(opens + times + whole).width;
+    return room > 60 ? opens + times + fitText(part.title, room, font) + whole : opens + times + fitText(part.title, width - 20, font);
+  }
+  const below = part.kind === "node" ? fitText(about, width - pencil.measureText(cost).width) + cost : fitText(about, width);
+  return `${fitText(`${opens}${times}${part.title}`, width)}\n${below}`;
+}
+
+class Picture {
+  constructor(container, tables, onSelect) {
+    Object.assign(this, { container, tables, onSelect, selected: null });
+    const main = tables.graphs[0];
+    const units = main.unitNodes.map((_, unit) => unit);
+    this.root = new Part({
+      kind: "root", title: tables.report.model, graph: main, units, nodes: nodesOf(main, units), device: -1,
+      makeChildren: () => makeGraphParts(main),
+    });
+    this.root.open = true;
+    this.openFew();
+    this.cy = cytoscape({
+      container, elements: [], style: this.makeStyle(), minZoom: 0.02, maxZoom: 3,
+      autoungrabify: true, autounselectify: true, boxSelectionEnabled: false, hideEdgesOnViewport: false,
+      textureOnViewport: false, pixelRatio: "auto", layout: { name: "preset" },
+    });
+    this.cy.on("tap", "node", (event) => this.select(event.target.scratch("part"), { centre: false }));
+    this.cy.on("tap", "edge", (event) => this.selectEdge(event.target.scratch("edge")));
+    this.cy.on("dbltap", "node", (event) => this.toggle(event.target.scratch("part")));
+    this.draw();
+    this.showStart();
+  }
+
+  makeStyle() {
+    const ink = inkOf();
+    const soft = isDark() ? "#8d97a5" : "#7b8490";
+    const cross = isDark() ? "#ffae7a" : "#b84300";
+    const halo = isDark() ? "#14171b" : "#ffffff";
+    return [
+      { selector: "node", style: {
+        shape: "data(shape)", width: "data(width)", height: "data(height)", label: "data(label)", color: ink,
+        "background-color": "data(fill)", "border-color": "data(line)", "border-width": 2, "border-style": "data(border)",
+        "font-size": 13, "font-family": "system-ui, sans-serif", "text-wrap": "wrap", "text-valign": "center",
+        "text-halign": "center", "line-height": 1.25, "min-zoomed-font-size": 5,
+        "z-index-compare": "manual", "z-index": 60,
+      } },
+      { selector: "node.mixed", style: {
+        "background-fill": "linear-gradient", "background-gradient-direction": "to-right",
+        "background-gradient-stop-colors": "data(colors)", "background-gradient-stop-positions": "data(stops)",
+      } },
+      { selector: "node.opens", style: { "border-width": 3 } },
+      { selector: "node.repeat", style: { "border-style": "double", "border-width": 6 } },
+      { selector: "node.open", style: {
+        "background-opacity": isDark() ? 0.28 : 0.2, "text-valign": "top", "text-margin-y": 25, "text-margin-x": "data(left)", "font-weight": "bold",
+        "font-size": 14, "z-index": "data(depth)", "border-width": 2, "text-wrap": "none",
+      } },
+      { selector: "edge", style: {
+        width: "data(width)", "line-color": soft, "target-arrow-color": soft, "target-arrow-shape": "triangle",
+        "arrow-scale": 0.9, "curve-style": "bezier", "z-index-compare": "manual", "z-index": 40, opacity: 0.85,
+      } },
+      { selector: "edge.far", style: { opacity: 0.3 } },
+      { selector: "edge.crossing", style: {
+        "line-color": cross, "target-arrow-color": cross, label: "data(label)", "font-size": 11, color: ink,
+        "text-background-color": halo, "text-background-opacity": 0.85, "text-background-padding": 2, "min-zoomed-font-size": 6,
+      } },
+      { selector: ".selected", style: { "overlay-color": isDark() ? "#ffd84d" : "#e0a100", "overlay-opacity": 0.3, "overlay-padding": 6, "border-color": ink, "border-width": 4, "z-index": 90 } },
+      { selector: "node.open.selected", style: { "overlay-opacity": 0, "border-color": isDark() ? "#ffd84d" : "#e0a100", "border-width": 5, "border-style": "solid", "z-index": "data(depth)" } },
+      { selector: "edge.beside", style: { "line-color": ink, "target-arrow-color": ink, opacity: 1, "z-index": 95 } },
+      { selector: ".faded", style: { opacity: 0.22 } },
+    ];
+  }
+
+  /** Draw what is open, after a change or in another theme. */
+  draw() {
+    this.scene = new Scene(this.root);
+    this.scene.place();
+    const elements = this.scene.parts.map((part) => this.makeNode(part));
+    elements.push(...this.scene.edges.map((edge) => this.makeEdge(edge)));
+    this.cy.batch(() => {
+      this.cy.elements().remove();
+      this.cy.add(elements);
+      for (const part of this.scene.parts) this.cy.getElementById(part.id).scratch("part", part);
+      for (const edge of this.scene.edges) this.cy.getElementById(edge.id).scratch("edge", edge);
+      this.cy.style().fromJson(this.makeStyle()).update();
+    });
+    this.mark();
+  }
+
+  makeNode(part) {
+    const look = lookOf(part.device);
+    const shares = part.device < 0 ? part.shares : [];
+    const stops = [];
+    const colors = [];
+    let at = 0;
+    for (const [device, share] of shares) {
+      colors.push(fillOf(device), fillOf(device));
+      stops.push(`${(100 * at).toFixed(1)}%`, `${(100 * (at += share)).toFixed(1)}%`);
+    }
+    const open = part.open && part.canOpen;
+    const label = labelOf(part, this.tables);
+    pencil.font = "bold 14px system-ui, sans-serif";
+    const left = open ? Math.min(0, (pencil.measureText(label).width - part.box.width) / 2 + 12) : 0;
+    const classes = [open ? "open" : "", part.canOpen ? "opens" : "", part.kind, shares.length > 1 && !open ? "mixed" : ""];
+    return {
+      group: "nodes", classes: classes.filter(Boolean).join(" "), position: { x: part.x, y: part.y },
+      data: {
+        id: part.id, label, left, width: part.box.width, height: part.box.height,
+        shape: open ? "round-rectangle" : look.shape, fill: fillOf(part.device), line: look.line, border: look.style,
+        colors: colors.join(" ") || "#888", stops: stops.join(" ") || "0%", depth: part.around_.length,
+      },
+    };
+  }
+
+  makeEdge(edge) {
+    const devices = [edge.source.device, edge.target.device];
+    const crossing = devices[0] !== devices[1] && !devices.includes(-1);
+    let bytes = 0;
+    for (const tensor of edge.tensors) bytes += edge.graph.tensor(tensor).bytes || 0;
+    edge.bytes = bytes;
+    edge.crossing = crossing;
+    const width = 1.2 + Math.min(6, Math.max(0, Math.log2(1 + bytes / 4096) * 0.5));
+    return {
+      group: "edges", classes: [crossing ? "crossing" : "", this.isFar(edge) ? "far" : ""].join(" "),
+      data: { id: edge.id, source: edge.source.id, target: edge.target.id, width: crossing ? width + 0.8 : width, label: formatBytes(bytes) },
+    };
+  }
+
+  /** Whether an edge passes other parts on its way: it is drawn faintly, unless an end is selected. */
+  isFar(edge) {
+    const gap = Math.abs(edge.target.y - edge.source.y) - (edge.source.box.height + edge.target.box.height) / 2;
+    return gap > 3 * LEAF.height;
+  }
+
+  /** Open what takes most of the time, as long as little is shown. */
+  openFew() {
+    for (let round = 0; round < 2; round++) {
+      const shown = new Scene(this.root).parts;
+      const closed = shown.filter((part) => part.canOpen && !part.open && part.kind !== "repeat");
+      const largest = closed.sort((a, b) => b.seconds.own - a.seconds.own)[0];
+      if (shown.length > 7 || !largest) return;
+      largest.open = true;
+    }
+  }
+
+  /** Show the whole if it can be read then, else its top. */
+  showStart() {
+    this.cy.resize();
+    this.cy.fit(undefined, 40);
+    if (this.cy.zoom() > 1.1) this.cy.zoom(1.1);
+    else if (this.cy.zoom() < 0.62) {
+      this.cy.zoom(0.8);
+      const top = this.cy.elements().boundingBox();
+      this.cy.pan({ x: this.cy.width() / 2 - 0.8 * (top.x1 + top.x2) / 2, y: 52 - 0.8 * top.y1 });
+      return;
+    }
+    this.cy.center();
+  }
+
+  select(part, { centre = true } = {}) {
+    this.selected = part;
+    this.mark();
+    if (centre && part) this.bringIntoView(part);
+    this.onSelect(part ? { part } : null);
+  }
+
+  selectEdge(edge) {
+    this.selected = null;
+    this.mark();
+    this.cy.getElementById(edge.id).addClass("beside");
+    this.onSelect({ edge });
+  }
+
+  mark() {
+    this.cy.batch(() => {
+      this.cy.elements(".selected, .beside").removeClass("selected beside");
+      const element = this.selected && this.cy.getElementById(this.selected.id);
+      if (element && element.length) {
+        element.addClass("selected");
+        element.connectedEdges().addClass("beside");
+      }
+    });
+  }
+
+  /** Show only some units in full colour: `units` are [graph, unit]; null shows all again. */
+  highlight(units) {
+    const wanted = units && new Set(units.map(([graph, unit]) => `${graph}:${unit}`));
+    this.cy.batch(() => {
+      this.cy.elements().removeClass("faded");
+      if (!wanted) return;
+      for (const part of this.scene.parts) {
+        if (part.open && part.canOpen) continue;
+        const hit = part.units.some((unit) => wanted.has(`${part.graph.number}:${unit}`)) || wanted.has(`${part.graph.number}:${part.unit}`);
+        if (!hit) this.cy.getElementById(part.id).addClass("faded");
+      }
+    });
+  }
+
+  bringIntoView(part) {
+    const element = this.cy.getElementById(part.id);
+    if (!element.length) return;
+    if (this.cy.zoom() < 0.5) this.cy.zoom({ level: 0.9, position: element.position() });
+    const box = element.renderedBoundingBox();
+    const [width, height] = [this.cy.width(), this.cy.height()];
+    const fits = box.x1 > 10 && box.x2 < width - 60 && box.y1 > 40 && box.y2 < height - 40;
+    if (fits) return;
+    if (part.open && part.canOpen && box.h > height - 80) {
+      this.cy.panBy({ x: width / 2 - (box.x1 + box.x2) / 2, y: 60 - box.y1 });
+    } else this.cy.center(element);
+  }
+
+  /** Open or close a part, which stays where it is on the screen. */
+  toggle(part) {
+    if (!part || !part.canOpen) return;
+    const before = this.cy.getElementById(part.id).renderedPosition();
+    const top = before && before.y - (part.box.height / 2) * this.cy.zoom();
+    part.open = !part.open;
+    if (part.open && part.children.length === 1 && part.children[0].canOpen) part.children[0].open = true;
+    this.draw();
+    const after = this.cy.getElementById(part.id).renderedPosition();
+    if (before) this.cy.panBy({ x: before.x - after.x, y: top - (after.y - (part.box.height / 2) * this.cy.zoom()) });
+    this.select(part);
+  }
+
+  closeAll() {
+    const close = (part) => {
+      part.open = false;
+      for (const child of part.found || []) close(child);
+    };
+    close(this.root);
+    this.root.open = true;
+    this.selected = null;
+    this.draw();
+    this.showStart();
+    this.onSelect(null);
+  }
+
+  /** Open what is around a node, and select it. */
+  reveal(graph, node) {
+    const part = revealNode(this.root, graph, node);
+    this.draw();
+    if (part) this.select(part);
+    return part;
+  }
+
+  /** Open what is around a region, and select it. */
+  revealRegion(graph, number) {
+    const node = graph.nodes.units.findIndex((unit) => unit >= 0 && graph.region(unit) === number);
+    if (node < 0) return null;
+    let part = revealNode(this.root, graph, node);
+    while (part && part.kind !== "region" && part.parent) part = part.parent;
+    if (!part || part.kind !== "region") return this.reveal(graph, node);
+    part.open = false;
+    this.draw();
+    this.select(part);
+    return part;
+  }
+
+  /** Move the selection along an edge (up, down) or to a neighbour at the same height. */
+  move(direction) {
+    if (!this.selected || !this.cy.getElementById(this.selected.id).length) {
+      const first = this.scene.parts.reduce((best, part) => (!best || part.y < best.y ? part : best), null);
+      if (first) this.select(first);
+      return;
+    }
+    const from = this.selected;
+    const sign = direction === "up" || direction === "left" ? -1 : 1;
+    const upright = direction === "up" || direction === "down";
+    const ends = upright ? this.scene.edges.filter((edge) => (sign > 0 ? edge.source : edge.target) === from).map((edge) => (sign > 0 ? edge.target : edge.source)) : [];
+    const beside = this.scene.parts.filter((part) => part !== from && !from.around_.includes(part) && !part.around_.includes(from));
+    const pool = ends.length ? ends : beside;
+    let best = null;
+    for (const part of pool) {
+      const along = sign * (upright ? part.y - from.y : part.x - from.x);
+      const aside = Math.abs(upright ? part.x - from.x : part.y - from.y);
+      if (!ends.length && along <= 1) continue;
+      const cost = Math.abs(along) + (upright ? 1 : 3) * aside;
+      if (!best || cost < best.cost) best = { part, cost };
+    }
+    if (best) this.select(best.part);
+  }
+
+  zoomBy(factor) {
+    this.cy.zoom({ level: this.cy.zoom() * factor, renderedPosition: { x: this.cy.width() / 2, y: this.cy.height() / 2 } });
+  }
+
+  fit() {
+    this.cy.fit(undefined, 40);
+  }
+}

@@ -1,0 +1,122 @@
+// The lists below the picture: sortable tables of regions, boundary tensors, reasons, what-ifs.
+
+/** Show a table whose head sorts it: columns are {title, number, value, show}. */
+function showTable(pane, columns, rows, { sort = 0, onClick = null, empty = "Nothing to show." } = {}) {
+  if (!rows.length) {
+    pane.replaceChildren(make("p", { className: "note soft", text: empty }));
+    return;
+  }
+  let by = sort;
+  let falling = Boolean(columns[by].number);
+  const draw = () => {
+    const { value } = columns[by];
+    const sorted = [...rows].sort((a, b) => {
+      const [one, other] = [value(a), value(b)];
+      const order = typeof one === "number" || typeof other === "number" ? (one ?? -1) - (other ?? -1) : String(one).localeCompare(String(other));
+      return falling ? -order : order;
+    });
+    const head = make("tr", {}, ...columns.map((column, at) => make("th", { className: column.number ? "number" : "", attributes: { scope: "col", "aria-sort": at === by ? (falling ? "descending" : "ascending") : "none" } },
+      make("button", { text: column.title + (at === by ? (falling ? " ▾" : " ▴") : ""), on: { click: () => { falling = at === by ? !falling : Boolean(column.number); by = at; draw(); } } }))));
+    const body = sorted.slice(0, 500).map((row) => {
+      const line = make("tr", {}, ...columns.map((column) => {
+        const shown = column.show(row);
+        return make("td", { className: column.number ? "number" : "" }, shown instanceof Node ? shown : make("span", { text: shown ?? "" }));
+      }));
+      if (onClick) {
+        line.tabIndex = 0;
+        line.addEventListener("click", () => onClick(row));
+        line.addEventListener("keydown", (event) => { if (event.key === "Enter") onClick(row); });
+      }
+      return line;
+    });
+    if (rows.length > 500) body.push(make("tr", {}, make("td", { className: "soft", text: `and ${rows.length - 500} more; sort to see others`, attributes: { colspan: columns.length } })));
+    pane.replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
+  };
+  draw();
+}
+
+function listRegions(pane, page) {
+  const { tables } = page;
+  const rows = tables.graphs.flatMap((graph) => graph.regions.map((region, number) => {
+    const measured = tables.measured.get(region.name);
+    const report = tables.regionReports.get(region.name);
+    const sum = (enters) => region.boundary.filter((each) => each.enters === enters).reduce((total, each) => total + (each.bytes || 0), 0);
+    return {
+      graph, number, region, report, total: region.seconds * graph.trips, into: sum(true), out: sum(false),
+      measured: measured ? measured[0] / measured[1] : null, transfer: region.boundary.reduce((total, each) => total + (each.seconds || 0), 0),
+    };
+  }));
+  const most = Math.max(...rows.map((row) => row.total), 1e-30);
+  const columns = [
+    { title: "Region", value: (row) => row.region.name, show: (row) => make("span", {}, makeSwatch(row.region.device), " ", make("span", { className: "name", text: row.region.name })) },
+    { title: "Device", value: (row) => row.region.device, show: (row) => tables.devices[row.region.device] },
+    { title: "Nodes", number: true, value: (row) => (row.report ? row.report.nodes : 0), show: (row) => (row.report ? row.report.nodes : "") },
+    { title: "Predicted", number: true, value: (row) => row.total, show: (row) => withBar(row.total / most, formatSeconds(row.total)) },
+    ...(rows.some((row) => row.measured !== null) ? [
+      { title: "Measured", number: true, value: (row) => row.measured, show: (row) => formatSeconds(row.measured) },
+      { title: "Measured / predicted", number: true, value: (row) => (row.measured === null ? -1 : row.measured / row.region.seconds), show: (row) => (row.measured === null ? "–" : roundNumber(row.measured / row.region.seconds)) },
+    ] : []),
+    { title: "Transfers", number: true, value: (row) => row.transfer, show: (row) => formatSeconds(row.transfer) },
+    { title: "In", number: true, value: (row) => row.into, show: (row) => formatBytes(row.into) },
+    { title: "Out", number: true, value: (row) => row.out, show: (row) => formatBytes(row.out) },
+  ];
+  showTable(pane, columns, rows, { sort: 3, onClick: (row) => page.picture.revealRegion(row.graph, row.number), empty: "There is no region: nothing was offloaded." });
+}
+
+function withBar(share, text) {
+  const bar = make("span", { className: "share" });
+  bar.style.width = `${Math.round(60 * share)}px`;
+  return make("span", {}, bar, make("span", { text }));
+}
+
+function listBoundary(pane, page) {
+  const rows = page.tables.graphs.flatMap((graph) => graph.regions.flatMap((region, number) => region.boundary.map((boundary) => ({ graph, region, number, boundary }))));
+  const most = Math.max(...rows.map((row) => row.boundary.bytes || 0), 1);
+  const columns = [
+    { title: "Tensor", value: (row) => row.graph.tensor(row.boundary.tensor).name, show: (row) => make("span", { className: "name", text: shorten(row.graph.tensor(row.boundary.tensor).name, 60) }) },
+    { title: "Bytes", number: true, value: (row) => row.boundary.bytes, show: (row) => withBar((row.boundary.bytes || 0) / most, formatBytes(row.boundary.bytes)) },
+    { title: "Transfer", number: true, value: (row) => row.boundary.seconds, show: (row) => formatSeconds(row.boundary.seconds) },
+    { title: "", value: (row) => Number(row.boundary.enters), show: (row) => (row.boundary.enters ? "into" : "out of") },
+    { title: "Region", value: (row) => row.region.name, show: (row) => make("span", { className: "name", text: row.region.name }) },
+    { title: "Type", value: (row) => row.graph.describeTensor(row.boundary.tensor), show: (row) => row.graph.describeTensor(row.boundary.tensor).split(" · ")[0] },
+    { title: "At the boundary", value: (row) => describeContract(row.boundary), show: (row) => describeContract(row.boundary) },
+  ];
+  showTable(pane, columns, rows, { sort: 1, onClick: (row) => { page.picture.revealRegion(row.graph, row.number); page.showTensor(row.graph, row.boundary.tensor); }, empty: "No tensor crosses a boundary." });
+}
+
+function listReasons(pane, page) {
+  const { tables } = page;
+  const most = Math.max(...tables.reasons.map((row) => row.operations), 1);
+  const columns = [
+    { title: "Reason", value: (row) => row.text, show: (row) => make("span", {}, make("span", { text: row.text }), row.remedy ? make("div", { className: "remedy", text: row.remedy }) : null) },
+    { title: "Share of operations", number: true, value: (row) => row.operations, show: (row) => withBar(row.operations / most, formatShare(row.operations / (tables.operations || 1))) },
+    { title: "Host seconds", number: true, value: (row) => row.seconds, show: (row) => formatSeconds(row.seconds) },
+    { title: "Nodes", number: true, value: (row) => row.nodes, show: (row) => row.nodes },
+  ];
+  showTable(pane, columns, tables.reasons, { sort: 1, onClick: (row) => page.showReason(row), empty: "Nothing is on the host." });
+}
+
+function listGains(pane, page) {
+  const { report } = page.tables;
+  const gains = report.what_if.map((each) => ({ gain: each.gain, text: `if ${each.target} took ${each.nodes === 1 ? `a ${each.operator}` : `${each.nodes} ${each.operator}`}`, why: each.reason, nodes: each.offloaded, operator: each.operator, reason: each.reason }));
+  const breaks = (report.break_even || []).map((each) => ({ gain: 0, text: page.describeBreakEven(each), why: "the host is cheaper", nodes: each.nodes, unit: each.unit }));
+  const columns = [
+    { title: "What if", value: (row) => row.text, show: (row) => row.text },
+    { title: "Gain", number: true, value: (row) => row.gain, show: (row) => (row.gain ? page.formatGain(row.gain) : "–") },
+    { title: "More nodes", number: true, value: (row) => row.nodes, show: (row) => row.nodes },
+    { title: "What is in the way", value: (row) => row.why, show: (row) => row.why },
+  ];
+  const open = (row) => {
+    if (row.unit) return page.revealName(page.tables.graphs[0], row.unit);
+    const found = page.tables.reasons.find((each) => each.text.includes(row.reason));
+    return found && page.showReason(found);
+  };
+  showTable(pane, columns, [...gains, ...breaks], { sort: 1, onClick: open, empty: "Nothing was found that would gain." });
+}
+
+function listNotes(pane, page) {
+  const { report } = page.tables;
+  const lines = [...report.refusals.map((each) => `${each.codegen} refused ${each.region}: ${each.reason}`), ...report.notes];
+  if (!lines.length) lines.push("There are no notes.");
+  pane.replaceChildren(make("ul", { className: "note" }, ...lines.map((text) => make("li", { text }))));
+}

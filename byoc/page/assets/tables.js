@@ -1,0 +1,243 @@
+// The tables of the report: what Python wrote, with the few indices that the page asks for.
+
+/** Decode the data block: base64 of gzip of JSON. */
+async function readData() {
+  const text = document.getElementById("data").textContent;
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+const UNPRINTABLE = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff]/g;
+
+/** Make a name of others printable: marks that nobody sees, or that turn the text, become escapes. */
+function printable(text) {
+  return String(text).replace(UNPRINTABLE, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** Shorten the middle of a text: the beginning and the end of a name tell it from others. */
+function shorten(text, most) {
+  text = printable(text);
+  if (text.length <= most) return text;
+  const tail = Math.floor((most - 1) * 0.6);
+  return `${text.slice(0, most - 1 - tail)}…${text.slice(-tail)}`;
+}
+
+/** Shorten a name from its beginning, at its separators: the end tells it from others. */
+function shortenPath(text, most) {
+  text = printable(text);
+  if (text.length <= most) return text;
+  const parts = text.split("/");
+  let tail = parts.pop();
+  while (parts.length && tail.length + parts[parts.length - 1].length + 3 <= most) tail = `${parts.pop()}/${tail}`;
+  return tail.length + 2 <= most && text.includes("/") ? `…/${tail}` : shorten(tail, most);
+}
+
+function roundNumber(value) {
+  return Number(value).toLocaleString("en-US", { maximumSignificantDigits: 3, useGrouping: false });
+}
+
+function formatSeconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0 s";
+  const [scale, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]].find(([s]) => Math.abs(value) >= s) || [1e-12, "ps"];
+  return `${roundNumber(value / scale)} ${unit}`;
+}
+
+function formatBytes(value) {
+  if (value === null || value === undefined) return "unknown";
+  const step = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([s]) => value >= s);
+  return step ? `${roundNumber(value / step[0])} ${step[1]}` : `${value} B`;
+}
+
+function formatShare(value) {
+  if (!Number.isFinite(value)) return "–";
+  if (value > 0 && value < 0.001) return "< 0.1 %";
+  if (value < 1 && value > 0.999) return "> 99.9 %";
+  return `${(100 * value).toFixed(value === 1 || value === 0 ? 0 : 1)} %`;
+}
+
+function formatCount(count, noun) {
+  return `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** A graph of the model: rows of nodes in units, with producers and readers. */
+class Graph {
+  constructor(tables, number) {
+    const raw = tables.doc.graphs[number];
+    Object.assign(this, { tables, number, path: raw.path, around: raw.around, raw, regions: raw.regions });
+    this.nodes = raw.nodes;
+    this.placed = raw.units.kinds.length > 0;
+    this.trips = raw.trips === null ? 1 : raw.trips;
+    this.constant = new Uint8Array(raw.tensors.names.length);
+    for (const tensor of raw.tensors.constant) this.constant[tensor] = 1;
+    this.inserted = new Set(raw.nodes.inserted);
+    const count = raw.nodes.names.length;
+    this.producer = new Int32Array(raw.tensors.names.length).fill(-1);
+    for (let node = 0; node < count; node++) {
+      for (const tensor of raw.nodes.outputs[node]) if (tensor >= 0) this.producer[tensor] = node;
+    }
+    this.makeUnits(count);
+  }
+
+  /** Fill in the nodes of each unit; in a graph that was not placed each node is a unit of its own. */
+  makeUnits(count) {
+    this.unitOf = new Int32Array(count).fill(-1);
+    this.unitNodes = [];
+    if (this.placed) {
+      this.unitNodes = this.raw.units.kinds.map(() => []);
+      for (let node = 0; node < count; node++) {
+        const unit = this.nodes.units[node];
+        this.unitOf[node] = unit;
+        if (unit >= 0) this.unitNodes[unit].push(node);
+      }
+      return;
+    }
+    for (let node = 0; node < count; node++) {
+      const made = this.nodes.outputs[node].filter((tensor) => tensor >= 0);
+      if (made.length && made.every((tensor) => this.constant[tensor])) continue;
+      this.unitOf[node] = this.unitNodes.length;
+      this.unitNodes.push([node]);
+    }
+  }
+
+  /** The readers of each tensor, made when it is first asked for. */
+  get readers() {
+    if (!this.foundReaders) {
+      this.foundReaders = new Map();
+      this.nodes.inputs.forEach((tensors, node) => {
+        for (const tensor of tensors) {
+          if (tensor < 0) continue;
+          if (!this.foundReaders.has(tensor)) this.foundReaders.set(tensor, []);
+          const known = this.foundReaders.get(tensor);
+          if (known[known.length - 1] !== node) known.push(node);
+        }
+      });
+    }
+    return this.foundReaders;
+  }
+
+  operator(node) {
+    return this.tables.doc.operators[this.nodes.operators[node]];
+  }
+
+  name(node) {
+    return this.nodes.names[node];
+  }
+
+  /** The device of a unit; in a body that was not placed that of the node around it. */
+  device(unit) {
+    if (this.placed) return this.raw.units.devices[unit];
+    const [graph, node] = this.around;
+    if (graph < 0) return 0;
+    const outer = this.tables.graphs[graph];
+    return outer.unitOf[node] < 0 ? 0 : outer.device(outer.unitOf[node]);
+  }
+
+  region(unit) {
+    return this.placed ? this.raw.units.regions[unit] : -1;
+  }
+
+  composite(unit) {
+    const number = this.placed ? this.raw.units.composites[unit] : -1;
+    return number < 0 ? "" : this.tables.doc.composites[number];
+  }
+
+  /** The seconds of one run of a unit on a device, null where that does not support it. */
+  seconds(unit, device = this.device(unit)) {
+    return this.placed ? this.raw.units.seconds[device][unit] : null;
+  }
+
+  operations(unit) {
+    return this.placed ? this.raw.units.operations[unit] : 0;
+  }
+
+  reason(unit) {
+    const number = this.placed ? this.raw.units.reasons[unit] : -1;
+    return number < 0 ? null : { number, ...this.tables.doc.reasons[number] };
+  }
+
+  rules(unit) {
+    return this.placed ? this.raw.units.rules[unit].map((rule) => this.tables.doc.rules[rule]) : [];
+  }
+
+  /** Whether a body of a node of the unit is placed by itself, and so counted there. */
+  hasPlacedBody(unit) {
+    return this.unitNodes[unit].some((node) =>
+      (this.tables.bodies.get(`${this.number}:${node}`) || []).some((body) => this.tables.graphs[body].placed));
+  }
+
+  tensor(number) {
+    const kind = this.raw.tensors.types[number];
+    const type = kind < 0 ? null : this.tables.doc.types[kind];
+    return { name: this.raw.tensors.names[number], type, bytes: type ? type.bytes : null };
+  }
+
+  describeTensor(number) {
+    const { type, bytes } = this.tensor(number);
+    if (!type) return "type unknown";
+    const shape = type.shape === null ? "[…]" : `[${type.shape.map((dim) => (dim === null ? "?" : printable(dim))).join(", ")}]`;
+    return `${type.dtype}${shape}${bytes === null ? "" : ` · ${formatBytes(bytes)}`}`;
+  }
+}
+
+/** All that the page shows: the report, the decisions, and what was measured, if anything. */
+class Tables {
+  constructor(data) {
+    this.data = data;
+    this.doc = data.decisions;
+    this.report = data.report;
+    this.devices = this.doc.devices;
+    this.bodies = new Map();
+    this.doc.graphs.forEach((graph, number) => {
+      if (number === 0) return;
+      const key = graph.around.join(":");
+      if (!this.bodies.has(key)) this.bodies.set(key, []);
+      this.bodies.get(key).push(number);
+    });
+    this.graphs = this.doc.graphs.map((_, number) => new Graph(this, number));
+    this.regionReports = new Map(this.report.regions.map((each) => [each.name, each]));
+    this.measured = measureRegions(data.trace);
+    this.reasons = this.sumReasons();
+  }
+
+  /** The reasons for staying on the host with their nodes and share of the work, the largest first. */
+  sumReasons() {
+    const rows = new Map();
+    let operations = 0;
+    let seconds = 0;
+    for (const graph of this.graphs) {
+      if (!graph.placed) continue;
+      graph.unitNodes.forEach((nodes, unit) => {
+        const inside = graph.hasPlacedBody(unit);
+        const work = inside ? 0 : graph.trips * graph.operations(unit);
+        const taken = inside ? 0 : graph.trips * (graph.seconds(unit, 0) || 0);
+        operations += work;
+        seconds += taken;
+        const reason = graph.reason(unit);
+        if (reason === null) return;
+        const own = nodes.filter((node) => !graph.inserted.has(node)).length;
+        if (!own) return;
+        const row = rows.get(reason.number) || { ...reason, nodes: 0, operations: 0, seconds: 0, units: [] };
+        row.nodes += own;
+        row.operations += work;
+        row.seconds += taken;
+        row.units.push([graph.number, unit]);
+        rows.set(reason.number, row);
+      });
+    }
+    this.operations = operations;
+    this.hostSeconds = seconds;
+    return [...rows.values()].sort((a, b) => b.operations - a.operations || b.seconds - a.seconds || b.nodes - a.nodes);
+  }
+}
+
+/** The seconds of a run of each stage of a trace: name -> [seconds, runs]. */
+function measureRegions(trace) {
+  const found = new Map();
+  for (const event of trace ? trace.events : []) {
+    const known = found.get(event.name) || [0, 0];
+    found.set(event.name, [known[0] + event.seconds, known[1] + 1]);
+  }
+  return found;
+}

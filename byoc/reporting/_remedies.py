@@ -1,0 +1,41 @@
+"""What would take a reason for staying on the host away, in one sentence."""
+
+import re
+from collections.abc import Collection
+
+_REMEDIES = (
+    (
+        r"(?P<operator>\S+) is not among the operators of (?P<target>\S+)",
+        "if {target} runs {operator}, add `op: {operator}` to the `ops` of its rule file",
+    ),
+    (
+        r"supported, but the host is cheaper.*",
+        "it would pay with more of its neighbours there, a faster link or a faster accelerator; "
+        "`--strategy all-supported` offloads it all the same",
+    ),
+    (
+        r".*is taken only inside a composite.*",
+        "a pattern under `composites` in the rule file that matches here would take it",
+    ),
+    (
+        r".*\b(shape|rank|size|extent|dimension)s?\b.*\b(not |un)known\b.*",
+        "give the sizes of the model's inputs: `--dim NAME=SIZE` or `--shape INPUT=EXTENTS`",
+    ),
+    (
+        r"(?P<operator>[\w.]+): .*",
+        "if the accelerator can, widen its rule for {operator}: `byoc explain MODEL --op {operator}` "
+        "names the constraint",
+    ),
+)
+"""Patterns of reasons, and what to do; the first that fits counts."""
+
+
+def describe_remedy(reason: str, targets: Collection[str]) -> str:
+    """Return what would take away a `reason` for staying on the host, empty where nothing is known.
+
+    `targets` are the names of the accelerators. With several, a reason has a part for each.
+    """
+    for pattern, remedy in _REMEDIES if len(targets) == 1 else ():
+        if found := re.fullmatch(pattern, reason, re.DOTALL):
+            return remedy.format_map(found.groupdict())
+    return ""

@@ -1,0 +1,252 @@
+"""The page in Chromium: it draws, opens, searches and answers what a user asks by clicking.
+
+Needs `pip install '.[browser]'` and Chromium of the system; run with `pytest -m browser`.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import parse
+
+import byoc
+from byoc.bundle import open_bundle
+
+sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.browser
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+READY = "document.documentElement.dataset.ready === 'yes'"
+SELECTED = "(byocPage.picture.selected || {}).title || ''"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """Return a function that opens a page, and fails at the end if anything went wrong in it."""
+    problems: list[str] = []
+    requests: list[str] = []
+    opened: list[Any] = []
+
+    def open_page(html: str, scheme: str = "light") -> Any:
+        path = tmp_path / f"{len(opened)}.html"
+        path.write_text(html, encoding="utf-8")
+        page = browser.new_page(color_scheme=scheme, viewport={"width": 1440, "height": 900})
+        opened.append(page)
+        page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
+        page.goto(path.as_uri())
+        page.wait_for_function(READY, timeout=30_000)
+        return page
+
+    yield open_page
+    for page in opened:
+        page.close()
+    assert problems == []
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
+
+
+@pytest.fixture(scope="module")
+def ssdlite() -> Any:
+    return byoc.partition("zoo:ssdlite320", "dla.yaml")
+
+
+@pytest.fixture(scope="module")
+def squeezenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("browser")
+    byoc.partition("zoo:squeezenet", "dla.yaml", output=folder / "s.byoc", verify=False)
+    return folder / "s.byoc"
+
+
+def search(page: Any, text: str) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type(text)
+    page.wait_for_selector("#found li")
+    page.keyboard.press("Enter")
+
+
+def find_on_host(result: byoc.Result, operator: str) -> Any:
+    """Return the first unit of an operator that is on the host, and why."""
+    graph = result.plan.root
+    return next(
+        (unit, why)
+        for unit, why in graph.host_units
+        if graph.index.nodes[unit.nodes[0]].op_type == operator
+    )
+
+
+def test_a_user_finds_why_a_node_is_on_the_host(show: Any, ssdlite: Any) -> None:
+    page = show(ssdlite.make_page())
+    graph = ssdlite.plan.root
+    unit, reason = next(
+        (unit, why)
+        for unit, why in graph.host_units
+        if graph.index.nodes[unit.nodes[0]].op_type == "TopK"
+    )
+    search(page, unit.name)
+    shown = page.inner_text("#details")
+    assert unit.name in shown
+    assert f"On the host: {reason}" in shown
+    assert "add `op: TopK`" in page.inner_text("#details .remedy")
+
+
+def test_a_user_finds_why_a_conv_is_on_the_host(show: Any) -> None:
+    result = byoc.partition("zoo:shufflenet", "nnpa.yaml")
+    graph = result.plan.root
+    conv, reason = next(
+        (unit, why)
+        for unit, why in graph.host_units
+        if graph.index.nodes[unit.nodes[0]].op_type == "Conv"
+    )
+    page = show(result.make_page())
+    page.click("#tab-reasons")
+    page.click("#list tbody tr >> nth=0")
+    search(page, conv.name)
+    assert str(reason) in page.inner_text("#details [data-role=reason]")
+    assert "widen its rule for Conv" in page.inner_text("#details")
+
+
+def test_a_user_finds_the_largest_boundary_tensor(show: Any, ssdlite: Any) -> None:
+    page = show(ssdlite.make_page())
+    page.click("#tab-boundary")
+    page.click("#list tbody tr >> nth=0")
+    regions = ssdlite.report.regions
+    largest = max((t for r in regions for t in (*r.inputs, *r.outputs)), key=lambda t: t.bytes or 0)
+    assert page.inner_text("#details h1") == largest.name
+
+
+def test_a_user_finds_the_slowest_region(show: Any) -> None:
+    result = byoc.partition("zoo:bert", "dla.yaml")
+    page = show(result.make_page())
+    page.click("#tab-regions")
+    page.click("#list tbody tr >> nth=0")
+    slowest = max(region.seconds for region in result.report.regions)
+    name = page.inner_text("#details h1")
+    assert next(r for r in result.report.regions if r.name == name).seconds == pytest.approx(slowest)
+    assert page.evaluate(SELECTED) == name
+
+
+def test_parts_open_and_close_by_keys_and_double_clicks(show: Any, ssdlite: Any) -> None:
+    page = show(ssdlite.make_page())
+    count = "byocPage.picture.scene.parts.length"
+    page.click("[data-zoom=close]")
+    before = page.evaluate(count)
+    search(page, ssdlite.report.regions[0].name)
+    assert page.evaluate(SELECTED) == ssdlite.report.regions[0].name
+    page.keyboard.press("Enter")
+    opened = page.evaluate(count)
+    assert opened > before
+    page.keyboard.press("Enter")
+    assert page.evaluate(count) == before
+    at = page.evaluate(
+        "byocPage.picture.cy.getElementById(byocPage.picture.selected.id).renderedPosition()"
+    )
+    box = page.locator("#graph").bounding_box()
+    page.mouse.dblclick(box["x"] + at["x"], box["y"] + at["y"])
+    page.wait_for_function(f"{count} === {opened}")
+    page.keyboard.press("f")
+    page.click("[data-zoom=in]")
+
+
+def test_arrow_keys_walk_along_the_edges(show: Any, squeezenet: Path) -> None:
+    page = show(byoc.make_page(squeezenet))
+    page.focus("#graph")
+    seen = []
+    for _ in range(4):
+        page.keyboard.press("ArrowDown")
+        seen.append(page.evaluate("byocPage.picture.selected.id"))
+    assert len(set(seen)) == 4
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("byocPage.picture.selected.id") == seen[-2]
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("?")
+    assert page.locator("#keys").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#keys").is_visible()
+
+
+def test_the_theme_follows_the_system_and_the_switch(show: Any, squeezenet: Path) -> None:
+    page = show(byoc.make_page(squeezenet), "dark")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (dark, light) == ("rgb(20, 23, 27)", "rgb(255, 255, 255)")
+    page.emulate_media(color_scheme="dark")
+    page.keyboard.press("d")
+
+
+def test_every_list_and_chart_is_drawn(show: Any, squeezenet: Path, tmp_path: Path) -> None:
+    session = byoc.load(squeezenet)
+    trace = byoc.Trace()
+    session.run({"data_0": np.zeros((1, 3, 224, 224), np.float32)}, trace)
+    path = tmp_path / "trace.json"
+    path.write_text(trace.to_text())
+    page = show(byoc.make_page(squeezenet, path))
+    for name in ("regions", "boundary", "reasons", "gains", "memory", "timeline", "notes"):
+        page.click(f"#tab-{name}")
+        assert page.inner_text("#list").strip()
+    page.click("#tab-timeline")
+    assert page.locator("#list svg rect").count() == len(trace.events)
+    page.click("#tab-regions")
+    assert "Measured" in page.inner_text("#list")
+    page.click("#list tbody tr")
+    assert "Layers of the compiled region" in page.inner_text("#details")
+    entry = open_bundle(squeezenet).manifest.regions[0]
+    assert entry.inputs[0].layout in page.inner_text("#details")
+    page.click("#tab-memory")
+    page.locator("#list svg rect").first.click(force=True)
+    assert "Read by" in page.inner_text("#details")
+
+
+def test_a_body_opens_inside_its_node(show: Any) -> None:
+    page = show(byoc.partition("zoo:silero_vad_v5", "dla.yaml").make_page())
+    path = page.evaluate("byocPage.tables.graphs[byocPage.tables.graphs.length - 1].path")
+    name = page.evaluate("byocPage.tables.graphs[byocPage.tables.graphs.length - 1].nodes.names.at(-1)")
+    page.evaluate(
+        "(() => { const graph = byocPage.tables.graphs.at(-1);"
+        " byocPage.picture.reveal(graph, graph.unitNodes.at(-1)[0]); })()"
+    )
+    assert path in page.inner_text("#details")
+    assert name
+    assert "body" in page.evaluate("byocPage.picture.scene.parts.map((part) => part.kind)")
+
+
+HOSTILE = "</script><img src=x onerror=alert(1)> \u202e\x1b[31m"
+
+
+def test_hostile_names_are_shown_as_text(show: Any) -> None:
+    proto = parse("g (float[1,4] x) => (float[1,4] y) { a = Relu(x) b = Sin(a) y = Relu(b) }")
+    proto.graph.name = HOSTILE
+    proto.graph.node[1].name = HOSTILE
+    page = show(byoc.partition(proto, "dla.yaml").make_page())
+    search(page, "onerror")
+    assert page.locator("img").count() == 0
+    shown = page.inner_text("#details h1")
+    assert shown.startswith("</script><img src=x onerror=alert(1)>")
+    assert "\u202e" not in shown
+    assert "\\u202e" in shown
+
+
+def test_a_model_of_10000_nodes_opens_folded(show: Any) -> None:
+    page = show(byoc.partition("zoo:transformer_10k", "dla.yaml", what_if=False).make_page())
+    assert page.evaluate("byocPage.picture.scene.parts.length") < 60
+    search(page, "matmul")
+    assert page.evaluate("byocPage.picture.selected.kind") == "node"
+    assert page.evaluate("byocPage.picture.scene.parts.length") < 200

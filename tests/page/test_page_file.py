@@ -1,0 +1,231 @@
+"""The page is one file that needs nothing else, and shows names of others as text."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import VANILLA, parse
+
+import byoc
+from byoc.bundle import open_bundle
+from byoc.errors import InputError
+from byoc.page import read_trace
+from byoc.reporting import make_decision_document
+
+CHAIN = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Relu(x) b = Sin(a) y = Relu(b) }"
+HOSTILE = "</script><img src=x onerror=alert(1)><!--$data ${x} \u202e\u2028\x1b"
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page: tags with attributes, and the text of scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag == "script"
+        self.scripts += [""] * self.inside
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.scripts[-1] += data
+
+
+def read_data(page: str) -> Any:
+    """Return the data inside of a page."""
+    found = re.search(
+        r'<script id="data" type="application/octet-stream">([A-Za-z0-9+/=]*)</script>', page
+    )
+    assert found is not None
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("page") / "b.byoc"
+    byoc.partition(parse(CHAIN), VANILLA, output=output, strategy="all-supported", codegen="reference")
+    return output
+
+
+def test_a_page_loads_nothing_and_runs_its_own_scripts_alone(bundle: Path) -> None:
+    page = byoc.make_page(bundle)
+    elements = Elements(page)
+    for tag, attributes in elements.tags:
+        assert not {"src", "srcset", "action", "data", "poster"} & attributes.keys(), tag
+        assert not any(name.startswith("on") for name in attributes), tag
+        assert "href" not in attributes
+    assert {tag for tag, _ in elements.tags}.isdisjoint({"link", "iframe", "object", "embed", "base"})
+    policies = [
+        a["content"] for t, a in elements.tags if a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    (policy,) = policies
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline" not in policy.partition("style-src")[0]
+    assert "unsafe-eval" not in policy
+    assert "http" not in policy
+    run = [text for text in elements.scripts if not re.fullmatch(r"[A-Za-z0-9+/=]*", text)]
+    for text in run:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert len(run) == policy.count("'sha256-") == 3
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "sourceMappingURL" not in page
+
+
+def test_no_script_of_ours_parses_text_as_html_or_asks_a_network() -> None:
+    assets = files("byoc.page") / "assets"
+    for each in assets.iterdir():
+        if each.name.endswith(".js"):
+            text = each.read_text(encoding="utf-8")
+            forbidden = (
+                r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function"
+                r"|fetch\(|XMLHttp|import\("
+            )
+            assert not re.search(forbidden, text), each.name
+
+
+def test_names_of_others_end_no_element_and_are_there_as_they_are(tmp_path: Path) -> None:
+    proto = parse(CHAIN)
+    proto.graph.name = HOSTILE
+    proto.graph.node[1].name = HOSTILE
+    proto.graph.node[1].output[0] = proto.graph.node[2].input[0] = HOSTILE + "tensor"
+    result = byoc.partition(proto, VANILLA, strategy="all-supported")
+    page = result.make_page()
+    assert "<img" not in page
+    assert len(Elements(page).scripts) == 4
+    names = read_data(page)["decisions"]["graphs"][0]["nodes"]["names"]
+    assert HOSTILE in names
+
+
+def test_the_title_of_a_page_is_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "<b>&amp;.onnx"
+    path.write_bytes(parse(CHAIN).SerializeToString())
+    page = byoc.partition(path, VANILLA).make_page()
+    title = page.partition("<title>")[2].partition("</title>")[0]
+    assert "&lt;b&gt;&amp;amp;.onnx" in title
+    assert "<b>" not in page
+
+
+def test_a_page_has_the_report_and_the_decisions_of_its_bundle(bundle: Path) -> None:
+    opened = open_bundle(bundle)
+    data = read_data(byoc.make_page(bundle))
+    assert data["report"] == opened.manifest.report.to_json()
+    decisions = opened.decisions()
+    assert decisions is not None
+    assert data["decisions"] == json.loads(decisions.to_json())
+    assert data["trace"] is None
+
+
+def test_the_same_plan_gives_the_same_page() -> None:
+    pages = {byoc.partition("zoo:squeezenet", "dla.yaml").make_page() for _ in range(2)}
+    assert len(pages) == 1
+
+
+@pytest.mark.parametrize("model", ["squeezenet", "bert", "ssdlite320"])
+def test_a_page_has_at_most_3_mb_and_a_kilobyte_a_node(model: str) -> None:
+    result = byoc.partition(f"zoo:{model}", "dla.yaml", what_if=False)
+    nodes = sum(len(graph.nodes.names) for graph in make_decision_document(result.plan).graphs)
+    assert len(result.make_page().encode()) < 3_000_000 + 1_000 * nodes
+
+
+def test_the_memory_picture_has_no_two_tensors_in_one_place() -> None:
+    data = read_data(byoc.partition("zoo:inception_v1", "dla.yaml", what_if=False).make_page())
+    memory, graph = data["memory"], data["decisions"]["graphs"][0]
+    buffers = memory["buffers"]
+    assert len(buffers) > 50
+    for at, (_, offset, size, first, last, _) in enumerate(buffers):
+        assert 0 <= offset <= offset + size <= memory["peak"]
+        for _, other, length, begin, end, _ in buffers[:at]:
+            together = begin <= last and first <= end
+            assert not together or offset + size <= other or other + length <= offset
+    for tensor, _, _, first, last, _ in buffers:
+        makers = [n for n, made in enumerate(graph["nodes"]["outputs"]) if tensor in made]
+        readers = [n for n, read in enumerate(graph["nodes"]["inputs"]) if tensor in read]
+        assert first == (makers[0] if makers else 0)
+        assert last >= max(readers, default=first)
+
+
+def test_layers_of_dla_come_with_their_cycles(tmp_path: Path) -> None:
+    output = tmp_path / "b.byoc"
+    byoc.partition("zoo:squeezenet", "dla.yaml", output=output, verify=False)
+    layers = read_data(byoc.make_page(output))["layers"]["dla_0"]
+    assert sum(each["cycles"] for each in layers) > 1000
+
+
+def test_the_libraries_are_those_that_the_readme_names() -> None:
+    folder = files("byoc.page") / "third_party"
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\S+\.js)` \| `([0-9a-f]{64})`", readme)
+    assert len(named) == 2
+    for path, digest in named:
+        assert hashlib.sha256((folder / path).read_bytes()).hexdigest() == digest
+        assert "Permission is hereby granted" in (folder / path).parent.joinpath("LICENSE").read_text()
+
+
+EVENT = {
+    **{"name": "dla_0", "cat": "dla", "ph": "X", "ts": 5.0, "dur": 20.0, "pid": 1, "tid": 0},
+    "args": {"device": "dla", "bytes in": 4, "bytes out": 8},
+}
+
+
+def test_a_trace_becomes_rows_of_devices(tmp_path: Path, bundle: Path) -> None:
+    host = {**EVENT, "name": "host segment 0", "ts": 0.0, "dur": 5.0, "args": {"device": "host"}}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [{"ph": "M"}, EVENT, host]}))
+    trace = read_trace(path)
+    assert trace.rows == ("host", "dla")
+    assert [(e.name, e.row, e.start, e.seconds) for e in trace.events] == [
+        *(("host segment 0", 0, 0.0, 5e-06), ("dla_0", 1, 5e-06, 20e-06))
+    ]
+    assert trace.seconds == 25e-06
+    assert read_data(byoc.make_page(bundle, path))["trace"]["rows"] == ["host", "dla"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[]", "it has no list traceEvents"),
+        ("{", "Expecting"),
+        ('{"traceEvents": 1}', "it has no list traceEvents"),
+        ('{"traceEvents": [1]}', "Input should be"),
+        (json.dumps({"traceEvents": [{**EVENT, "dur": -1}]}), "dur: "),
+        (json.dumps({"traceEvents": [{**EVENT, "more": 1}]}), "more: "),
+        (json.dumps({"traceEvents": [{**EVENT, "ts": 1e999}]}), ""),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_trace(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: not a trace")
+    assert said in message
+    assert "\n" not in message
+
+
+def test_a_bundle_without_decisions_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("byoc.bundle._decisions.MAX_DECISION_VALUES", 10)
+    byoc.partition(parse(CHAIN), VANILLA, output=tmp_path / "b", codegen="reference")
+    with pytest.raises(InputError, match="holds no decisions"):
+        byoc.make_page(tmp_path / "b")
