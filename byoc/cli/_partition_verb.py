@@ -133,6 +133,10 @@ def _check_companions(
         raise typer.BadParameter(
             "it is the largest error that --gate accepts: give --gate, too", param_hint="--threshold"
         )
+    if options.cache_dir is not None and not options.cache:
+        raise typer.BadParameter(
+            "it is where the cache is, which --no-cache does without", param_hint="--cache-dir"
+        )
     if measure and options.output is None:
         raise typer.BadParameter(
             "it runs the bundles that it writes: give -o, too", param_hint="--measure"

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat as repeat_value
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -168,17 +169,19 @@ def _measure_runs(
     session: Session, given: Mapping[str, Any], repeats: int, in_flight: int | None
 ) -> _MeasuredRuns:
     """Run a bundle, with more than one run after a first one that does not count."""
-    traces = [Trace() for _ in range(1 if in_flight else repeats)]
+    traces: list[Trace] = []
     outputs: Mapping[str, Any] = {}
     with collect_contradictions() as notes:
         if repeats > 1:
             session.run(given)
         if in_flight:
-            runs = session.run_pipeline([given] * repeats, in_flight, traces[0])
+            traces.append(Trace())
+            runs = session.run_pipeline(repeat_value(given, repeats), in_flight, traces[0])
             outputs = deque(runs, maxlen=1).pop()
         else:
-            for each in traces:
-                outputs = session.run(given, each)
+            for _ in range(repeats):
+                traces.append(Trace())
+                outputs = session.run(given, traces[-1])
     return _MeasuredRuns(repeats, in_flight, outputs, traces, list(notes))
 
 

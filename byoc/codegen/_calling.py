@@ -6,6 +6,7 @@ unless the codegen refuses on purpose. The others pass on what a codegen raises,
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from numbers import Real
 from typing import Any
 
 from onnx import ModelProto
@@ -175,7 +176,9 @@ def list_node_names(error: CompileError) -> list[str]:
 
 
 def _check_seconds(given: Any) -> float:
-    if not isinstance(given, (int, float)) or not 0 < given < inf:
+    # numpy's floats and whole numbers are real numbers, too; True is one by inheritance alone.
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not is_number or not 0 < float(given) < inf:
         raise CodegenFailedError(f"cost gave {shorten_text(repr(given), 100)}, not seconds above 0")
     return float(given)
 

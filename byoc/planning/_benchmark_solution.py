@@ -23,7 +23,7 @@ from byoc.placement import (
 )
 from byoc.placement.strategies import measure_placement
 from byoc.planning._benchmark_instance import PlacementInstance, read_instance
-from byoc.support import STRATEGIES, load_plugin, make_with_options, select_options
+from byoc.support import STRATEGIES, list_installed, load_plugin, make_with_options, select_options
 
 Document = dict[str, Any]
 
@@ -64,7 +64,10 @@ def place(  # noqa: PLR0913 - the options of the verb
     """
     given = read_instance(Path(instance), objective, max_regions)
     name = strategy or given.objective.strategy
-    own = select_options(strategy_options or {}, name, (name,), "strategy option", "strategy")
+    installed = list_installed(STRATEGIES)
+    own = select_options(
+        strategy_options or {}, name, (name,), "strategy option", "strategy", unused=installed
+    )
     chosen: Strategy = load_plugin(STRATEGIES, name, lambda kind: make_with_options(kind, own))
     return solve_instance(given, limit_time(chosen, time_limit), str(instance))
 

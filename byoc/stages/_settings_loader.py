@@ -17,7 +17,7 @@ from byoc.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, list
 from byoc.placement import Perturbation, Robust, Strategy, limit_time
 from byoc.planning import CostDoubt, PlanSettings, read_placement
 from byoc.rules import Target, load_rules
-from byoc.support import STRATEGIES, load_plugin, make_with_options, select_options
+from byoc.support import STRATEGIES, list_installed, load_plugin, make_with_options, select_options
 
 HOST = "host"
 """What options for the host's cost model are given to."""
@@ -88,7 +88,8 @@ def load_strategy(name: str, given: Mapping[str, str], among: Sequence[str]) -> 
     `among` are the strategies that options may be given to. Raises InputError when it cannot be loaded
     or does not take an option.
     """
-    own = select_options(given, name, among, "strategy option", "strategy")
+    installed = list_installed(STRATEGIES)
+    own = select_options(given, name, among, "strategy option", "strategy", unused=installed)
     made: Strategy = load_plugin(STRATEGIES, name, lambda kind: make_with_options(kind, own))
     return made
 

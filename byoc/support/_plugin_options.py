@@ -192,17 +192,27 @@ def make_with_options(cls: Any, given: Mapping[str, str]) -> Any:
         raise UnsuitablePluginError(str(error)) from None
 
 
-def select_options(
-    given: Mapping[str, str], owner: str, owners: Iterable[str], what: str, kind: str
+def select_options(  # noqa: PLR0913 - what messages say
+    given: Mapping[str, str],
+    owner: str,
+    owners: Iterable[str],
+    what: str,
+    kind: str,
+    *,
+    unused: Iterable[str] = (),
 ) -> dict[str, str]:
     """Return the options of one owner: those given by `name`, to all, and by `owner:name`, which win.
 
-    `owners` are all that may be named. In messages the options are called `what`, and an owner `kind`.
-    Raises InputError for an owner that is not there.
+    `owners` are all that may be named; those of `unused` exist, but take no part. In messages the
+    options are called `what`, and an owner `kind`. Raises InputError for any other than `owners`.
     """
     known = tuple(owners)
+    existing = frozenset(unused)
     for key in given:
         named, mark, _ = key.partition(OPTION_SEPARATOR)
+        if mark and named not in known and named in existing:
+            used = ", ".join(known)
+            raise InputError(f"{what} {key}: the {kind} {named} is not used, but {used}")
         if mark and named not in known:
             raise InputError(f"{what} {key}: no such {kind}{suggest_nearest(named, known)}")
     own = f"{owner}{OPTION_SEPARATOR}"

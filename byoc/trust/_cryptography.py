@@ -7,8 +7,10 @@ from byoc.errors import MissingRuntimeError
 SECRET_BYTES = 32
 SIGNATURE_BYTES = 64
 
-# Of edwards25519: the prime of its field, and the y of points of order 8, a root of d y^4 + 2 y^2 - 1.
+# Of edwards25519: the prime of its field, its d, and the y of points of order 8, a root of
+# d y^4 + 2 y^2 - 1.
 _PRIME = (1 << 255) - 19
+_CURVE = -121665 * pow(121666, -1, _PRIME) % _PRIME
 _Y_OF_ORDER_8 = 0x5FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 
 _MISSING = "the package cryptography is not installed, which makes and checks signatures"
@@ -44,9 +46,23 @@ def is_signature(public: bytes, signature: bytes, message: bytes) -> bool:
     return True
 
 
+def can_sign(public: bytes) -> bool:
+    """Return whether there may be signatures by a key, 32 bytes: it is a point, not of small order.
+
+    It is a point where (y^2 - 1) / (d y^2 + 1), the square of its x, is a square (RFC 8032, 5.1.3).
+    """
+    y = _read_y(public)
+    square = (y * y - 1) * pow(_CURVE * y * y + 1, -1, _PRIME)
+    return pow(square, (_PRIME - 1) // 2, _PRIME) == 1 and not _has_small_order(public)
+
+
+def _read_y(public: bytes) -> int:
+    return int.from_bytes(public, "little") % (1 << 255) % _PRIME
+
+
 def _has_small_order(public: bytes) -> bool:
     """Return whether 8 times the point of a key is the neutral element; so it is for five y."""
-    y = int.from_bytes(public, "little") % (1 << 255) % _PRIME
+    y = _read_y(public)
     return y in {0, 1, _PRIME - 1, _Y_OF_ORDER_8, _PRIME - _Y_OF_ORDER_8}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from byoc.errors import InputError, shorten_text
 from byoc.support import find_user_folder, write_text
+from byoc.trust._cryptography import can_sign
 from byoc.trust._private_files import read_own_file
 from byoc.trust._signature import is_key
 
@@ -38,7 +39,12 @@ def read_trusted_keys() -> dict[str, str]:
 
 
 def add_trusted_key(key: str, name: str = "") -> None:
-    """Trust a key from now on, under a name. Raises InputError when the file cannot be written."""
+    """Trust a key from now on, under a name.
+
+    Raises InputError for a key that can sign nothing, and when the file cannot be written.
+    """
+    if not can_sign(bytes.fromhex(key)):
+        raise InputError(f"{key}: not a key that can sign anything: no maker has it")
     _write_keys({**read_trusted_keys(), key: shorten_text(name, _MAX_NAME_CHARACTERS)})
 
 

@@ -157,6 +157,21 @@ def test_a_cost_that_fails_is_a_note(asked: Vendor) -> None:
     assert placed_nodes(result) == ["first", "second", "third", "fifth"]
 
 
+@pytest.mark.parametrize("given", ["float32(0.5)", "float64(0.5)", "int64(1)", "float16(2)"])
+def test_a_cost_is_any_real_number(given: str, asked: Vendor) -> None:
+    asked.write(more=f"    def cost(self, region):\n        import numpy\n        return numpy.{given}")
+    result, _ = plan(asked, ask="costs", strategy="launch-aware")
+    assert not any("failed to say" in note for note in result.plan.root.notes)
+    # As slow as that, no node pays on the accelerator.
+    assert placed_nodes(result) == []
+
+
+def test_true_is_no_cost(asked: Vendor) -> None:
+    asked.write(more="    def cost(self, region): return True")
+    result, _ = plan(asked, ask="costs")
+    assert any("cost gave True, not seconds above 0" in note for note in result.plan.root.notes)
+
+
 @pytest.fixture
 def loose_rules(tmp_path: Path) -> Callable[[str], Path]:
     """Write rules that take some operators for a codegen, whatever they are."""

@@ -347,6 +347,14 @@ def test_a_folder_that_is_not_used_is_one_sentence(
     assert not (tmp_path / "b").exists()
 
 
+def test_a_folder_without_a_cache_is_a_usage_error(tmp_path: Path, byoc: Callable[..., Ran]) -> None:
+    folder = tmp_path / "mine"
+    given = ("--rules", VANILLA, "-o", tmp_path / "b", "--no-cache", "--cache-dir", folder)
+    ran = byoc("partition", "zoo:squeezenet", *given)
+    assert (ran.code, ran.out, folder.exists()) == (2, "", False)
+    assert "--cache-dir: it is where the cache is, which --no-cache does without" in ran.err
+
+
 def test_regions_that_are_compiled_together(vendor: Vendor, tmp_path: Path) -> None:
     vendor.write(
         more="""

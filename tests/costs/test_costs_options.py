@@ -182,6 +182,13 @@ def test_compare_gives_an_option_to_one_strategy() -> None:
         byoc.compare("zoo:squeezenet", str(VANILLA), strategy_options={"seed": "3"}, **options)
     with pytest.raises(InputError, match="strategy option rndom:seed: no such strategy"):
         byoc.compare("zoo:squeezenet", str(VANILLA), strategy_options={"rndom:seed": "3"}, **options)
+    with pytest.raises(
+        InputError,
+        match="strategy option exact:time_limit: the strategy exact is not used, but host-only, random",
+    ):
+        byoc.compare(
+            "zoo:squeezenet", str(VANILLA), strategy_options={"exact:time_limit": "3"}, **options
+        )
 
 
 def test_the_manifest_has_the_options_and_no_path(tmp_path: Path) -> None:
@@ -215,4 +222,4 @@ def test_lists_show_what_plug_ins_take(byoc: Any) -> None:
     assert "needs the option 'chip'" in rows["needing"]["problem"]
     assert "clock, mode, hw" in byoc("cost-models").out
     listed = {row["name"]: row for row in json.loads(byoc("strategies", "--format", "json").out)}
-    assert [each["option"] for each in listed["exact"]["options"]] == ["seconds"]
+    assert [each["option"] for each in listed["exact"]["options"]] == ["time_limit"]

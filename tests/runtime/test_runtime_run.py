@@ -21,7 +21,7 @@ from test_runtime_trace import check
 import byoc as library
 from byoc.errors import InputError
 from byoc.model import TensorType
-from byoc.runtime import read_npy, read_npz, restore_dtype, write_npz
+from byoc.runtime import Session, Trace, read_npy, read_npz, restore_dtype, write_npz
 
 Byoc = Callable[..., Ran]
 
@@ -113,6 +113,31 @@ def test_a_pipeline(byoc: Byoc, two: Path, given: Path, tmp_path: Path) -> None:
     assert byoc("run", two, "--inputs", given, "--pipeline", "0").code == 2
     alone = byoc("run", two, "--inputs", given, "--pipeline", "2")
     assert (alone.code, "--repeat is missing" in alone.err) == (2, True)
+
+
+def test_runs_to_come_take_no_memory(
+    byoc: Byoc, two: Path, given: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Trace] = []
+
+    def stop(*_: object) -> Trace:
+        if len(made) == 3:
+            raise InputError("enough of it")
+        made.append(Trace())
+        return made[-1]
+
+    monkeypatch.setattr("byoc.cli._run_verb.Trace", stop)
+    asked = ("run", two, "--inputs", given, "--repeat", "2000000000")
+    ran = byoc(*asked)
+    assert (ran.code, ran.err) == (1, "byoc: enough of it\n")
+    assert all(trace.events for trace in made)  # each of a run that was over before the next one began
+
+    def refuse_lists(_: Session, inputs: object, *__: object) -> Any:
+        raise InputError(f"{type(inputs).__name__} of the inputs")
+
+    made.clear()
+    monkeypatch.setattr(Session, "run_pipeline", refuse_lists)
+    assert byoc(*asked, "--pipeline", "2").err == "byoc: repeat of the inputs\n"
 
 
 def test_random_inputs_and_one_from_a_file(byoc: Byoc, two: Path, tmp_path: Path) -> None:

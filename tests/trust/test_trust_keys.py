@@ -26,8 +26,8 @@ from byoc.trust import (
     remove_trusted_key,
 )
 
-KEY = "ab" * 32
-OTHER = "cd" * 32
+KEY = "cd" * 32
+OTHER = "ef" * 32
 
 
 def _write_garbage(path: Path) -> str:

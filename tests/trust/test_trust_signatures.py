@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp
 from forging import add_file, edit_manifest
+from hypothesis import given
+from hypothesis import strategies as st
 from native_codegen import Native
 from support import parse
 
@@ -17,7 +19,7 @@ import byoc
 from byoc.bundle import Consent, judge_trust, open_bundle, pack_folder
 from byoc.errors import InputError
 from byoc.trust import _cryptography, add_trusted_key, get_key_file, read_key, read_trusted_keys
-from byoc.trust._cryptography import is_signature
+from byoc.trust._cryptography import can_sign, derive_public_key, is_signature
 from byoc.verification import verify_against
 
 Become = Callable[[str], Path]
@@ -228,9 +230,29 @@ def test_keys_of_small_order_sign_nothing() -> None:
     for y in (0, 1, prime - 1, eighth, prime - eighth, prime, prime + 1):
         for sign in (0, 1 << 255):
             key = (y + sign).to_bytes(32, "little")
+            assert not can_sign(key)
             for message in range(16):
                 for signature in (bytes(64), key + bytes(32), (1).to_bytes(64, "little")):
                     assert not is_signature(key, signature, bytes([message]))
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_keys_of_makers_can_sign(secret: bytes) -> None:
+    assert can_sign(derive_public_key(secret))
+
+
+def test_what_is_no_point_can_sign_nothing() -> None:
+    """Roots as in RFC 8032, 5.1.3: x = (u / v)^((p + 3) / 8), or that times a root of -1."""
+    prime = _cryptography._PRIME
+    curve = -121665 * pow(121666, -1, prime)
+    found = []
+    for y in range(2, 100):
+        u, v = y * y - 1, curve * y * y + 1
+        x = u * v**3 * pow(u * v**7, (prime - 5) // 8, prime) % prime
+        is_point = v * x * x % prime in {u % prime, -u % prime}
+        assert can_sign(y.to_bytes(32, "little")) == is_point
+        found.append(is_point)
+    assert {*found} == {False, True}
 
 
 def test_a_manifest_that_lists_its_own_signature(bundle: Path) -> None:

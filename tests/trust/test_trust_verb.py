@@ -16,7 +16,7 @@ from byoc.codegen import Codegens, Isolation
 from byoc.errors import InputError
 from byoc.trust import read_key
 
-KEY = "ab" * 32
+KEY = "cd" * 32
 
 
 def _own_key() -> str:
@@ -74,6 +74,7 @@ def test_the_key_of_this_machine_is_listed_and_stays(bundle: Path, byoc: Callabl
         (("trust", KEY, "--remove"), f"{KEY} is not among the keys that you trust (byoc trust lists"),
         (("trust", KEY.upper()), f"{KEY.upper()}: no such bundle"),
         (("trust", "nothing.byoc"), "nothing.byoc: no such bundle"),
+        (("trust", "0" * 64), f"{'0' * 64}: not a key that can sign anything: no maker has it"),
     ],
 )
 def test_what_is_not_there(
