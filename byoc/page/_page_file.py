@@ -26,8 +26,8 @@ from byoc.page._trace_file import TracePicture
 # In the order in which one needs the other.
 _LIBRARIES = ("cytoscape/cytoscape.min.js", "dagre/dagre.min.js")
 _SCRIPTS = (
-    *("tables.js", "hierarchy.js", "layout.js", "graph.js", "details.js"),
-    *("lists.js", "charts.js", "overview.js", "search.js"),
+    *("tables.js", "hierarchy.js", "folding.js", "layout.js", "looks.js", "graph.js"),
+    *("details.js", "lists.js", "charts.js", "overview.js", "search.js"),
 )
 _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)  # a browser would look for it
 
@@ -36,13 +36,14 @@ _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)  # a browse
 class PageParts:
     """What a page shows: the report, the decisions, and what else is known.
 
-    `layers` are those of compiled regions, by the region's name; `trace` is a traced run.
+    `layers` of compiled regions and their `codegens` are by the region's name; `trace` is a traced run.
     """
 
     report: Report
     decisions: DecisionDocument
     trace: TracePicture | None = None
     layers: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    codegens: Mapping[str, str] = field(default_factory=dict)
 
 
 def render_page(parts: PageParts) -> str:
@@ -68,6 +69,7 @@ def _pack_data(parts: PageParts) -> str:
         "report": parts.report.to_json(),
         "trace": None if parts.trace is None else parts.trace.to_json(),
         "layers": {name: list(each) for name, each in parts.layers.items()},
+        "codegens": dict(parts.codegens),
         "memory": make_memory_picture(parts.decisions),
     }
     text = json.dumps(rest, separators=(",", ":"), allow_nan=False).encode()

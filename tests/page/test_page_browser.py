@@ -104,7 +104,7 @@ def test_a_user_finds_why_a_node_is_on_the_host(show: Any, ssdlite: Any) -> None
     shown = page.inner_text("#details")
     assert unit.name in shown
     assert f"On the host: {reason}" in shown
-    assert "add `op: TopK`" in page.inner_text("#details .remedy")
+    assert "add op: TopK" in page.inner_text("#details .remedy")
 
 
 def test_a_user_finds_why_a_conv_is_on_the_host(show: Any) -> None:

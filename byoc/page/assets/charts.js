@@ -48,7 +48,7 @@ function showMemory(pane, page) {
   const graph = page.tables.graphs[0];
   const left = 64;
   const width = Math.max(640, pane.clientWidth - 40);
-  const height = Math.max(170, pane.clientHeight - 78);
+  const height = Math.max(120, pane.clientHeight - 62);
   const x = (step) => left + ((width - left) * step) / Math.max(1, steps);
   const y = (offset) => height - 22 - ((height - 30) * offset) / peak;
   const svg = draw("svg", { width, height, role: "img", "aria-label": `Memory of activations over ${steps} steps, at most ${formatBytes(peak)}` });
@@ -60,8 +60,7 @@ function showMemory(pane, page) {
   for (const [tensor, offset, bytes, first, last, device] of buffers) {
     const box = draw("rect", {
       x: x(first), y: y(offset + bytes), width: Math.max(1, x(last + 1) - x(first)), height: Math.max(0.8, y(offset) - y(offset + bytes)),
-      fill: fillOf(device), stroke: lookOf(device).line, "stroke-width": 0.6, class: "live", tabindex: -1,
-      "stroke-dasharray": device ? "none" : "3 2",
+      fill: fillOf(device), stroke: "var(--bg)", "stroke-width": 0.8, class: "live", tabindex: -1,
     });
     const { name } = graph.tensor(tensor);
     box.append(draw("title", {}, `${name}: ${formatBytes(bytes)} at ${formatBytes(offset)}, steps ${first} to ${last}`));
@@ -71,7 +70,7 @@ function showMemory(pane, page) {
   svg.append(draw("text", { x: left, y: height - 6, class: "axis" }, `steps of the main graph, 0 to ${steps}, in the order of execution →`));
   const saved = total > peak ? `, instead of ${formatBytes(total)} without reuse` : "";
   pane.replaceChildren(
-    make("p", { className: "note", text: `The activations of the main graph lie in ${formatBytes(peak)}${saved}: every rectangle is a tensor, as wide as it lives and as high as it is large. ${memory.why || ""}` }),
+    make("p", { className: "caption", text: `The activations of the main graph lie in ${formatBytes(peak)}${saved}: a rectangle is a tensor, as wide as it lives, as high as it is large. ${memory.why || ""}` }),
     make("div", { className: "scroll" }, svg));
 }
 
@@ -107,5 +106,5 @@ function showTimeline(pane, page) {
     svg.append(box);
     if (wide > 60) svg.append(draw("text", { x: x(event.start) + 5, y: y + 16, "pointer-events": "none" }, shorten(event.name, Math.floor(wide / 7))));
   }
-  pane.replaceChildren(make("p", { className: "note", text: `A traced run took ${formatSeconds(seconds)}; predicted were ${formatSeconds(page.tables.report.predicted.seconds)}. ${trace.why || ""}` }), make("div", { className: "scroll" }, svg));
+  pane.replaceChildren(make("p", { className: "caption", text: `A traced run took ${formatSeconds(seconds)}; predicted were ${formatSeconds(page.tables.report.predicted.seconds)}. ${trace.why || ""}` }), make("div", { className: "scroll" }, svg));
 }

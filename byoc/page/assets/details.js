@@ -12,6 +12,12 @@ function make(tag, fields = {}, ...children) {
   return element;
 }
 
+/** Make an element of prose in which what stands between backticks is code. */
+function makeProse(className, text) {
+  const parts = text.split("`").map((part, at) => make(at % 2 ? "code" : "span", { text: part }));
+  return make("div", { className }, ...parts);
+}
+
 function makeList(pairs) {
   const list = make("dl");
   for (const [term, value] of pairs) {
@@ -45,6 +51,7 @@ class Details {
     }
     if (found.edge) this.showEdge(found.edge);
     else if (found.tensor) this.showTensor(found.tensor.graph, found.tensor.number);
+    else if (found.part.kind === "ports") this.showPorts(found.part);
     else if (found.part.kind === "region") this.showRegion(found.part);
     else if (found.part.kind === "node" || found.part.kind === "unit") this.showUnit(found.part);
     else this.showGroup(found.part);
@@ -92,9 +99,9 @@ class Details {
     }
     const row = this.tables.reasons.find((each) => each.number === reason.number);
     const box = make("div", { className: "why", attributes: { "data-role": "reason" } }, make("b", { text: "On the host: " }), make("span", { text: reason.text }));
-    if (reason.remedy) box.append(make("div", { className: "remedy", text: reason.remedy }));
+    if (reason.remedy) box.append(makeProse("remedy", reason.remedy));
     if (row && row.nodes > 1) {
-      box.append(make("div", { className: "soft", text: `So are ${formatCount(row.nodes, "node")}: ${formatShare(row.operations / this.tables.operations)} of the operations, ${formatSeconds(row.seconds)} on the host.` }));
+      box.append(make("div", { className: "soft", text: `So are ${formatCount(row.nodes, "node")} in all: ${formatSeconds(row.seconds)} of the host's time, ${formatShare(row.operations / this.tables.operations)} of the operations.` }));
     }
     this.pane.append(box);
   }
@@ -194,7 +201,7 @@ class Details {
     this.pane.append(makeList([
       ["nodes", report ? report.nodes : part.nodes.length],
       ["predicted", formatSeconds(region.seconds)],
-      ["measured", measured ? `${formatSeconds(measured[0] / measured[1])} (${roundNumber(measured[0] / measured[1] / region.seconds)} × predicted)` : ""],
+      ["measured", measured ? `${formatSeconds(measured[0] / measured[1])}, ${roundNumber(measured[0] / measured[1] / region.seconds)} × predicted, as ${(this.tables.data.codegens || {})[region.name] || "its codegen"} runs it here` : ""],
       ["host alone", formatSeconds(host)],
       ["transfers", formatSeconds(region.boundary.reduce((sum, each) => sum + (each.seconds || 0), 0))],
       ["runs", graph.trips === 1 ? "" : roundNumber(graph.trips)],
@@ -267,6 +274,11 @@ class Details {
     const sorted = [...counts.entries()].sort((a, b) => b[1] - a[1]).slice(0, 8);
     if (sorted.length) this.pane.append(make("h2", { text: "Why on the host" }), ...sorted.map(([text, count]) => make("div", { className: "why" }, make("b", { text: `${count} × ` }), make("span", { text }))));
     this.tensorsOf(graph, part.nodes);
+  }
+
+  showPorts(part) {
+    this.head(part.title, part.enters ? "What the model is given" : "What the model returns", 0);
+    this.tensorTable("Tensors", part.graph, [...part.tensors]);
   }
 
   showEdge(edge) {

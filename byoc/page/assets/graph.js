@@ -1,51 +1,5 @@
 // The picture: cytoscape draws the scene; clicks and keys select, open and close.
 
-// Okabe and Ito's palette, which colour-blind people can tell apart; shapes and borders say it again.
-const LOOKS = [
-  { fill: "#c9ced6", dark: "#4a515c", line: "#59616c", shape: "rectangle", style: "dashed" },
-  { fill: "#8cc4ea", dark: "#1c5c8c", line: "#0072b2", shape: "round-rectangle", style: "solid" },
-  { fill: "#f3c463", dark: "#80570a", line: "#b87700", shape: "cut-rectangle", style: "solid" },
-  { fill: "#7fd0b4", dark: "#0d5f48", line: "#00805f", shape: "barrel", style: "double" },
-  { fill: "#e3b3cc", dark: "#713b57", line: "#a6507f", shape: "bottom-round-rectangle", style: "solid" },
-  { fill: "#f0a27a", dark: "#7d3404", line: "#c04f00", shape: "octagon", style: "double" },
-];
-const lookOf = (device) => (device < 0 ? { fill: "#e6e2d6", dark: "#3b382f", line: "#7a7565", shape: "round-rectangle", style: "dotted" } : LOOKS[device ? 1 + ((device - 1) % (LOOKS.length - 1)) : 0]);
-const isDark = () => document.documentElement.dataset.theme === "dark";
-const fillOf = (device) => (isDark() ? lookOf(device).dark : lookOf(device).fill);
-const inkOf = () => (isDark() ? "#f2f4f7" : "#101317");
-
-const pencil = document.createElement("canvas").getContext("2d");
-
-/** Shorten a text until it fits into so many pixels. */
-function fitText(text, width, font = "13px") {
-  pencil.font = `${font} system-ui, sans-serif`;
-  let shown = shortenPath(text, 120);
-  for (let most = shown.length; pencil.measureText(shown).width > width && most > 4; most--) shown = shortenPath(text, most - 1);
-  return shown;
-}
-
-/** What stands on a part: what it is, then how much it is. */
-function labelOf(part, tables) {
-  const { graph } = part;
-  const open = part.open && part.canOpen;
-  const opens = part.canOpen ? (open ? "▾ " : "▸ ") : "";
-  const times = part.kind === "repeat" ? `${part.count} × ` : "";
-  const width = part.box.width - 26;
-  const where = part.device < 0 ? "mixed" : tables.devices[part.device];
-  const cost = part.units.length && graph.placed ? ` · ${formatSeconds(part.seconds.own)}` : "";
-  const count = part.nodes.filter((node) => !graph.inserted.has(node)).length;
-  const about = part.kind === "node" ? `${graph.name(part.nodes[0])}` : `${where} · ${formatCount(count, "node")}${cost}`;
-  if (open) {
-    const font = "bold 14px";
-    const whole = part.kind === "body" ? "" : `   ${about}`;
-    pencil.font = `${font} system-ui, sans-serif`;
-    const room = width - pencil.measureText(opens + times + whole).width;
-    return room > 60 ? opens + times + fitText(part.title, room, font) + whole : opens + times + fitText(part.title, width - 20, font);
-  }
-  const below = part.kind === "node" ? fitText(about, width - pencil.measureText(cost).width) + cost : fitText(about, width);
-  return `${fitText(`${opens}${times}${part.title}`, width)}\n${below}`;
-}
-
 class Picture {
   constructor(container, tables, onSelect) {
     Object.assign(this, { container, tables, onSelect, selected: null });
@@ -53,7 +7,7 @@ class Picture {
     const units = main.unitNodes.map((_, unit) => unit);
     this.root = new Part({
       kind: "root", title: tables.report.model, graph: main, units, nodes: nodesOf(main, units), device: -1,
-      makeChildren: () => makeGraphParts(main),
+      makeChildren: () => [makePorts(main, true), ...makeGraphParts(main), makePorts(main, false)].filter(Boolean),
     });
     this.root.open = true;
     this.openFew();
@@ -86,6 +40,7 @@ class Picture {
         "background-fill": "linear-gradient", "background-gradient-direction": "to-right",
         "background-gradient-stop-colors": "data(colors)", "background-gradient-stop-positions": "data(stops)",
       } },
+      { selector: "node.ports", style: { "background-opacity": 0, "border-style": "solid", "border-width": 1.5, "font-size": 12 } },
       { selector: "node.opens", style: { "border-width": 3 } },
       { selector: "node.repeat", style: { "border-style": "double", "border-width": 6 } },
       { selector: "node.open", style: {
@@ -98,7 +53,7 @@ class Picture {
       } },
       { selector: "edge.far", style: { opacity: 0.3 } },
       { selector: "edge.crossing", style: {
-        "line-color": cross, "target-arrow-color": cross, label: "data(label)", "font-size": 11, color: ink,
+        "line-color": cross, "target-arrow-color": cross, "source-label": "data(label)", "source-text-offset": 22, "font-size": 11, color: ink,
         "text-background-color": halo, "text-background-opacity": 0.85, "text-background-padding": 2, "min-zoomed-font-size": 6,
       } },
       { selector: ".selected", style: { "overlay-color": isDark() ? "#ffd84d" : "#e0a100", "overlay-opacity": 0.3, "overlay-padding": 6, "border-color": ink, "border-width": 4, "z-index": 90 } },
@@ -112,6 +67,8 @@ class Picture {
   draw() {
     this.scene = new Scene(this.root);
     this.scene.place();
+    const many = this.scene.parts.length > 600; // moved as a picture, and sharp again at rest
+    Object.assign(this.cy.renderer(), { hideEdgesOnViewport: many, textureOnViewport: many });
     const elements = this.scene.parts.map((part) => this.makeNode(part));
     elements.push(...this.scene.edges.map((edge) => this.makeEdge(edge)));
     this.cy.batch(() => {
@@ -143,7 +100,7 @@ class Picture {
       group: "nodes", classes: classes.filter(Boolean).join(" "), position: { x: part.x, y: part.y },
       data: {
         id: part.id, label, left, width: part.box.width, height: part.box.height,
-        shape: open ? "round-rectangle" : look.shape, fill: fillOf(part.device), line: look.line, border: look.style,
+        shape: open ? "round-rectangle" : part.kind === "ports" ? "round-tag" : look.shape, fill: fillOf(part.device), line: look.line, border: look.style,
         colors: colors.join(" ") || "#888", stops: stops.join(" ") || "0%", depth: part.around_.length,
       },
     };
@@ -151,7 +108,9 @@ class Picture {
 
   makeEdge(edge) {
     const devices = [edge.source.device, edge.target.device];
-    const crossing = devices[0] !== devices[1] && !devices.includes(-1);
+    const regions = [edge.source.region, edge.target.region];
+    const apart = devices[0] !== devices[1] || (regions[0] !== regions[1] && !regions.includes(-1));
+    const crossing = apart && !devices.includes(-1);
     let bytes = 0;
     for (const tensor of edge.tensors) bytes += edge.graph.tensor(tensor).bytes || 0;
     edge.bytes = bytes;
@@ -175,7 +134,7 @@ class Picture {
       const shown = new Scene(this.root).parts;
       const closed = shown.filter((part) => part.canOpen && !part.open && part.kind !== "repeat");
       const largest = closed.sort((a, b) => b.seconds.own - a.seconds.own)[0];
-      if (shown.length > 7 || !largest) return;
+      if (shown.length > 9 || !largest) return;
       largest.open = true;
     }
   }

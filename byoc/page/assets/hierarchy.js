@@ -1,9 +1,6 @@
 // The hierarchy of what is drawn: graph -> regions and host segments -> blocks -> composites -> nodes.
 // A part makes its children when it is opened, so that large models cost nothing until then.
 
-const MOST_CHILDREN = 28;
-const MOST_REPEATS_TRIED = 8;
-
 /** A part of the picture: some nodes of a graph, and the parts that it opens into. */
 class Part {
   /** `fields`: kind, title, graph, nodes (numbers), units, device (-1: several), makeChildren. */
@@ -88,6 +85,18 @@ function describeOperators(graph, nodes, most = 3) {
   return shown.join(", ") + (sorted.length > most ? ", …" : "");
 }
 
+/** What parts are, by their titles: composites under their own names. */
+function describeParts(parts, most = 3) {
+  const counts = new Map();
+  for (const part of parts) {
+    if (part.kind === "group" || part.kind === "region") return "";
+    counts.set(part.title, (counts.get(part.title) || 0) + 1);
+  }
+  const sorted = [...counts.entries()].sort((a, b) => b[1] - a[1]);
+  const shown = sorted.slice(0, most).map(([name, count]) => (count > 1 ? `${count} ${name}` : name));
+  return shown.join(", ") + (sorted.length > most ? ", …" : "");
+}
+
 /** The part of names up to a separator that all nodes share, such as `/encoder/layer.3`. */
 function findScope(graph, nodes) {
   if (nodes.length < 2) return "";
@@ -101,6 +110,16 @@ function findScope(graph, nodes) {
   }
   const cut = scope.replace(/[^/.]*$/, "").replace(/[/.]+$/, "");
   return cut.length > 1 ? cut : "";
+}
+
+/** The inputs or the outputs of the model as one part, null without any. */
+function makePorts(graph, enters) {
+  const all = enters ? graph.raw.inputs : graph.raw.outputs;
+  const tensors = [...all].filter((tensor) => !graph.constant[tensor]);
+  if (!tensors.length) return null;
+  const noun = enters ? "input" : "output";
+  const title = tensors.length === 1 ? graph.tensor(tensors[0]).name : formatCount(tensors.length, noun);
+  return new Part({ kind: "ports", noun, title, graph, nodes: [], device: 0, enters, tensors: new Set(tensors) });
 }
 
 /** The parts of a whole graph: its regions, host segments, and folds of these. */
@@ -220,148 +239,19 @@ function makeNodePart(graph, node, unit, token = "") {
   return part;
 }
 
+/** The device that all have, -1 if they differ. */
+function findDevice(devices, otherwise = -1) {
+  const different = new Set(devices);
+  return different.size === 1 ? devices[0] : different.size ? -1 : otherwise;
+}
+
 /** A body inside its node: the parts of another graph. */
 function makeBodyPart(graph, around) {
   const units = graph.unitNodes.map((_, unit) => unit);
   return new Part({
     kind: "body", title: graph.path.split("/").pop() || "body", graph, units, around,
-    nodes: nodesOf(graph, units), device: graph.placed ? -1 : around.device, makeChildren: () => makeGraphParts(graph),
+    nodes: nodesOf(graph, units), device: findDevice(units.map((unit) => graph.device(unit)), around.device), makeChildren: () => makeGraphParts(graph),
   });
-}
-
-/** Fold many parts into few: equal blocks as one, then by scope of names, then by position. */
-function foldParts(graph, parts) {
-  if (parts.length <= 6) return parts;
-  const run = findRun(graph, parts);
-  if (run && (parts.length > MOST_CHILDREN || run.count >= 4) && run.period * (run.count - 1) >= 4) {
-    const stop = run.start + run.period * run.count;
-    const blocks = [];
-    for (let at = run.start; at < stop; at += run.period) blocks.push(parts.slice(at, at + run.period));
-    return foldParts(graph, [...parts.slice(0, run.start), makeRepeatPart(graph, blocks), ...parts.slice(stop)]);
-  }
-  if (parts.length <= MOST_CHILDREN) return parts;
-  return foldByScope(graph, parts) || foldByPosition(graph, parts);
-}
-
-/** The last part of a scope, as long as it says enough by itself. */
-function nameScope(scope) {
-  const parts = scope.split("/").filter(Boolean);
-  const last = parts.pop() || "";
-  return parts.length && /^[\d.]*$|^block$|^layers?$/.test(last) ? `${parts.pop()}/${last}` : last;
-}
-
-function makeGroup(graph, parts, fields) {
-  const devices = new Set(parts.map((part) => part.device));
-  const nodes = parts.flatMap((part) => part.nodes);
-  return new Part({
-    kind: "group", title: nameScope(findScope(graph, nodes)) || describeOperators(graph, nodes), graph, nodes,
-    units: parts.flatMap((part) => part.units), device: devices.size === 1 ? parts[0].device : -1,
-    token: `g|${parts.map((part) => part.token).join(",")}`, makeChildren: () => foldParts(graph, parts), ...fields,
-  });
-}
-
-/** Equal blocks as one part, which opens into the blocks. */
-function makeRepeatPart(graph, blocks) {
-  const block = (parts, number) =>
-    parts.length === 1 ? parts[0] : makeGroup(graph, parts, { title: nameScope(findScope(graph, parts.flatMap((p) => p.nodes))) || `block ${number + 1}` });
-  const whole = blocks.flat();
-  return makeGroup(graph, whole, {
-    kind: "repeat", count: blocks.length, period: blocks[0].length, title: describeOperators(graph, blocks[0].flatMap((part) => part.nodes)),
-    makeChildren: () => foldEvenly(graph, blocks.map(block), "blocks"),
-  });
-}
-
-/** The run of equal blocks that saves most parts, as {start, period, count}; null without one. */
-function findRun(graph, parts) {
-  const tokens = parts.map((part) => numberToken(part.token));
-  const last = new Map();
-  const distances = new Map();
-  tokens.forEach((token, at) => {
-    const before = last.get(token);
-    if (before !== undefined) distances.set(at - before, (distances.get(at - before) || 0) + 1);
-    last.set(token, at);
-  });
-  const periods = [...distances.entries()].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, MOST_REPEATS_TRIED);
-  let best = null;
-  for (const [period] of periods) {
-    let start = 0;
-    for (let at = 0; at + period <= tokens.length; at++) {
-      if (at + period < tokens.length && tokens[at] === tokens[at + period]) continue;
-      const length = at - start + period;
-      const count = Math.floor(length / period);
-      const saved = (count - 1) * period;
-      if (count >= 2 && (!best || saved > best.saved || (saved === best.saved && period < best.period))) {
-        best = { start, period, count, length, saved };
-      }
-      start = at + 1;
-    }
-  }
-  return best && chooseBorders(graph, parts, best);
-}
-
-/** Shift a run so that few tensors cross the borders of its blocks; it may lose a block. */
-function chooseBorders(graph, parts, run) {
-  if (run.period === 1) return run;
-  const place = new Map();
-  parts.forEach((part, at) => part.nodes.forEach((node) => place.set(node, at)));
-  const change = new Int32Array(parts.length + 2);
-  parts.forEach((part, at) => {
-    for (const node of part.nodes) {
-      for (const tensor of graph.nodes.outputs[node]) {
-        const readers = tensor < 0 ? [] : graph.readers.get(tensor) || [];
-        const end = readers.reduce((latest, reader) => Math.max(latest, place.get(reader) ?? at), at);
-        if (end > at) { change[at + 1]++; change[end + 1]--; }
-      }
-    }
-  });
-  const crossing = new Int32Array(parts.length + 1);
-  for (let at = 1; at <= parts.length; at++) crossing[at] = crossing[at - 1] + change[at];
-  let best = null;
-  for (let shift = 0; shift < run.period; shift++) {
-    const count = Math.floor((run.length - shift) / run.period);
-    if (count < Math.max(2, run.count - 1)) continue;
-    const cost = crossing[run.start + shift];
-    if (!best || cost < best.cost || (cost === best.cost && count > best.count)) best = { shift, count, cost };
-  }
-  return best ? { ...run, start: run.start + best.shift, count: best.count } : run;
-}
-
-/** Group neighbours whose names share a scope; null where scopes do not help. */
-function foldByScope(graph, parts) {
-  const all = findScope(graph, parts.flatMap((part) => part.nodes));
-  for (let depth = 1; depth <= 4; depth++) {
-    const keys = parts.map((part) => {
-      const rest = graph.name(part.nodes[0]).slice(all.length).replace(/^[/.]+/, "").split(/[/.]/);
-      return rest.length > 1 ? rest.slice(0, Math.min(depth, rest.length - 1)).join("/") : "";
-    });
-    const runs = [];
-    keys.forEach((key, at) => {
-      const known = runs[runs.length - 1];
-      if (known && known.key === key) known.parts.push(parts[at]);
-      else runs.push({ key, parts: [parts[at]] });
-    });
-    if (runs.length < 3 || runs.length > parts.length / 2) continue;
-    const made = runs.map(({ parts: own }) => (own.length === 1 ? own[0] : makeGroup(graph, own, {})));
-    return made.length > MOST_CHILDREN ? foldParts(graph, made) : made;
-  }
-  return null;
-}
-
-function foldByPosition(graph, parts) {
-  return foldEvenly(graph, parts, "");
-}
-
-/** Cut a sequence into at most so many runs of neighbours as are shown together. */
-function foldEvenly(graph, parts, noun) {
-  if (parts.length <= MOST_CHILDREN) return parts;
-  const size = Math.max(Math.ceil(parts.length / MOST_CHILDREN), Math.min(16, Math.ceil(Math.sqrt(parts.length))));
-  const runs = [];
-  for (let at = 0; at < parts.length; at += size) {
-    const own = parts.slice(at, at + size);
-    const title = noun && `${noun} ${at + 1}–${at + own.length}`;
-    runs.push(own.length === 1 ? own[0] : makeGroup(graph, own, { ...(title ? { title } : {}), makeChildren: () => foldEvenly(graph, own, noun) }));
-  }
-  return runs;
 }
 
 /** The part in which a node is drawn, opening all around it; null for a constant. */

@@ -2,13 +2,14 @@
 
 const PADDING = { top: 40, side: 16, bottom: 14 };
 const LEAF = { width: 212, height: 50 };
-const PORT = { width: 150, height: 30 };
+const PORT = { width: 180, height: 34 };
 
 /** What is visible: closed parts and nodes, open parts as boxes around theirs, and edges between. */
 class Scene {
   constructor(root) {
     this.root = root;
     this.parts = [];
+    this.ports = [];
     this.shown = root.graph.tables.graphs.map(() => null);
     this.visit(root, []);
     this.edges = this.findEdges();
@@ -21,6 +22,7 @@ class Scene {
       for (const child of part.children) this.visit(child, [...around, part]);
       return;
     }
+    if (part.kind === "ports") this.ports.push(part);
     const { graph } = part;
     if (!this.shown[graph.number]) this.shown[graph.number] = new Array(graph.nodes.names.length).fill(null);
     for (const node of part.nodes) this.shown[graph.number][node] = part;
@@ -59,7 +61,24 @@ class Scene {
         }
       });
     });
+    for (const port of this.ports) this.findPortEdges(port, edges);
     return [...edges.values()];
+  }
+
+  /** Add the edges from the inputs of the model, or to its outputs. */
+  findPortEdges(port, edges) {
+    const { graph } = port;
+    for (const tensor of port.tensors) {
+      const ends = port.enters ? graph.readers.get(tensor) || [] : [graph.producer[tensor]].filter((node) => node >= 0);
+      for (const node of ends) {
+        const other = this.partOf(graph, node);
+        if (!other) continue;
+        const [source, target] = port.enters ? [port, other] : [other, port];
+        const key = `${source.id}>${target.id}`;
+        if (!edges.has(key)) edges.set(key, { id: key, source, target, graph, tensors: new Set() });
+        edges.get(key).tensors.add(tensor);
+      }
+    }
   }
 
   /** Give every visible part its place: x and y of the centre, width, height. */
@@ -73,7 +92,7 @@ class Scene {
       lifted.get(around).set(`${source.id}>${target.id}`, [source, target]);
     }
     const measure = (part) => {
-      part.box = part.open && part.canOpen ? arrange(part, lifted.get(part), measure) : { width: LEAF.width, height: LEAF.height };
+      part.box = part.open && part.canOpen ? arrange(part, lifted.get(part), measure) : { ...(part.kind === "ports" ? PORT : LEAF) };
       return part.box;
     };
     measure(this.root);
@@ -98,13 +117,17 @@ function meet(source, target) {
   return depth < one.length && depth < other.length ? [one[depth], other[depth]] : [null, null];
 }
 
-/** Place the children of a part with dagre; returns the size of the box around them. */
+/** Place the children of a part with dagre, unless nothing has changed; returns the size of the box. */
 function arrange(part, edges, measure) {
+  const boxes = part.children.map(measure);
+  const links = edges ? [...edges.keys()] : [];
+  const key = `${boxes.map((box) => `${box.width}x${box.height}`).join()}|${links.join()}`;
+  if (part.arranged && part.arranged.key === key) return part.arranged.box;
   const layout = new dagre.graphlib.Graph();
   const { children } = part;
-  layout.setGraph({ rankdir: "TB", nodesep: 22, ranksep: 38, edgesep: 12, marginx: 0, marginy: 0, ranker: children.length > 150 ? "longest-path" : "network-simplex" });
+  layout.setGraph({ rankdir: "TB", nodesep: 22, ranksep: 38, edgesep: 12, marginx: 0, marginy: 0, ranker: children.length > 40 ? "longest-path" : "network-simplex" });
   layout.setDefaultEdgeLabel(() => ({}));
-  for (const child of children) layout.setNode(child.id, { ...measure(child) });
+  children.forEach((child, at) => layout.setNode(child.id, { ...boxes[at] }));
   for (const [source, target] of edges ? edges.values() : []) layout.setEdge(source.id, target.id);
   dagre.layout(layout);
   let [left, right, top, bottom] = [Infinity, -Infinity, Infinity, -Infinity];
@@ -122,5 +145,6 @@ function arrange(part, edges, measure) {
     const at = layout.node(child.id);
     child.at = { x: at.x + shift, y: at.y - top + PADDING.top };
   }
-  return { width: wide + 2 * PADDING.side, height: bottom - top + PADDING.top + PADDING.bottom };
+  part.arranged = { key, box: { width: wide + 2 * PADDING.side, height: bottom - top + PADDING.top + PADDING.bottom } };
+  return part.arranged.box;
 }

@@ -86,11 +86,12 @@ function listBoundary(pane, page) {
 
 function listReasons(pane, page) {
   const { tables } = page;
-  const most = Math.max(...tables.reasons.map((row) => row.operations), 1);
+  const most = Math.max(...tables.reasons.map((row) => row.seconds), 1e-30);
   const columns = [
-    { title: "Reason", value: (row) => row.text, show: (row) => make("span", {}, make("span", { text: row.text }), row.remedy ? make("div", { className: "remedy", text: row.remedy }) : null) },
-    { title: "Share of operations", number: true, value: (row) => row.operations, show: (row) => withBar(row.operations / most, formatShare(row.operations / (tables.operations || 1))) },
-    { title: "Host seconds", number: true, value: (row) => row.seconds, show: (row) => formatSeconds(row.seconds) },
+    { title: "Reason", value: (row) => row.text, show: (row) => make("span", {}, make("span", { text: row.text }), row.remedy ? makeProse("remedy", row.remedy) : null) },
+    { title: "On the host", number: true, value: (row) => row.seconds, show: (row) => withBar(row.seconds / most, formatSeconds(row.seconds)) },
+    { title: "Of the work", number: true, value: (row) => row.seconds, show: (row) => formatShare(row.seconds / (tables.hostSeconds || 1)) },
+    { title: "Of the operations", number: true, value: (row) => row.operations, show: (row) => formatShare(row.operations / (tables.operations || 1)) },
     { title: "Nodes", number: true, value: (row) => row.nodes, show: (row) => row.nodes },
   ];
   showTable(pane, columns, tables.reasons, { sort: 1, onClick: (row) => page.showReason(row), empty: "Nothing is on the host." });

@@ -76,13 +76,13 @@ class Page {
     const rows = tables.reasons.slice(0, 4);
     if (!rows.length) return [make("h2", { text: "Why not more" }), make("p", { text: "Everything is on accelerators." })];
     const shown = rows.map((row) => {
-      const share = tables.operations ? row.operations / tables.operations : 0;
+      const share = tables.hostSeconds ? row.seconds / tables.hostSeconds : 0;
       const fill = make("i");
       fill.style.width = `${100 * share}%`;
       return make("button", { className: "reason", title: "Show these nodes", on: { click: () => this.showReason(row) } },
         make("div", { text: row.text }), make("div", { className: "share-line" }, fill),
-        make("div", { className: "soft", text: `${formatShare(share)} of the operations · ${formatCount(row.nodes, "node")} · ${formatSeconds(row.seconds)} on the host` }),
-        row.remedy ? make("div", { className: "remedy", text: row.remedy }) : null);
+        make("div", { className: "soft", text: `${formatShare(share)} of the work, ${formatSeconds(row.seconds)} on the host · ${formatCount(row.nodes, "node")} · ${formatShare(tables.operations ? row.operations / tables.operations : 0)} of the operations` }),
+        row.remedy ? makeProse("remedy", row.remedy) : null);
     });
     const more = tables.reasons.length - rows.length;
     return [make("h2", { text: "Why not more (by share of the work)" }), ...shown,
@@ -159,7 +159,7 @@ class Page {
     const part = found && found.part;
     const trail = [];
     for (let at = part; at && at.kind !== "root"; at = at.parent) trail.unshift(at);
-    byId("trail").replaceChildren(...trail.slice(0, -1).map((each) => make("button", { text: `${shorten(each.title, 30)} ›`, on: { click: () => this.picture.select(each) } })));
+    byId("trail").replaceChildren(...trail.slice(0, -1).slice(-6).map((each) => make("button", { text: `${shorten(each.title, 30)} ›`, on: { click: () => this.picture.select(each) } })));
     if (part) this.tell(`${part.kind} ${part.title}, ${part.device < 0 ? "several devices" : this.tables.devices[part.device]}${part.canOpen ? (part.open ? ", open" : ", closed") : ""}`);
   }
 

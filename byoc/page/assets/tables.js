@@ -23,14 +23,10 @@ function shorten(text, most) {
   return `${text.slice(0, most - 1 - tail)}…${text.slice(-tail)}`;
 }
 
-/** Shorten a name from its beginning, at its separators: the end tells it from others. */
+/** Shorten a name from its beginning: the end tells it from others. */
 function shortenPath(text, most) {
   text = printable(text);
-  if (text.length <= most) return text;
-  const parts = text.split("/");
-  let tail = parts.pop();
-  while (parts.length && tail.length + parts[parts.length - 1].length + 3 <= most) tail = `${parts.pop()}/${tail}`;
-  return tail.length + 2 <= most && text.includes("/") ? `…/${tail}` : shorten(tail, most);
+  return text.length <= most ? text : `…${text.slice(-(most - 1)).replace(/^[/.]/, "")}`;
 }
 
 function roundNumber(value) {
@@ -201,7 +197,7 @@ class Tables {
     this.reasons = this.sumReasons();
   }
 
-  /** The reasons for staying on the host with their nodes and share of the work, the largest first. */
+  /** The reasons for staying on the host with their nodes and work (the host's seconds), the largest first. */
   sumReasons() {
     const rows = new Map();
     let operations = 0;
@@ -228,7 +224,7 @@ class Tables {
     }
     this.operations = operations;
     this.hostSeconds = seconds;
-    return [...rows.values()].sort((a, b) => b.operations - a.operations || b.seconds - a.seconds || b.nodes - a.nodes);
+    return [...rows.values()].sort((a, b) => b.seconds - a.seconds || b.operations - a.operations || b.nodes - a.nodes);
   }
 }
 
