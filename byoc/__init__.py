@@ -17,7 +17,9 @@ if _TYPE_CHECKING:
     from byoc.bundle import inspect as inspect
     from byoc.bundle import open_bundle as open_bundle
     from byoc.codegen.scaffold import new_codegen as new_codegen
+    from byoc.comparison import PlacementDiff as PlacementDiff
     from byoc.comparison import compare as compare
+    from byoc.comparison import diff as diff
     from byoc.comparison import fastest as fastest
     from byoc.comparison import list_tasks as list_tasks
     from byoc.errors import ByocError as ByocError
@@ -61,7 +63,7 @@ if _TYPE_CHECKING:
 _NAMES = {
     "bundle": ("Bundle", "Report", "inspect", "open_bundle"),
     "codegen.scaffold": ("new_codegen",),
-    "comparison": ("compare", "fastest", "list_tasks"),
+    "comparison": ("PlacementDiff", "compare", "diff", "fastest", "list_tasks"),
     "errors": ("ByocError", "InputError", "MissingRuntimeError", "Verdict"),
     "memory.report": ("MemoryReport",),
     "model": ("Model",),

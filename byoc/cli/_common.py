@@ -23,6 +23,9 @@ NOT_VERIFIED = 4
 CODEGEN_FAILED = 5
 """The exit code for a bundle that was written without regions at which a codegen failed."""
 
+DIFFERENT = 6
+"""The exit code for placements that differ, where the user asked for one (`diff --exit-code`)."""
+
 _MAX_DIGITS = 20
 
 

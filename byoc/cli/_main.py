@@ -1,10 +1,10 @@
 """`byoc`: a thin layer over the functions of `byoc`, one module a verb, imported when it is used.
 
 Exit codes say whose fault it was: 0 none, 1 the input's (model, rules, options, bundle), 2 usage, 3
-byoc's own, 4 that a bundle was written that could not be verified, and 5 that one was written without
-regions at which a codegen failed. Results go to standard output,
-everything else to standard error. With BYOC_DEBUG=1 in the environment every error comes with its
-traceback.
+byoc's own, 4 that a bundle was written that could not be verified, 5 that one was written without
+regions at which a codegen failed, and 6 that two placements differ (`diff --exit-code`). Results go to
+standard output, everything else to standard error. With BYOC_DEBUG=1 in the environment every error
+comes with its traceback.
 """
 
 import os
@@ -37,6 +37,10 @@ _VERBS = {
     "report": ("_report_verb:report", "Draw a bundle's report for a browser: one file, no network."),
     "trust": ("_trust_verb:trust", "Trust whoever signed a bundle, or list whom you trust."),
     "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
+    "diff": (
+        "_diff_verb:diff",
+        "Say what changed from one placement to another, why, and what it costs.",
+    ),
     "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
     "tasks": ("_tasks_verb:tasks", "List the distinct units of a model, for tools to price."),
     "cache": ("_cache_verb:app", "Show what is kept of earlier compiles, clear it, or limit it."),

@@ -29,6 +29,6 @@ from byoc.planning._plan_settings import PlanSettings, read_weight_layout
 from byoc.planning._refusals import RefusalHistory
 from byoc.planning._region_names import name_regions
 from byoc.planning._region_neighbours import RegionNeighbour, find_neighbours
-from byoc.planning._saved_placement import format_placement, read_placement
+from byoc.planning._saved_placement import SavedPlacement, format_placement, read_placement
 from byoc.planning._size_predictions import predict_at_ends, price_placement
 from byoc.planning._what_ifs import estimate_gains

@@ -76,12 +76,12 @@ class SavedPlacement:
     def _find_named(self, names: "NodeNames") -> dict[str, Node]:
         """Return the nodes that are named in the file: by their names, else by their first outputs.
 
-        A name may have become another node's, or that of several, and so may an output: where both lead
-        to one node it is that; else the one that has the operator of the signature, by name first.
+        A name may have become another node's, or that of several, and so may an output. Where both lead
+        to one node it is that; else, of what leads to several or is led to twice, what is alike by its
+        signature counts first, and then names.
         """
         found: dict[str, Node] = {}
-        taken: set[tuple[int, int]] = set()
-        left: dict[str, list[Node]] = {}
+        claims: list[tuple[str, Node]] = []
         for name in self.file.nodes:
             output = self.file.outputs.get(name)
             by_name = names.find(name) if output is None else names.find_named(name)
@@ -89,17 +89,30 @@ class SavedPlacement:
             by_output = names.find_output(here) or names.find_output(self._lead_by_outputs(here))
             if by_name is not None and (output is None or by_name == by_output):
                 found[name] = by_name
-                taken.add(identify(by_name))
             else:
-                left[name] = [node for node in (by_name, by_output) if node is not None]
-        for name, nodes in left.items():
-            operator = self.file.signatures.get(name, "").partition("-")[0]
-            free = [node for node in nodes if identify(node) not in taken]
-            free.sort(key=lambda node: bool(operator) and node[0].nodes[node[1]].op_type != operator)
-            if free:
-                found[name] = free[0]
-                taken.add(identify(free[0]))
+                claims += [(name, node) for node in (by_name, by_output) if node is not None]
+        taken = {*map(identify, found.values())}
+        claims = [(name, node) for name, node in claims if identify(node) not in taken]
+        for name, node in self._sort_claims(claims):
+            if name not in found and identify(node) not in taken:
+                found[name] = node
+                taken.add(identify(node))
         return found
+
+    def _sort_claims(self, claims: list[tuple[str, Node]]) -> list[tuple[str, Node]]:
+        """Return pairs of a name and a node, those that are alike first if there is a choice."""
+        names, nodes = {name for name, _ in claims}, {identify(node) for _, node in claims}
+        if len(names) == len(nodes) == len(claims):
+            return claims
+        signs = {id(index): sign_nodes(index) for index in {node[0] for _, node in claims}}
+
+        def rate(claim: tuple[str, Node]) -> int:
+            wanted, (index, number) = self.file.signatures.get(claim[0], ""), claim[1]
+            there = signs[id(index)].get(number, "")
+            alike = (wanted.rsplit("-", parts)[0] == there.rsplit("-", parts)[0] for parts in range(3))
+            return next((place for place, equal in enumerate(alike) if equal), 3) if wanted else 3
+
+        return sorted(claims, key=rate)
 
     def _lead_by_outputs(self, name: str, stop: int = -1) -> str:
         """Return a node's name with the path to its graph by first outputs, where the file has them.

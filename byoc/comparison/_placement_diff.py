@@ -1,0 +1,314 @@
+"""What changed from one placement to another: nodes that moved, why, regions, and costs."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isclose
+from typing import Any, Literal
+
+from byoc.comparison._placement_snapshot import (
+    Placed,
+    PlacementSnapshot,
+    SnapshotNode,
+    SnapshotRegion,
+    read_snapshot,
+)
+from byoc.errors import InputError
+from byoc.zoo import Source
+
+# Costs that differ by less are rounded otherwise, not other costs.
+_TOLERANCE = 1e-9
+_DIGEST = 6
+_QUOTED = re.compile(r"'[^']*'")
+
+
+@dataclass(frozen=True)
+class NodeMove:
+    """Nodes of one operator that changed the device, or stay on the host for another reason.
+
+    `reason_before` and `reason_after` are why the first of them was or is on the host, `rules_before`
+    and `rules_after` the locations of the rules that accepted them; empty on the other side. `share` is
+    their part of the operations of the model, None where that is not known.
+    """
+
+    operator: str
+    device_before: str
+    device_after: str
+    reason_before: str
+    reason_after: str
+    rules_before: tuple[str, ...]
+    rules_after: tuple[str, ...]
+    regions_before: tuple[str, ...]
+    regions_after: tuple[str, ...]
+    nodes: tuple[str, ...]
+    share: float | None
+
+    @property
+    def is_move(self) -> bool:
+        """Whether the device is another one."""
+        return self.device_before != self.device_after
+
+
+@dataclass(frozen=True)
+class RegionChange:
+    """A region that is new or gone, has another name, other nodes, or another cost.
+
+    `before` and `after` are its names, None where there is none.
+    """
+
+    kind: Literal["added", "gone", "renamed", "changed", "repriced"]
+    before: str | None
+    after: str | None
+    nodes_before: int | None
+    nodes_after: int | None
+    seconds_before: float | None
+    seconds_after: float | None
+
+
+@dataclass(frozen=True)
+class CostChange:
+    """A predicted cost before and after: seconds, joules, or a number; None where it is not known."""
+
+    before: float | None
+    after: float | None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether it is the same but for rounding."""
+        if self.before is None or self.after is None:
+            return self.before is self.after
+        return isclose(self.before, self.after, rel_tol=_TOLERANCE, abs_tol=1e-300)
+
+
+@dataclass(frozen=True)
+class PlacementDiff:
+    """The differences between two placements.
+
+    `matched` nodes are in both, None where one side has no nodes; `added` and `removed` are the nodes
+    of one side alone by operator and device. `reasons` has the numbers of nodes on the host by reason,
+    where they differ; `costs` are those of one run. `notes` say what could not be compared.
+    """
+
+    old: str
+    new: str
+    matched: int | None
+    moves: tuple[NodeMove, ...]
+    added: Mapping[str, Mapping[str, int]]
+    removed: Mapping[str, Mapping[str, int]]
+    regions: tuple[RegionChange, ...]
+    reasons: Mapping[str, tuple[int, int]]
+    costs: Mapping[str, CostChange]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs of what both sides say."""
+        changes = (self.moves, self.added, self.removed, self.regions, self.reasons)
+        return not any(changes) and all(cost.is_equal for cost in self.costs.values())
+
+    @property
+    def moved(self) -> int:
+        """The number of nodes that are on another device."""
+        return sum(len(move.nodes) for move in self.moves if move.is_move)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the differences as one JSON document."""
+        return {"equal": self.equal, "moved": self.moved, **asdict(self)}
+
+
+def diff(old: Placed, new: Placed, model: Source | None = None, **options: Any) -> PlacementDiff:
+    """Return what changed from one placement to another.
+
+    `old` and `new` are each a bundle (a path, or what `byoc.open_bundle` returned), what
+    `byoc.partition` returned, the JSON report of a plan, a saved placement, or a rule file. `model` is
+    what rule files are compared by: it is planned with each, with `options` of `byoc.partition`.
+
+    Raises InputError for anything else, for a rule file without a model, and for two sources that say
+    nothing about the same.
+    """
+    return diff_snapshots(read_snapshot(old, model, options), read_snapshot(new, model, options))
+
+
+def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementDiff:
+    """Return what changed. Raises InputError if the two have nothing that can be compared."""
+    notes = [
+        f"{side.label} has no nodes: regions, reasons and costs are compared"
+        for side in (old, new)
+        if side.nodes is None
+    ]
+    notes += [
+        f"{side.label} has no regions and no costs: nodes are compared"
+        for side in (old, new)
+        if side.costs is None
+    ]
+    if (old.nodes is None or new.nodes is None) and (old.costs is None or new.costs is None):
+        raise InputError(
+            f"{old.label} and {new.label} have nothing in common: a saved placement has nodes, a report "
+            "has regions and costs; a bundle has both"
+        )
+    moves: list[NodeMove] = []
+    pairs: list[tuple[SnapshotNode, SnapshotNode]] = []
+    added: list[SnapshotNode] = []
+    removed: list[SnapshotNode] = []
+    if old.nodes is not None and new.nodes is not None:
+        pairs, removed, added = match_nodes(old.nodes, new.nodes)
+        both = old.costs is not None and new.costs is not None
+        moves = _list_moves(pairs, sum(node.operations for node in new.nodes), both)
+    reasons = {}
+    if old.reasons is not None and new.reasons is not None:
+        names = dict.fromkeys((*old.reasons, *new.reasons))
+        counts = {name: (old.reasons.get(name, 0), new.reasons.get(name, 0)) for name in names}
+        reasons = {name: count for name, count in counts.items() if count[0] != count[1]}
+    costs = {}
+    if old.costs is not None and new.costs is not None:
+        costs = {name: CostChange(cost, new.costs[name]) for name, cost in old.costs.items()}
+    return PlacementDiff(
+        old=old.label,
+        new=new.label,
+        matched=None if old.nodes is None or new.nodes is None else len(pairs),
+        moves=tuple(moves),
+        added=_count_nodes(added),
+        removed=_count_nodes(removed),
+        regions=tuple(_diff_regions(old.regions, new.regions, pairs)),
+        reasons=reasons,
+        costs=costs,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def match_nodes(
+    old: Sequence[SnapshotNode], new: Sequence[SnapshotNode]
+) -> tuple[list[tuple[SnapshotNode, SnapshotNode]], list[SnapshotNode], list[SnapshotNode]]:
+    """Return the nodes that are in both, those of the old side alone, and those of the new side alone.
+
+    A node is the same by name and first output, else by name, else by output.
+    """
+    pairs: dict[int, int] = {}
+    taken: set[int] = set()
+    keys = (
+        lambda node: (node.name, node.output),
+        lambda node: node.name,
+        lambda node: node.output,
+    )
+    for key in keys:
+        there: dict[object, int] = {}
+        for number, node in enumerate(new):
+            if number not in taken:
+                there.setdefault(key(node), number)
+        for number, node in enumerate(old):
+            other = there.get(key(node))
+            if number not in pairs and other is not None and other not in taken:
+                pairs[number] = other
+                taken.add(other)
+    return (
+        [(old[number], new[other]) for number, other in sorted(pairs.items())],
+        [node for number, node in enumerate(old) if number not in pairs],
+        [node for number, node in enumerate(new) if number not in taken],
+    )
+
+
+def _list_moves(
+    pairs: Iterable[tuple[SnapshotNode, SnapshotNode]], operations: float, reasons: bool
+) -> list[NodeMove]:
+    """Return the moves, those of most operations first.
+
+    With `reasons`, which both sides have then, nodes that stay for another reason are among them.
+    Reasons that differ in the names that they quote alone are one.
+    """
+    groups: dict[tuple[str, ...], list[tuple[SnapshotNode, SnapshotNode]]] = {}
+    for old, new in pairs:
+        why = _QUOTED.sub("''", old.reason), _QUOTED.sub("''", new.reason)
+        if old.device != new.device or (reasons and why[0] != why[1]):
+            key = new.operator or old.operator, old.device, new.device, *why
+            groups.setdefault(key, []).append((old, new))
+    moves = [
+        NodeMove(
+            *key[:3],
+            reason_before=found[0][0].reason,
+            reason_after=found[0][1].reason,
+            rules_before=_collect(old.rule for old, _ in found),
+            rules_after=_collect(new.rule for _, new in found),
+            regions_before=_collect(old.region for old, _ in found),
+            regions_after=_collect(new.region for _, new in found),
+            nodes=tuple(new.name for _, new in found),
+            share=sum(new.operations for _, new in found) / operations if operations else None,
+        )
+        for key, found in groups.items()
+    ]
+    return sorted(moves, key=lambda move: (not move.is_move, -(move.share or 0.0), -len(move.nodes)))
+
+
+def _collect(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, texts)))
+
+
+def _count_nodes(nodes: Iterable[SnapshotNode]) -> dict[str, dict[str, int]]:
+    """Return the numbers of nodes by operator and device."""
+    counts: dict[str, Counter[str]] = {}
+    for node in nodes:
+        counts.setdefault(node.operator, Counter())[node.device] += 1
+    return {operator: dict(devices) for operator, devices in counts.items()}
+
+
+def _diff_regions(
+    old: Sequence[SnapshotRegion] | None,
+    new: Sequence[SnapshotRegion] | None,
+    pairs: Iterable[tuple[SnapshotNode, SnapshotNode]],
+) -> Iterator[RegionChange]:
+    """Yield the regions that differ, in launch order, those that are gone last.
+
+    A region of another name is the same as the one that it shares the most nodes with, or, where nodes
+    are not known, the one whose name has the same digest.
+    """
+    if old is None or new is None:
+        return
+    before, after = ({each.name: each for each in side} for side in (old, new))
+    shared = Counter(
+        (first.region, second.region)
+        for first, second in pairs
+        if first.region and second.region and first.region not in after and second.region not in before
+    )
+    partner: dict[str, str] = {}
+    for (first, second), _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
+        if first not in partner.values() and second not in partner:
+            partner[second] = first
+    digests = {_get_digest(each): each.name for each in old if each.name not in after}
+    for region in new:
+        known = before.get(region.name)
+        if known is not None:
+            if not isclose(known.seconds, region.seconds, rel_tol=_TOLERANCE, abs_tol=1e-300):
+                yield _change("repriced", known, region)
+            continue
+        name = partner.get(region.name) or digests.get(_get_digest(region))
+        if name is None or (name in partner.values() and region.name not in partner):
+            yield _change("added", None, region)
+            continue
+        partner[region.name] = name
+        same = before[name].nodes == region.nodes == shared.get((name, region.name), region.nodes)
+        yield _change("renamed" if same else "changed", before[name], region)
+    for region in old:
+        if region.name not in after and region.name not in partner.values():
+            yield _change("gone", region, None)
+
+
+def _get_digest(region: SnapshotRegion) -> str:
+    """Return the digest in a region's name, or the whole name if it has none."""
+    digest = region.name.removeprefix(f"{region.device}_")
+    return digest if len(digest) >= _DIGEST and digest != region.name else region.name
+
+
+def _change(
+    kind: Literal["added", "gone", "renamed", "changed", "repriced"],
+    old: SnapshotRegion | None,
+    new: SnapshotRegion | None,
+) -> RegionChange:
+    return RegionChange(
+        kind,
+        before=old and old.name,
+        after=new and new.name,
+        nodes_before=old and old.nodes,
+        nodes_after=new and new.nodes,
+        seconds_before=old and old.seconds,
+        seconds_after=new and new.seconds,
+    )
