@@ -39,7 +39,7 @@ _VERBS = {
     "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
     "diff": (
         "_diff_verb:diff",
-        "Say what changed from one placement to another, why, and what it costs.",
+        "Say what changed between placements, why, and the cost.",
     ),
     "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
     "tasks": ("_tasks_verb:tasks", "List the distinct units of a model, for tools to price."),

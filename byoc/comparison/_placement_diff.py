@@ -224,7 +224,9 @@ def _list_moves(
             groups.setdefault(key, []).append((old, new))
     moves = [
         NodeMove(
-            *key[:3],
+            operator=key[0],
+            device_before=key[1],
+            device_after=key[2],
             reason_before=found[0][0].reason,
             reason_after=found[0][1].reason,
             rules_before=_collect(old.rule for old, _ in found),
@@ -305,10 +307,10 @@ def _change(
 ) -> RegionChange:
     return RegionChange(
         kind,
-        before=old and old.name,
-        after=new and new.name,
-        nodes_before=old and old.nodes,
-        nodes_after=new and new.nodes,
-        seconds_before=old and old.seconds,
-        seconds_after=new and new.seconds,
+        before=None if old is None else old.name,
+        after=None if new is None else new.name,
+        nodes_before=None if old is None else old.nodes,
+        nodes_after=None if new is None else new.nodes,
+        seconds_before=None if old is None else old.seconds,
+        seconds_after=None if new is None else new.seconds,
     )
