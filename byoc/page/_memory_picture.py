@@ -20,7 +20,7 @@ def make_memory_picture(decisions: DecisionDocument) -> dict[str, Any]:
     """
     graph = decisions.graphs[0]
     found = sorted(_list_live_ranges(graph, decisions), key=lambda row: (-row[1], row[0]))
-    steps = len(graph.nodes.names)
+    steps = len(graph.units.kinds)
     shown, left = found[:_MOST_TENSORS], found[_MOST_TENSORS:]
     ranges = np.array([row[2:4] for row in shown], np.int64).reshape(-1, 2)
     offsets: list[int] = []
@@ -46,17 +46,21 @@ def make_memory_picture(decisions: DecisionDocument) -> dict[str, Any]:
 def _list_live_ranges(
     graph: DecidedGraph, decisions: DecisionDocument
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield tensor, bytes, first and last step, and device of each activation of known size."""
+    """Yield tensor, bytes, first and last step, and device of each activation of known size.
+
+    A step is a unit, in topological order: what it reads lives until it has made what it makes.
+    """
     tensors, nodes = graph.tensors, graph.nodes
     made, used = dict.fromkeys(graph.inputs, 0), dict.fromkeys(graph.inputs, 0)
     device = dict.fromkeys(graph.inputs, 0)
-    for node, outputs in enumerate(nodes.outputs):
-        for tensor in nodes.inputs[node]:
-            used[tensor] = node
-        for tensor in outputs:
-            made[tensor] = used[tensor] = node
-            device[tensor] = max(0, graph.find_device(node))
-    used.update(dict.fromkeys(graph.outputs, len(nodes.names) - 1))
+    for unit, inputs, outputs in zip(nodes.units, nodes.inputs, nodes.outputs, strict=True):
+        for tensor in inputs if unit >= 0 else ():
+            used[tensor] = max(unit, used.get(tensor, 0))
+        for tensor in outputs if unit >= 0 else ():
+            made[tensor] = unit
+            used[tensor] = max(unit, used.get(tensor, 0))
+            device[tensor] = graph.units.devices[unit]
+    used.update(dict.fromkeys(graph.outputs, len(graph.units.kinds) - 1))
     hidden = {-1, *tensors.constant, *_list_inner_tensors(graph)}
     for tensor, first in made.items():
         kind = -1 if tensor in hidden else tensors.types[tensor]

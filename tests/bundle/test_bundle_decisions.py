@@ -49,6 +49,7 @@ WRONG = {
     "no operator": set_at("graphs", 0, "nodes", "operators", 0, -1),
     "a tensor that is not there": set_at("graphs", 0, "nodes", "inputs", 0, [99]),
     "a column that is short": set_at("graphs", 0, "nodes", "units", [0]),
+    "a unit without nodes": set_at("graphs", 0, "nodes", "units", [0, 1, 1]),
     "units.seconds": set_at("graphs", 0, "units", "seconds", [[]]),
     "a row of costs too much": set_at("graphs", 0, "units", "seconds", 0, [1.0] * 9),
     "a device that is not there": set_at("graphs", 0, "units", "devices", 0, 2),

@@ -157,8 +157,9 @@ def test_the_memory_picture_has_no_two_tensors_in_one_place() -> None:
             together = begin <= last and first <= end
             assert not together or offset + size <= other or other + length <= offset
     for tensor, _, _, first, last, _ in buffers:
-        makers = [n for n, made in enumerate(graph["nodes"]["outputs"]) if tensor in made]
-        readers = [n for n, read in enumerate(graph["nodes"]["inputs"]) if tensor in read]
+        units = graph["nodes"]["units"]
+        makers = [units[n] for n, made in enumerate(graph["nodes"]["outputs"]) if tensor in made]
+        readers = [units[n] for n, read in enumerate(graph["nodes"]["inputs"]) if tensor in read]
         assert first == (makers[0] if makers else 0)
         assert last >= max(readers, default=first)
 

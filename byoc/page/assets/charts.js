@@ -15,7 +15,7 @@ function makeBar(parts, total) {
   for (const part of parts) {
     if (!part.value) continue;
     const share = part.value / total;
-    const span = make("span", { text: share > 0.12 ? part.label : "", title: `${part.label}: ${part.shown || formatShare(share)}` });
+    const span = make("span", { text: share > 0.12 && !part.hatched ? part.label : "", title: `${part.label}: ${part.shown || formatShare(share)}` });
     span.style.width = `${100 * share}%`;
     span.style.background = part.fill;
     span.style.color = inkOf();
@@ -67,7 +67,7 @@ function showMemory(pane, page) {
     box.addEventListener("click", () => page.showTensor(graph, tensor));
     svg.append(box);
   }
-  svg.append(draw("text", { x: left, y: height - 6, class: "axis" }, `steps of the main graph, 0 to ${steps}, in the order of execution →`));
+  svg.append(draw("text", { x: left, y: height - 6, class: "axis" }, `units of the main graph, 0 to ${steps}, in the order of execution →`));
   const saved = total > peak ? `, instead of ${formatBytes(total)} without reuse` : "";
   pane.replaceChildren(
     make("p", { className: "caption", text: `The activations of the main graph lie in ${formatBytes(peak)}${saved}: a rectangle is a tensor, as wide as it lives, as high as it is large. ${memory.why || ""}` }),

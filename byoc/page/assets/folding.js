@@ -33,14 +33,21 @@ function makeGroup(graph, parts, fields) {
   });
 }
 
+/** What names equal blocks: the scope that they share but for its number, else what one is made of. */
+function nameBlocks(graph, blocks) {
+  const scopes = blocks.map((parts) => nameScope(findScope(graph, parts.flatMap((part) => part.nodes))));
+  const kinds = new Set(scopes.map((scope) => scope.replace(/\d+/g, "#")));
+  if (kinds.size === 1 && scopes[0] && new Set(scopes).size === scopes.length) return `${scopes[0]} … ${scopes[scopes.length - 1]}`;
+  return `(${describeParts(blocks[0]) || describeOperators(graph, blocks[0].flatMap((part) => part.nodes))})`;
+}
+
 /** Equal blocks as one part, which opens into the blocks. */
 function makeRepeatPart(graph, blocks) {
   const block = (parts, number) =>
     parts.length === 1 ? parts[0] : makeGroup(graph, parts, { title: nameScope(findScope(graph, parts.flatMap((p) => p.nodes))) || `block ${number + 1}` });
   const whole = blocks.flat();
   return makeGroup(graph, whole, {
-    kind: "repeat", count: blocks.length, period: blocks[0].length,
-    title: describeParts(blocks[0]) || describeOperators(graph, blocks[0].flatMap((part) => part.nodes)),
+    kind: "repeat", count: blocks.length, period: blocks[0].length, title: nameBlocks(graph, blocks),
     makeChildren: () => foldEvenly(graph, blocks.map(block), "blocks"),
   });
 }

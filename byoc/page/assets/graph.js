@@ -56,7 +56,7 @@ class Picture {
         "line-color": cross, "target-arrow-color": cross, "source-label": "data(label)", "source-text-offset": 22, "font-size": 11, color: ink,
         "text-background-color": halo, "text-background-opacity": 0.85, "text-background-padding": 2, "min-zoomed-font-size": 6,
       } },
-      { selector: ".selected", style: { "overlay-color": isDark() ? "#ffd84d" : "#e0a100", "overlay-opacity": 0.3, "overlay-padding": 6, "border-color": ink, "border-width": 4, "z-index": 90 } },
+      { selector: ".selected", style: { "overlay-color": isDark() ? "#ffd84d" : "#e0a100", "overlay-opacity": 0.16, "overlay-padding": 7, "border-color": ink, "border-width": 4, "z-index": 90 } },
       { selector: "node.open.selected", style: { "overlay-opacity": 0, "border-color": isDark() ? "#ffd84d" : "#e0a100", "border-width": 5, "border-style": "solid", "z-index": "data(depth)" } },
       { selector: "edge.beside", style: { "line-color": ink, "target-arrow-color": ink, opacity: 1, "z-index": 95 } },
       { selector: ".faded", style: { opacity: 0.22 } },

@@ -47,11 +47,13 @@ function listRegions(pane, page) {
     };
   }));
   const most = Math.max(...rows.map((row) => row.total), 1e-30);
+  const folded = foldRows(rows);
   const columns = [
-    { title: "Region", value: (row) => row.region.name, show: (row) => make("span", {}, makeSwatch(row.region.device), " ", make("span", { className: "name", text: row.region.name })) },
+    { title: "Region", value: (row) => row.region.name, show: (row) => make("span", {}, makeSwatch(row.region.device), " ", make("span", { className: "name", text: row.region.name }), row.count > 1 ? make("span", { className: "soft", text: `  and ${row.count - 1} like it` }) : null) },
     { title: "Device", value: (row) => row.region.device, show: (row) => tables.devices[row.region.device] },
     { title: "Nodes", number: true, value: (row) => (row.report ? row.report.nodes : 0), show: (row) => (row.report ? row.report.nodes : "") },
     { title: "Predicted", number: true, value: (row) => row.total, show: (row) => withBar(row.total / most, formatSeconds(row.total)) },
+    ...(folded.length < rows.length ? [{ title: "Together", number: true, value: (row) => row.total * row.count, show: (row) => formatSeconds(row.total * row.count) }] : []),
     ...(rows.some((row) => row.measured !== null) ? [
       { title: "Measured", number: true, value: (row) => row.measured, show: (row) => formatSeconds(row.measured) },
       { title: "Measured / predicted", number: true, value: (row) => (row.measured === null ? -1 : row.measured / row.region.seconds), show: (row) => (row.measured === null ? "–" : roundNumber(row.measured / row.region.seconds)) },
@@ -60,7 +62,19 @@ function listRegions(pane, page) {
     { title: "In", number: true, value: (row) => row.into, show: (row) => formatBytes(row.into) },
     { title: "Out", number: true, value: (row) => row.out, show: (row) => formatBytes(row.out) },
   ];
-  showTable(pane, columns, rows, { sort: 3, onClick: (row) => page.picture.revealRegion(row.graph, row.number), empty: "There is no region: nothing was offloaded." });
+  showTable(pane, columns, folded, { sort: 3, onClick: (row) => page.picture.revealRegion(row.graph, row.number), empty: "There is no region: nothing was offloaded." });
+}
+
+/** Rows of equal regions as one, with their count; measured ones stay apart. */
+function foldRows(rows) {
+  const known = new Map();
+  for (const row of rows) {
+    const same = [row.region.device, row.report && row.report.nodes, roundNumber(row.region.seconds), row.graph.trips, row.into, row.out];
+    const key = row.measured === null ? same.join() : row.region.name;
+    if (known.has(key)) known.get(key).count++;
+    else known.set(key, { ...row, count: 1 });
+  }
+  return [...known.values()];
 }
 
 function withBar(share, text) {

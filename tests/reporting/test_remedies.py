@@ -1,0 +1,36 @@
+"""Reasons for staying on the host come with what would take them away."""
+
+import pytest
+from support import VANILLA, parse
+
+import byoc
+from byoc.reporting import make_decision_document
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "remedy"),
+    [
+        ("y = Sin(x)", "Sin is not among", "if dla runs Sin, add `op: Sin` to the `ops`"),
+        ("y = Relu(x)", "supported, but the host is cheaper", "`--strategy all-supported`"),
+    ],
+)
+def test_a_reason_comes_with_its_remedy(model: str, reason: str, remedy: str) -> None:
+    plan = byoc.partition(parse(f"g (float[1,4] x) => (float[1,4] y) {{ {model} }}"), VANILLA).plan
+    (found,) = make_decision_document(plan).reasons
+    assert found.text.startswith(reason)
+    assert remedy in found.remedy
+
+
+def test_a_rule_that_refuses_is_named_by_its_operator() -> None:
+    reasons = make_decision_document(byoc.partition("zoo:shufflenet", "nnpa.yaml").plan).reasons
+    found = [each for each in reasons if each.text.startswith("Conv: ")]
+    assert found
+    assert all("`byoc explain MODEL --op Conv` names the constraint" in each.remedy for each in found)
+
+
+def test_of_a_tensor_whose_shape_alone_is_read_only_the_shape_is_sent() -> None:
+    proto = parse("g (float[1,4,8,8] x) => (int64[4] y) { a = Relu(x) b = Relu(a) y = Shape(b) }")
+    plan = byoc.partition(proto, VANILLA, strategy="all-supported").plan
+    (region,) = make_decision_document(plan).graphs[0].regions
+    leaving = [each for each in region.boundary if not each.enters]
+    assert [each.bytes for each in leaving] == [32]
