@@ -76,10 +76,10 @@ def read_snapshot(source: Placed, model: Source | None, options: Mapping[str, An
     if isinstance(source, Bundle):
         return _describe_bundle(source)
     path = Path(source)
-    if path.is_dir() or (path.is_file() and _read_start(path) == b"PK"):
+    if path.is_dir() or (path.is_file() and _read_start(path).startswith(b"PK")):
         return _describe_bundle(open_bundle(path))
     if path.is_file():
-        if _read_start(path)[:1] == b"{":
+        if _read_start(path).startswith(b"{"):
             return _describe_report(_read_report(path), str(path))
         if "nodes" in read_mapping(path):
             return _describe_saved(read_placement(path))
@@ -106,7 +106,7 @@ def _require_rules(name: str) -> None:
 def _read_start(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(2)
+            return file.read(64).lstrip()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 

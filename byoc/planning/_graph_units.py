@@ -63,7 +63,9 @@ def split_pinned_units(
     """
     found = dict(units)
     for graph in find_graphs(index):
-        wanted = pins.wanted.get(id(graph), {})
+        wanted = pins.wanted.get(id(graph))
+        if not wanted:
+            continue
         own, each = units[id(graph)], marks[id(graph)]
         split = [
             unit

@@ -23,8 +23,8 @@ def name_regions(root: GraphPlan) -> GraphPlan:
     """Return a plan whose regions are named after their targets and what they hold: `dla_k3v9xq`.
 
     The six characters are a digest of the region's content (`ContentHashes`): its operators with their
-    attributes, how they are connected, and its constants by name, dtype and shape. Names of nodes and of
-    tensors, the order of nodes and all that is around the region do not count.
+    attributes, how they are connected, and its constants by dtype and shape, weights by name as well.
+    Names of nodes and of tensors, the order of nodes and all that is around the region do not count.
 
     Two kinds of regions also take in the names of the tensors that they make and do not read: those
     without a weight, which any other region of the same operators would equal (the 24 lone Softmax of a
@@ -73,7 +73,7 @@ def _format_digest(digest: bytes) -> str:
 
 
 class ContentHashes:
-    """Hashes of a graph's nodes and of sets of them, which depend on no name but those of constants.
+    """Hashes of a graph's nodes and of sets of them, which depend on no name but those of weights.
 
     A node's hash is of its operator, its attributes, and for each input the hash of the node that makes
     it, of a constant, or of a tensor from outside; in the manner of Weisfeiler and Lehman
@@ -91,13 +91,10 @@ class ContentHashes:
         return _hash(*sorted(self.hash_nodes(nodes, {})))
 
     def has_weight(self, nodes: Sequence[int]) -> bool:
-        """Return whether nodes read a stored tensor that says which nodes they are.
-
-        A single number, or int64 (a shape, axes), is what nodes of one kind often share.
-        """
+        """Return whether nodes read a weight, which says which nodes they are."""
         stored = self._index.stored_tensors
         return any(
-            name in stored and max(stored[name].dims, default=1) > 1 and stored[name].data_type != _INT64
+            name in stored and _is_weight(stored[name])
             for node in nodes
             for name in self._index.reads[node]
         )
@@ -144,7 +141,8 @@ class ContentHashes:
         if not name:
             found = bytes(_HASH_BYTES)
         elif stored is not None:
-            found = _hash(b"constant", name.encode(), repr((stored.data_type, *stored.dims)).encode())
+            told = name if _is_weight(stored) else ""
+            found = _hash(b"constant", told.encode(), repr((stored.data_type, *stored.dims)).encode())
         elif sparse is not None:
             found = _hash(
                 b"sparse", name.encode(), repr((sparse.values.data_type, *sparse.dims)).encode()
@@ -156,6 +154,14 @@ class ContentHashes:
             found = _hash(b"tensor", repr((index.get_dtype(name), index.get_rank(name))).encode())
         self._outside[name] = found
         return found
+
+
+def _is_weight(tensor: TensorProto) -> bool:
+    """Return whether a stored tensor is told by its name: no single number, and not int64.
+
+    Scales, shapes and axes are called after tensors, or by their position in the file.
+    """
+    return max(tensor.dims, default=1) > 1 and tensor.data_type != _INT64
 
 
 def _hash_body(body: GraphBody, captured: Mapping[str, bytes]) -> bytes:

@@ -188,6 +188,19 @@ def test_a_body_counts_as_its_node_does(files: Files) -> None:
     assert list(names(BODIES.replace("Neg", "Sigmoid"), rules).values()) != [first]
 
 
+def test_names_of_single_numbers_and_shapes_do_not_count(files: Files) -> None:
+    """Scales are called after tensors, and exporters number what they fold."""
+    rules = str(files.rules("npu", "MatMul", "Mul", "Reshape"))
+    text = """g (float[1, 4] x) => (float[4, 1] y)
+      <float[4, 4] w = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}, float half = {0.5}, int64[2] to = {4, 1}> {
+      a = MatMul(x, w) b = Mul(a, half) y = Reshape(b, to) }"""
+    first = names(text, rules)
+    renamed = re.sub(r"\bto\b", "onnx__Reshape_8", re.sub(r"\bhalf\b", "a_scale", text))
+    assert names(renamed, rules) == first
+    assert names(re.sub(r"\bw\b", "v", text), rules) != first
+    assert names(text.replace("float half", "float[1] half"), rules) != first
+
+
 def test_values_of_small_constants_count_and_of_weights_do_not(rules: str) -> None:
     """Reading weights takes time; what is in a Constant node is part of what it computes."""
     assert names(BLOCKS.replace("w = {1,", "w = {7,"), rules) == names(BLOCKS, rules)

@@ -114,13 +114,15 @@ def describe_content(index: GraphIndex, inside: Mapping[int, NodeKey], keep_name
 
     def source(name: str) -> Hashable:
         maker = index.producers.get(name)
-        if not name or (maker is None and name in index.initializers):
-            return "constant", name
+        if maker is None and name in index.initializers:
+            tensor = index.initializers[name]
+            told = name if is_weight(index, name) else ""
+            return "constant", told, tensor.data_type, *tensor.dims
         if maker in inside:
             return "inside", inside[maker], list(index.nodes[maker].output).index(name)
         if maker in index.constant_nodes:
             return "computed", index.nodes[maker].op_type, *map(source, index.nodes[maker].input)
-        return "outside"
+        return "outside" if name else "left out"
 
     edges = {
         key: (index.nodes[n].op_type, *map(source, index.nodes[n].input)) for n, key in inside.items()
