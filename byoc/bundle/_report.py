@@ -128,10 +128,20 @@ class RefusalReport(ReportModel):
 
 
 class HostReason(ReportModel):
-    """A reason for staying on the host, and the number of nodes that it concerns."""
+    """A reason for staying on the host, and the number of nodes that it concerns.
+
+    `share` is their part of the seconds that the host alone would take, None in reports of versions
+    that did not tell it. `largest` is the one that takes most of them, by name or first output, and
+    `operators` are those of the nodes, the one with most seconds first. `remedy` is what a user can do,
+    empty where nothing is known.
+    """
 
     reason: str
     nodes: int
+    share: float | None = None
+    largest: str = ""
+    operators: tuple[str, ...] = ()
+    remedy: str = ""
 
 
 class FloatUnitReport(ReportModel):

@@ -24,14 +24,18 @@ from byoc.bundle import inspect as read_bundle
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
+    VerboseOption,
     print_json,
     print_rows,
     show_status,
 )
 from byoc.console import make_console, print_line, print_lines
-from byoc.reporting import format_count, format_quantity, print_report
+from byoc.reporting import BRIEF, WHOLE, format_count, format_quantity, print_report
 
 _WIDTH = 11
+# How many rows of tables are printed unless all are wanted, and the lines around those of a table.
+_ROWS = 16
+_FRAME = 5
 
 
 def _show_schema(wanted: bool) -> None:
@@ -42,6 +46,7 @@ def _show_schema(wanted: bool) -> None:
 
 def inspect(
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
+    verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
     _: Annotated[
         bool,
@@ -57,10 +62,10 @@ def inspect(
     opened = open_bundle(bundle)
     opened.regions()  # their models bear out their contracts
     manifest = opened.manifest
+    print_report(manifest.report, make_console(), WHOLE if verbose else BRIEF)
+    print_line()
     for name, value in _make_summary(opened).items():
         print_line(f"{name + ':':{_WIDTH}}{value}")
-    print_line()
-    print_report(manifest.report, make_console())
     sections = {
         "Regions and their artifacts": [_make_row(manifest, region) for region in manifest.regions],
         "Notes of the codegens": _make_note_rows(manifest),
@@ -70,8 +75,12 @@ def inspect(
         ),
         "Files": _make_file_rows(manifest),
     }
+    room = None if verbose else _ROWS
     for title, rows in sections.items():
-        if rows:
+        if room is not None and len(rows) > room:
+            print_line(f"{title}: {format_count(len(rows), 'row')} (--verbose)")
+        elif rows:
+            room = None if room is None else room - len(rows) - _FRAME
             print_lines(["", f"{title}:"])
             print_rows(rows, form)
 

@@ -48,6 +48,10 @@ FormatOption = Annotated[
     OutputFormat, typer.Option("--format", help="text for people, json for programs.")
 ]
 
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print all rows, however many, and each in full.")
+]
+
 
 @contextmanager
 def reserve_stdout() -> Iterator[None]:

@@ -7,6 +7,7 @@ import typer
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
+    VerboseOption,
     print_json,
     reserve_stdout,
     show_status,
@@ -22,6 +23,7 @@ from byoc.support import keywords_of
 def explain(
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
     options: ExplainOptions,
+    verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Say why nodes are refused, and what would change that.
@@ -34,4 +36,4 @@ def explain(
     if form is OutputFormat.json:
         print_json(found.to_json())
     else:
-        print_explanation(found, make_console())
+        print_explanation(found, make_console(), verbose=verbose)

@@ -15,6 +15,7 @@ from byoc.cli._common import (
     NOT_VERIFIED,
     FormatOption,
     OutputFormat,
+    VerboseOption,
     check_outside,
     print_json,
     read_pairs,
@@ -27,7 +28,7 @@ from byoc.console import make_console, print_errors
 from byoc.options import Options
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
-from byoc.reporting import print_report
+from byoc.reporting import SCREEN, WHOLE, print_report
 from byoc.support import check_output, keywords_of, write_text
 from byoc.verification import read_thresholds
 
@@ -76,9 +77,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
             help="What --measure counts: time on the wall, or of all processors together.",
         ),
     ] = None,
-    reasons: Annotated[
-        bool, typer.Option("--reasons", help="Print every reason why nodes stay on the host.")
-    ] = False,
+    verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Cut a model between the host and accelerators.
@@ -105,7 +104,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
     if form is OutputFormat.json:
         print_json(result.report.to_json())
     else:
-        print_report(result.report, make_console(), every_reason=reasons)
+        print_report(result.report, make_console(), WHOLE if verbose else SCREEN)
     if result.report.failures:
         raise typer.Exit(CODEGEN_FAILED)
     if result.report.verification_missing:

@@ -8,7 +8,7 @@ from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention,
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
 from byoc.reporting._relaxation_gains import Gain, compute_gains
 from byoc.reporting._report_document import collect_plan_notes, make_report
-from byoc.reporting._report_text import print_report
+from byoc.reporting._report_text import BRIEF, SCREEN, WHOLE, ReportSize, print_report
 from byoc.reporting._rule_check import RuleCheck, check_rules
 from byoc.reporting._verification_document import (
     RegionErrorReport,

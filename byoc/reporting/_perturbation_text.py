@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from byoc.planning import DoubtfulUnit, PerturbedPlan
 from byoc.reporting._quantities import format_count
 
-_SHOWN = 8
 
+def format_perturbation(found: PerturbedPlan | None, most: int | None) -> Iterator[str]:
+    """Yield the regrets of a placement at perturbed costs, and the units whose device is in doubt.
 
-def format_perturbation(found: PerturbedPlan | None) -> Iterator[str]:
-    """Yield the regrets of a placement at perturbed costs, and the units whose device is in doubt."""
+    At most so many groups of units are told (`most`), None for all.
+    """
     if found is None:
         return
     yield ""
@@ -30,24 +31,24 @@ def format_perturbation(found: PerturbedPlan | None) -> Iterator[str]:
         )
     if found.proven < found.samples:
         yield f"  the best is proven in {found.proven} of the samples; elsewhere regrets may be larger"
-    yield from _format_units(found)
+    yield from _format_units(found, most)
 
 
 _AIMS = {"mean": "the average", "worst": "the worst case"}
 
 
-def _format_units(found: PerturbedPlan) -> Iterator[str]:
+def _format_units(found: PerturbedPlan, most: int | None) -> Iterator[str]:
     """Yield a line for all units of the same operators that change in the same way."""
     alike: dict[tuple[str, str, str], list[DoubtfulUnit]] = {}
     for unit in found.units:
         key = " ".join(unit.operators), unit.device, unit.elsewhere
         alike.setdefault(key, []).append(unit)
-    for (operators, device, elsewhere), units in list(alike.items())[:_SHOWN]:
+    for (operators, device, elsewhere), units in list(alike.items())[:most]:
         nodes = sum(unit.nodes for unit in units)
         many = f" ({format_count(nodes, 'node')})" if nodes > 1 else ""
-        share, most = sum(unit.share for unit in units) / len(units), units[0].share
-        each = f", the likeliest of them in {most:.0%}" if most > share else ""
+        share, largest = sum(unit.share for unit in units) / len(units), units[0].share
+        each = f", the likeliest of them in {largest:.0%}" if largest > share else ""
         better = f"{elsewhere} is better in {share:.0%} of the samples"
         yield f"  {operators}{many} on {device}: {better}{each}"
-    if len(alike) > _SHOWN:
-        yield f"  and {format_count(len(alike) - _SHOWN, 'other group')} of units (--format json)"
+    if most is not None and len(alike) > most:
+        yield f"  and {format_count(len(alike) - most, 'other group')} of units (--verbose)"

@@ -4,6 +4,11 @@ import re
 from collections.abc import Collection
 
 _REMEDIES = (
+    (r".*\((?P<sizes>--(?:dim|shape) [^()]*)\).*", "give {sizes}"),
+    (
+        r".*\b(is not quantized|is no whole QDQ group)\b.*",
+        "where the model is not quantized, `--data FOLDER` or `--calibration FILE` quantizes it",
+    ),
     (
         r"(?P<operator>\S+) is not among the operators of (?P<target>\S+)",
         "if {target} runs {operator}, add `op: {operator}` to the `ops` of its rule file",

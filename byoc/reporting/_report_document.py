@@ -1,13 +1,12 @@
 """The making of a report from a plan and its verification."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import fsum
 from pathlib import Path
 
 from byoc.bundle import (
     Compute,
-    HostReason,
     NodeCounts,
     OpenDimension,
     PrecisionReport,
@@ -18,17 +17,19 @@ from byoc.bundle import (
     ReportedTensor,
     SizePrediction,
 )
-from byoc.errors import Verdict
 from byoc.model import GraphIndex, PlannedSizes, TensorType, fix_type, name_nodes
 from byoc.placement import Measure
 from byoc.planning import GraphPlan, Plan, PlannedRegion, RefusedRegion, find_neighbours
 from byoc.reporting._estimates import describe_unknown_costs, make_estimate_notes
+from byoc.reporting._host_reasons import count_user_nodes, list_host_reasons
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._verification_document import make_verification_report
 from byoc.support import Note
 from byoc.verification import NotVerified, Verification
 
 _SHOWN = 5
+SLOWER_THAN_HOST = "the placement is predicted to be slower than the host alone"
+"""The beginning of the note on a placement that the host alone would beat."""
 
 # A node: the path of its graph, and its number there.
 _NodeKey = tuple[str, int]
@@ -100,7 +101,7 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
             _report_region(graph, region) for graph in plan.root.walk() for region in graph.regions
         ),
         refusals=_make_refusal_reports(plan),
-        host_reasons=_list_host_reasons(plan),
+        host_reasons=list_host_reasons(plan),
         what_if=plan.what_ifs,
         what_if_left_out=plan.untried,
         break_even=plan.break_evens,
@@ -139,7 +140,7 @@ def _list_remarks(plan: Plan) -> Iterator[str]:
 def _count_nodes(plan: Plan) -> NodeCounts:
     offloaded = sum(_count_region_nodes(region) for region in plan.regions)
     host = _count_host_nodes(plan)
-    constant = sum(_count_user_nodes(index, index.constant_nodes) for index in plan.model.index.walk())
+    constant = sum(count_user_nodes(index, index.constant_nodes) for index in plan.model.index.walk())
     return NodeCounts(total=offloaded + host, offloaded=offloaded, host=host, constant=constant)
 
 
@@ -181,12 +182,7 @@ def _report_region(plan: GraphPlan, region: PlannedRegion) -> RegionReport:
 def _count_region_nodes(region: PlannedRegion) -> int:
     """Count the user's nodes of a region, including those inside nodes that have bodies."""
     inside = sum(_count_inner_nodes(region.index, node) for node in region.nodes)
-    return _count_user_nodes(region.index, region.nodes) + inside
-
-
-def _count_user_nodes(index: GraphIndex, nodes: Collection[int]) -> int:
-    """Count the nodes that byoc did not insert, of some that are distinct."""
-    return len(nodes) - (len(index.inserted_nodes.intersection(nodes)) if index.inserted_nodes else 0)
+    return count_user_nodes(region.index, region.nodes) + inside
 
 
 def _count_inner_nodes(index: GraphIndex, node: int) -> int:
@@ -200,7 +196,7 @@ def _count_host_nodes(plan: Plan) -> int:
     for graph in plan.root.walk():
         nodes = [node for unit, _ in graph.host_units for node in unit.nodes]
         whole = [node for node in nodes if node in graph.index.bodies and node not in graph.bodies]
-        total += _count_user_nodes(graph.index, nodes)
+        total += count_user_nodes(graph.index, nodes)
         total += sum(_count_inner_nodes(graph.index, node) for node in whole)
     return total
 
@@ -238,26 +234,12 @@ def _report_tensor(name: str, kind: TensorType | None, sizes: Mapping[str, int])
     return ReportedTensor(name=name, dtype=kind.dtype, shape=kind.shape, bytes=size)
 
 
-def _list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:
-    """Return the reasons for staying on the host, the one with the most nodes first."""
-    counts: Counter[str] = Counter()
-    for graph in plan.root.walk():
-        alike: dict[int, tuple[Verdict, list[int]]] = {}  # many units have one verdict
-        for unit, verdict in graph.host_units:
-            alike.setdefault(id(verdict), (verdict, []))[1].extend(unit.nodes)
-        for verdict, nodes in alike.values():
-            counts[str(verdict)] += _count_user_nodes(graph.index, nodes)
-    counts = +counts  # without those of conversions alone
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(HostReason(reason=reason, nodes=nodes) for reason, nodes in ordered)
-
-
 def _slower_than_host_notes(plan: Plan) -> Iterable[str]:
     """Yield a note if the placement is predicted to be slower than the host alone."""
     is_sum = plan.placement.measure is Measure.total
     if (plan.cost.total if is_sum else plan.placement.value) <= plan.root.host_only:
         return
-    slower = "the placement is predicted to be slower than the host alone"
+    slower = SLOWER_THAN_HOST
     joules, alone = plan.root.joules, _host_only_joules(plan.root)
     if joules is not None and alone is not None and joules < alone:
         slower += (
@@ -275,7 +257,7 @@ def _unused_target_notes(plan: Plan) -> Iterable[str]:
         counts: Counter[str] = Counter()
         for graph in plan.root.walk():
             for row, unit in enumerate(graph.units):
-                counts[_why_not_on(graph, row, number)] += _count_user_nodes(graph.index, unit.nodes)
+                counts[_why_not_on(graph, row, number)] += count_user_nodes(graph.index, unit.nodes)
         for reason, nodes in counts.most_common(1):
             yield (
                 f"{target.name} has no node: {reason} ({nodes} of "

@@ -92,7 +92,7 @@ def bundle(here: Path, byoc: Cli) -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("partition", "m.onnx", "--rules", VANILLA, "--reasons"),
+        ("partition", "m.onnx", "--rules", VANILLA, "--verbose"),
         ("partition", "m.onnx", "--rules", VANILLA, "--dim", f"{_hostile('batch')}=2"),
         ("partition", "m.onnx", "--rules", VANILLA, "--dim", "other=2"),
         ("partition", "m.onnx", "--rules", VANILLA, "--strategy", "all-supported", "--quantize", "int8"),

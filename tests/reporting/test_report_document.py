@@ -1,7 +1,7 @@
 """The report as data: its keys, its numbers, and valid JSON."""
 
 import json
-from math import inf, isfinite, nan
+from math import fsum, inf, isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,14 @@ def test_the_numbers_of_a_small_model(tmp_path: Path) -> None:
         {"name": "a", "dtype": "float32", "shape": [3, 4], "bytes": 48}
     ]
     assert report.to_json()["host_reasons"] == [
-        {"reason": "Sigmoid is not among the operators of dla", "nodes": 1}
+        {
+            "reason": "Sigmoid is not among the operators of dla",
+            "nodes": 1,
+            "share": pytest.approx(1 / 3),
+            "largest": "b",
+            "operators": ["Sigmoid"],
+            "remedy": "if dla runs Sigmoid, add `op: Sigmoid` to the `ops` of its rule file",
+        }
     ]
     assert report.verification.passed is True
     assert report.not_verified is None
@@ -110,17 +117,43 @@ def test_an_open_dimension_has_the_bytes_of_its_planned_size() -> None:
     ]
 
 
-def test_the_host_reasons_are_sorted_by_nodes_then_text() -> None:
-    text = """g (float[1, 4] x) => (float[1, 4] y) {
-        a = Sigmoid(x) b = Tanh(a) c = Sigmoid(b) d = Exp(c) y = Sub(d, d)
+def test_the_host_reasons_are_sorted_by_the_share_of_the_work() -> None:
+    text = """g (float[1, 4] x, float[512, 512] w) => (float[1, 4] y, float[512, 512] v) {
+        a = Sigmoid(x) b = Tanh(a) c = Sigmoid(b) y = Exp(c) v = Softmax(w)
     }"""
-    reasons = cut(parse(text)).report.host_reasons
-    assert [(item.reason.split()[0], item.nodes) for item in reasons] == [
+    result = cut(parse(text))
+    reasons = result.report.host_reasons
+    assert [(item.reason.split()[0], item.nodes) for item in reasons][:2] == [
+        ("Softmax", 1),
         ("Sigmoid", 2),
-        ("Exp", 1),
-        ("Sub", 1),
-        ("Tanh", 1),
     ]
+    assert (reasons[0].largest, reasons[0].operators) == ("v", ("Softmax",))
+    assert fsum(item.share or 0 for item in reasons) == pytest.approx(1)
+    # What plans say of the host alone is the whole.
+    posed = result.plan.graph_problem.latency
+    assert reasons[0].share == pytest.approx(posed.seconds[4, 0] / result.plan.root.host_only)
+
+
+def test_the_work_of_a_body_counts_by_its_trips() -> None:
+    text = """g (int64 n, bool c, float[64, 64] x) => (float[64, 64] y, float[64, 64] z) {
+        z = Sigmoid(x)
+        y = Loop <body = b (int64 i, bool go, float[64, 64] a) => (bool on, float[64, 64] o) {
+            on = Identity(go) o = Softmax(a)
+        }> (n, c, x)
+    }"""
+    ratios = []
+    for trips in (2, 20):
+        report = cut(parse(text), trips={"y": trips}).report
+        by_operator = {item.operators: item.share for item in report.host_reasons}
+        assert fsum(share or 0 for share in by_operator.values()) == pytest.approx(1)
+        ratios.append(by_operator["Softmax",] / by_operator["Sigmoid",])
+    assert ratios[1] == pytest.approx(10 * ratios[0])
+
+
+def test_remedies_are_those_that_reasons_state() -> None:
+    text = "g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"
+    reasons = partition(parse(text), "nnpa").report.host_reasons
+    assert [item.remedy for item in reasons] == ["give --dim N=SIZE"]
 
 
 def test_a_target_without_nodes_is_told_with_the_commonest_reason(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from byoc.bundle import Report
-from byoc.reporting import print_report
+from byoc.reporting import SCREEN, WHOLE, ReportSize, print_report
 from byoc.reporting._report_text import summarize_report
 
 TENSOR = {"name": "x", "dtype": None, "shape": None, "bytes": None}
@@ -54,9 +54,9 @@ REPORT: dict[str, Any] = {
 }
 
 
-def _print_text(**change: Any) -> list[str]:
+def _print_text(size: ReportSize = SCREEN, /, **change: Any) -> list[str]:
     stream = StringIO()
-    print_report(Report.read(REPORT | change), Console(file=stream, width=200, emoji=False))
+    print_report(Report.read(REPORT | change), Console(file=stream, width=200, emoji=False), size)
     return [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
 
 
@@ -145,18 +145,131 @@ def test_no_regions_are_no_table() -> None:
     assert len(_print_text(regions=[])) == 1
 
 
-def test_the_commonest_reasons_are_told_and_the_rest_counted() -> None:
-    reasons = [{"reason": f"reason {i}", "nodes": 10 - i} for i in range(6)]
-    lines = _print_text(host_reasons=reasons)
-    assert lines[-5:] == [
-        "On the host, and why:",
-        "     10  reason 0",
-        "      9  reason 1",
-        "      8  reason 2",
-        "     18  for 3 other reasons (--reasons)",
+REASONS: list[dict[str, Any]] = [
+    {"reason": f"{name} is wrong", "nodes": i + 1, "share": 0.4 / 2**i}
+    for i, name in enumerate("abcdefgh")
+]
+
+
+def test_reasons_have_their_shares_and_the_rest_is_counted() -> None:
+    lines = _print_text(host_reasons=REASONS)
+    assert lines[-8:] == [
+        "On the host, and why, by share of the work:",
+        "   40.0 %     1  a is wrong",
+        "   20.0 %     2  b is wrong",
+        "   10.0 %     3  c is wrong",
+        "    5.0 %     4  d is wrong",
+        "    2.5 %     5  e is wrong",
+        "    1.2 %     6  f is wrong",
+        "    0.9 %    15  for 2 other reasons (--verbose)",
     ]
-    assert _print_text(host_reasons=reasons[:3])[-1] == "      8  reason 2"
-    assert _print_text(host_reasons=reasons[:4])[-1] == "      7  for 1 other reason (--reasons)"
+    assert _print_text(host_reasons=REASONS[:6])[-1] == "    1.2 %     6  f is wrong"
+    last = _print_text(host_reasons=REASONS[:7])[-1]
+    assert last == "    0.6 %     7  for 1 other reason (--verbose)"
+    assert _print_text(WHOLE, host_reasons=REASONS)[-1] == "    0.3 %     8  h is wrong"
+
+
+def test_a_reason_names_its_operators_the_costliest_node_and_the_remedy() -> None:
+    reason = {
+        "reason": "supported, but the host is cheaper",
+        "nodes": 9,
+        "share": 0.25,
+        "largest": "wide",
+        "operators": ["Conv", "Add", "Mul", "Div", "Sub"],
+        "remedy": "buy a link",
+    }
+    told = "supported, but the host is cheaper; the costliest is 'wide'"
+    line = f"   25.0 %     9  Conv, Add, Mul and 2 more: {told}"
+    remedy = "                 buy a link"
+    assert _print_text(host_reasons=[reason])[-2:] == [line, remedy]
+    named = reason | {"reason": "Conv: wide", "share": 0.2, "remedy": "make it narrow"}
+    assert _print_text(host_reasons=[reason, named])[-2:] == [remedy, "   20.0 %     9  Conv: wide"]
+    assert _print_text(WHOLE, host_reasons=[reason, named])[-1].strip() == "make it narrow"
+
+
+def test_reasons_that_differ_in_names_and_numbers_are_one_line() -> None:
+    reasons = [{"reason": f"Conv: group of 'c{i}' is {i}", "nodes": 2, "share": 0.1} for i in (3, 4, 5)]
+    alone = {"reason": "Gather is not there", "nodes": 7, "share": 0.2}
+    lines = _print_text(host_reasons=[alone, *reasons])[-2:]
+    assert lines == [
+        "   30.0 %     6  Conv: group of 'c3' is 3 (and 2 like it)",
+        "   20.0 %     7  Gather is not there",
+    ]
+    assert len(_print_text(WHOLE, host_reasons=reasons)) == len(_print_text()) + 4
+
+
+def test_a_bundle_of_before_has_no_shares() -> None:
+    reasons = [{"reason": "Gather is not there", "nodes": 7}]
+    assert _print_text(host_reasons=reasons)[-1] == "              7  Gather is not there"
+
+
+def test_nothing_offloaded_comes_first_with_its_culprit() -> None:
+    nodes = {"total": 5, "offloaded": 0, "host": 5, "constant": 1}
+    lines = _print_text(nodes=nodes, regions=[], host_reasons=REASONS)
+    assert lines[0] == "Nothing was offloaded: for 40.0 % of the work the reason is: a is wrong"
+    assert lines[1].startswith("m.onnx: 0 of 5 nodes")
+    assert _print_text(nodes=nodes, regions=[])[0] == "Nothing was offloaded"
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_bundle_that_is_not_verified_says_so_first(missing: bool) -> None:
+    lines = _print_text(bundle="out", verification_missing=missing)
+    assert lines[0] == "Not verified: nobody asked"
+    assert lines[1].startswith("m.onnx: ")
+
+
+def test_slower_than_the_host_comes_first_and_once() -> None:
+    slower = "the placement is predicted to be slower than the host alone"
+    lines = _print_text(notes=["other", slower])
+    assert lines[0] == "The placement is predicted to be slower than the host alone"
+    assert lines[-1] == "note: other"
+
+
+def test_equal_regions_are_one_row() -> None:
+    region = REPORT["regions"][0]
+    equal = [region | {"name": f"npu_{i}"} for i in range(4)]
+    other = region | {"name": "npu_4", "seconds": 0.003}
+    rows = [line.split() for line in _print_text(regions=[*equal, other])[1:]]
+    assert rows[0] == ["region", "device", "nodes", "inputs", "outputs", "predicted", "together"]
+    assert rows[2][:5] == ["npu_0", "x", "4", "npu", "3"]
+    assert (rows[2][-4:], rows[3][-4:]) == (["2", "ms", "8", "ms"], ["3", "ms", "3", "ms"])
+    assert len(rows) == 4
+    whole = _print_text(WHOLE, regions=[*equal, other])
+    assert [line.split()[0] for line in whole[3:]] == [f"npu_{i}" for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"device": "dsp"}, {"graph": "Loop_0/body"}, {"nodes": 4}, {"trips": 2.0}),
+        *({"composites": {"conv_relu": 1}}, {"seconds": 0.0021}),
+        *({"inputs": []}, {"outputs": [TENSOR | {"bytes": 11}]}),
+    ],
+)
+def test_regions_that_differ_are_rows_of_their_own(change: dict[str, Any]) -> None:
+    regions = [REPORT["regions"][0], REPORT["regions"][0] | change]
+    assert len(_print_text(regions=regions)) == len(_print_text()) + 1
+
+
+def test_of_many_kinds_those_that_take_longest_are_shown_in_their_order() -> None:
+    kinds = [REPORT["regions"][0] | {"name": f"npu_{i}", "seconds": 0.001 * (i + 1)} for i in range(12)]
+    lines = _print_text(regions=kinds)
+    assert [line.split()[0] for line in lines[3:-1]] == [f"npu_{i}" for i in range(3, 12)]
+    assert lines[-1] == "  and 3 other regions, 6 ms (--verbose)"
+
+
+def test_long_lines_are_cut_unless_all_is_wanted() -> None:
+    long = "x" * 500
+    assert len(_print_text(notes=[long])[-1]) == SCREEN.characters
+    assert _print_text(WHOLE, notes=[long])[-1] == f"note: {long}"
+
+
+def test_warnings_come_before_notes() -> None:
+    notes = [f"n{i}" for i in range(5)] + ["warning: hot"]
+    lines = _print_text(notes=notes)[-5:]
+    assert lines == [
+        *("warning: hot", "note: n0", "note: n1", "note: n2", "  and 2 other notes (--verbose)")
+    ]
 
 
 def test_what_more_support_would_save() -> None:
@@ -193,8 +306,12 @@ def test_names_are_not_markup() -> None:
         notes=["[/]"],
         host_reasons=[{"reason": "kernel_shape[0] is 9 :smile:", "nodes": 1}],
     )
-    assert lines[0].startswith("[red]a:car:b.onnx: 3 of 5")
-    assert lines[-3:] == ["      1  kernel_shape[0] is 9 :smile:", "note: [/]", "Written to [bold]out"]
+    assert lines[1].startswith("[red]a:car:b.onnx: 3 of 5")
+    assert lines[-3:] == [
+        "              1  kernel_shape[0] is 9 :smile:",
+        "note: [/]",
+        "Written to [bold]out",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -232,8 +349,8 @@ def test_an_accuracy_budget_and_what_it_took() -> None:
         "Accuracy budget 30dB: 31.0 dB kept on 1 sample of photos, 20.0 dB with all quantized"
     )
     assert lines[start + 1] == "  in floating point on npu: u0, alone 20.0 dB"
-    assert lines[start + 10] == "  in floating point on npu: u9, alone 29.0 dB"
-    assert lines[start + 11] == "  and 2 more units"
+    assert lines[start + 4] == "  in floating point on npu: u3, alone 23.0 dB"
+    assert lines[start + 5] == "  and 8 other units (--verbose)"
     shares = _print_text(precision=_precision("top1=0.9", reached=0.95, all_quantized=0.5))
     told = "95.0 % of classes kept on 1 sample of photos, 50.0 % of classes with all quantized"
     assert f"Accuracy budget top1=0.9: {told}" in shares
