@@ -1,9 +1,8 @@
 """`byoc compare`: strategies side by side, over models and links."""
 
-import csv
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Annotated, Any
 
@@ -18,10 +17,18 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import take_options
-from byoc.comparison import FAST_STRATEGIES, ROW_KEYS, TOTAL, StrategyRow, summarize_strategies
+from byoc.comparison import (
+    FAST_STRATEGIES,
+    ROW_KEYS,
+    TOTAL,
+    StoppedStudyError,
+    StrategyRow,
+    format_csv,
+    make_strategy_rows,
+    summarize_strategies,
+)
 from byoc.comparison import compare as run
-from byoc.console import print_line, print_lines
-from byoc.errors import escape_unprintable
+from byoc.console import print_errors, print_line, print_lines
 from byoc.options import PlanOptions
 from byoc.reporting import format_count, format_quantity, objective_unit
 from byoc.support import keywords_of
@@ -53,17 +60,31 @@ def compare(  # noqa: PLR0913 - the options of the verb
 ) -> None:
     """Place models by several strategies, and compare the results.
 
-    A model that fails is an error of its own, and the rest goes on; the exit code is then 1. Where
+    A model that fails is an error of its own, and the rest goes on; the exit code is then 1. After an
+    interrupt the cases that are done are printed. Where
     --rules is given more than once, min-cut is not among the strategies unless they are given.
     """
     names = () if strategies is None else _read_names(strategies)
     links = _read_links(link)
     with show_status(), reserve_stdout():
         plain = keywords_of(options, PlanOptions)
-        rows = run(models, **plain, strategies=names, links=links, jobs=jobs)
+        rows, cause = _run(lambda: run(models, **plain, strategies=names, links=links, jobs=jobs))
     _print(rows, form, objective_unit(options.objective))
+    if cause is not None:
+        print_errors([f"stopped: the {format_count(len(rows), 'case')} above are what is done"])
+        raise cause
     if any(row["error"] for row in rows):
         raise typer.Exit(1)
+
+
+def _run(compare: Callable[[], list[StrategyRow]]) -> tuple[list[StrategyRow], BaseException | None]:
+    """Return the rows, and what stopped the comparison before it had all of them."""
+    try:
+        return compare(), None
+    except (KeyboardInterrupt, SystemExit) as error:
+        if not isinstance(error.__cause__, StoppedStudyError):
+            raise
+        return make_strategy_rows(error.__cause__.result.rows), error
 
 
 def _read_names(text: str) -> tuple[str, ...]:
@@ -92,16 +113,8 @@ def _print(rows: list[StrategyRow], form: TableFormat, unit: str) -> None:
     if form is TableFormat.json:
         print_json(rows)
     elif form is TableFormat.csv:
-        writer = csv.DictWriter(sys.stdout, ROW_KEYS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:  # CSV has no escapes: names are printable here, and exact in JSON
-            cells = row | {"notes": "; ".join(row["notes"])}
-            writer.writerow(
-                {
-                    name: escape_unprintable(cell) if isinstance(cell, str) else cell
-                    for name, cell in cells.items()
-                }
-            )
+        plain = [row | {"notes": "; ".join(row["notes"])} for row in rows]
+        sys.stdout.write(format_csv(plain, ROW_KEYS))
     else:
         _print_text(rows, unit)
 

@@ -42,6 +42,10 @@ _VERBS = {
         "Say what changed between placements, why, and the cost.",
     ),
     "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
+    "study": (
+        "_study_verb:app",
+        "Solve the cases of a study, or plot their results.",
+    ),
     "tasks": ("_tasks_verb:tasks", "List the distinct units of a model, for tools to price."),
     "cache": ("_cache_verb:app", "Show what is kept of earlier compiles, clear it, or limit it."),
     "calibrate": ("_calibrate_verb:calibrate", "Measure the ranges of a model's tensors on data."),

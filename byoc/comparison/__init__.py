@@ -1,9 +1,22 @@
-"""Comparison of placement strategies over models and links; the fastest of them by the clock."""
+"""Studies of placements; strategies side by side; the fastest of them by the clock."""
 
 from byoc.comparison._autotune import fastest
+from byoc.comparison._case_solver import CaseSolver
+from byoc.comparison._compare import (
+    FAST_STRATEGIES,
+    ROW_KEYS,
+    TOTAL,
+    ComparisonOptions,
+    StrategyRow,
+    compare,
+    make_strategy_rows,
+)
 from byoc.comparison._optimality_loss import OptimalityLoss, compare_decisions, measure_loss
 from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff, RegionChange, diff
-from byoc.comparison._process_pool import FAST_STRATEGIES, compare, run_study
 from byoc.comparison._strategy_summary import summarize_strategies
-from byoc.comparison._study import ROW_KEYS, TOTAL, StrategyRow, Study
+from byoc.comparison._study_case import Case
+from byoc.comparison._study_file import StudyFile, make_study_schema, read_study
+from byoc.comparison._study_results import format_csv, read_results, write_results
+from byoc.comparison._study_rows import COLUMNS, TIME_COLUMNS, StudyRow, make_rows
+from byoc.comparison._study_run import StoppedStudyError, StudyResult, study
 from byoc.comparison._task_list import TASK_KEYS, TaskRow, list_tasks

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import exp, fsum, log
 from typing import Any
 
-from byoc.comparison._study import StrategyRow
+from byoc.comparison._compare import StrategyRow
 
 Case = tuple[str, float | None, str]
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
 from typing import Any
@@ -18,6 +18,10 @@ from byoc.placement._placement_cost import Cost, evaluate
 from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import Placement, Strategy, describe_ignored, strategy_display_name
 
+_MAX_CHARACTERS = 1000
+_MAX_NOTES = 20
+_MAX_MEASURES = 32
+
 
 def find_violation(problem: Problem, placement: object) -> str:
     """Return a sentence on the first fault of a strategy's answer to a problem; empty if it is valid."""
@@ -26,6 +30,7 @@ def find_violation(problem: Problem, placement: object) -> str:
     # Each check relies on the ones before it.
     checks = (
         _check_types,
+        _check_measures,
         _check_arrays,
         _check_labels,
         _check_regions,
@@ -55,6 +60,18 @@ def _check_types(_: Problem, placement: Placement) -> str:
     if bound is not None and not (_is_number(bound) and 0 <= bound < math.inf):
         value = f" {float(bound):g}" if _is_number(bound) else ""
         return f"its bound{value} is not a number of seconds, 0 or more, nor None"
+    return ""
+
+
+def _check_measures(_: Problem, placement: Placement) -> str:
+    measures: object = placement.measures
+    if not isinstance(measures, Mapping) or len(measures) > _MAX_MEASURES:
+        return f"its measures are not a mapping of at most {_MAX_MEASURES} numbers"
+    for name, value in measures.items():
+        if not (isinstance(name, str) and name.isidentifier() and name.isascii() and len(name) <= 40):
+            return "the name of one of its measures is not that of a variable"
+        if not (_is_number(value) and math.isfinite(value)):
+            return f"its measure {name} is not a finite number"
     return ""
 
 
@@ -137,10 +154,6 @@ def _check_cost(problem: Problem, placement: Placement) -> str:
     return ""
 
 
-_MAX_CHARACTERS = 1000
-_MAX_NOTES = 20
-
-
 def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) -> Placement:
     """Return a strategy's placement, checked, and independent of the order of units and tensors.
 
@@ -194,6 +207,7 @@ def normalize_placement(problem: Problem, placement: Placement) -> Placement:
         notes=tuple(shorten_text(note, _MAX_CHARACTERS) for note in placement.notes[:_MAX_NOTES]),
         why_host=shorten_text(placement.why_host, _MAX_CHARACTERS),
         fusions=fusions,
+        measures={str(name): float(value) for name, value in placement.measures.items()},
     )
 
 

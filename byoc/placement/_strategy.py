@@ -1,9 +1,9 @@
 """The strategy protocol, and the placement that a strategy returns."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Protocol, Self
 
@@ -47,6 +47,9 @@ class Placement:
     """The reason why units that an accelerator accepts are on the host."""
     fusions: tuple[int, ...] = ()
     """The chosen fusions of the problem, in rising order."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """Further numbers that the strategy states of its answer or its search, by name: columns of a study.
+    Names are those of Python variables, at most 32."""
 
     @property
     def measure(self) -> Measure:

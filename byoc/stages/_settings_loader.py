@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from byoc.costs import (
     Policy,
@@ -11,6 +11,7 @@ from byoc.costs import (
     load_device_costs,
     load_host_costs,
     parse_objective,
+    with_parameters,
 )
 from byoc.errors import InputError, suggest_nearest
 from byoc.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, list_files
@@ -23,31 +24,41 @@ HOST = "host"
 """What options for the host's cost model are given to."""
 
 ChoiceT = TypeVar("ChoiceT", bound=str | Path)
+ValueT = TypeVar("ValueT")
 
 
-def load_settings(
+def load_settings(  # noqa: PLR0913 - what the options do not have
     options: PlanOptions,
     strategy: str = DEFAULT_STRATEGY,
     placement: str | Path | None = None,
+    *,
     among: Sequence[str] = (),
     robust: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
 ) -> PlanSettings:
     """Return the settings of planning. Raises InputError when something named cannot be loaded.
 
     `among` are all strategies that options may be given to, if there are others than this one; `robust`
-    is as in `partition`.
+    is as in `partition`. `parameters` are values that take the place of those in cost files, by key
+    (`launch`, `link.latency`) for all accelerators, by `target:key` for one, by `host:key` for the host.
     """
     targets = load_targets(list_files(options.rules))
     costs = choose_by_target(targets, options.cost_model, "cost model", lambda each: each.cost_model)
-    given = _split_cost_options(targets, options.cost_options or {})
-    devices = tuple(load_device_costs(str(costs[target.name]), given[target.name]) for target in targets)
+    given = _split_by_owner(targets, options.cost_options or {}, "cost option")
+    changed = _split_by_owner(targets, parameters or {}, "parameter")
+    devices = tuple(
+        with_parameters(
+            load_device_costs(str(costs[target.name]), given[target.name]), changed[target.name]
+        )
+        for target in targets
+    )
     host = str(options.host_cost_model)
     if host == DEFAULT_HOST_COSTS:
         host = find_host_beside(devices) or host
     return PlanSettings(
         targets=targets,
         costs=devices,
-        host=load_host_costs(host, given[HOST]),
+        host=with_parameters(load_host_costs(host, given[HOST]), changed[HOST]),
         strategy=limit_time(
             _load_with_margin(strategy, options, among, find_margin(devices)),
             options.time_limit,
@@ -60,16 +71,16 @@ def load_settings(
     )
 
 
-def _split_cost_options(
-    targets: Sequence[Target], given: Mapping[str, str]
-) -> dict[str, dict[str, str]]:
-    """Return the options of each target's cost model, and those of the host's, which are given as such.
+def _split_by_owner(
+    targets: Sequence[Target], given: Mapping[str, ValueT], what: str
+) -> dict[str, dict[str, ValueT]]:
+    """Return what is given for each target's cost model, and for the host's, which has to be named.
 
-    Raises InputError for a target that is not there.
+    `what` names it in messages. Raises InputError for a target that is not there.
     """
     names = [target.name for target in targets]
     owners = (*names, HOST)
-    split = {name: select_options(given, name, owners, "cost option", "target") for name in owners}
+    split = {name: select_options(given, name, owners, what, "target") for name in owners}
     split[HOST] = {name: split[HOST][name] for name in split[HOST] if f"{HOST}:{name}" in given}
     return split
 

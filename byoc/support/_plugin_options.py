@@ -193,14 +193,14 @@ def make_with_options(cls: Any, given: Mapping[str, str]) -> Any:
 
 
 def select_options(  # noqa: PLR0913 - what messages say
-    given: Mapping[str, str],
+    given: Mapping[str, T],
     owner: str,
     owners: Iterable[str],
     what: str,
     kind: str,
     *,
     unused: Iterable[str] = (),
-) -> dict[str, str]:
+) -> dict[str, T]:
     """Return the options of one owner: those given by `name`, to all, and by `owner:name`, which win.
 
     `owners` are all that may be named; those of `unused` exist, but take no part. In messages the

@@ -5,7 +5,7 @@ import io
 import json
 import os
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from math import sqrt
 from pathlib import Path
 
@@ -13,8 +13,7 @@ import onnx
 import pytest
 from support import VANILLA, Ran, parse
 
-from byoc.comparison import ROW_KEYS, Study, run_study, summarize_strategies
-from byoc.comparison._study import make_rows
+from byoc.comparison import ROW_KEYS, StrategyRow, compare, summarize_strategies
 from byoc.costs import Price, Task, load_device_costs, with_link
 from byoc.costs._cost_model import Unknown
 from byoc.errors import InputError
@@ -43,20 +42,25 @@ def net(tmp_path: Path) -> Path:
     return path
 
 
-STUDY = Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact"), links=(0.01, 100.0))
+STRATEGIES, LINKS = ("host-only", "min-cut", "exact"), (0.01, 100.0)
+
+
+def compare_all(*models: str | Path, jobs: int = 1) -> list[StrategyRow]:
+    """Compare three strategies at two links."""
+    return compare(models, VANILLA, strategies=STRATEGIES, links=LINKS, jobs=jobs)
 
 
 def test_a_row_for_each_strategy_at_each_link(net: Path) -> None:
-    rows = make_rows(str(net), STUDY)
+    rows = compare_all(net)
     assert [tuple(row) for row in rows] == [ROW_KEYS] * 6
     assert [(row["link"], row["strategy"]) for row in rows] == [
-        (link, strategy) for link in STUDY.links for strategy in STUDY.strategies
+        (link, strategy) for link in LINKS for strategy in STRATEGIES
     ]
     assert all(row["error"] is None for row in rows)
 
 
 def test_a_row_says_what_partition_says(net: Path) -> None:
-    rows = make_rows(str(net), replace(STUDY, links=(None,)))
+    rows = compare(net, VANILLA, strategies=STRATEGIES, jobs=1)
     for row in rows:
         report = partition(net, VANILLA, strategy=row["strategy"]).report
         assert row["objective"] == report.predicted.seconds
@@ -67,12 +71,8 @@ def test_a_row_says_what_partition_says(net: Path) -> None:
 
 def test_a_slow_link_keeps_everything_on_the_host(net: Path) -> None:
     slow, fast = (
-        next(
-            row
-            for row in make_rows(str(net), STUDY)
-            if row["link"] == link and row["strategy"] == "exact"
-        )
-        for link in STUDY.links
+        next(row for row in compare_all(net) if row["link"] == link and row["strategy"] == "exact")
+        for link in LINKS
     )
     assert (slow["regions"], slow["bytes_moved"], slow["offloaded"]) == (0, 0, 0.0)
     assert fast["regions"] == 1
@@ -123,12 +123,12 @@ def test_another_link_for_a_cost_model_from_outside() -> None:
 
 
 def test_what_fails_is_a_row_and_the_rest_goes_on(net: Path, tmp_path: Path) -> None:
-    study = replace(STUDY, strategies=("host-only", "exhaustive"), links=(None,))
     chain = "\n".join(f"    t{i} = Relu(t{i - 1})" for i in range(1, 30))
     long = parse(f"g (float[4] t0) => (float[4] y) {{\n{chain}\n    y = Relu(t29)\n}}")
     onnx.save(long, tmp_path / "long.onnx")
     gone = tmp_path / "gone.onnx"
-    rows = run_study([str(gone), str(tmp_path / "long.onnx"), str(net)], study, workers=1)
+    models = (gone, tmp_path / "long.onnx", net)
+    rows = compare(models, VANILLA, strategies=("host-only", "exhaustive"), jobs=1)
     errors = [row["error"] for row in rows]
     assert errors[0] == errors[1] == f"{gone}: no such file"
     assert errors[2] is None
@@ -140,8 +140,7 @@ def test_what_fails_is_a_row_and_the_rest_goes_on(net: Path, tmp_path: Path) -> 
 def test_several_processes_give_the_same_rows(net: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.onnx"
     onnx.save(parse(NET.replace("Softmax", "Sigmoid")), other)
-    models = [str(net), str(other)]
-    one, two = (run_study(models, STUDY, workers=count) for count in (1, 2))
+    one, two = (compare_all(net, other, jobs=count) for count in (1, 2))
     for row in (*one, *two):
         del row["seconds"]
     assert one == two
@@ -174,9 +173,8 @@ def test_a_process_that_dies_is_an_error_of_its_model(
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     deadly = tmp_path / "deadly.onnx"
     onnx.save(parse(NET), deadly)
-    study = replace(STUDY, strategies=("host-only",), links=(None,))
-    rows = run_study([str(deadly), str(net)], study, workers=2)
-    assert [row["error"] for row in rows] == ["the process that placed it died", None]
+    rows = compare([deadly, net], VANILLA, strategies=("host-only",), jobs=2)
+    assert [row["error"] for row in rows] == ["its process ended with exit code 9", None]
 
 
 def test_means_are_geometric_and_to_the_best_of_each_case() -> None:

@@ -7,9 +7,7 @@ import onnx
 import pytest
 from support import VANILLA, parse
 
-from byoc.comparison import Study, run_study
-from byoc.comparison._process_pool import _make_rows
-from byoc.support import _plugins as plugins
+from byoc.comparison import Case, CaseSolver, compare
 
 NET = "net (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sigmoid(a)\n y = Relu(b) }"
 STRATEGIES = """
@@ -60,8 +58,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_other_rows_stay(net: str) -> None:
-    study = Study(rules=(str(VANILLA),), strategies=("leaving", "costless", "host-only"))
-    rows = run_study([net], study, workers=1)
+    rows = compare(net, VANILLA, strategies=("leaving", "costless", "host-only"), jobs=1)
     assert [row["error"] for row in rows] == [
         "strategy leaving: failed with SystemExit: 0",
         "strategy costless: its cost is not a Cost of numbers",
@@ -71,20 +68,21 @@ def test_the_other_rows_stay(net: str) -> None:
 
 
 def test_a_process_that_dies_takes_one_strategy_with_it(net: str) -> None:
-    study = Study(rules=(str(VANILLA),), strategies=("deadly", "host-only"), links=(1.0,))
-    rows = run_study([net], study, workers=2)
+    rows = compare(net, VANILLA, strategies=("deadly", "host-only"), links=(1.0,), jobs=2)
     assert [(row["link"], row["strategy"], row["error"]) for row in rows] == [
-        (1.0, "deadly", "the process that placed it died"),
+        (1.0, "deadly", "its process ended with exit code 9"),
         (1.0, "host-only", None),
     ]
 
 
 def test_a_defect_takes_one_strategy_with_it(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, *given: object) -> object:
-        if name == "min-cut":
-            raise ZeroDivisionError("one\ntwo")
-        return plugins.load_plugin(plugins.STRATEGIES, name)
+    solve = CaseSolver.load_settings
 
-    monkeypatch.setattr("byoc.comparison._study.load_strategy", load)
-    rows = _make_rows(net, Study(rules=(str(VANILLA),), strategies=("host-only", "min-cut", "exact")))
+    def load(self: CaseSolver, case: Case) -> object:
+        if case.strategy == "min-cut":
+            raise ZeroDivisionError("one\ntwo")
+        return solve(self, case)
+
+    monkeypatch.setattr(CaseSolver, "load_settings", load)
+    rows = compare(net, VANILLA, strategies=("host-only", "min-cut", "exact"), jobs=1)
     assert [row["error"] for row in rows] == [None, "failed with ZeroDivisionError: one two", None]

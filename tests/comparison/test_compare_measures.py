@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,16 @@ import pytest
 from support import VANILLA, Ran, parse
 
 from byoc.cli import _compare_verb as cli
-from byoc.comparison import FAST_STRATEGIES, ROW_KEYS, StrategyRow, Study, summarize_strategies
-from byoc.comparison._study import check_bounds, make_rows
+from byoc.comparison import (
+    FAST_STRATEGIES,
+    ROW_KEYS,
+    Case,
+    StrategyRow,
+    compare,
+    make_rows,
+    make_strategy_rows,
+    summarize_strategies,
+)
 from byoc.pipeline import partition
 from byoc.placement.strategies import ScheduledPlacement
 
@@ -40,7 +47,7 @@ peak: {{default: {peak}}}
 bandwidth: 1.0e+10
 energy: {{operation: {joules}, byte: 1.0e-11, moved: 1.0e-11, launch: 1.0e-6}}
 """
-STUDY = Study(rules=(str(VANILLA),), strategies=("min-cut", "launch-aware", "makespan"))
+STRATEGIES = ("min-cut", "launch-aware", "makespan")
 Cli = Callable[..., Ran]
 
 
@@ -72,14 +79,14 @@ def test_a_makespan_is_the_schedules(two: Path) -> None:
     plan = partition(two, VANILLA, strategy="makespan").plan
     assert isinstance(plan.placement, ScheduledPlacement)
     assert plan.placement.schedule is not None
-    row = make_rows(str(two), replace(STUDY, strategies=("makespan",)))[0]
+    (row,) = compare(two, VANILLA, strategies=("makespan",), jobs=1)
     assert (row["measure"], row["error"]) == ("makespan", None)
     assert row["objective"] == plan.placement.schedule.makespan < plan.placement.cost.total
     assert row["gap"] == (row["objective"] - row["bound"]) / row["objective"]
 
 
 def test_a_makespan_is_not_the_best_of_what_adds_up(two: Path) -> None:
-    rows = make_rows(str(two), STUDY)
+    rows = compare(two, VANILLA, strategies=STRATEGIES, jobs=1)
     assert [row["measure"] for row in rows] == ["total", "total", "makespan"]
     assert rows[2]["objective"] < rows[1]["objective"]
     means = summarize_strategies(rows)
@@ -97,8 +104,9 @@ def test_makespans_are_told_apart_in_the_text(two: Path, byoc: Cli) -> None:
 
 
 def test_bodies_in_a_makespan_add_up(loop: Path) -> None:
-    study = replace(STUDY, strategies=("host-only", "makespan"), trips={"round": 5})
-    only, spread = make_rows(str(loop), study)
+    only, spread = compare(
+        loop, VANILLA, strategies=("host-only", "makespan"), trips={"round": 5}, jobs=1
+    )
     assert spread["error"] is None
     assert 0 < spread["objective"] <= only["objective"]
     assert spread["bound"] <= spread["objective"]
@@ -106,15 +114,15 @@ def test_bodies_in_a_makespan_add_up(loop: Path) -> None:
 
 def test_trips_are_those_of_partition(loop: Path, byoc: Cli) -> None:
     asked = ("--rules", VANILLA, "--format", "json")
-    compare = ("compare", loop, *asked, "--jobs", "1", "--strategies")
-    (given,) = json.loads(byoc(*compare, "launch-aware", "--trips", "round=5").out)
+    verb = ("compare", loop, *asked, "--jobs", "1", "--strategies")
+    (given,) = json.loads(byoc(*verb, "launch-aware", "--trips", "round=5").out)
     report = json.loads(byoc("partition", loop, *asked, "--trips", "round=5").out)
     assert given["objective"] == report["predicted"]["seconds"]
-    (assumed,) = json.loads(byoc(*compare, "launch-aware").out)
+    (assumed,) = json.loads(byoc(*verb, "launch-aware").out)
     assert assumed["objective"] != given["objective"]
     assert any("8" in note for note in assumed["notes"])
     assert len(given["notes"]) < len(assumed["notes"])
-    (wrong,) = json.loads(byoc(*compare, "host-only", "--trips", "rund=5").out)
+    (wrong,) = json.loads(byoc(*verb, "host-only", "--trips", "rund=5").out)
     assert "trips of 'rund': no such node (did you mean round?)" in wrong["error"]
 
 
@@ -189,7 +197,7 @@ def test_min_cut_is_left_out_for_several_accelerators(two: Path, byoc: Cli) -> N
 
 
 def test_notes_say_what_a_strategy_leaves_out(two: Path) -> None:
-    rows = {row["strategy"]: row for row in make_rows(str(two), STUDY)}
+    rows = {row["strategy"]: row for row in compare(two, VANILLA, strategies=STRATEGIES, jobs=1)}
     assert "strategy min-cut: launches played no part in the choice" in rows["min-cut"]["notes"]
     assert not any("launches" in note for note in rows["launch-aware"]["notes"])
 
@@ -197,7 +205,7 @@ def test_notes_say_what_a_strategy_leaves_out(two: Path) -> None:
 def test_guessed_costs_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "open.onnx"
     onnx.save(parse("g (float[4] x) => (int64[1, M] y) { y = NonZero(x) }"), path)
-    (row,) = make_rows(str(path), replace(STUDY, strategies=("launch-aware",)))
+    (row,) = compare(path, VANILLA, strategies=("launch-aware",), jobs=1)
     assert row["notes"] == ["the cost of 1 unit is an estimate: host: a shape of NonZero is not known"]
 
 
@@ -229,23 +237,38 @@ def row(strategy: str, found: float, bound: float | None = None, **more: Any) ->
 
 
 def test_a_bound_above_what_another_found_is_an_error() -> None:
-    rows = [
-        row("good", 2.0, 2.0),
-        row("rounded", 2.0, 2.0 * (1 + 1e-12)),
-        row("wrong", 3.0, 2.5),
-        row("other", 1.0, 1.0, measure="makespan"),
-        row("failed", 0.0, objective=None, error="no"),
+    found = {
+        "good": {"value": 2.0, "bound": 2.0},
+        "rounded": {"value": 2.0, "bound": 2.0 * (1 + 1e-12)},
+        "wrong": {"value": 3.0, "bound": 2.5},
+        "unproven": {"value": 4.0, "bound": None},
+        "other": {"value": 1.0, "bound": 1.0, "measure": "makespan"},
+    }
+    cases = [Case(model="m", rules=("r",), strategy=name) for name in (*found, "failed")]
+    outcomes = {
+        case.key: {"status": "ok", "measure": "total", "solver_seconds": 1.0, **found[case.strategy]}
+        for case in cases[:-1]
+    }
+    outcomes[cases[-1].key] = {"status": "refused", "reason": "no"}
+    rows = make_rows(cases, outcomes)
+    assert [row["status"] for row in rows] == ["ok", "ok", "failed", "ok", "ok", "refused"]
+    assert [row["gap"] for row in rows] == [
+        *(0.0, 0.0, pytest.approx(1 / 3), pytest.approx(1 / 2), 0.0),
+        None,
     ]
-    checked = check_bounds(rows)
+    assert [row["ratio"] for row in rows] == [1.0, 1.0, 1.5, 2.0, 1.0, None]
+    checked = make_strategy_rows(rows)
     assert [r["error"] for r in checked] == [
         None,
         None,
         "its bound, 2.5, is above what good found, 2: one of them is wrong",
         None,
+        None,
         "no",
     ]
-    assert [mean["errors"] for mean in summarize_strategies(checked)] == [0, 0, 1, 0, 1]
-    assert [mean["cases"] for mean in summarize_strategies(checked)] == [1, 1, 1, 1, 0]
+    means = summarize_strategies(checked)
+    assert [mean["errors"] for mean in means] == [0, 0, 1, 0, 0, 1]
+    assert [mean["cases"] for mean in means] == [1, 1, 1, 1, 1, 0]
 
 
 def test_errors_stand_below_the_table_one_line_a_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,8 +300,6 @@ def test_many_notes_are_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bounds_of_real_strategies_hold(two: Path) -> None:
-    study = replace(
-        STUDY, strategies=("host-only", "tree-dp", "min-cut", "exact"), links=(0.1, 2.0, 50.0)
-    )
-    rows = make_rows(str(two), study)
+    names = ("host-only", "tree-dp", "min-cut", "exact")
+    rows = compare(two, VANILLA, strategies=names, links=(0.1, 2.0, 50.0), jobs=1)
     assert all(found["error"] is None for found in rows)

@@ -32,6 +32,7 @@ NOT_OF_BYOC = {
     "--limit",
     "--first",
 }  # options of pytest and of scripts
+WITHOUT_COMMAND = {"study": "run"}  # what a verb does that has commands, and is given none
 NOT_RUN = {
     "acme_compiler(": "a compiler of the reader's",
     "acme_runtime(": "a runtime of the reader's",
@@ -113,6 +114,8 @@ def test_commands_and_options_of_a_page_exist(page: Path) -> None:
         command = load_verb(verb)
         if rest and rest[0] in getattr(command, "commands", {}):
             command = command.commands[rest.pop(0)]
+        elif verb in WITHOUT_COMMAND:
+            command = command.commands[WITHOUT_COMMAND[verb]]
         options = {option for parameter in command.params for option in _spell(parameter)}
         unknown += [
             f"byoc {verb} {word}"

@@ -1,0 +1,128 @@
+"""`byoc study`: solve every case of a study; plot its results, and make tables of them."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from byoc.cli._common import print_json, reserve_stdout, show_status
+from byoc.comparison import StoppedStudyError, StudyResult, make_study_schema
+from byoc.comparison import study as run_study
+from byoc.console import print_errors
+from byoc.reporting import format_count
+from byoc.support import show_progress
+
+_RUN = "run"
+_LINES = 10  # of progress where no terminal shows it
+
+
+class _StudyGroup(TyperGroup):
+    """The commands; without the name of one the study itself is run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `run` before arguments that begin with no command."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = [_RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=_StudyGroup, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+
+
+@app.callback()
+def study() -> None:
+    """Solve the cases of a study, or plot their results.
+
+    byoc study STUDY.yaml is byoc study run STUDY.yaml.
+    """
+
+
+@app.command(_RUN)
+def run(  # noqa: PLR0913 - the options of the verb
+    file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The axes of the study.")],
+    *,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Write the results here: .csv or .parquet."),
+    ],
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at a time; as many as processors unless given.")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Solve the cases on the cluster of this Dask scheduler."),
+    ] = None,
+    retry_failures: Annotated[
+        bool, typer.Option("--retry-failures", help="Solve again what failed in an earlier run.")
+    ] = False,
+    allow_failures: Annotated[
+        bool, typer.Option("--allow-failures", help="Exit with 0 even if cases failed.")
+    ] = False,
+) -> None:
+    """Solve all cases of a study, and write a row for each.
+
+    A study that was stopped goes on where it was. Cases that fail are rows with a reason; the exit code
+    is then 1.
+    """
+    try:
+        with _show_cases(), reserve_stdout():
+            result = run_study(
+                file, output, jobs=jobs, scheduler=scheduler, retry_failures=retry_failures
+            )
+    except BaseException as error:
+        if isinstance(error.__cause__, StoppedStudyError):
+            done, total = len(error.__cause__.result.rows), error.__cause__.result.total
+            print_errors([f"stopped: {done} of {total} cases are done; the same command goes on"])
+        raise
+    _print_summary(result, output)
+    if result.failures and not allow_failures:
+        raise typer.Exit(1)
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of study files, which editors complete and check them by."""
+    print_json(make_study_schema())
+
+
+def _print_summary(result: StudyResult, output: Path) -> None:
+    failed = sum(result.failures.values())
+    parts = [f"{output}: {format_count(result.total, 'case')}"]
+    if result.earlier:
+        parts.append(f"{result.earlier} of an earlier run")
+    if failed:
+        each = ", ".join(f"{count} {status}" for status, count in result.failures.items())
+        parts.append(f"{failed} not solved ({each})")
+    print_errors([", ".join(parts)])
+    reasons = dict.fromkeys(
+        f"{row['model']}, {row['strategy']}: {row['reason']}"
+        for row in result.rows
+        if row["status"] != "ok"
+    )
+    shown = list(reasons)[:_LINES]
+    more = [f"and {len(reasons) - len(shown)} more"] if len(reasons) > len(shown) else []
+    print_errors([*shown, *more])
+
+
+@contextmanager
+def _show_cases() -> Iterator[None]:
+    """Show progress on standard error: a line that changes, or some lines where there is no terminal."""
+    if sys.stderr.isatty():
+        with show_status():
+            yield
+        return
+    tenths = [-1]
+
+    def show(step: str) -> None:
+        done, _, rest = step.partition(" of ")
+        total = rest.partition(" ")[0]
+        if done.isdecimal() and total.isdecimal() and int(done) * _LINES // int(total) > tenths[0]:
+            tenths[0] = int(done) * _LINES // int(total)
+            print_errors([step])
+
+    with show_progress(show):
+        yield

@@ -1,0 +1,158 @@
+"""Strategies side by side: a small study of models, links and strategies under one set of rules."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from byoc.comparison._case_schedulers import Scheduler, solve_here, solve_in_processes
+from byoc.comparison._joule_check import check_joules
+from byoc.comparison._study_case import Case
+from byoc.comparison._study_run import StoppedStudyError, run_cases
+from byoc.errors import InputError
+from byoc.options import PlanOptions, list_files
+from byoc.stages import load_settings
+from byoc.support import (
+    check_minimum,
+    declare_field,
+    keywords_of,
+    select_options,
+    take_keywords,
+)
+
+StrategyRow = dict[str, Any]
+
+FAST_STRATEGIES = (
+    *("host-only", "all-supported", "faster-ops", "faster-ops-transfer", "tree-dp", "min-cut"),
+    "launch-aware",
+)
+_ONE_ACCELERATOR = "min-cut"
+
+TOTAL = "total"
+
+ROW_KEYS = (
+    *("model", "link", "strategy", "measure", "objective", "bound", "gap", "regions", "offloaded"),
+    *("bytes_moved", "regret_mean", "regret_worst", "seconds", "notes", "error"),
+)
+"""The keys of a row.
+
+`link` in GB/s, null for the cost model's own; `measure` is `total` where all costs are added up, and
+`makespan` where the strategy has host and accelerators work at once; `objective` and `bound` are by that
+measure, in seconds, joules or a weighted sum; `gap` is the distance to the best bound that any of the
+strategies proved, as a share of the objective; `offloaded` as a share of the compute; `regret_mean` and
+`regret_worst` what the placement costs over the best one at perturbed costs (`perturb`), null without;
+`seconds` that the strategy took; `notes` a list of sentences: what the strategy said, what it leaves
+out, guessed costs; `error` a sentence where there was one. A row that was not solved has nothing but
+null and no notes beside its error.
+
+A makespan is that of the main graph: everything in the bodies of If, Loop and Scan is added up.
+"""
+
+_KEY_OF = {"objective": "value", "seconds": "solver_seconds"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions(PlanOptions):
+    """All choices of a comparison."""
+
+    strategies: Sequence[str] = declare_field(
+        (), "the strategies' names; fast ones that suit the number of accelerators unless given."
+    )
+    links: Sequence[float | None] = declare_field(
+        (None,), "bandwidths of the link in GB/s, None for the cost model's own."
+    )
+    jobs: int | None = declare_field(
+        None, "processes at a time, as many as there are processors by default."
+    )
+
+
+@take_keywords(ComparisonOptions)
+def compare(models: str | Path | Sequence[str | Path], options: ComparisonOptions) -> list[StrategyRow]:
+    """Place models by several strategies, over several bandwidths of the link.
+
+    `models` are paths, or `zoo:NAME`, one or several. The rows are in the order of models, links and
+    strategies; the keys, and the units of their values, are those of `byoc.comparison.ROW_KEYS`. A model
+    or strategy that fails has rows with the reason as `error`, and the others go on. With one job
+    everything runs in this process.
+
+    Raises InputError when the rules, costs or strategies cannot be loaded, and for a bandwidth or a
+    number of processes that is none. An interrupt is raised as KeyboardInterrupt,
+    with a StoppedStudyError that has what is done as its cause.
+    """
+    check_minimum("jobs", options.jobs, 1)
+    if not options.strategies:
+        several = len(list_files(options.rules)) > 1
+        names = tuple(name for name in FAST_STRATEGIES if not several or name != _ONE_ACCELERATOR)
+        options = replace(options, strategies=names)
+    check_comparison(options)
+    cases = make_cases(list(dict.fromkeys(map(str, list_files(models)))), options)
+    solve: Scheduler = solve_here
+    if options.jobs != 1:
+        solve = partial(solve_in_processes, jobs=options.jobs)
+    try:
+        return make_strategy_rows(run_cases(cases, solve, {}).rows)
+    except StoppedStudyError as stop:
+        raise stop.cause from stop
+
+
+def check_comparison(options: ComparisonOptions) -> None:
+    """Raise InputError for a comparison that cannot be carried out for any model."""
+    for link in options.links:
+        if link is not None and not (isfinite(link) and link > 0):
+            raise InputError(f"links: {link:g} is not a number of GB/s above 0")
+    for strategy in options.strategies:
+        check_joules(load_settings(options, strategy, among=options.strategies))
+
+
+def make_cases(models: Iterable[str], options: ComparisonOptions) -> list[Case]:
+    """Return the cases of a comparison, in the order of models, links and strategies."""
+    own = {
+        name: select_options(
+            options.strategy_options or {}, name, options.strategies, "strategy option", "strategy"
+        )
+        for name in options.strategies
+    }
+    costs, host = options.cost_model, str(options.host_cost_model)
+    named = {
+        *("rules", "cost_model", "host_cost_model", "cost_options", "strategy_options"),
+        *("objective", "time_limit"),
+    }
+    return [
+        Case(
+            model=model,
+            rules=tuple(map(str, list_files(options.rules))),
+            cost_model=_name_costs(costs),
+            host_cost_model=host,
+            cost_options=dict(options.cost_options or {}),
+            link=link,
+            strategy=strategy,
+            strategy_options=own[strategy],
+            time_limit=options.time_limit,
+            objective=options.objective,
+            planning={
+                name: value
+                for name, value in keywords_of(options, PlanOptions).items()
+                if name not in named
+            },
+        )
+        for model in models
+        for link in options.links
+        for strategy in options.strategies
+    ]
+
+
+def _name_costs(costs: Any) -> Any:
+    if costs is None or isinstance(costs, (str, Path)):
+        return None if costs is None else str(costs)
+    return {target: str(name) for target, name in costs.items()}
+
+
+def make_strategy_rows(rows: Iterable[dict[str, Any]]) -> list[StrategyRow]:
+    """Return the rows of a comparison for those of a study."""
+    return [
+        {key: row[_KEY_OF.get(key, key)] for key in ROW_KEYS if key != "error"}
+        | {"error": row["reason"] or None}
+        for row in rows
+    ]

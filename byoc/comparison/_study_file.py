@@ -1,0 +1,172 @@
+"""Study files: the axes of a study in YAML, checked with all mistakes at once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from byoc.costs import Policy
+from byoc.support import StrictModel, read_mapping, read_yaml
+
+Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
+"""A value as YAML has it."""
+
+
+def _as_tuple(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _as_named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _as_costs(value: Any) -> Any:
+    return {"accelerator": value} if isinstance(value, str) else value
+
+
+Values = Annotated[tuple[Scalar, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+"""One value, or a list of values, each of which is a point of the axis."""
+Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Positive = Annotated[float, Field(gt=0, lt=float("inf"))]
+
+
+class StudiedStrategy(StrictModel):
+    """A strategy with options."""
+
+    name: Annotated[StrictStr, Field(description="Its name: see byoc strategies.")]
+    options: Annotated[
+        dict[str, Values],
+        Field(description="Values of its options; a list of values is an axis."),
+    ] = Field(default_factory=dict)
+    seeds: Annotated[
+        tuple[StrictInt, ...], Field(description="Values of its option seed, an axis.")
+    ] = ()
+
+
+class StudiedCosts(StrictModel):
+    """Cost models, with options of plug-ins and parameters of files."""
+
+    accelerator: Annotated[
+        StrictStr | dict[str, StrictStr] | None,
+        Field(
+            description="The accelerator's cost model, or one by target; the rule file's if not given."
+        ),
+    ] = None
+    host: Annotated[StrictStr | None, Field(description="The host's cost model.")] = None
+    options: Annotated[
+        dict[str, Values],
+        Field(description="Values of options of plug-ins, as NAME, TARGET:NAME or host:NAME."),
+    ] = Field(default_factory=dict)
+    parameters: Annotated[
+        dict[str, Values],
+        Field(description="Values at keys of cost files: launch, link.latency, host:bandwidth."),
+    ] = Field(default_factory=dict)
+
+
+class StudiedLimits(StrictModel):
+    """Limits: of the strategy's time, and of every accelerator, in place of the rule file's."""
+
+    time: Annotated[
+        Positive | None, Field(description="Seconds of the strategy, counted by its steps.")
+    ] = None
+    memory: Annotated[StrictInt | StrictStr | None, Field(description="Bytes, or 512KiB.")] = None
+    regions: Annotated[Count | None, Field(description="The most regions.")] = None
+    min_nodes: Annotated[Count | None, Field(description="The fewest nodes in a region.")] = None
+    max_nodes: Annotated[Count | None, Field(description="The most nodes in a region.")] = None
+
+
+class StudyFile(StrictModel):
+    """A study: every combination of a point of each axis is a case.
+
+    Paths are relative to the file's folder.
+    """
+
+    models: Annotated[
+        Names, Field(description="Paths, zoo:NAME, and patterns of both: models/*.onnx, zoo:*net*.")
+    ]
+    rules: Annotated[
+        tuple[Names, ...],
+        BeforeValidator(_as_tuple),
+        Field(min_length=1, description="Rule files; a list within it is several accelerators at once."),
+    ]
+    strategies: Annotated[
+        tuple[Annotated[StudiedStrategy, BeforeValidator(_as_named)], ...],
+        BeforeValidator(_as_tuple),
+        Field(min_length=1, description="Strategies, by name or with options and seeds."),
+    ]
+    costs: Annotated[
+        tuple[Annotated[StudiedCosts, BeforeValidator(_as_costs)], ...],
+        BeforeValidator(_as_tuple),
+        Field(min_length=1, description="Cost models; those of the rule files unless given."),
+    ] = (StudiedCosts(),)
+    links: Annotated[
+        tuple[Positive | None, ...],
+        BeforeValidator(_as_tuple),
+        Field(min_length=1, description="Bandwidths in GB/s; null for the cost model's own."),
+    ] = (None,)
+    limits: Annotated[
+        tuple[StudiedLimits, ...],
+        BeforeValidator(_as_tuple),
+        Field(min_length=1, description="Limits of time, memory and regions."),
+    ] = (StudiedLimits(),)
+    objectives: Annotated[
+        Names, Field(description="latency, energy, or weights: latency=1,energy=0.5.")
+    ] = ("latency",)
+    repetitions: Annotated[Count, Field(description="How often each case is solved.")] = 1
+    case_seconds: Annotated[
+        Positive | None, Field(description="The most that a case may take by the clock.")
+    ] = None
+    dims: Annotated[
+        dict[str, StrictInt | StrictStr], Field(description="Open dimensions, as in byoc partition.")
+    ] = Field(default_factory=dict)
+    trips: Annotated[
+        dict[str, float], Field(description="How often Loops and Scans run, by the name of the node.")
+    ] = Field(default_factory=dict)
+    unknown_costs: Annotated[
+        Literal["refuse", "host", "estimate"], Field(description="What to do about unknown costs.")
+    ] = Policy.estimate.value
+
+
+def read_study(path: Path) -> StudyFile:
+    """Read a study file. Raises InputError with a line for each mistake, each with its location."""
+    return read_yaml(path, StudyFile)
+
+
+def read_study_content(path: Path) -> Mapping[Any, Any]:
+    """Return the content of a study file unchecked. Raises InputError when it is no YAML."""
+    return read_mapping(path)
+
+
+def make_study_schema() -> dict[str, Any]:
+    """Make the JSON Schema (draft 2020-12) of a study file, for editors."""
+    schema = _allow_scalars(StudyFile.model_json_schema())
+    start = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "byoc study file"}
+    return {**start, **{key: schema[key] for key in schema if key != "title"}}
+
+
+def _allow_scalars(schema: Any) -> Any:
+    """Return pydantic's schema with a single value wherever a list may be one, without titles."""
+    if isinstance(schema, list):
+        return [_allow_scalars(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {
+        key: {name: _allow_scalars(part) for name, part in value.items()}
+        if key in {"properties", "$defs"}
+        else _allow_scalars(value)
+        for key, value in schema.items()
+        if key not in {"title", "default"}
+    }
+    if result.get("type") == "array" and result.pop("minLength", 0):  # as pydantic calls it here
+        items = _name_by_text(result.pop("items"))
+        whole = {"type": result.pop("type"), "minItems": 1, "items": items}
+        return {**result, "anyOf": [items, whole]}
+    return result
+
+
+def _name_by_text(items: Any) -> Any:
+    """Return the schema of items; strategies and costs may be names alone."""
+    named = items.get("$ref", "").rpartition("/")[2] in {"StudiedStrategy", "StudiedCosts"}
+    return {"anyOf": [{"type": "string"}, items]} if named else items

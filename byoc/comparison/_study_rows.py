@@ -1,0 +1,130 @@
+"""The rows of a study: what was asked of each case, its outcome, and what follows from all of them."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from byoc.comparison._case_solver import FAILED, OK, Outcome
+from byoc.comparison._content_digests import list_versions
+from byoc.comparison._study_case import Case
+
+StudyRow = dict[str, Any]
+
+# More than bounds and costs differ by for adding up in another order, and than `exact` tolerates.
+_TOLERANCE = 1e-9
+
+ASKED_COLUMNS: Mapping[str, type] = {
+    **dict.fromkeys(("model", "rules", "cost_model", "host_cost_model", "parameters"), str),
+    **{"link": float, "strategy": str, "options": str, "seed": int, "time_limit": float},
+    **{"limits": str, "objective": str, "repetition": int},
+}
+"""The columns that say what a case is. Mappings are texts: `launch=1e-05, link.latency=0`."""
+
+FOUND_COLUMNS: Mapping[str, type] = {
+    **dict.fromkeys(("status", "reason", "measure"), str),
+    **dict.fromkeys(("value", "bound", "best_bound", "gap", "best_value", "ratio"), float),
+    **dict.fromkeys(("seconds", "execution_seconds", "transfer_seconds", "launch_seconds"), float),
+    **dict.fromkeys(("host_only_seconds", "joules"), float),
+    **{"regions": int, "offloaded": float, "bytes_moved": float, "constant_bytes": int},
+    **dict.fromkeys(("regret_mean", "regret_worst"), float),
+    "notes": str,
+}
+"""The columns that a case is solved for."""
+
+TIME_COLUMNS: Mapping[str, type] = dict.fromkeys(("solver_seconds", "case_seconds"), float)
+"""The columns that differ from run to run: seconds of the strategy, and of the whole case."""
+
+ORIGIN_COLUMNS: Mapping[str, type] = dict.fromkeys(
+    ("byoc_version", "model_digest", "rules_digest", "costs_digest", "strategy_digest", "key"), str
+)
+"""The columns that say what the numbers are computed from."""
+
+COLUMNS: Mapping[str, type] = {**ASKED_COLUMNS, **FOUND_COLUMNS, **TIME_COLUMNS, **ORIGIN_COLUMNS}
+"""All columns of a study with the types of their values, but those of strategies' own measures."""
+
+MEASURE_PREFIX = "own_"
+"""What the columns of strategies' own measures begin with."""
+
+
+def make_rows(cases: Sequence[Case], outcomes: Mapping[str, Outcome]) -> list[StudyRow]:
+    """Return a row for each case that has an outcome, by the keys of the cases, in their order."""
+    done = [(case, outcomes[case.key]) for case in cases if case.key in outcomes]
+    own = dict.fromkeys(name for _, outcome in done for name in outcome.get("measures", {}))
+    rows = [_make_row(case, outcome, own) for case, outcome in done]
+    problems: dict[tuple[str, str], list[StudyRow]] = defaultdict(list)
+    shared = dict[int, bool]()
+    for (case, outcome), row in zip(done, rows, strict=True):
+        if row["value"] is not None:
+            problems[case.problem_key, row["measure"]].append(row)
+            shared[id(row)] = outcome.get("comparable", True)
+    for same in problems.values():
+        _compare_rows(same, all(shared[id(row)] for row in same))
+    return rows
+
+
+def _make_row(case: Case, outcome: Outcome, own: Mapping[str, None]) -> StudyRow:
+    row: StudyRow = dict.fromkeys(COLUMNS)
+    row |= {
+        "model": case.model,
+        "rules": "+".join(case.rules),
+        "cost_model": _format_choice(case.cost_model),
+        "host_cost_model": case.host_cost_model or "",
+        "parameters": _format_pairs({**case.cost_options, **case.parameters}),
+        "link": case.link,
+        "strategy": case.strategy,
+        "options": _format_pairs(case.strategy_options),
+        "seed": case.seed,
+        "time_limit": case.time_limit,
+        "limits": _format_pairs(case.limits),
+        "objective": case.objective,
+        "repetition": case.repetition,
+        "byoc_version": list_versions()["onnx-byoc"],
+        "key": case.key,
+    }
+    row |= {f"{what}_digest": digest for what, digest in case.digests.items()}
+    row |= {name: outcome[name] for name in (*FOUND_COLUMNS, *TIME_COLUMNS) if name in outcome}
+    row["reason"], row["notes"] = outcome.get("reason") or "", outcome.get("notes") or []
+    measures = outcome.get("measures", {})
+    return row | {f"{MEASURE_PREFIX}{name}": measures.get(name) for name in own}
+
+
+def _format_choice(choice: str | Mapping[str, str] | None) -> str:
+    return choice if isinstance(choice, str) else _format_pairs(choice or {})
+
+
+def _format_pairs(pairs: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_format_value(value)}" for name, value in pairs.items())
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _compare_rows(rows: Sequence[StudyRow], comparable: bool) -> None:
+    """Set what follows from all rows of one problem: best value, best bound, gap.
+
+    A bound above a value that was found is wrong, or the value is: its row fails.
+    """
+    best = min(rows, key=lambda row: float(row["value"]))
+    bounds = []
+    for row in rows:
+        if comparable and row["bound"] is not None:
+            if row["bound"] > best["value"] * (1 + _TOLERANCE):
+                stated, found = f"{row['bound']:.9g}", f"{best['value']:.9g}"
+                wrong = f"its bound, {stated}, is above what {best['strategy']} found, {found}"
+                row |= {"status": FAILED, "reason": f"{wrong}: one of them is wrong"}
+            else:
+                bounds.append(row["bound"])
+    for row in rows:
+        value = row["value"]
+        bound = max(bounds, default=None) if comparable else row["bound"]
+        row["best_bound"] = bound
+        row["gap"] = None if bound is None else max(0.0, (value - bound) / value) if value else 0.0
+        row["best_value"] = best["value"]
+        row["ratio"] = value / best["value"] if best["value"] else 1.0
+
+
+def is_failure(row: Mapping[str, Any]) -> bool:
+    """Return whether a case was not solved, or its bound is wrong."""
+    return bool(row["status"] != OK)

@@ -1,0 +1,157 @@
+"""Running a study: its cases are solved wherever they are, and each that is done is kept."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from byoc.comparison._case_schedulers import Scheduler, solve_in_processes
+from byoc.comparison._case_solver import OK, Outcome
+from byoc.comparison._dask_cluster import solve_on_cluster
+from byoc.comparison._study_case import Case
+from byoc.comparison._study_cases import add_digests, expand_cases
+from byoc.comparison._study_file import StudyFile, read_study
+from byoc.comparison._study_journal import StudyJournal
+from byoc.comparison._study_results import check_results_path, write_results
+from byoc.comparison._study_rows import StudyRow, is_failure, make_rows
+from byoc.errors import InputError
+from byoc.support import check_minimum, make_file_error, report_step, validate_content
+
+JOURNAL_SUFFIX = ".cases.jsonl"
+"""What follows the name of the results in the name of the journal beside them."""
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The rows of a study: `total` cases, `earlier` of them done by an earlier run."""
+
+    rows: list[StudyRow]
+    total: int
+    earlier: int
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """How often cases ended in each status but `ok`, the most frequent first."""
+        counts = Counter(row["status"] for row in self.rows if is_failure(row))
+        return dict(counts.most_common())
+
+
+class StoppedStudyError(BaseException):
+    """A study was stopped: the cause of the error that a caller gets; `result` has what is done."""
+
+    def __init__(self, result: StudyResult, cause: BaseException) -> None:
+        """Keep what is done, and what stopped it."""
+        super().__init__()
+        self.result, self.cause = result, cause
+
+
+def study(
+    study: str | Path | Mapping[str, Any],
+    output: str | Path | None = None,
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    retry_failures: bool = False,
+) -> StudyResult:
+    """Solve every case of a study: each combination of models, rules, costs, links and strategies.
+
+    Args:
+        study: path of a study file (docs/study.md), or its content as a mapping, in which paths are
+            relative to the working directory.
+        output: where to write the results: a `.csv` or `.parquet` file. Beside it lies a journal
+            (`.cases.jsonl`) of what is done, so that a study that was stopped goes on where it was:
+            what is in it is not computed again. Without it nothing is kept.
+        jobs: processes at a time, as many as there are processors by default.
+        scheduler: address of a Dask scheduler (`tcp://host:8786`) whose workers solve the cases instead.
+        retry_failures: solve cases again that failed in an earlier run.
+
+    Returns:
+        The rows, in the order of the axes, with the keys of `byoc.comparison.COLUMNS`. A case that
+        failed has a `status` other than `ok`, and the `reason`.
+
+    Raises InputError for a study that is wrong, results that cannot be written, and a cluster that is
+    not there or is lost. After an interrupt, which is raised as KeyboardInterrupt, and the loss of a
+    cluster, `output` has the rows that are done.
+    """
+    check_minimum("jobs", jobs, 1)
+    if jobs is not None and scheduler is not None:
+        raise InputError("jobs are processes of this machine, and scheduler is a cluster: give one")
+    content, folder, source = _load_study(study)
+    path = None if output is None else Path(output)
+    if path is not None:
+        check_results_path(path)
+    cases, failures = add_digests(expand_cases(content, folder, source))
+    solve = partial(solve_in_processes, jobs=jobs)
+    if scheduler is not None:
+        solve = partial(solve_on_cluster, address=scheduler)
+    if path is None:
+        try:
+            return run_cases(cases, solve, failures)
+        except StoppedStudyError as stop:
+            raise stop.cause from stop
+    with StudyJournal(path.with_name(path.name + JOURNAL_SUFFIX)) as journal:
+        if retry_failures:
+            for key, outcome in list(journal.outcomes.items()):
+                if outcome["status"] != OK:
+                    del journal.outcomes[key]
+        try:
+            result = run_cases(cases, solve, failures, journal)
+        except StoppedStudyError as stop:
+            write_results(path, stop.result.rows)
+            raise stop.cause from stop
+        write_results(path, result.rows)
+        return result
+
+
+def _load_study(study: str | Path | Mapping[str, Any]) -> tuple[StudyFile, Path, str]:
+    if isinstance(study, (str, Path)):
+        path = Path(study)
+        return read_study(path), path.parent, str(path)
+    content, problems = validate_content(study, StudyFile)
+    if content is None:
+        raise make_file_error(Path("the study"), problems)
+    return content, Path(), "the study"
+
+
+def run_cases(
+    cases: Sequence[Case],
+    solve: Scheduler,
+    failures: Mapping[str, Outcome],
+    journal: StudyJournal | None = None,
+) -> StudyResult:
+    """Return the rows of cases, solved by a scheduler; what the journal has is not solved again.
+
+    `failures` are outcomes that are known already. Raises StoppedStudyError with what is done
+    when the program is stopped, by an interrupt, a signal, or a cluster that is lost.
+    """
+    kept = {} if journal is None else journal.outcomes
+    outcomes = {case.key: kept[case.key] for case in cases if case.key in kept} | dict(failures)
+    waiting = [case for case in cases if case.key not in outcomes]
+    earlier = len(cases) - len(waiting) - len(failures)
+    try:
+        if waiting:
+            with closing(solve(waiting)) as solved:  # type: ignore[type-var]
+                _collect(solved, len(cases), outcomes, journal)
+    except (KeyboardInterrupt, SystemExit, InputError) as error:
+        result = StudyResult(make_rows(cases, outcomes), len(cases), earlier)
+        raise StoppedStudyError(result, error) from None
+    return StudyResult(make_rows(cases, outcomes), len(cases), earlier)
+
+
+def _collect(
+    solved: Iterable[tuple[Case, Outcome]],
+    total: int,
+    outcomes: dict[str, Outcome],
+    journal: StudyJournal | None,
+) -> None:
+    failed = sum(outcome["status"] != OK for outcome in outcomes.values())
+    for case, outcome in solved:
+        if journal is not None:
+            journal.append(case.key, outcome)
+        outcomes[case.key] = outcome
+        failed += outcome["status"] != OK
+        told = f", {failed} failed" if failed else ""
+        report_step(f"{len(outcomes)} of {total} cases{told}: {case.model}, {case.strategy}")
