@@ -65,7 +65,7 @@ def main() -> None:
         if options.paint:
             row += [f"{seconds:.2f}" for seconds in time_paint(page)]
         table.add_row(*row)
-    Console().print(table)
+    Console(width=120).print(table)
     scripts = (empty or 0) / 1000
     print(f"the page takes at most {worst:.2f} of planning; without a model it has {scripts:.0f} KB")
 

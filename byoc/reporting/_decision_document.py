@@ -64,7 +64,7 @@ class _TensorNumbers(dict[str, int]):
 
     def number_all(self, names: tuple[str, ...]) -> tuple[int, ...]:
         """Return the numbers of some names."""
-        return tuple([self[name] for name in names])
+        return tuple(map(self.__getitem__, names))
 
 
 @dataclass
@@ -139,20 +139,22 @@ class _DocumentMaker:
             captured = [name for name in index.reads[number] if name not in inputs[number]]
             inputs[number] += tuple(captured)
         numbers = range(len(nodes))
+        number_all = tensors.number_all
         each = zip(inputs, outputs, strict=True)
-        numbered = [(tensors.number_all(read), tensors.number_all(made)) for read, made in each]
+        numbered = [(number_all(read), number_all(made)) for read, made in each]
+        kinds = {
+            id(kind): self.operators["" if kind.is_onnx else kind.domain, kind.op_type]
+            for kind in index.node_kinds
+        }
         return DecidedNodes.model_construct(
             names=tuple([named.get(n) or get_node_name(nodes[n]) for n in numbers]),
-            operators=tuple(
-                [
-                    self.operators["" if kind.is_onnx else kind.domain, kind.op_type]
-                    for kind in index.node_kinds
-                ]
-            ),
+            operators=tuple([kinds[id(kind)] for kind in index.node_kinds]),
             inputs=tuple([read for read, _ in numbered]),
             outputs=tuple([made for _, made in numbered]),
             units=tuple([rows.get(n, -1) for n in numbers]),
-            inserted=tuple([n for n, node in enumerate(nodes) if is_inserted(node)]),
+            inserted=tuple(
+                [n for n, node in enumerate(nodes) if node.metadata_props and is_inserted(node)]
+            ),
         )
 
     def _make_units(self, placed: GraphPlan | None) -> DecidedUnits:

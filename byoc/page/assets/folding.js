@@ -122,6 +122,9 @@ function foldByScope(graph, parts) {
       else runs.push({ key, parts: [parts[at]] });
     });
     if (runs.length < 3 || runs.length > parts.length / 2) continue;
+    // A run that has nearly all would only open into itself: a deeper scope says more.
+    const longest = Math.max(...runs.map((run) => run.parts.length));
+    if (longest > 0.8 * parts.length && depth < 4) continue;
     const made = runs.map(({ parts: own }) => (own.length === 1 ? own[0] : makeGroup(graph, own, {})));
     return made.length > MOST_CHILDREN ? foldParts(graph, made) : made;
   }

@@ -112,7 +112,7 @@ class Picture {
     const apart = devices[0] !== devices[1] || (regions[0] !== regions[1] && !regions.includes(-1));
     const crossing = apart && !devices.includes(-1);
     let bytes = 0;
-    for (const tensor of edge.tensors) bytes += edge.graph.tensor(tensor).bytes || 0;
+    for (const tensor of edge.tensors) bytes += edge.graph.bytesSent(tensor, edge.source.region, edge.target.region);
     edge.bytes = bytes;
     edge.crossing = crossing;
     const width = 1.2 + Math.min(6, Math.max(0, Math.log2(1 + bytes / 4096) * 0.5));

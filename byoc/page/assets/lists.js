@@ -90,10 +90,10 @@ function listBoundary(pane, page) {
     { title: "Tensor", value: (row) => row.graph.tensor(row.boundary.tensor).name, show: (row) => make("span", { className: "name", text: shorten(row.graph.tensor(row.boundary.tensor).name, 60) }) },
     { title: "Bytes", number: true, value: (row) => row.boundary.bytes, show: (row) => withBar((row.boundary.bytes || 0) / most, formatBytes(row.boundary.bytes)) },
     { title: "Transfer", number: true, value: (row) => row.boundary.seconds, show: (row) => formatSeconds(row.boundary.seconds) },
-    { title: "", value: (row) => Number(row.boundary.enters), show: (row) => (row.boundary.enters ? "into" : "out of") },
-    { title: "Region", value: (row) => row.region.name, show: (row) => make("span", { className: "name", text: row.region.name }) },
+    { title: "Way", value: (row) => Number(row.boundary.enters), show: (row) => make("span", { className: "whole", text: row.boundary.enters ? "into" : "out of" }) },
+    { title: "Region", value: (row) => row.region.name, show: (row) => make("span", { className: "name whole", text: row.region.name }) },
     { title: "Type", value: (row) => row.graph.describeTensor(row.boundary.tensor), show: (row) => row.graph.describeTensor(row.boundary.tensor).split(" · ")[0] },
-    { title: "At the boundary", value: (row) => describeContract(row.boundary), show: (row) => describeContract(row.boundary) },
+    ...(rows.some((row) => describeContract(row.boundary)) ? [{ title: "At the boundary", value: (row) => describeContract(row.boundary), show: (row) => describeContract(row.boundary) }] : []),
   ];
   showTable(pane, columns, rows, { sort: 1, onClick: (row) => { page.picture.revealRegion(row.graph, row.number); page.showTensor(row.graph, row.boundary.tensor); }, empty: "No tensor crosses a boundary." });
 }

@@ -169,6 +169,18 @@ class Graph {
     return { name: this.raw.tensors.names[number], type, bytes: type ? type.bytes : null };
   }
 
+  /** The bytes of a tensor that cross between two regions (-1: the host), less where only its shape does. */
+  bytesSent(tensor, from, to) {
+    if (!this.foundSent) {
+      this.foundSent = new Map();
+      this.regions.forEach((region, number) => {
+        for (const each of region.boundary) this.foundSent.set(`${number}:${each.enters}:${each.tensor}`, each.bytes);
+      });
+    }
+    const sent = this.foundSent.get(`${from}:false:${tensor}`) ?? this.foundSent.get(`${to}:true:${tensor}`);
+    return sent ?? this.tensor(tensor).bytes ?? 0;
+  }
+
   describeTensor(number) {
     const { type, bytes } = this.tensor(number);
     if (!type) return "type unknown";
