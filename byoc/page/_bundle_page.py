@@ -51,6 +51,7 @@ def make_page(bundle: Bundle | str | Path, trace: str | Path | None = None) -> s
         decisions=decisions,
         trace=None if trace is None else read_trace(Path(trace)),
         layers=dict(_find_layers(opened)),
+        is_compiled=True,
         codegens={entry.name: entry.codegen for entry in opened.manifest.regions},
     )
     return render_page(parts)

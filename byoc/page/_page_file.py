@@ -37,6 +37,7 @@ class PageParts:
     """What a page shows: the report, the decisions, and what else is known.
 
     `layers` of compiled regions and their `codegens` are by the region's name; `trace` is a traced run.
+    `is_compiled` tells a bundle from a plan alone.
     """
 
     report: Report
@@ -44,6 +45,7 @@ class PageParts:
     trace: TracePicture | None = None
     layers: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     codegens: Mapping[str, str] = field(default_factory=dict)
+    is_compiled: bool = False
 
 
 def render_page(parts: PageParts) -> str:
@@ -70,6 +72,7 @@ def _pack_data(parts: PageParts) -> str:
         "trace": None if parts.trace is None else parts.trace.to_json(),
         "layers": {name: list(each) for name, each in parts.layers.items()},
         "codegens": dict(parts.codegens),
+        "compiled": parts.is_compiled,
         "memory": make_memory_picture(parts.decisions),
     }
     text = json.dumps(rest, separators=(",", ":"), allow_nan=False).encode()

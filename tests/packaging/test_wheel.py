@@ -27,6 +27,8 @@ def test_first_command_of_the_readme(environment: Path, tmp_path: Path) -> None:
     assert "verified, largest error" in done.stdout
     assert (tmp_path / "squeezenet.byoc" / "manifest.json").is_file()
     assert run("byoc verify squeezenet.byoc", environment, tmp_path).returncode == 0
+    assert run("byoc report squeezenet.byoc -o report.html", environment, tmp_path).returncode == 0
+    assert "cytoscape" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_users_own_folders_do_not_shadow_ours(environment: Path, tmp_path: Path) -> None:

@@ -203,7 +203,9 @@ def test_every_list_and_chart_is_drawn(show: Any, squeezenet: Path, tmp_path: Pa
         page.click(f"#tab-{name}")
         assert page.inner_text("#list").strip()
     page.click("#tab-timeline")
-    assert page.locator("#list svg rect").count() == len(trace.events)
+    assert page.locator("#list svg rect.live").count() == len(trace.events)
+    assert page.locator("#list svg rect.layer").count() > 10
+    assert "Not verified: verification was turned off" in page.inner_text("#verdict .bad")
     page.click("#tab-regions")
     assert "Measured" in page.inner_text("#list")
     page.click("#list tbody tr")

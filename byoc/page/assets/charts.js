@@ -104,7 +104,21 @@ function showTimeline(pane, page) {
     box.append(draw("title", {}, `${event.name} on ${event.device}: ${formatSeconds(event.seconds)}, reads ${formatBytes(event.bytes_read)}, makes ${formatBytes(event.bytes_made)}`));
     box.addEventListener("click", () => page.showStage(event.name));
     svg.append(box);
-    if (wide > 60) svg.append(draw("text", { x: x(event.start) + 5, y: y + 16, "pointer-events": "none" }, shorten(event.name, Math.floor(wide / 7))));
+    if (wide > 60) drawLayers(svg, x(event.start), y + height - 6, wide, (page.tables.data.layers || {})[event.name]);
+    if (wide > 60) svg.append(draw("text", { x: x(event.start) + 5, y: y + 14, "pointer-events": "none" }, shorten(event.name, Math.floor(wide / 7))));
   }
   pane.replaceChildren(make("p", { className: "caption", text: `A traced run took ${formatSeconds(seconds)}; predicted were ${formatSeconds(page.tables.report.predicted.seconds)}. ${trace.why || ""}` }), make("div", { className: "scroll" }, svg));
+}
+
+/** The layers of a region at the foot of its run, as wide as their share of the cycles. */
+function drawLayers(svg, left, top, width, layers) {
+  const total = (layers || []).reduce((sum, layer) => sum + layer.cycles, 0);
+  let at = 0;
+  for (const [number, layer] of total ? layers.entries() : []) {
+    const share = layer.cycles / total;
+    const box = draw("rect", { x: left + width * at, y: top, width: Math.max(0.5, width * share), height: 5, class: "layer", fill: "var(--ink)", opacity: number % 2 ? 0.75 : 0.4 });
+    box.append(draw("title", {}, `${layer.name} (${layer.operation}): ${layer.cycles.toLocaleString("en-US")} cycles, ${formatShare(share)} of the region`));
+    svg.append(box);
+    at += share;
+  }
 }

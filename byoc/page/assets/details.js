@@ -210,7 +210,7 @@ class Details {
     ]));
     this.boundaryTable(graph, region);
     this.layers(region.name);
-    if (report && report.borders.length) this.borders(report.borders, graph);
+    if (report && report.borders.length) this.borders(report.borders, graph, region);
   }
 
   boundaryTable(graph, region) {
@@ -243,14 +243,17 @@ class Details {
     this.pane.append(table);
   }
 
-  /** Why the region ends where it does. */
-  borders(borders, graph) {
+  /** Why the region ends where it does, and the transfer that a neighbour inside of it would save. */
+  borders(borders, graph, region) {
     const rows = borders.filter((each) => each.neighbour);
     if (!rows.length) return;
     this.pane.append(make("h2", { text: "What it borders on" }));
     const table = make("table");
+    const sent = new Map(region.boundary.map((each) => [`${each.enters}:${graph.tensor(each.tensor).name}`, each.seconds]));
     for (const each of rows.slice(0, 30)) {
-      table.append(make("tr", {}, make("td", {}, make("button", { className: "link name", text: `${each.operator} ${shorten(each.neighbour, 40)}`, on: { click: () => this.page.revealName(graph, each.neighbour) } }), make("div", { className: "soft", text: `${each.enters ? "before" : "after"} · ${each.device} · ${each.reason}` }))));
+      const seconds = sent.get(`${each.enters}:${each.tensor}`);
+      const saves = seconds ? ` · inside it would save ${formatSeconds(seconds)} of transfer` : "";
+      table.append(make("tr", {}, make("td", {}, make("button", { className: "link name", text: `${each.operator} ${shorten(each.neighbour, 40)}`, on: { click: () => this.page.revealName(graph, each.neighbour) } }), make("div", { className: "soft", text: `${each.enters ? "before" : "after"} · ${each.device} · ${each.reason}${saves}` }))));
     }
     this.pane.append(table);
   }
@@ -269,7 +272,8 @@ class Details {
     const counts = new Map();
     for (const unit of part.units) {
       const reason = graph.reason(unit);
-      if (reason) counts.set(reason.text, (counts.get(reason.text) || 0) + graph.unitNodes[unit].length);
+      const own = graph.unitNodes[unit].filter((node) => !graph.inserted.has(node)).length;
+      if (reason && own) counts.set(reason.text, (counts.get(reason.text) || 0) + own);
     }
     const sorted = [...counts.entries()].sort((a, b) => b[1] - a[1]).slice(0, 8);
     if (sorted.length) this.pane.append(make("h2", { text: "Why on the host" }), ...sorted.map(([text, count]) => make("div", { className: "why" }, make("b", { text: `${count} × ` }), make("span", { text }))));

@@ -70,9 +70,11 @@ function describeUnit(graph, unit) {
   return numberToken(`${graph.device(unit)}|${graph.composite(unit)}|${nodes.join(";")}`);
 }
 
+/** The operators of nodes, the most frequent first; those that byoc added only where there is nothing else. */
 function sumOperators(graph, nodes) {
   const counts = new Map();
-  for (const node of nodes) {
+  const own = nodes.filter((node) => !graph.inserted.has(node));
+  for (const node of own.length ? own : nodes) {
     const { name } = graph.operator(node);
     counts.set(name, (counts.get(name) || 0) + 1);
   }

@@ -21,8 +21,8 @@ class Page {
     const chips = [];
     if (!report.nodes.offloaded) chips.push(["bad", "Nothing was offloaded"]);
     if (report.verification === null) {
-      const why = report.bundle === null ? "Only a plan: nothing was compiled or verified" : `Not verified: ${report.not_verified}`;
-      chips.push([report.bundle === null ? "" : "bad", why]);
+      const { compiled } = this.tables.data;
+      chips.push(compiled ? ["bad", `Not verified: ${report.not_verified}`] : ["", "Only a plan: nothing was compiled or verified"]);
     } else if (!report.verification.passed) chips.push(["bad", `Verification failed against ${report.verification.against}`]);
     if (report.predicted.seconds > report.predicted.host_only * 1.0001) chips.push(["bad", "Predicted to be slower than the host alone"]);
     if (report.nodes.offloaded) {
