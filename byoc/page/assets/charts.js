@@ -19,6 +19,7 @@ function makeBar(parts, total) {
     span.style.width = `${100 * share}%`;
     span.style.background = part.fill;
     span.style.color = inkOf();
+    if (!span.textContent) span.style.padding = "0"; // its width is its share, and nothing else
     if (part.hatched) span.style.background = `repeating-linear-gradient(45deg, ${part.fill} 0 5px, transparent 5px 9px)`;
     bar.append(span);
   }
