@@ -22,6 +22,7 @@ if _TYPE_CHECKING:
     from byoc.comparison import diff as diff
     from byoc.comparison import fastest as fastest
     from byoc.comparison import list_tasks as list_tasks
+    from byoc.comparison import simplify as simplify
     from byoc.comparison import study as study
     from byoc.errors import ByocError as ByocError
     from byoc.errors import InputError as InputError
@@ -64,7 +65,7 @@ if _TYPE_CHECKING:
 _NAMES = {
     "bundle": ("Bundle", "Report", "inspect", "open_bundle"),
     "codegen.scaffold": ("new_codegen",),
-    "comparison": ("PlacementDiff", "compare", "diff", "fastest", "list_tasks", "study"),
+    "comparison": ("PlacementDiff", "compare", "diff", "fastest", "list_tasks", "simplify", "study"),
     "errors": ("ByocError", "InputError", "MissingRuntimeError", "Verdict"),
     "memory.report": ("MemoryReport",),
     "model": ("Model",),

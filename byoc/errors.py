@@ -37,6 +37,10 @@ class InputError(ByocError):
     """The model, the rule file, a plug-in or an option is wrong; the message says which."""
 
 
+class PluginFailedError(InputError):
+    """A plug-in failed where nothing can be done without it; the message says which."""
+
+
 class MissingRuntimeError(ByocError):
     """A step needs a runtime that is not installed; the message says how to get it."""
 

@@ -37,6 +37,7 @@ from byoc.stages import (
     Place,
     Quantize,
     Resolve,
+    Rewrite,
     Stage,
     State,
     Verify,
@@ -58,7 +59,7 @@ __all__ = [
     "save_placement",
 ]
 
-PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Quantize())
+PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Rewrite(), Quantize())
 PLANNING: tuple[Stage, ...] = (Annotate(), Group(), Ask(), Place(), Outline(), Convert())
 EMISSION: tuple[Stage, ...] = (Compile(), Verify(), EstimateGains(), Pack())
 
@@ -204,6 +205,7 @@ def make_plan(
         record=record or {},
         settings=settings,
         original=model,
+        rewritten=model,
     )
     with collect_rarely():
         return run_stages((Quantize(), *PLANNING, EstimateGains()), state).plan

@@ -45,6 +45,7 @@ from byoc.bundle._report import (
     SizePrediction,
     TrialCandidate,
 )
+from byoc.bundle._rewritten_regions import write_rewritten
 from byoc.bundle._signing import sign_bundle
 from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
 from byoc.bundle._verification_report import (

@@ -17,6 +17,7 @@ from pydantic import (
 
 from byoc.bundle._verification_report import Finite, ReportModel, VerificationReport
 from byoc.errors import InputError
+from byoc.passes import PassEffect
 from byoc.planning import BreakEven, PerturbedPlan, RegionNeighbour, WhatIf
 from byoc.support import Note, validate_content
 
@@ -190,6 +191,7 @@ class TrialCandidate:
 
 _LEFT_OUT_IF_EMPTY = (
     *("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at", "perturbed"),
+    "passes",
 )
 
 
@@ -199,7 +201,8 @@ class Report(ReportModel):
     Either `verification` or the reason `not_verified` is None; `verification_missing` says that one was
     to be made. `what_if_left_out` counts the reasons for refusing nodes that `what_if` leaves untried.
     `open_dimensions` are those whose size the model and the user leave open; `predicted_at`
-    has predictions at the ends of ranges; `perturbed` what becomes of the placement at other costs.
+    has predictions at the ends of ranges; `perturbed` what becomes of the placement at other costs;
+    `passes` the effects of those that rewrote the model or its regions.
     """
 
     model: str
@@ -224,6 +227,7 @@ class Report(ReportModel):
     open_dimensions: tuple[OpenDimension, ...] = ()
     predicted_at: tuple[SizePrediction, ...] = ()
     perturbed: PerturbedPlan | None = None
+    passes: tuple[PassEffect, ...] = ()
 
     @property
     def failures(self) -> tuple[RefusalReport, ...]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -35,9 +35,9 @@ _ALIGNMENT = 64
 class WeightFile:
     """A writer of tensors to `weights.bin` in a folder; use as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
-        """Create the file in a folder."""
-        self._file = (folder / WEIGHTS_FILE).open("wb")
+    def __init__(self, folder: Path, append: bool = False) -> None:
+        """Create the file in a folder, or open the one that is there to `append` to it."""
+        self._file = (folder / WEIGHTS_FILE).open("ab" if append else "wb")
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -107,16 +107,18 @@ MODEL_FILE = "model.onnx"
 _ARTIFACTS_FOLDER = "artifacts"
 
 
-def write_bundle(
+def write_bundle(  # noqa: PLR0913, PLR0917 - each has a default
     plan: Plan,
     folder: Path,
     compilers: Mapping[str, RegionCompiler],
     strict: bool = True,
     jobs: int | None = 1,
+    rewrite: Callable[[Sequence[Region]], Sequence[Region]] = lambda regions: regions,
 ) -> tuple[RegionEntry, ...]:
     """Write everything but the manifest into an empty folder; return the regions' manifest entries.
 
-    `compilers` maps targets to compilers, of which each compiles `jobs` regions at a time.
+    `compilers` maps targets to compilers, of which each compiles `jobs` regions at a time. `rewrite`
+    rewrites the regions that are written, before they are compiled.
 
     Raises RefusedError with all regions that codegens refuse
     (with `strict`, CompileError for the first), and ContractError when region and host disagree on a
@@ -126,7 +128,7 @@ def write_bundle(
     with WeightFile(folder) as weights:
         proto = move_weights(plan.proto, plan.model.folder, weights)
     save_model(proto, folder / MODEL_FILE)
-    regions = write_regions(folder, proto, plan.regions, plan.values, plan.origins)
+    regions = rewrite(write_regions(folder, proto, plan.regions, plan.values, plan.origins))
     compiled: dict[str, CompiledRegion] = {}
     refusals: list[Refusal] = []
     for target, compiler in compilers.items():

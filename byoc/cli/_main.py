@@ -2,9 +2,9 @@
 
 Exit codes say whose fault it was: 0 none, 1 the input's (model, rules, options, bundle), 2 usage, 3
 byoc's own, 4 that a bundle was written that could not be verified, 5 that one was written without
-regions at which a codegen failed, and 6 that two placements differ (`diff --exit-code`). Results go to
-standard output, everything else to standard error. With BYOC_DEBUG=1 in the environment every error
-comes with its traceback.
+regions at which a codegen or a pass failed, or none since a pass failed, and 6 that two placements
+differ (`diff --exit-code`). Results go to standard output, everything else to standard error. With
+BYOC_DEBUG=1 in the environment every error comes with its traceback.
 """
 
 import os
@@ -23,7 +23,13 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from byoc.console import make_warnings_printable, print_errors, print_line, print_traceback
-from byoc.errors import InputError, MissingRuntimeError, escape_unprintable, suggest_nearest
+from byoc.errors import (
+    InputError,
+    MissingRuntimeError,
+    PluginFailedError,
+    escape_unprintable,
+    suggest_nearest,
+)
 
 _VERBS = {
     "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
@@ -59,6 +65,8 @@ _VERBS = {
     "cost-models": ("_plugin_verbs:cost_models", "List the installed cost models."),
     "codegens": ("_plugin_verbs:codegens", "List the installed codegens, or show one and its options."),
     "strategies": ("_plugin_verbs:strategies", "List the installed placement strategies."),
+    "passes": ("_plugin_verbs:passes", "List the installed passes, which rewrite models and regions."),
+    "simplify": ("_simplify_verb:simplify", "Fold a model's constants and shapes, and compare it."),
     "new-codegen": ("_plugin_verbs:new_codegen", "Write a complete package for a codegen of your own."),
     "zoo": ("_zoo_verb:app", "List the models that zoo:NAME gives, or fetch trained ones."),
     "rules": ("_rules_verb:app", "List rule files, check one, or help to write one."),
@@ -216,6 +224,10 @@ def _open_results() -> None:
 def _exit_by_fault(run: Callable[[], object]) -> None:
     try:
         run()
+    except PluginFailedError as error:
+        if os.environ.get("BYOC_DEBUG"):
+            print_traceback()
+        _fail(*error.lines, code=5)
     except (InputError, MissingRuntimeError) as error:
         if os.environ.get("BYOC_DEBUG"):
             print_traceback()
@@ -232,6 +244,6 @@ def _exit_by_fault(run: Callable[[], object]) -> None:
         sys.exit(3)
 
 
-def _fail(*lines: str) -> NoReturn:
+def _fail(*lines: str, code: int = 1) -> NoReturn:
     print_errors(lines)
-    sys.exit(1)
+    sys.exit(code)

@@ -1,4 +1,4 @@
-"""`byoc codegens`, `strategies`, `cost-models`, `new-codegen`: list plug-ins, begin a new one."""
+"""`byoc codegens`, `strategies`, `cost-models`, `passes`: list plug-ins; `new-codegen`: begin one."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,10 +12,12 @@ from byoc.codegen.scaffold import new_codegen as write
 from byoc.console import print_line, print_lines
 from byoc.costs import load_cost_model, read_cost_file
 from byoc.errors import InputError
+from byoc.passes import load_pass
 from byoc.support import (
     CODEGENS,
     COST_MODELS,
     COSTS,
+    PASSES,
     STRATEGIES,
     find_files,
     get_distribution,
@@ -141,6 +143,24 @@ def strategies(form: FormatOption = OutputFormat.text) -> None:
             del row["honours"]
         rows = _name_options(rows)
     print_rows(rows, form)
+
+
+def passes(form: FormatOption = OutputFormat.text) -> None:
+    """List the installed passes, which rewrite models and regions.
+
+    One of scope "model" rewrites the model before it is annotated, one of scope "region" each region
+    before its codegen gets it."""
+
+    def describe(name: str) -> TableRow:
+        found = load_pass(name)
+        return {
+            "scope": found.scope,
+            "description": get_first_sentence(type(found.implementation)),
+            "options": _describe_options(found.implementation),
+        }
+
+    rows = _list_plugins(PASSES, {"scope": "", "description": "", "options": []}, describe)
+    print_rows(_name_options(rows) if form is OutputFormat.text else rows, form)
 
 
 def cost_models(form: FormatOption = OutputFormat.text) -> None:

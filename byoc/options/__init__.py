@@ -7,4 +7,4 @@ fields here.
 
 from byoc.options._partition_options import Options, record_options
 from byoc.options._plan_options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, UnitOptions
-from byoc.options._record_values import list_files
+from byoc.options._record_values import list_files, list_names

@@ -10,9 +10,11 @@ from byoc.codegen import Isolation
 from byoc.errors import InputError
 from byoc.options._plan_options import DEFAULT_STRATEGY, PlanOptions
 from byoc.options._record_values import (
+    list_names,
     record_choice,
     record_inputs,
     record_pairs,
+    record_texts,
     record_thresholds,
     record_value,
 )
@@ -75,6 +77,31 @@ class Options(PlanOptions):
             metavar="[TARGET:]NAME=VALUE",
         ),
         record_pairs,
+    )
+    passes: str | Sequence[str] = declare_field(
+        (),
+        "names of passes (`byoc.passes` entry points), which rewrite the model before it is annotated, "
+        "or each region before its codegen gets it; they run in this order.",
+        Flag(
+            "Rewrite the model, or the regions, by this pass: see byoc passes.",
+            Syntax.LIST,
+            names=("--pass",),
+            metavar="NAME",
+        ),
+        lambda names: list_names(names) or None,
+        record_none=False,
+    )
+    pass_options: Mapping[str, str] | None = declare_field(
+        None,
+        "options of the passes by `name`, or by `pass:name` for one of several.",
+        Flag(
+            "An option of a pass, see byoc passes.",
+            Syntax.PAIRS,
+            names=("--pass-option",),
+            metavar="[PASS:]NAME=VALUE",
+        ),
+        record_texts,
+        record_none=False,
     )
     placement: str | Path | None = declare_field(
         None,

@@ -53,6 +53,11 @@ def list_files(files: str | Path | Sequence[str | Path]) -> list[str | Path]:
     return [files] if isinstance(files, (str, Path)) else list(files)
 
 
+def list_names(names: str | Sequence[str]) -> list[str]:
+    """Return one name or several as a list."""
+    return [names] if isinstance(names, str) else list(names)
+
+
 def record_thresholds(allowed: Thresholds | None) -> dict[str, float | None] | None:
     """Return the largest errors that are allowed, None for any."""
     if allowed is None:

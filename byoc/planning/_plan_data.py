@@ -11,6 +11,7 @@ import onnx
 from byoc.costs import GraphProblem
 from byoc.errors import Verdict, refuse
 from byoc.model import BoundaryNames, GraphIndex, Model
+from byoc.passes import PassEffect
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Cost, Placement
 from byoc.planning._perturbed_plan import PerturbedPlan
@@ -259,7 +260,8 @@ class Plan:
     by name, and `origins` the tensors whose content they hold; `lowered` what was done to the numbers
     before, None where regions compute as the model says; `notes` what is to be told of that. `refusals`
     are those that were known as it was made; `predicted_at` are predictions at the ends of ranges of
-    open dimensions.
+    open dimensions; `passes` are the effects of those that rewrote the model, and the regions once
+    these are written.
     """
 
     asked: Mapping[str, Any]
@@ -276,6 +278,7 @@ class Plan:
     origins: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[RefusedRegion, ...] = ()
     predicted_at: tuple[PredictionAtSizes, ...] = ()
+    passes: tuple[PassEffect, ...] = ()
 
     @property
     def target(self) -> Target:

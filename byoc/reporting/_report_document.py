@@ -119,6 +119,7 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
         open_dimensions=_list_open_dimensions(plan.model.planned),
         predicted_at=tuple(map(SizePrediction.model_validate, plan.predicted_at)),
         perturbed=plan.root.perturbed,
+        passes=plan.passes,
     )
 
 

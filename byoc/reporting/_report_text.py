@@ -8,6 +8,7 @@ from rich.console import Console
 
 from byoc.bundle import Report, TrialCandidate
 from byoc.console import print_lines, print_table
+from byoc.reporting._pass_text import format_effect
 from byoc.reporting._perturbation_text import format_perturbation
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._reason_text import (
@@ -110,6 +111,7 @@ def _lines_above(report: Report, size: ReportSize) -> Iterator[str]:
     for alarm in _list_alarms(report):
         yield alarm[:1].upper() + alarm[1:]
     yield summarize_report(report)
+    yield from map(format_effect, report.passes)
     yield from _take(list(_measurement_lines(report.measured)), size.others, "placement")
     yield from _dimension_lines(report)
 

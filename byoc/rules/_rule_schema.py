@@ -287,6 +287,11 @@ class RuleFile(StrictModel):
     codegen_options: dict[str, _OptionText] = Field(
         default_factory=dict, description="The codegen's options by name: see byoc codegens NAME."
     )
+    passes: dict[str, dict[str, _OptionText]] = Field(
+        default_factory=dict,
+        description="Passes that rewrite regions before the codegen gets them, in this order, each with "
+        "its options: see byoc passes.",
+    )
     cost_model: str = Field(description="The cost model: a path, or an installed name.")
     regions: Literal["connected", "phase"] = Field(
         default="connected",

@@ -14,5 +14,6 @@ from byoc.stages._planning_stages import (
     Resolve,
     record_accuracy,
 )
+from byoc.stages._rewriting import Rewrite, rewrite_model
 from byoc.stages._settings_loader import load_settings, load_strategy, load_targets
 from byoc.stages._state import Stage, State, run_stages

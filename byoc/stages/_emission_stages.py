@@ -23,6 +23,7 @@ from byoc.planning import Plan, estimate_gains, find_break_evens
 from byoc.reporting import make_decision_document, make_report
 from byoc.runtime import RegionFailedError
 from byoc.samples import model_samples
+from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import State
 from byoc.support import report_step
 from byoc.verification import (
@@ -46,10 +47,16 @@ class Compile:
     """
 
     def run(self, state: State) -> State:
-        """Fill in `bundle`; its manifest has no verification yet and is not written."""
+        """Fill in `bundle`, whose manifest has no verification yet; add the passes to the `plan`."""
         compilers = state.compilers
         options = state.options
-        regions = write_bundle(state.plan, state.folder, compilers, options.strict, options.jobs)
+        rewrite = RegionRewriter(state.passes, state.plan.targets, options.verify)
+        regions = write_bundle(
+            state.plan, state.folder, compilers, options.strict, options.jobs, rewrite
+        )
+        if rewrite.found:
+            effects = (*state.plan.passes, *rewrite.effects)
+            state = replace(state, plan=replace(state.plan, passes=effects))
         if state.options.emit is not None:
             codegens = {name: compiler.codegen for name, compiler in compilers.items()}
             write_context_model(state.folder, MODEL_FILE, regions, codegens)
@@ -116,7 +123,7 @@ def _verify(state: State) -> Verification | NotVerified:
         return NotVerified(problem, missing=True)
     report_step("verify")
     try:
-        against = _choose_reference(state.plan)
+        against = _choose_reference(state)
         verification = verify_samples(state.bundle, against, state.samples, state.original)
         require_passed(verification)
     except NotVerifiableError as error:
@@ -136,13 +143,14 @@ def _find_not_executable(plan: Plan, compilers: Mapping[str, RegionCompiler]) ->
     return ""
 
 
-def _choose_reference(plan: Plan) -> VerificationModels:
-    """Return the model to compare a bundle with: the one that it was cut from.
+def _choose_reference(state: State) -> VerificationModels:
+    """Return the model to compare a bundle with: the one that it was cut from, before any pass.
 
     In another precision than the original's that is the partitioned model as plain onnxruntime runs it.
     """
+    plan = state.plan
     if plan.lowered is None:
-        return VerificationModels(plan.model)
+        return VerificationModels(state.original if state.pass_effects else plan.model)
     whole = f"{plan.model.source} in lower precision"
     samples = partial(model_samples, plan.lowered.original)
     own = replace(plan.model, proto=plan.proto, source=whole, make_samples=samples)

@@ -38,6 +38,7 @@ from byoc.quantization import (
 )
 from byoc.rules import find_unmatched_names
 from byoc.samples import MAX_SAMPLES, read_samples
+from byoc.stages._chosen_passes import choose_passes
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import State
 from byoc.support import report_step
@@ -52,7 +53,7 @@ class Resolve:
     """
 
     def run(self, state: State) -> State:
-        """Fill in `record`, `settings`, `compilers` and `output`."""
+        """Fill in `record`, `settings`, `compilers`, `output` and `passes`."""
         options = state.options
         output = None if options.output is None else Path(options.output)
         if output is not None:
@@ -68,6 +69,7 @@ class Resolve:
             record=record_options(state.source, options),
             settings=settings,
             compilers=compilers,
+            passes=choose_passes(options, settings.targets),
             # Absolute: a codegen's code may change the working directory.
             output=None if output is None else output.absolute(),
         )
@@ -133,7 +135,7 @@ class Quantize:
     def run(self, state: State) -> State:
         """Fill in `concluded`, `model`, `lowered` and `accuracy_test`; update the settings' targets."""
         precision = state.options.precision
-        concluded = choose_precision(state.original, state.settings.targets, precision)
+        concluded = choose_precision(state.rewritten, state.settings.targets, precision)
         if concluded.ranges is None and precision.budget is not None:
             raise InputError(f"accuracy budget {precision.budget}: nothing is quantized")
         test = None
@@ -179,7 +181,7 @@ class LeaveInFloat:
         if self.units:
             assert concluded.ranges is not None
             model = quantize_for_targets(
-                state.original,
+                state.rewritten,
                 state.settings.targets,
                 concluded.ranges,
                 state.options.precision,
@@ -281,6 +283,7 @@ class Convert:
             origins=converted.origins,
             lowered=state.lowered,
             notes=state.precision.notes,
+            passes=state.pass_effects,
         )
         return replace(state, plan=plan)
 

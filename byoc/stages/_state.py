@@ -11,6 +11,7 @@ from byoc.bundle import Bundle, RegionCompiler
 from byoc.codegen import Codegens
 from byoc.model import GraphIndex, Model
 from byoc.options import Options
+from byoc.passes import PassEffect
 from byoc.patterns import Mark
 from byoc.planning import (
     GraphPlan,
@@ -22,6 +23,7 @@ from byoc.planning import (
 )
 from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
 from byoc.samples import Sample
+from byoc.stages._chosen_passes import ChosenPasses
 from byoc.stages._codegen_answers import CodegenAnswers
 from byoc.verification import NotVerified, Verification
 from byoc.zoo import Source
@@ -49,10 +51,19 @@ class State:
     output: Path | None = None
     """The absolute path of the bundle."""
 
+    passes: ChosenPasses = field(default_factory=ChosenPasses)
+    """The passes that rewrite the model and the regions."""
+
     # Load
     original: Model = _LATER
     samples: Sequence[Sample] = ()
     """What the user wants the bundle verified on; none where samples are made."""
+
+    # Rewrite
+    rewritten: Model = _LATER
+    """The original as passes rewrote it; itself where there are none."""
+    pass_effects: tuple[PassEffect, ...] = ()
+    """The effects of these passes."""
 
     # Quantize
     precision: ChosenPrecision = _LATER

@@ -39,6 +39,7 @@ from byoc.support._plugins import (
     CODEGENS,
     COST_MODELS,
     COSTS,
+    PASSES,
     STRATEGIES,
     PluginFile,
     UnsuitablePluginError,

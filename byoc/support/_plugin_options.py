@@ -154,13 +154,13 @@ def _make(cls: type[T], known: Iterable[Option], given: Mapping[str, str]) -> T:
         raise InputError(f"refuses its options: {text}") from None
 
 
-# What the protocols of strategies and cost models ask for is no option, field or not.
-_PROTOCOL_FIELDS = frozenset({"name", "honours", "description"})
+# What the protocols of strategies, cost models and passes ask for is no option, field or not.
+_PROTOCOL_FIELDS = frozenset({"name", "honours", "description", "scope"})
 OPTION_SEPARATOR = ":"
 
 
 def list_plugin_options(cls: Any) -> tuple[Option, ...]:
-    """Return the options of a strategy or cost model: its fields, where it is a dataclass.
+    """Return the options of a strategy, cost model or pass: its fields, where it is a dataclass.
 
     Fields that cannot be given as text are none, nor are those that every plug-in has.
     """

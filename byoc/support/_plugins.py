@@ -22,6 +22,7 @@ ANNOTATIONS = "byoc.annotations"
 COST_MODELS = "byoc.cost_models"
 CHECKS = "byoc.checks"
 COSTS = "byoc.costs"
+PASSES = "byoc.passes"
 
 # The most characters of an unknown name in a message; few paths are longer.
 _MAX_CHARACTERS = 500
@@ -33,6 +34,7 @@ _KIND_NAMES = {
     COST_MODELS: "cost model",
     CHECKS: "check",
     COSTS: "cost model",
+    PASSES: "pass",
 }
 
 

@@ -28,6 +28,7 @@ HAS_ZIGZAG = find_spec("zigzag") is not None
     [
         "strategy",
         "cost_model",
+        "pass",
         pytest.param(
             "cost_model_zigzag", marks=pytest.mark.skipif(not HAS_ZIGZAG, reason="needs ZigZag")
         ),

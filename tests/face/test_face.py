@@ -25,6 +25,7 @@ VERBS_ONLY = {
     "cost-models",
     "codegens",
     "strategies",
+    "passes",
     "zoo",
     "rules",
     "trust",

@@ -74,6 +74,7 @@ target: dla2
 description: a line
 codegen: reference
 codegen_options: {speed: high, tiles: 4, fast: true, share: 0.5}
+passes: {conv-to-matmul: {least_channels: 4}, quiet: {}}
 cost_model: dla
 regions: phase
 overlaps: placement

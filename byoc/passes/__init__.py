@@ -1,0 +1,14 @@
+"""Passes: plug-ins that rewrite a model before it is annotated, or a region before it is compiled."""
+
+from byoc.passes._pass_effect import PassEffect, count_operators, is_changed, merge_effects
+from byoc.passes._pass_plugins import (
+    MODEL_SCOPE,
+    REGION_SCOPE,
+    LoadedPass,
+    Pass,
+    load_pass,
+    load_passes,
+    load_region_pass,
+)
+from byoc.passes._run_pass import PassFailedError, PassProcess, apply_pass
+from byoc.passes._unchanged_interface import find_interface_change

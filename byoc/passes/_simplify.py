@@ -1,0 +1,68 @@
+"""The pass `simplify`: constants and shapes folded, dead and idle nodes removed, by onnxslim."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from onnx import ModelProto, NodeProto
+
+from byoc.errors import MissingRuntimeError
+from byoc.support import Bytes
+
+_HINT = "pass simplify needs onnxslim: pip install 'onnx-byoc[simplify]'"
+# Initializers need not be inputs from this version on.
+_FREE_INITIALIZERS_IR = 4
+
+
+@dataclass(frozen=True)
+class Simplify:
+    """Fold constants and shapes, and remove nodes that are not needed, by onnxslim.
+
+    No operators are fused, so floating-point results stay as they are, and so do the names of the nodes
+    and tensors that are left.
+    """
+
+    scope: ClassVar[str] = "model"
+
+    largest: Bytes = field(
+        default=1 << 20, metadata={"help": "The size of the largest constant that is made."}
+    )
+
+    def run(self, model: ModelProto) -> ModelProto:
+        """Return the simplified model. Raises MissingRuntimeError without onnxslim."""
+        try:
+            import onnxslim  # noqa: PLC0415 - it is optional
+        except ImportError:
+            raise MissingRuntimeError(_HINT) from None
+        given = ModelProto()
+        given.CopyFrom(model)
+        made = onnxslim.slim(
+            given, skip_optimizations=["graph_fusion"], size_threshold=max(self.largest, 1)
+        )
+        return _restore(model, made)
+
+
+def _restore(before: ModelProto, after: ModelProto) -> ModelProto:
+    """Restore what onnxslim drops: stated types, metadata of the model and of nodes, doc strings."""
+    stored = {tensor.name for tensor in before.graph.initializer}
+    del after.graph.input[:], after.graph.output[:]
+    after.graph.input.extend(value for value in before.graph.input if value.name not in stored)
+    after.graph.output.extend(before.graph.output)
+    after.graph.name, after.graph.doc_string = before.graph.name, before.graph.doc_string
+    after.ir_version = max(before.ir_version, _FREE_INITIALIZERS_IR)
+    del after.metadata_props[:]
+    after.metadata_props.extend(before.metadata_props)
+    for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        setattr(after, name, getattr(before, name))
+    nodes = {_identify(node): node for node in before.graph.node}
+    for node in after.graph.node:
+        own = nodes.get(_identify(node))
+        if own is not None:
+            del node.metadata_props[:]
+            node.metadata_props.extend(own.metadata_props)
+            node.doc_string = own.doc_string
+    return after
+
+
+def _identify(node: NodeProto) -> tuple[str, str]:
+    """Return what names a node: its operator, and its name or first output."""
+    return node.op_type, node.name or next(iter(node.output), "")
