@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
-from placement_oracle import every_labels, partitions, slow_fits, slow_regions
+from placement_oracle import every_labels, partitions, slow_fits, slow_regions, slow_savings
 from placement_random import random_problem
 from schedule_oracle import slow_makespan
 from test_placement_throughput import slow_loads
@@ -37,8 +37,12 @@ def build_problem(seed: int) -> Problem:
 
 
 def find_least_load(problem: Problem) -> float:
-    """The least maximal load of all lawful labels and regions."""
+    """The least maximal load of all lawful labels, regions and fusions."""
     best = inf
+    on_device = [
+        replace(problem, fusions=tuple(each for each in problem.fusions if each.device == 1 + device))
+        for device in range(problem.devices)
+    ]
     for labels in every_labels(problem):
         if not slow_fits(problem, labels):
             continue
@@ -50,7 +54,8 @@ def find_least_load(problem: Problem) -> float:
             for number, group in enumerate(groups):
                 for unit in group:
                     regions[unit] = number
-            best = min(best, max(slow_loads(problem, list(labels), regions)))
+            saved = [slow_savings(each, labels, regions) for each in on_device]
+            best = min(best, max(slow_loads(problem, list(labels), regions, saved)))
     return best
 
 
@@ -79,7 +84,7 @@ def main(count: int) -> None:
     """Print a line for each objective."""
     objectives = (
         ("makespan", Makespan(), slow_makespan),
-        ("throughput", Throughput(time_limit=0.3), find_least_load),
+        ("throughput", Throughput(), find_least_load),
     )
     for name, strategy, find_least in objectives:
         found = [measure_ratios(build_problem(seed), strategy, find_least) for seed in range(count)]

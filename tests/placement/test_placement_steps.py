@@ -22,9 +22,9 @@ from byoc.placement._hard_limits import (
     make_feasible,
     repair_labels,
 )
-from byoc.placement.solvers import Neighbours
+from byoc.placement.solvers import Neighbours, find_best_regions
 from byoc.placement.strategies import LaunchAware
-from byoc.placement.strategies._exhaustive import Exhaustive, find_best_regions
+from byoc.placement.strategies._exhaustive import Exhaustive
 from byoc.placement.strategies._optimizing import Exact
 
 

@@ -22,4 +22,13 @@ from byoc.placement.solvers._makespan_bound import least_load, makespan_lower_bo
 from byoc.placement.solvers._makespan_search import SearchState, improve_state, keeps_limits
 from byoc.placement.solvers._neighbours import Neighbours
 from byoc.placement.solvers._path_bound import bound_by_paths
+from byoc.placement.solvers._placement_enumeration import (
+    count_labels,
+    do_regions_matter,
+    enumerate_labels,
+    find_least_load,
+    sum_execution,
+    sum_transfers,
+)
+from byoc.placement.solvers._region_search import SpentBudgetError, find_best_regions
 from byoc.placement.solvers._unit_groups import GroupTensor, UnitGroups

@@ -22,9 +22,12 @@ from byoc.placement.solvers import (
     Cooling,
     CoverSearch,
     LoadAnnealer,
+    SpentBudgetError,
     UnitGroups,
     build_incumbent,
     coarsen,
+    count_labels,
+    find_least_load,
     least_load,
     order_narrowly,
     split_chain,
@@ -52,15 +55,18 @@ _FINISHING_POWER = 32
 _LAUNCH_AWARE_SHARE = 0.3
 # A gap, as a share of the load, that is not worth another search.
 _CLOSE = 1e-3
+# All of so many labels of so many units are tried, within a share of the time limit.
+_FEW_LABELS, _FEW_UNITS, _ENUMERATION_SHARE = 2**14, 30, 0.5
 
 
 @dataclass(frozen=True)
 class Throughput:
     """Minimise the load of the busiest device, so that a pipeline takes inputs as often as possible.
 
-    Splits of the graph into one segment for each device start the search; annealing on coarse groups of
-    units and then on finer ones improves them. The bound is that of `CoverSearch`, or of `least_load`
-    where that is larger; the sets that prove it are starting points, too.
+    Where there are few placements all are tried. Otherwise splits of the graph into one segment for each
+    device start the search; annealing on coarse groups of units and then on finer ones improves them.
+    The bound is that of `CoverSearch`, or of `least_load` where that is larger; the sets that prove it
+    are starting points, too.
     """
 
     name: ClassVar[str] = "throughput"
@@ -76,7 +82,13 @@ class Throughput:
         """Return a `PipelinedPlacement`. Raises InputError if none is found that keeps the limits."""
         search = _LoadSearch(problem, SearchBudget(self.time_limit))
         search.examine(each.labels for each in solve_applicable(problem, _SIMPLE))
-        search.improve()
+        if search.try_all():
+            best = search.best
+            if best is None:
+                raise InputError("strategy throughput: no placement keeps all the limits")
+            return replace(best, bound=best.value * (1 - _ROUNDING), why_host=_WHY_HOST)
+        known = _bound_loads(problem, search.groups)
+        search.improve(known)
         if search.best is None:  # labels of small load break a limit: begin with what keeps them all
             limited = LaunchAware(time_limit=self.time_limit * _LAUNCH_AWARE_SHARE)
             for each in solve_applicable(problem, [limited]):
@@ -84,7 +96,7 @@ class Throughput:
                     search.keep(each)
         if search.best is None:
             raise InputError("strategy throughput: found no placement that keeps all the limits")
-        bound = search.prove(_bound_loads(problem, search.groups))
+        bound = search.prove(known)
         best = search.best
         return replace(best, bound=min(bound, best.value), why_host=_WHY_HOST)
 
@@ -105,6 +117,7 @@ class _LoadSearch:
         self.best: Placement | None = None
         self._annealer = LoadAnnealer(problem.occupies, problem.cores)
         self._finisher = replace(self._annealer, power=_FINISHING_POWER)
+        self._runs = set[tuple[tuple[int, ...], Cooling, int]]()
 
     def examine(self, candidates: Iterable[Ints]) -> None:
         """Keep the best of some labels, int64 (units,) each, repaired where they break a limit."""
@@ -120,8 +133,26 @@ class _LoadSearch:
         if self.best is None or found.value < self.best.value:
             self.best = replace(found, bound=None, notes=())
 
-    def improve(self) -> None:
-        """Search until the budget is spent or the runs are over."""
+    def try_all(self) -> bool:
+        """Find the best of all placements; return False if there are too many."""
+        problem = self.problem
+        if problem.units > _FEW_UNITS or count_labels(problem) > _FEW_LABELS:
+            return False
+        most = np.inf if self.best is None else self.best.value
+        budget = self.budget.limit(self.budget.left * _ENUMERATION_SHARE)
+        try:
+            found = find_least_load(problem, most, budget)
+        except SpentBudgetError:
+            return False
+        if found is not None:
+            labels, regions = found
+            # Regions as they form from labels, if they are as good.
+            self.examine([labels])
+            self.keep(Placement.from_labels(problem, labels, regions=regions))
+        return True
+
+    def improve(self, bound: float) -> None:
+        """Search until the budget is spent, the runs are over, or a load is as small as its bound."""
         groups = self.groups
         if not groups.devices or not groups.count:
             return
@@ -129,6 +160,8 @@ class _LoadSearch:
         self._split(groups, order_narrowly(groups))
         mean = float(groups.costs.min(axis=1).sum()) / groups.devices
         for number, (share, hot, cold) in enumerate(_RUNS):
+            if self.best is not None and self.best.value <= bound * (1 + _ROUNDING):
+                return
             moves = min(_MOVES, _MOVES_PER_GROUP * groups.count)
             labels = self._descend(mean * share, Cooling(hot, cold, moves), number)
             self.examine([groups.spread(labels)])
@@ -154,9 +187,11 @@ class _LoadSearch:
     def _anneal(self, start: list[int], seed: int, cooling: Cooling) -> None:
         """Improve labels of the groups by small steps of the largest loads."""
         moves = min(cooling.moves, 5 * _MOVES_PER_GROUP * self.groups.count)
-        _, labels = self._finisher.improve(
-            self.groups, start, replace(cooling, moves=moves), seed, self.budget
-        )
+        run = tuple(start), replace(cooling, moves=moves), seed
+        if run in self._runs:  # it would end where it ended before
+            return
+        self._runs.add(run)
+        _, labels = self._finisher.improve(self.groups, *run, self.budget)
         self.examine([self.groups.spread(labels)])
 
     def _descend(self, most: float, cooling: Cooling, seed: int) -> list[int]:
