@@ -27,6 +27,7 @@ if _TYPE_CHECKING:
     from byoc.errors import ByocError as ByocError
     from byoc.errors import InputError as InputError
     from byoc.errors import MissingRuntimeError as MissingRuntimeError
+    from byoc.errors import RequirementError as RequirementError
     from byoc.errors import Verdict as Verdict
     from byoc.memory.report import MemoryReport as MemoryReport
     from byoc.model import Model as Model
@@ -44,6 +45,7 @@ if _TYPE_CHECKING:
     from byoc.quantization import Ranges as Ranges
     from byoc.quantization import calibrate as calibrate
     from byoc.reporting import Explanation as Explanation
+    from byoc.reporting import Requirements as Requirements
     from byoc.reporting import RuleCheck as RuleCheck
     from byoc.reporting import check_rules as check_rules
     from byoc.reporting import explain as explain
@@ -66,7 +68,7 @@ _NAMES = {
     "bundle": ("Bundle", "Report", "inspect", "open_bundle"),
     "codegen.scaffold": ("new_codegen",),
     "comparison": ("PlacementDiff", "compare", "diff", "fastest", "list_tasks", "simplify", "study"),
-    "errors": ("ByocError", "InputError", "MissingRuntimeError", "Verdict"),
+    "errors": ("ByocError", "InputError", "MissingRuntimeError", "RequirementError", "Verdict"),
     "memory.report": ("MemoryReport",),
     "model": ("Model",),
     "options": ("Options",),
@@ -75,7 +77,7 @@ _NAMES = {
     "planning": ("Plan", "place"),
     "profiling": ("Profile", "profile"),
     "quantization": ("Budget", "Precision", "Ranges", "calibrate"),
-    "reporting": ("Explanation", "RuleCheck", "check_rules", "explain", "plan_memory"),
+    "reporting": ("Explanation", "Requirements", "RuleCheck", "check_rules", "explain", "plan_memory"),
     "rules": ("Target", "load_rules"),
     "runtime": ("Session", "Trace", "load"),
     "samples": ("Preprocessing",),

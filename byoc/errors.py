@@ -41,6 +41,10 @@ class PluginFailedError(InputError):
     """A plug-in failed where nothing can be done without it; the message says which."""
 
 
+class RequirementError(ByocError):
+    """A result misses what the caller required of it; each line names a requirement and the value."""
+
+
 class MissingRuntimeError(ByocError):
     """A step needs a runtime that is not installed; the message says how to get it."""
 

@@ -22,7 +22,7 @@ from byoc.options import Options
 from byoc.page import make_page, make_plan_page
 from byoc.planning import Plan, PlanSettings, RefusalHistory, format_placement
 from byoc.quantization import NATIVE, Precision, search_float_units
-from byoc.reporting import make_report
+from byoc.reporting import Requirements, check_requirements, make_report
 from byoc.stages import (
     Annotate,
     Ask,
@@ -78,6 +78,10 @@ class Result:
     bundle: Path | None = None
     verification: Verification | None = None
     not_signed: str = ""
+
+    def check(self, requirements: Requirements) -> None:
+        """Raise RequirementError, with a line for each of the `requirements` that this misses."""
+        check_requirements(self.report, requirements)
 
     @property
     def model(self) -> onnx.ModelProto:

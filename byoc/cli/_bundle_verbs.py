@@ -29,8 +29,18 @@ from byoc.cli._common import (
     print_rows,
     show_status,
 )
+from byoc.cli._option_flags import take_options
+from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
 from byoc.console import make_console, print_line, print_lines
-from byoc.reporting import BRIEF, WHOLE, format_count, format_quantity, print_report
+from byoc.reporting import (
+    BRIEF,
+    WHOLE,
+    Requirements,
+    format_count,
+    format_quantity,
+    make_report_suite,
+    print_report,
+)
 
 _WIDTH = 11
 # How many rows of tables are printed unless all are wanted, and the lines around those of a table.
@@ -44,10 +54,14 @@ def _show_schema(wanted: bool) -> None:
         raise typer.Exit
 
 
+@take_options(Requirements, name="requirements")
 def inspect(
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
     verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
+    *,
+    requirements: Requirements,
+    junit: JUnitOption = None,
     _: Annotated[
         bool,
         typer.Option(
@@ -56,11 +70,21 @@ def inspect(
     ] = False,
 ) -> None:
     """Show what is in a bundle: decision, regions, boundary, files."""
+    tests = JUnitFile.prepare(junit, "inspect", bundle)
+    with tests.record_errors(str(bundle)), show_status() as show:
+        show("check")
+        opened = open_bundle(bundle)
+        opened.regions()  # their models bear out their contracts
+    report = opened.manifest.report
     if form is OutputFormat.json:
         print_json(read_bundle(bundle))
-        return
-    opened = open_bundle(bundle)
-    opened.regions()  # their models bear out their contracts
+    else:
+        _print_bundle(opened, verbose)
+    tests.write([make_report_suite(report, requirements, compiled=True)])
+    leave_if_missed(report, requirements)
+
+
+def _print_bundle(opened: Bundle, verbose: bool) -> None:
     manifest = opened.manifest
     print_report(manifest.report, make_console(), WHOLE if verbose else BRIEF)
     print_line()
@@ -82,7 +106,7 @@ def inspect(
         elif rows:
             room = None if room is None else room - len(rows) - _FRAME
             print_lines(["", f"{title}:"])
-            print_rows(rows, form)
+            print_rows(rows, OutputFormat.text)
 
 
 def _make_summary(bundle: Bundle) -> dict[str, str]:

@@ -2,9 +2,9 @@
 
 Exit codes say whose fault it was: 0 none, 1 the input's (model, rules, options, bundle), 2 usage, 3
 byoc's own, 4 that a bundle was written that could not be verified, 5 that one was written without
-regions at which a codegen or a pass failed, or none since a pass failed, and 6 that two placements
-differ (`diff --exit-code`). Results go to standard output, everything else to standard error. With
-BYOC_DEBUG=1 in the environment every error comes with its traceback.
+regions at which a codegen or a pass failed, or none since a pass failed, and 6 that a requirement is
+missed, or that two placements differ (`diff --exit-code`). Results go to standard output, everything
+else to standard error. With BYOC_DEBUG=1 in the environment every error comes with its traceback.
 """
 
 import os

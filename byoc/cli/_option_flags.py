@@ -145,11 +145,13 @@ class LoadOptions:
 DEFAULT_LOAD_OPTIONS = LoadOptions()
 
 
-def take_options(kind: Any, first: Sequence[str] = ()) -> Callable[[Callable[..., None]], Any]:
-    """Give a verb, which has a parameter `options`, the flags of a dataclass of options instead.
+def take_options(
+    kind: Any, first: Sequence[str] = (), name: str = "options"
+) -> Callable[[Callable[..., None]], Any]:
+    """Give a verb, which has a parameter of this `name`, the flags of a dataclass of options instead.
 
-    The flags stand where `options` stands among the parameters: the fields named `first`, then the
-    others in their order. A field that is a dataclass with flags itself is read from those.
+    The flags stand where it stands among the parameters: the fields named `first`, then the others in
+    their order. A field that is a dataclass with flags itself is read from those.
     """
     flags = sorted(_find_flags(kind), key=lambda each: _position(each.field.name, first))
 
@@ -157,11 +159,11 @@ def take_options(kind: Any, first: Sequence[str] = ()) -> Callable[[Callable[...
         @wraps(verb)
         def run_verb(**given: Any) -> None:
             values = {each.field.name: each.read(given.pop(each.field.name)) for each in flags}
-            verb(options=_make_options(kind, values), **given)
+            verb(**{name: _make_options(kind, values)}, **given)
 
         parameters: list[inspect.Parameter] = []
         for own in inspect.signature(verb).parameters.values():
-            if own.name == "options":
+            if own.name == name:
                 parameters += [each.declare_parameter() for each in flags]
             else:
                 parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))

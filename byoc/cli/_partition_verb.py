@@ -23,12 +23,13 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import take_options
+from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
 from byoc.comparison import fastest
 from byoc.console import make_console, print_errors
 from byoc.options import Options
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
-from byoc.reporting import SCREEN, WHOLE, print_report
+from byoc.reporting import SCREEN, WHOLE, Requirements, make_report_suite, print_report
 from byoc.support import check_output, keywords_of, write_text
 from byoc.verification import read_thresholds
 
@@ -43,6 +44,7 @@ class MeasureClock(StrEnum):
 _CLOCKS = {MeasureClock.wall: time.perf_counter, MeasureClock.processor: time.process_time}
 
 
+@take_options(Requirements, name="requirements")
 @take_options(Options, first=("rules", "output", "strategy"))
 def partition(  # noqa: PLR0913 - the options of the verb
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
@@ -79,21 +81,25 @@ def partition(  # noqa: PLR0913 - the options of the verb
     ] = None,
     verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
+    requirements: Requirements,
+    junit: JUnitOption = None,
 ) -> None:
     """Cut a model between the host and accelerators.
 
     Leaves with 4 when the bundle was written, and could not be verified; with 5 when it was written
-    without regions at which a codegen failed.
+    without regions at which a codegen failed; with 6 when it misses a requirement, and is written all
+    the same.
     """
     # Absolute: a codegen's code may change the working directory.
-    save, page = (_check_file(path, options) for path in (save, page))
+    save, page, junit = (_check_file(path, options) for path in (save, page, junit))
+    tests = JUnitFile(junit, "partition")
     _check_companions(options, threshold, measure, measure_clock)
     if threshold:
         options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
     cut: Callable[..., Result] = run
     if measure:
         cut = partial(fastest, clock=_CLOCKS[measure_clock or MeasureClock.wall])
-    with show_status(), reserve_stdout():
+    with tests.record_errors(model), show_status(), reserve_stdout():
         result = cut(model, **keywords_of(options, Options))
     if result.not_signed:
         print_errors([result.not_signed])
@@ -105,6 +111,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
         print_json(result.report.to_json())
     else:
         print_report(result.report, make_console(), WHOLE if verbose else SCREEN)
+    tests.write([make_report_suite(result.report, requirements, compiled=result.bundle is not None)])
+    leave_if_missed(result.report, requirements)
     if result.report.failures:
         raise typer.Exit(CODEGEN_FAILED)
     if result.report.verification_missing:

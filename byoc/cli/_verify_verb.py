@@ -16,6 +16,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import DEFAULT_LOAD_OPTIONS, LoadOptions, flag_field, take_options
+from byoc.cli._requirement_checks import JUnitFile, JUnitOption
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import (
@@ -24,6 +25,7 @@ from byoc.reporting import (
     make_error_rows,
     make_fault_report,
     make_full_verification_report,
+    make_verification_suite,
 )
 from byoc.support import Flag, Syntax
 from byoc.verification import (
@@ -91,8 +93,10 @@ def verify(
     bundle: Annotated[Path, typer.Argument(help="A bundle, or a folder that --bisect wrote.")],
     options: VerifyOptions,
     form: FormatOption = OutputFormat.text,
+    junit: JUnitOption = None,
 ) -> None:
     """Check that a bundle computes what its model did."""
+    tests = JUnitFile.prepare(junit, "verify", bundle)
     if options.output is not None and not options.bisect:
         raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
     thresholds = read_thresholds(options.threshold, options.snr)
@@ -102,7 +106,7 @@ def verify(
     faults: dict[str, tuple[Fault, Path] | str] = {}
     folder = options.output or Path(f"{bundle.absolute().name}.faults")
     here = Path.cwd()  # a codegen's code may change it
-    with show_status() as show, reserve_stdout():
+    with tests.record_errors(str(bundle)), show_status() as show, reserve_stdout():
         show("verify")
         opened = options.load.open_bundle(bundle)
         check = BundleCheck(opened, options.against, options.inputs, options.seed, thresholds)
@@ -123,6 +127,7 @@ def verify(
     else:
         _print_verification(verification, str(bundle))
         _print_faults(verification, faults, options.bisect)
+    tests.write([make_verification_suite(str(bundle), verification)])
     require_passed(verification)
 
 

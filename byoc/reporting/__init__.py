@@ -4,12 +4,20 @@ from byoc.reporting._decision_document import make_decision_document
 from byoc.reporting._explanation import ExplainOptions, Explanation, explain, explain_model
 from byoc.reporting._explanation_document import make_explanation_document
 from byoc.reporting._explanation_text import print_explanation
+from byoc.reporting._junit import (
+    JUnitCase,
+    JUnitSuite,
+    make_report_suite,
+    make_verification_suite,
+    write_junit,
+)
 from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
 from byoc.reporting._pass_text import format_effect
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
 from byoc.reporting._relaxation_gains import Gain, compute_gains
 from byoc.reporting._report_document import collect_plan_notes, make_report
 from byoc.reporting._report_text import BRIEF, SCREEN, WHOLE, ReportSize, print_report
+from byoc.reporting._requirements import RequirementCheck, Requirements, check_requirements
 from byoc.reporting._rule_check import RuleCheck, check_rules
 from byoc.reporting._verification_document import (
     RegionErrorReport,

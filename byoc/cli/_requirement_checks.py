@@ -1,0 +1,78 @@
+"""The end of verbs that check requirements: sentences, exit code 6, and the file for CI systems."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from byoc.bundle import Report
+from byoc.cli._common import check_outside
+from byoc.console import print_errors
+from byoc.errors import InputError, MissingRuntimeError
+from byoc.reporting import (
+    JUnitCase,
+    JUnitSuite,
+    Requirements,
+    write_junit,
+)
+from byoc.support import check_output
+
+REQUIREMENT_MISSED = 6
+"""The exit code for a result that misses what was required of it; that of `diff --exit-code`, too."""
+
+REQUIREMENTS_PANEL = "Requirements, for CI"
+
+JUnitOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--junit",
+        metavar="FILE",
+        help="Write what was checked to this file as JUnit XML, which CI systems show.",
+        rich_help_panel=REQUIREMENTS_PANEL,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class JUnitFile:
+    """The JUnit file that a verb writes, if any. `verb` names the case of an error."""
+
+    path: Path | None
+    verb: str
+
+    @classmethod
+    def prepare(cls, path: Path | None, verb: str, bundle: Path) -> "JUnitFile":
+        """Return the file by its absolute path.
+
+        Raises InputError when it cannot be written, or would lie in the bundle that is read.
+        """
+        if path is None:
+            return cls(None, verb)
+        check_output(path)
+        check_outside(path, bundle, "it would change the bundle that is read")
+        return cls(path.absolute(), verb)  # a codegen's code may change the working directory
+
+    @contextmanager
+    def record_errors(self, suite: str) -> Iterator[None]:
+        """Write an error of the block as the one case of a suite, and raise it."""
+        try:
+            yield
+        except (InputError, MissingRuntimeError) as error:
+            self.write([JUnitSuite(suite, (JUnitCase(self.verb, "error", "; ".join(error.lines)),))])
+            raise
+
+    def write(self, suites: Sequence[JUnitSuite]) -> None:
+        """Write suites, if there is to be a file."""
+        if self.path is not None:
+            write_junit(self.path, suites)
+
+
+def leave_if_missed(report: Report, requirements: Requirements) -> None:
+    """Print a sentence for each requirement that a report misses, and leave with 6 if there is one."""
+    missed = [each.sentence for each in requirements.check_report(report) if not each.is_met]
+    if missed:
+        print_errors(missed)
+        raise typer.Exit(REQUIREMENT_MISSED)

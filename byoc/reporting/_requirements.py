@@ -1,0 +1,119 @@
+"""What a user requires of a result: the least share offloaded, the most regions, and so on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from byoc.bundle import Report
+from byoc.errors import InputError, RequirementError
+from byoc.reporting._quantities import format_count, format_share
+from byoc.support import Flag, Syntax, declare_field
+
+
+@dataclass(frozen=True)
+class RequirementCheck:
+    """A requirement: the name of its flag, whether a report meets it, a sentence with the value."""
+
+    name: str
+    is_met: bool
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What is required of a result; None and False require nothing.
+
+    `min_offload` is the least share of the operations on accelerators, from 0 to 1, `max_regions` the
+    most regions, `max_slowdown` the most predicted seconds as a multiple of those of the host alone,
+    and `require_verified` says that the result was compared with the original. Raises InputError for a
+    number that is none of these.
+    """
+
+    min_offload: float | None = declare_field(
+        None,
+        "the least share of the operations that accelerators do.",
+        Flag(
+            "Leave with 6 if accelerators do less of the compute than this share (0.9).",
+            Syntax.NUMBER,
+            metavar="SHARE",
+        ),
+    )
+    max_regions: int | None = declare_field(
+        None,
+        "the most regions.",
+        Flag("Leave with 6 if there are more regions.", Syntax.INTEGER, metavar="NUMBER", minimum=0),
+    )
+    max_slowdown: float | None = declare_field(
+        None,
+        "the most predicted seconds, as a multiple of those of the host alone.",
+        Flag(
+            "Leave with 6 if the prediction is more than this times the host alone (1.0).",
+            Syntax.NUMBER,
+            metavar="RATIO",
+        ),
+    )
+    require_verified: bool = declare_field(
+        False,
+        "whether the result must have been compared with the original.",
+        Flag("Leave with 6 if nothing was verified.", Syntax.SWITCH),
+    )
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number that is out of range."""
+        if self.min_offload is not None and not 0 <= self.min_offload <= 1:
+            raise InputError(f"min_offload {self.min_offload:g}: not a share from 0 to 1")
+        if self.max_regions is not None and not self.max_regions >= 0:
+            raise InputError(f"max_regions {self.max_regions}: not a number of at least 0")
+        slowdown = self.max_slowdown
+        if slowdown is not None and not (slowdown > 0 and isfinite(slowdown)):
+            raise InputError(f"max_slowdown {slowdown:g}: not a ratio above 0")
+
+    def check_report(self, report: Report) -> tuple[RequirementCheck, ...]:
+        """Return the outcome of each requirement that there is."""
+        return tuple(self._list_checks(report))
+
+    def _list_checks(self, report: Report) -> Iterator[RequirementCheck]:
+        if self.min_offload is not None:
+            value, least = report.compute.offloaded, self.min_offload
+            is_met = value >= least
+            told = f"{_format_percent(value)} of the compute is offloaded"
+            yield _make_check("min-offload", is_met, told, f"at least {_format_percent(least)}")
+        if self.max_regions is not None:
+            number = len(report.regions)
+            is_met = number <= self.max_regions
+            told = f"there {'is' if number == 1 else 'are'} {format_count(number, 'region')}"
+            yield _make_check("max-regions", is_met, told, f"at most {self.max_regions}")
+        if self.max_slowdown is not None:
+            ratio = _compute_slowdown(report)
+            is_met = ratio <= self.max_slowdown
+            told = f"it is predicted to take {ratio:.6g} times as long as the host alone"
+            yield _make_check("max-slowdown", is_met, told, f"at most {self.max_slowdown:g} times")
+        if self.require_verified:
+            is_met = report.verification is not None and report.verification.passed
+            told = "it is verified" if is_met else f"it is not verified: {report.not_verified}"
+            yield _make_check("require-verified", is_met, told, "verification")
+
+
+def check_requirements(report: Report, requirements: Requirements) -> None:
+    """Raise RequirementError, with a line for each requirement that a report misses."""
+    missed = [each.sentence for each in requirements.check_report(report) if not each.is_met]
+    if missed:
+        raise RequirementError(*missed)
+
+
+def _make_check(name: str, is_met: bool, told: str, required: str) -> RequirementCheck:
+    return RequirementCheck(name, is_met, f"{told}; {required} is required (--{name})")
+
+
+def _format_percent(share: float) -> str:
+    """Format a share with as many digits as tell it from a limit that it just misses."""
+    return format_share(1.0) if share == 1 else f"{100 * share:.6g} %"
+
+
+def _compute_slowdown(report: Report) -> float:
+    """Return what was predicted as a multiple of the host alone, as the strategy measures it."""
+    predicted = report.predicted
+    taken = predicted.seconds if predicted.measure == "total" else predicted.optimized
+    if predicted.host_only:
+        return taken / predicted.host_only
+    return inf if taken else 1.0
