@@ -1,6 +1,6 @@
 """`byoc.check_rules`: every mistake in rule files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 from byoc.bundle import find_rule_file_problems
 from byoc.codegen import UNLESS_TRUSTED, Codegens
 from byoc.errors import InputError
+from byoc.passes import load_region_pass
 from byoc.rules import Target, find_missing_plugins, load_rules
 from byoc.support import CODEGENS, list_installed
 
@@ -43,8 +44,21 @@ def _check_file(file: str, codegens: Codegens) -> RuleCheck:
     except InputError as error:
         return RuleCheck(file, None, None, list(error.lines))
     operators = len({op for rule in target.rules.ops for op in rule.op})
-    problems = find_missing_plugins(target) + _find_option_problems(target, codegens)
+    problems = [
+        *find_missing_plugins(target),
+        *_find_option_problems(target, codegens),
+        *_find_pass_problems(target),
+    ]
     return RuleCheck(file, operators, len(target.rules.composites), problems)
+
+
+def _find_pass_problems(target: Target) -> Iterator[str]:
+    """Yield the mistakes in the passes of a file: those that are not there, and their options."""
+    for name, given in target.rules.passes.items():
+        try:
+            load_region_pass(name, given)
+        except InputError as error:
+            yield f"{target.source}: {target.locate(f'passes.{name}')}: {error}"
 
 
 def _find_option_problems(target: Target, codegens: Codegens) -> list[str]:

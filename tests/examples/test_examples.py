@@ -1,6 +1,8 @@
 """The examples do what they say: packages pass their own tests, scripts print facts and golden text."""
 
+import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -89,6 +91,64 @@ def test_the_library_is_used_from_model_to_verified_outputs(
     ]
     assert verified.startswith("verified: True, largest error ")
     assert (folder / "net.byoc" / "manifest.json").is_file()
+
+
+def run_in(name: str, folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
+    """Run a script that takes a folder, and return the lines that it prints."""
+    run_script(name, folder, *more)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.fixture
+def arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+
+
+@pytest.mark.usefixtures("arguments")
+def test_an_accelerator_by_a_rule_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_in("rule_file/try_rules.py", tmp_path / "new", capsys) == [
+        "rules: 7 operators, problems: []",
+        "refused: 2 nodes, 0.0% of the compute",
+        "on npu: 64 of 66 nodes, 2 regions",
+        "predicted: 3.38 ms, host alone 9.13 ms",
+        "verified: True",
+        "with a link twice as fast: 3.21 ms",
+    ]
+
+
+@pytest.mark.usefixtures("arguments")
+def test_costs_fitted_to_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measured, built_in, fitted, scores = run_in("fitted_costs.py", tmp_path / "new", capsys)
+    assert measured == "measured: 15 units of work, fitted to this-host.yaml"
+    assert built_in == "host: host alone 1354 us, 6 nodes on dla"
+    assert re.fullmatch(r"this-host: host alone [1-9]\d* us, \d nodes on dla", fitted)
+    assert scores == "scores: (1, 32, 1, 1)"
+    assert "kind: linear" in (tmp_path / "new" / "this-host.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("arguments")
+def test_regions_in_int8_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranges, plain, int8, budget = run_in("quantization.py", tmp_path / "new", capsys)
+    assert ranges == "ranges: 8 tensors on 8 samples"
+    assert plain == "float32: 7 nodes on dla, in floating point"
+    pattern = r"(.*): (\d+) units in int8, (\d+) left in float, (\d+) dB"
+    whole, kept = (re.fullmatch(pattern, line) for line in (int8, budget))
+    assert whole is not None
+    assert kept is not None
+    assert (whole[1], whole[3], kept[1]) == ("int8", "0", "int8, 45 dB")
+    assert int(kept[3]) > 0
+    assert int(kept[4]) > int(whole[4])
+
+
+@pytest.mark.usefixtures("arguments")
+def test_byoc_inside_another_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run_in("deploy.py", tmp_path / "new", capsys, "zoo:squeezenet", "no/such.onnx")
+    first, second = map(json.loads, lines)
+    assert first["board"] == min(first["milliseconds"], key=first["milliseconds"].get)
+    assert first["milliseconds"] == {"small": 3.59, "matrix": 1.71}
+    assert first["verified"]
+    assert (tmp_path / "new" / first["bundle"]).is_file()
+    assert second["problem"] == "no/such.onnx: no such file"
 
 
 def test_the_library_example_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,6 +242,8 @@ def test_a_wrong_pass_in_a_rule_file(named: str, sentence: str, tmp_path: Path) 
         byoc.partition(parse(TWO), path)
     assert str(caught.value).startswith(f"{path}: passes.{named.partition(':')[0]}: ")
     assert sentence in str(caught.value)
+    (check,) = byoc.check_rules(path)
+    assert check.problems == [str(caught.value)]
 
 
 @pytest.mark.parametrize(
