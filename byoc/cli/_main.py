@@ -19,7 +19,7 @@ from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from byoc.console import make_warnings_printable, print_errors, print_line, print_traceback
@@ -87,7 +87,7 @@ def load_verb(name: str) -> Any:
         app = found
     else:
         app = _make_app()
-        app.command(name)(found)
+        app.command(name, cls=PanelCommand)(found)
     command = get_command(app)
     command.name = name
     return command
@@ -101,6 +101,24 @@ def _make_usage_printable() -> Iterator[None]:
     except _USAGE_ERROR as error:
         error.message = escape_unprintable(error.message)
         raise
+
+
+class PanelCommand(TyperCommand):
+    """A verb whose help has the options that most users need first, and the others in groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the options in no group, and those of each group."""
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                argument = parameter.param_type_name == "argument"
+                group = getattr(parameter, "rich_help_panel", None) or "Options"
+                panels.setdefault("Arguments" if argument else str(group), []).append(record)
+        for title, records in panels.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 class _LazyGroup(TyperGroup):

@@ -67,7 +67,11 @@ class _FieldFlag:
         # Without a name of ours, Typer makes `--flag / --no-flag` of a bool.
         names = () if self.flag.syntax is Syntax.ON_OFF else self.names
         option = typer.Option(
-            *names, help=self.flag.help, metavar=self.flag.metavar, min=self.flag.minimum
+            *names,
+            help=self.flag.help,
+            metavar=self.flag.metavar,
+            min=self.flag.minimum,
+            rich_help_panel=self.flag.panel,
         )
         kind, default = self._type_and_default()
         if self.is_required:

@@ -30,7 +30,7 @@ from byoc.options import Options
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
 from byoc.reporting import SCREEN, WHOLE, Requirements, make_report_suite, print_report
-from byoc.support import check_output, keywords_of, write_text
+from byoc.support import Panel, check_output, keywords_of, write_text
 from byoc.verification import read_thresholds
 
 
@@ -55,11 +55,16 @@ def partition(  # noqa: PLR0913 - the options of the verb
         typer.Option(
             metavar="DTYPE=ERROR",
             help="The largest error that --gate accepts, as a share of the range: float32=0.001.",
+            rich_help_panel=Panel.BUNDLE,
         ),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option("--save-placement", help="Write the device of each node to this file."),
+        typer.Option(
+            "--save-placement",
+            help="Write the device of each node to this file.",
+            rich_help_panel=Panel.PLACEMENT,
+        ),
     ] = None,
     page: Annotated[
         Path | None,
@@ -70,6 +75,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
         typer.Option(
             "--measure",
             help="Place in other ways, too, run all here, and keep the fastest.",
+            rich_help_panel=Panel.PLACEMENT,
         ),
     ] = False,
     measure_clock: Annotated[
@@ -77,6 +83,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
         typer.Option(
             "--measure-clock",
             help="What --measure counts: time on the wall, or of all processors together.",
+            rich_help_panel=Panel.PLACEMENT,
         ),
     ] = None,
     verbose: VerboseOption = False,

@@ -18,12 +18,10 @@ from byoc.reporting import (
     Requirements,
     write_junit,
 )
-from byoc.support import check_output
+from byoc.support import Panel, check_output
 
 REQUIREMENT_MISSED = 6
 """The exit code for a result that misses what was required of it; that of `diff --exit-code`, too."""
-
-REQUIREMENTS_PANEL = "Requirements, for CI"
 
 JUnitOption = Annotated[
     Path | None,
@@ -31,7 +29,7 @@ JUnitOption = Annotated[
         "--junit",
         metavar="FILE",
         help="Write what was checked to this file as JUnit XML, which CI systems show.",
-        rich_help_panel=REQUIREMENTS_PANEL,
+        rich_help_panel=Panel.REQUIREMENTS,
     ),
 ]
 

@@ -21,7 +21,7 @@ from byoc.options._record_values import (
 from byoc.placement import Robust
 from byoc.quantization import NATIVE, Precision
 from byoc.samples import Inputs
-from byoc.support import Flag, Syntax, declaration_of, declare_field
+from byoc.support import Flag, Panel, Syntax, declaration_of, declare_field
 from byoc.verification import DEFAULT_THRESHOLDS, TOLERANCE, Thresholds
 from byoc.zoo import Source, name_source
 
@@ -52,6 +52,7 @@ class Options(PlanOptions):
         Flag(
             "With --perturb: take the placement whose regret is least on average, or at worst.",
             choices=tuple(choice.value for choice in Robust),
+            panel=Panel.PLACEMENT,
         ),
         record_value,
         record_none=False,
@@ -63,6 +64,7 @@ class Options(PlanOptions):
             "What compiles the regions, see byoc codegens; by default the rule file's.",
             Syntax.BY_TARGET,
             metavar="[TARGET=]NAME",
+            panel=Panel.CODEGENS,
         ),
         record_choice,
     )
@@ -75,6 +77,7 @@ class Options(PlanOptions):
             Syntax.PAIRS,
             names=("--codegen-option",),
             metavar="[TARGET:]NAME=VALUE",
+            panel=Panel.CODEGENS,
         ),
         record_pairs,
     )
@@ -87,6 +90,7 @@ class Options(PlanOptions):
             Syntax.LIST,
             names=("--pass",),
             metavar="NAME",
+            panel=Panel.CODEGENS,
         ),
         lambda names: list_names(names) or None,
         record_none=False,
@@ -99,6 +103,7 @@ class Options(PlanOptions):
             Syntax.PAIRS,
             names=("--pass-option",),
             metavar="[PASS:]NAME=VALUE",
+            panel=Panel.CODEGENS,
         ),
         record_texts,
         record_none=False,
@@ -106,14 +111,22 @@ class Options(PlanOptions):
     placement: str | Path | None = declare_field(
         None,
         "a file that says where some nodes are to be, as `save_placement` writes it.",
-        Flag("A file that fixes the device of some nodes; --save-placement writes one.", Syntax.PATH),
+        Flag(
+            "A file that fixes the device of some nodes; --save-placement writes one.",
+            Syntax.PATH,
+            panel=Panel.PLACEMENT,
+        ),
         lambda path: None if path is None else name_source(path),
     )
     annotations: str | None = declare_field(
         None,
         "the metadata key of nodes in the model whose value names the device that they are wanted on: "
         "`host` or a target.",
-        Flag("Place nodes on the device that their metadata of this key names.", metavar="KEY"),
+        Flag(
+            "Place nodes on the device that their metadata of this key names.",
+            metavar="KEY",
+            panel=Panel.PLACEMENT,
+        ),
         record_value,
         record_none=False,
     )
@@ -133,19 +146,23 @@ class Options(PlanOptions):
     verify: bool = declare_field(
         True,
         "run the bundle and the original on samples and compare, if onnxruntime is there.",
-        Flag("Run the result and the original, and compare.", Syntax.ON_OFF),
+        Flag("Run the result and the original, and compare.", Syntax.ON_OFF, panel=Panel.BUNDLE),
     )
     strict: bool = declare_field(
         False,
         "a region that its codegen does not compile, load or run is an error; without this its "
         "nodes go elsewhere, the model is cut anew, and the report tells of it.",
-        Flag("Stop with an error where a region cannot be compiled or run.", Syntax.SWITCH),
+        Flag(
+            "Stop with an error where a region cannot be compiled or run.",
+            Syntax.SWITCH,
+            panel=Panel.CODEGENS,
+        ),
         record_value,
     )
     isolate: bool = declare_field(
         False,
         "compile, load and run regions in processes of the codegens' own, which may crash or be killed.",
-        Flag("Run codegens in processes of their own.", Syntax.SWITCH),
+        Flag("Run codegens in processes of their own.", Syntax.SWITCH, panel=Panel.CODEGENS),
         record_value,
     )
     compile_timeout: float | None = declare_field(
@@ -155,6 +172,7 @@ class Options(PlanOptions):
             "Stop compiling a region after this; implies --isolate.",
             Syntax.NUMBER,
             metavar="SECONDS",
+            panel=Panel.CODEGENS,
         ),
         record_value,
     )
@@ -166,6 +184,7 @@ class Options(PlanOptions):
             "Stop any call of a codegen after this; implies --isolate.",
             Syntax.NUMBER,
             metavar="SECONDS",
+            panel=Panel.CODEGENS,
         ),
         record_value,
         record_none=False,
@@ -174,7 +193,11 @@ class Options(PlanOptions):
         True,
         "take artifacts that were compiled before, of the same region by the same compiler, and keep "
         "what is compiled.",
-        Flag("Keep compiled regions for the next run, and take those of earlier ones.", Syntax.ON_OFF),
+        Flag(
+            "Keep compiled regions for the next run, and take those of earlier ones.",
+            Syntax.ON_OFF,
+            panel=Panel.CODEGENS,
+        ),
     )
     jobs: int | None = declare_field(
         None,
@@ -185,6 +208,7 @@ class Options(PlanOptions):
             Syntax.INTEGER,
             metavar="NUMBER",
             minimum=1,
+            panel=Panel.CODEGENS,
         ),
     )
     ask: Literal["legality", "costs", "both"] | None = declare_field(
@@ -194,6 +218,7 @@ class Options(PlanOptions):
         Flag(
             "Ask the codegen before placing: which units its compiler takes, their seconds, or both.",
             choices=("legality", "costs", "both"),
+            panel=Panel.PLACEMENT,
         ),
         record_value,
         record_none=False,
@@ -202,14 +227,20 @@ class Options(PlanOptions):
         False,
         "cut regions at the borders of repeated blocks, a decoder's layers, so that one is compiled "
         "for all; the codegen has to take weights, and each block is launched by itself.",
-        Flag("Cut regions into their repeated blocks, which are compiled once.", Syntax.SWITCH),
+        Flag(
+            "Cut regions into their repeated blocks, which are compiled once.",
+            Syntax.SWITCH,
+            panel=Panel.PLACEMENT,
+        ),
         lambda share: share or None,
         record_none=False,
     )
     cache_dir: str | Path | None = declare_field(
         None,
         "the folder that compiled regions are kept in; by default `$XDG_CACHE_HOME/byoc/compiled`.",
-        Flag("Keep compiled regions in this folder.", Syntax.PATH, metavar="FOLDER"),
+        Flag(
+            "Keep compiled regions in this folder.", Syntax.PATH, metavar="FOLDER", panel=Panel.CODEGENS
+        ),
     )
     gate: bool | float | Thresholds = declare_field(
         False,
@@ -219,6 +250,7 @@ class Options(PlanOptions):
         Flag(
             "Run each region alone, too; one whose error is too large goes back to the host.",
             Syntax.SWITCH,
+            panel=Panel.BUNDLE,
         ),
         lambda gate: record_thresholds(read_gate(gate)),
     )
@@ -229,6 +261,7 @@ class Options(PlanOptions):
         Flag(
             "Put a model with EPContext nodes into the bundle, for ONNX Runtime.",
             choices=("epcontext",),
+            panel=Panel.BUNDLE,
         ),
         record_value,
         record_none=False,
@@ -236,13 +269,15 @@ class Options(PlanOptions):
     what_if: bool = declare_field(
         True,
         "estimate what would be gained if the accelerators supported more.",
-        Flag("Estimate what would be gained if more were supported.", Syntax.ON_OFF),
+        Flag(
+            "Estimate what would be gained if more were supported.", Syntax.ON_OFF, panel=Panel.PLACEMENT
+        ),
     )
     sign: bool = declare_field(
         True,
         "sign the bundle with the key of this machine, so that native code in it runs here, and where "
         "the user trusts that key.",
-        Flag("Sign the bundle with the key of this machine.", Syntax.ON_OFF),
+        Flag("Sign the bundle with the key of this machine.", Syntax.ON_OFF, panel=Panel.BUNDLE),
     )
     progress: Callable[[str], None] | None = declare_field(
         None, "called with the name of each step as it begins."

@@ -13,7 +13,7 @@ from byoc.options._record_values import (
     record_texts,
     record_value,
 )
-from byoc.support import Flag, Syntax, declare, declare_field
+from byoc.support import Flag, Panel, Syntax, declare, declare_field
 from byoc.zoo import name_source
 
 DEFAULT_STRATEGY = "launch-aware"
@@ -43,6 +43,7 @@ class UnitOptions(DimensionOptions):
             "How often the body of a Loop or Scan runs, by the name or an output of that node.",
             Syntax.SIZES,
             metavar="NAME=NUMBER",
+            panel=Panel.COSTS,
         ),
         record_pairs,
     )
@@ -66,6 +67,7 @@ class PlanOptions(UnitOptions):
             "The accelerator's costs, see byoc cost-models; by default the rule file's.",
             Syntax.BY_TARGET,
             metavar="[TARGET=]NAME",
+            panel=Panel.COSTS,
         ),
         record_choice,
     )
@@ -73,7 +75,9 @@ class PlanOptions(UnitOptions):
         DEFAULT_HOST_COSTS,
         "the host's cost model; `host` is the one that the accelerator's cost model names "
         "(`beside`), if it does.",
-        Flag("The host's costs; by default those that the accelerator's name, if any."),
+        Flag(
+            "The host's costs; by default those that the accelerator's name, if any.", panel=Panel.COSTS
+        ),
         name_source,
     )
     cost_options: Mapping[str, str] | None = declare_field(
@@ -85,6 +89,7 @@ class PlanOptions(UnitOptions):
             Syntax.PAIRS,
             names=("--cost-option",),
             metavar="[TARGET:]NAME=VALUE",
+            panel=Panel.COSTS,
         ),
         record_texts,
         record_none=False,
@@ -97,6 +102,7 @@ class PlanOptions(UnitOptions):
             Syntax.PAIRS,
             names=("--strategy-option",),
             metavar="[STRATEGY:]NAME=VALUE",
+            panel=Panel.PLACEMENT,
         ),
         record_texts,
         record_none=False,
@@ -109,6 +115,7 @@ class PlanOptions(UnitOptions):
             "The most that the strategy may take, counted by its steps; it returns the best found.",
             Syntax.NUMBER,
             metavar="SECONDS",
+            panel=Panel.PLACEMENT,
         ),
         record_value,
         record_none=False,
@@ -119,6 +126,7 @@ class PlanOptions(UnitOptions):
         Flag(
             "Where a cost is not known: stop, leave it on the host, or guess.",
             choices=tuple(policy.value for policy in Policy),
+            panel=Panel.COSTS,
         ),
         record_value,
     )
@@ -130,6 +138,7 @@ class PlanOptions(UnitOptions):
             "Say what becomes of the placement at costs off by random factors.",
             Syntax.NUMBER,
             metavar="SIGMA",
+            panel=Panel.PLACEMENT,
         ),
         record_value,
         record_none=False,
@@ -143,6 +152,7 @@ class PlanOptions(UnitOptions):
             names=("--samples",),
             metavar="NUMBER",
             minimum=1,
+            panel=Panel.PLACEMENT,
         ),
         record_value,
         record_none=False,
@@ -150,7 +160,9 @@ class PlanOptions(UnitOptions):
     perturb_seed: int | None = declare_field(
         None,
         "the seed of the factors, 0 unless given.",
-        Flag("The seed for --perturb.", Syntax.INTEGER, metavar="NUMBER", minimum=0),
+        Flag(
+            "The seed for --perturb.", Syntax.INTEGER, metavar="NUMBER", minimum=0, panel=Panel.PLACEMENT
+        ),
         record_value,
         record_none=False,
     )

@@ -17,7 +17,7 @@ from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
 from byoc.samples import NO_PREPROCESSING, Preprocessing
-from byoc.support import Flag, Note, Syntax, check_types, declare_field, report_step
+from byoc.support import Flag, Note, Panel, Syntax, check_types, declare_field, report_step
 
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
@@ -48,7 +48,9 @@ class Precision:
         None,
         "the ranges of tensors, or a file of them.",
         Flag(
-            "The file of tensor ranges, by byoc calibrate, that scales are computed from.", Syntax.PATH
+            "The file of tensor ranges, by byoc calibrate, that scales are computed from.",
+            Syntax.PATH,
+            panel=Panel.PRECISION,
         ),
     )
     data: str | Path | None = declare_field(
@@ -66,6 +68,7 @@ class Precision:
             names=("--accuracy-budget",),
             metavar="30dB|top1=0.99",
             read=read_budget,
+            panel=Panel.PRECISION,
         ),
     )
 

@@ -7,7 +7,7 @@ from math import inf, isfinite
 from byoc.bundle import Report
 from byoc.errors import InputError, RequirementError
 from byoc.reporting._quantities import format_count, format_share
-from byoc.support import Flag, Syntax, declare_field
+from byoc.support import Flag, Panel, Syntax, declare_field
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,19 @@ class Requirements:
             "Leave with 6 if accelerators do less of the compute than this share (0.9).",
             Syntax.NUMBER,
             metavar="SHARE",
+            panel=Panel.REQUIREMENTS,
         ),
     )
     max_regions: int | None = declare_field(
         None,
         "the most regions.",
-        Flag("Leave with 6 if there are more regions.", Syntax.INTEGER, metavar="NUMBER", minimum=0),
+        Flag(
+            "Leave with 6 if there are more regions.",
+            Syntax.INTEGER,
+            metavar="NUMBER",
+            minimum=0,
+            panel=Panel.REQUIREMENTS,
+        ),
     )
     max_slowdown: float | None = declare_field(
         None,
@@ -50,12 +57,13 @@ class Requirements:
             "Leave with 6 if the prediction is more than this times the host alone (1.0).",
             Syntax.NUMBER,
             metavar="RATIO",
+            panel=Panel.REQUIREMENTS,
         ),
     )
     require_verified: bool = declare_field(
         False,
         "whether the result must have been compared with the original.",
-        Flag("Leave with 6 if nothing was verified.", Syntax.SWITCH),
+        Flag("Leave with 6 if nothing was verified.", Syntax.SWITCH, panel=Panel.REQUIREMENTS),
     )
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from byoc.support._declaration import (
     DIMS_FLAG,
     SHAPES_FLAG,
     Flag,
+    Panel,
     Syntax,
     declaration_of,
     declare,

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -42,6 +42,17 @@ class Syntax(Enum):
     """`NAME=WHOLE NUMBER`; the flag may be repeated."""
 
 
+class Panel(StrEnum):
+    """A group of flags in the help of a verb; what most users need is in none, and comes first."""
+
+    PLACEMENT = "Placement"
+    COSTS = "Costs"
+    PRECISION = "Precision"
+    CODEGENS = "Codegens"
+    BUNDLE = "Bundle and verification"
+    REQUIREMENTS = "Requirements, for CI"
+
+
 @dataclass(frozen=True)
 class Flag:
     """A flag of the command line that sets a field.
@@ -49,7 +60,8 @@ class Flag:
     `names` are `--field-name` unless given. `metavar` stands for the value in the help. `choices` are
     the only texts allowed, where there are any; `minimum` is the least number allowed. A flag is
     `required` where the field has no default, or by itself. `read` makes the field's value of a text;
-    it may raise ValueError with a sentence. `default` is the text of the default that is read so.
+    it may raise ValueError with a sentence. `default` is the text of the default that is read so. In the
+    help it is in a `panel`, if any.
     """
 
     help: str
@@ -61,6 +73,7 @@ class Flag:
     minimum: float | None = None
     default: str | None = None
     read: Callable[[str], Any] | None = None
+    panel: Panel | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""What is printed unless all is wanted fits a screen, for every model of the zoo."""
+
+from collections.abc import Callable
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from support import sample_cases
+
+import byoc
+from byoc import zoo
+from byoc.reporting import (
+    BRIEF,
+    SCREEN,
+    make_explanation_document,
+    print_explanation,
+    print_report,
+)
+from byoc.zoo._classic_models import ClassicModels
+from byoc.zoo._decoder_models import GeneratedDecoders
+from byoc.zoo._exported_structures import ExportedStructures
+from byoc.zoo._transformers import GeneratedTransformers
+
+LINES = 50
+WIDTH = 100
+RULES = ("dla", "ethos-u55", "nnpa")
+PROVIDERS = (ClassicModels(), ExportedStructures(), GeneratedDecoders(), GeneratedTransformers())
+HERE = {entry.name for provider in PROVIDERS for entry in provider.entries()}
+"""The models that need no download."""
+HUGE = "transformer_100k"
+"""A minute of planning; equal blocks make it the report of transformer_10k."""
+NAMES = [entry.name for entry in zoo.list_entries() if entry.name != HUGE]
+CASES = [(name, rules) for name in NAMES for rules in RULES]
+ORDINARY = [
+    *(("shufflenet", "dla"), ("shufflenet", "ethos-u55"), ("densenet121", "nnpa")),
+    *(("transformer_1k", "dla"), ("decoder_int4", "nnpa"), ("decoder_fp16_prefill", "ethos-u55")),
+]
+
+
+def count_lines(show: Callable[[Console], None]) -> int:
+    """Return how many lines of a terminal a report takes, long ones folded."""
+    stream = StringIO()
+    show(Console(file=stream, width=WIDTH, emoji=False))
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    return sum(max(1, -(-len(line) // WIDTH)) for line in lines)
+
+
+@pytest.mark.parametrize(("name", "rules"), sample_cases(CASES, *ORDINARY))
+def test_reports_and_explanations_fit_a_screen(name: str, rules: str) -> None:
+    try:
+        result = byoc.partition(f"zoo:{name}", rules)
+    except byoc.InputError as error:
+        assert name not in HERE
+        pytest.skip(f"{name} is not here: {error}")
+    assert count_lines(lambda console: print_report(result.report, console, SCREEN)) <= LINES
+    assert count_lines(lambda console: print_report(result.report, console, BRIEF)) <= LINES - 18
+    explanation = make_explanation_document(byoc.explain(f"zoo:{name}", rules))
+    assert count_lines(lambda console: print_explanation(explanation, console)) <= LINES
+
+
+def test_a_report_begins_with_its_summary_and_ends_with_what_is_left_out() -> None:
+    report = byoc.partition("zoo:shufflenet", "nnpa").report
+    stream = StringIO()
+    print_report(report, Console(file=stream, width=WIDTH, emoji=False), SCREEN)
+    assert stream.getvalue().startswith("zoo:shufflenet: ")
