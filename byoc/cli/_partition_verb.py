@@ -25,7 +25,7 @@ from byoc.cli._common import (
 from byoc.cli._option_flags import take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
 from byoc.comparison import fastest
-from byoc.console import make_console, print_errors
+from byoc.console import make_console, print_errors, print_line
 from byoc.options import Options
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
@@ -118,6 +118,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
         print_json(result.report.to_json())
     else:
         print_report(result.report, make_console(), WHOLE if verbose else SCREEN)
+        if page is not None:
+            print_line(f"Report written to {page.name}")
     tests.write([make_report_suite(result.report, requirements, compiled=result.bundle is not None)])
     leave_if_missed(result.report, requirements)
     if result.report.failures:
