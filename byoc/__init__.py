@@ -17,7 +17,9 @@ if _TYPE_CHECKING:
     from byoc.bundle import inspect as inspect
     from byoc.bundle import open_bundle as open_bundle
     from byoc.codegen.scaffold import new_codegen as new_codegen
+    from byoc.comparison import ModelProblem as ModelProblem
     from byoc.comparison import PlacementDiff as PlacementDiff
+    from byoc.comparison import build_problem as build_problem
     from byoc.comparison import compare as compare
     from byoc.comparison import diff as diff
     from byoc.comparison import fastest as fastest
@@ -67,7 +69,10 @@ if _TYPE_CHECKING:
 _NAMES = {
     "bundle": ("Bundle", "Report", "inspect", "open_bundle"),
     "codegen.scaffold": ("new_codegen",),
-    "comparison": ("PlacementDiff", "compare", "diff", "fastest", "list_tasks", "simplify", "study"),
+    "comparison": (
+        *("ModelProblem", "PlacementDiff", "build_problem", "compare", "diff", "fastest"),
+        *("list_tasks", "simplify", "study"),
+    ),
     "errors": ("ByocError", "InputError", "MissingRuntimeError", "RequirementError", "Verdict"),
     "memory.report": ("MemoryReport",),
     "model": ("Model",),

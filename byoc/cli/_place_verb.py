@@ -22,7 +22,10 @@ from byoc.support import write_text
 
 def place(  # noqa: PLR0913, PLR0917 - the options of the verb
     instance: Annotated[
-        Path, typer.Argument(help="JSON of the benchmark of Tarnawski et al. (NeurIPS 2020).")
+        Path,
+        typer.Argument(
+            help="JSON of the benchmark of Tarnawski et al. (NeurIPS 2020), or of a model's problem."
+        ),
     ],
     objective: Annotated[
         str | None,

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +11,27 @@ import typer
 from typer.core import TyperGroup
 
 from byoc.cli._common import print_json, reserve_stdout, show_status
-from byoc.comparison import StoppedStudyError, StudyResult, make_study_schema
+from byoc.comparison import (
+    StoppedStudyError,
+    StudyResult,
+    make_study_schema,
+    plot_study,
+    tabulate_study,
+)
 from byoc.comparison import study as run_study
-from byoc.console import print_errors
+from byoc.console import print_errors, print_lines
 from byoc.reporting import format_count
 from byoc.support import show_progress
 
 _RUN = "run"
 _LINES = 10  # of progress where no terminal shows it
+
+
+class TextFormat(StrEnum):
+    """A format of tables in documents."""
+
+    markdown = "markdown"
+    latex = "latex"
 
 
 class _StudyGroup(TyperGroup):
@@ -81,6 +95,35 @@ def run(  # noqa: PLR0913 - the options of the verb
     _print_summary(result, output)
     if result.failures and not allow_failures:
         raise typer.Exit(1)
+
+
+@app.command("plot")
+def plot(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="CSV or Parquet of a study.")],
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="A .svg, .png or .pdf file, or a folder for SVG.")
+    ],
+    measured: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.csv", help="measured_seconds, by columns of the results."),
+    ] = None,
+) -> None:
+    """Plot objectives by bandwidth, gaps, Pareto fronts, and predictions against measurements."""
+    with show_status(), reserve_stdout():
+        written = plot_study(results, output, measured)
+    print_lines(written)
+
+
+@app.command("table")
+def table(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="CSV or Parquet of a study.")],
+    form: Annotated[
+        TextFormat, typer.Option("--format", help="markdown, or latex with booktabs.")
+    ] = TextFormat.markdown,
+) -> None:
+    """Print a table with a line for each strategy: ratios to the best, gaps, seconds."""
+    sys.stdout.write(tabulate_study(results, form.value))
 
 
 @app.command("schema")

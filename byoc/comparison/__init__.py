@@ -11,13 +11,16 @@ from byoc.comparison._compare import (
     compare,
     make_strategy_rows,
 )
+from byoc.comparison._model_problem import ModelProblem, build_problem
 from byoc.comparison._optimality_loss import OptimalityLoss, compare_decisions, measure_loss
 from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff, RegionChange, diff
 from byoc.comparison._simplification import Simplification, SimplifyOptions, simplify
 from byoc.comparison._strategy_summary import summarize_strategies
 from byoc.comparison._study_case import Case
 from byoc.comparison._study_file import StudyFile, make_study_schema, read_study
+from byoc.comparison._study_plots import plot_study
 from byoc.comparison._study_results import format_csv, read_results, write_results
 from byoc.comparison._study_rows import COLUMNS, TIME_COLUMNS, StudyRow, make_rows
 from byoc.comparison._study_run import StoppedStudyError, StudyResult, study
+from byoc.comparison._study_tables import summarize_study, tabulate_study
 from byoc.comparison._task_list import TASK_KEYS, TaskRow, list_tasks

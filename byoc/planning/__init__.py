@@ -3,7 +3,7 @@
 from byoc.planning._benchmark_solution import place, solve_instance
 from byoc.planning._break_evens import find_break_evens
 from byoc.planning._cost_model_check import find_unknown_names
-from byoc.planning._graph_placement import plan_graphs
+from byoc.planning._graph_placement import build_main_problem, name_units, plan_graphs
 from byoc.planning._graph_units import (
     GraphUnits,
     annotate_graphs,
@@ -26,6 +26,7 @@ from byoc.planning._plan_data import (
     WhatIf,
 )
 from byoc.planning._plan_settings import PlanSettings, read_weight_layout
+from byoc.planning._problem_file import format_problem
 from byoc.planning._refusals import RefusalHistory
 from byoc.planning._region_names import name_regions
 from byoc.planning._region_neighbours import RegionNeighbour, find_neighbours

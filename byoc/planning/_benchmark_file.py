@@ -17,7 +17,7 @@ layers on a GPU), so 1 is read as 0.001 seconds. All results scale with the unit
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -83,11 +83,8 @@ class InstanceFile(_InstanceObject):
         return any(node.is_backward_node for node in self.nodes)
 
 
-def read_instance_file(path: Path) -> InstanceFile:
-    """Read an instance from a file.
-
-    Raises InputError with a line for each mistake, and for a file that cannot be read.
-    """
+def read_instance_text(path: Path) -> bytes:
+    """Return the content of a file. Raises InputError for a file that cannot be read."""
     try:
         with path.open("rb") as file:
             text = read_limited(file, _MOST_BYTES)
@@ -98,18 +95,22 @@ def read_instance_file(path: Path) -> InstanceFile:
         raise InputError(f"{path}: cannot be read: {why}") from None
     if len(text) > _MOST_BYTES:
         raise InputError(f"{path}: cannot be read: it has more than {_MOST_BYTES} bytes")
-    return parse_instance_file(text, path)
+    return text
 
 
-def parse_instance_file(text: bytes, path: Path) -> InstanceFile:
-    """Parse the JSON text of an instance; `path` is for error messages.
+def parse_json_text(text: bytes, path: Path) -> Any:
+    """Parse JSON; `path` is for error messages. Raises InputError for what is none."""
+    try:
+        return parse_strict_json(text.removeprefix(BOM_UTF8))
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+
+
+def validate_instance_file(content: object, path: Path) -> InstanceFile:
+    """Return the instance that the content of a file describes.
 
     Raises InputError with a line for each mistake.
     """
-    try:
-        content = parse_strict_json(text.removeprefix(BOM_UTF8))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
     file, mistakes = validate_content(content, InstanceFile)
     if file is not None:
         mistakes = list(_find_wrong_ids(file)) or list(_find_wrong_edges(file))

@@ -7,7 +7,7 @@ of the host; nodes of one colour class are one unit, which on the host runs node
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -21,9 +21,11 @@ from byoc.planning._benchmark_file import (
     InstanceEdge,
     InstanceFile,
     InstanceNode,
-    parse_instance_file,
-    read_instance_file,
+    parse_json_text,
+    read_instance_text,
+    validate_instance_file,
 )
+from byoc.planning._problem_file import is_problem_document, parse_problem
 
 _SECONDS = 1e-3
 """Seconds per unit of time of the format."""
@@ -62,8 +64,8 @@ class PlacementInstance:
     """An instance of the benchmark: the problem, and the nodes of each unit."""
 
     problem: Problem
-    nodes: tuple[tuple[int, ...], ...]
-    """The ids of each unit's nodes, in rising order."""
+    nodes: tuple[tuple[int | str, ...], ...]
+    """The ids of each unit's nodes, in rising order; the unit's name where byoc saved the problem."""
     objective: InstanceObjective
     cores: frozenset[int] = frozenset({0})
     """The devices of the problem that are the host's: 0, and a device for each core beyond the first
@@ -82,7 +84,7 @@ def read_instance(
     default for the latency. Raises InputError with a line for each mistake, for a file that cannot be
     read, and for an objective that does not suit the instance.
     """
-    return _build_chosen(read_instance_file(path), path, objective, max_regions)
+    return parse_instance(read_instance_text(path), path, objective, max_regions)
 
 
 def parse_instance(
@@ -93,7 +95,21 @@ def parse_instance(
     The result does not depend on the order of nodes and edges in the text: units are in topological
     order, the smallest id first.
     """
-    return _build_chosen(parse_instance_file(text, path), path, objective, max_regions)
+    content = parse_json_text(text, path)
+    if is_problem_document(content):
+        return _read_problem(content, path, objective, max_regions)
+    return _build_chosen(validate_instance_file(content, path), path, objective, max_regions)
+
+
+def _read_problem(
+    content: object, path: Path, name: str | None, max_regions: int | None
+) -> PlacementInstance:
+    """Return the instance of a problem that byoc saved; `total` is what it asks for unless named."""
+    problem, units = parse_problem(content, path)
+    objective = _find_objective(name or InstanceObjective.total.value)
+    if max_regions is not None:
+        problem = replace(problem, max_regions=np.minimum(problem.max_regions, max_regions))
+    return PlacementInstance(problem, tuple((unit,) for unit in units), objective)
 
 
 def _build_chosen(
@@ -121,17 +137,22 @@ def _choose_objective(file: InstanceFile, path: Path, name: str | None) -> Insta
             f"{path}: an instance of inference does not say what it asks for: choose the objective "
             "latency, throughput or total"
         )
+    objective = _find_objective(name)
+    if file.is_training and objective is InstanceObjective.latency:
+        number = next(number for number, node in enumerate(file.nodes) if node.is_backward_node)
+        raise InputError(
+            f"{path}: nodes[{number}].isBackwardNode: the latency is that of inference, and this is an "
+            "instance of training: choose the objective throughput or total"
+        )
+    return objective
+
+
+def _find_objective(name: str) -> InstanceObjective:
     if name not in list(InstanceObjective):
         names = list(InstanceObjective)
         known = ", ".join(names)
         raise InputError(
             f"objective {name}: no such objective{suggest_nearest(name, names)}; known: {known}"
-        )
-    if file.is_training and name == InstanceObjective.latency:
-        number = next(number for number, node in enumerate(file.nodes) if node.is_backward_node)
-        raise InputError(
-            f"{path}: nodes[{number}].isBackwardNode: the latency is that of inference, and this is an "
-            "instance of training: choose the objective throughput or total"
         )
     return InstanceObjective(name)
 

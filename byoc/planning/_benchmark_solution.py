@@ -1,7 +1,7 @@
 """`byoc.place`: solutions of a public placement benchmark as plain data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,15 @@ def place(  # noqa: PLR0913 - the options of the verb
     max_regions: int | None = None,
     strategy_options: Mapping[str, str] | None = None,
 ) -> Document:
-    """Solve an instance of the placement benchmark of Tarnawski et al. (NeurIPS 2020).
+    """Solve an instance of the placement benchmark of Tarnawski et al. (NeurIPS 2020), or of a model.
 
     Args:
-        instance: path of the instance's JSON file.
+        instance: path of the instance's JSON file, or of a problem that `ModelProblem.save` wrote.
         strategy: name of a placement strategy; unless given, `makespan` for the latency, `throughput`
             for the throughput and `launch-aware` for the total.
         objective: `latency` or `throughput` as the benchmark defines them, or `total`, the sum of all
-            costs. Instances of training are for the throughput unless it is given.
+            costs. Unless it is given, instances of training are for the throughput, problems of models
+            for the total.
         time_limit: seconds that the strategy may take on an ordinary computer, counted by its steps;
             10 unless given.
         max_regions: largest number of regions of an accelerator, 1 for contiguous ones; 1 for the
@@ -121,12 +122,18 @@ def _describe_load(instance: PlacementInstance, placement: Placement, device: in
     return {
         "device": device,
         "kind": "core" if device in instance.cores else "accelerator",
-        "nodes": sorted(node for unit in np.flatnonzero(here) for node in instance.nodes[unit]),
+        "nodes": _list_nodes(instance, np.flatnonzero(here).tolist()),
         "regions": len(regions),
         "execution_seconds": math.fsum(problem.seconds[here, device]),
         "transfer_seconds": _sum_transfers(problem, placement, device) if device else 0.0,
         "bytes": math.fsum(problem.memory[here, device - 1]) if device else 0.0,
     }
+
+
+def _list_nodes(instance: PlacementInstance, units: Sequence[int]) -> list[int | str]:
+    """Return the nodes of some units: ids in rising order, names in the order of the units."""
+    nodes = [node for unit in units for node in instance.nodes[unit]]
+    return nodes if any(isinstance(node, str) for node in nodes) else sorted(nodes, key=int)
 
 
 def _sum_transfers(problem: Problem, placement: Placement, device: int) -> float:

@@ -65,6 +65,29 @@ def plan_graphs(
     return plan
 
 
+def build_main_problem(
+    index: GraphIndex, settings: PlanSettings, units: Mapping[int, GraphUnits]
+) -> GraphProblem:
+    """Return the placement problem of a model's main graph, which is not solved.
+
+    Bodies of If, Loop and Scan are placed first, as in `plan_graphs`. Raises InputError as that does.
+    """
+    plans: dict[int, GraphPlan] = {}
+    for graph, path, runs in _bodies_first(index, settings.trips, True):
+        bodies = {
+            node: tuple(plans[id(body.index)] for body in inner)
+            for node, inner in graph.bodies.items()
+            if can_partition_bodies(graph, node)
+        }
+        own = GraphToPlace(graph, path, runs, units[id(graph)], bodies)
+        if graph is index:
+            break
+        plans[id(graph)] = place_graph(own, settings, None)
+    nothing = tuple[Mapping[int, str], ...]({} for _ in settings.devices)
+    capacity = tuple(device.memory for device in settings.devices)
+    return PlacementProblems(own, settings, None).build(Constraints(nothing, capacity))
+
+
 def _bodies_first(
     index: GraphIndex,
     given: Mapping[str, float],

@@ -1,0 +1,201 @@
+"""The placement problem of a model as data: arrays, names, a table, a file, a picture."""
+
+import json
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from byoc.comparison._study_plots import escape_label
+from byoc.costs import check_trips
+from byoc.errors import InputError
+from byoc.model import Model, get_operator_name, name_nodes, unshare_dequantize
+from byoc.options import DEFAULT_STRATEGY, PlanOptions
+from byoc.placement import Ints, Placement, Problem, Strategy, solve_problem
+from byoc.planning import (
+    annotate_graphs,
+    build_main_problem,
+    format_problem,
+    group_graphs,
+    name_units,
+)
+from byoc.stages import load_settings, load_strategy
+from byoc.support import take_keywords, write_text
+from byoc.zoo import Source, load_model, name_source
+
+_COLOURS = ("#9aa0a6", "#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756")
+_MOST_NAMED = 40
+
+
+@dataclass(frozen=True, eq=False)
+class ModelProblem:
+    """The placement problem of a model's main graph, and the names of what is in it.
+
+    `problem` has the arrays (`byoc.placement.Problem`), in units of the objective: seconds, joules or a
+    weighted sum. Its rows are `units`, with the names of their `nodes` and the `operators` of these,
+    and `tensors`; its columns are `devices`, the host first.
+    """
+
+    problem: Problem
+    units: tuple[str, ...]
+    nodes: tuple[tuple[str, ...], ...]
+    operators: tuple[tuple[str, ...], ...]
+    tensors: tuple[str, ...]
+    devices: tuple[str, ...]
+    model: str
+    objective: str
+
+    def solve(self, strategy: str | Strategy = DEFAULT_STRATEGY, **options: object) -> Placement:
+        """Return a strategy's placement: `labels` are the positions of units' devices in `devices`.
+
+        A strategy is a name with `options`, or an object with `solve`. Raises InputError for a strategy
+        that there is not, fails, or breaks a limit.
+        """
+        if isinstance(strategy, str):
+            texts = {name: _format_option(value) for name, value in options.items()}
+            strategy = load_strategy(strategy, texts, (strategy,))
+        return solve_problem(self.problem, strategy, self.units)
+
+    def to_frame(self, labels: Ints | None = None) -> Any:
+        """Return a pandas DataFrame with a row for each unit: names, operators, and costs by device.
+
+        A cost is infinite where the device refuses the unit. `labels` of a placement are a column more.
+        Raises InputError where pandas is not installed.
+        """
+        pandas = _import_optional("pandas", "study")
+        columns: dict[str, Any] = {
+            "unit": self.units,
+            "nodes": [len(names) for names in self.nodes],
+            "operators": [" ".join(dict.fromkeys(names)) for names in self.operators],
+        }
+        for number, device in enumerate(self.devices):
+            columns[device] = self.problem.seconds[:, number]
+        if labels is not None:
+            columns["placed"] = [self.devices[label] for label in labels]
+        return pandas.DataFrame(columns)
+
+    def save(self, path: str | Path) -> None:
+        """Write the problem as JSON with all that it has; `byoc place` and `byoc.place` solve it.
+
+        Raises InputError where it cannot be written.
+        """
+        document = format_problem(
+            self.problem,
+            self.model,
+            self.objective,
+            self.devices[1:],
+            self.units,
+            self.nodes,
+            self.tensors,
+        )
+        write_text(Path(path), json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+    def draw(self, path: str | Path | None = None, labels: Ints | None = None) -> Any:
+        """Draw the units from the first to the last, coloured by device, and return the figure.
+
+        The device is that of `labels`, else the one that alone takes least. A circle's area grows with
+        the cost on the host. `path` is where to write it, as SVG, PNG or PDF. Raises InputError where
+        matplotlib is not installed, or the file cannot be written.
+        """
+        figures = _import_optional("matplotlib.figure", "plots")
+        problem = self.problem
+        depth = find_depths(problem)
+        across = _spread(depth)
+        chosen = np.argmin(problem.costs, axis=1) if labels is None else labels
+        height = min(3 + 0.2 * (int(depth.max(initial=0)) + 1), 40)
+        figure = figures.Figure(figsize=(8, height), layout="constrained")
+        axes = figure.subplots()
+        for one, other in zip(*problem.edges, strict=True):
+            x, y = [across[one], across[other]], [depth[one], depth[other]]
+            axes.plot(x, y, color="#cccccc", linewidth=0.7, zorder=1)
+        host = problem.seconds[:, 0]
+        area = 20 + 200 * host / max(float(host.max(initial=0.0)), 1e-30)
+        for number, device in enumerate(self.devices):
+            here = chosen == number
+            colour = _COLOURS[number % len(_COLOURS)]
+            axes.scatter(
+                across[here], depth[here], area[here], color=colour, label=escape_label(device), zorder=2
+            )
+        if problem.units <= _MOST_NAMED:
+            for row, names in enumerate(self.operators):
+                text = escape_label("+".join(dict.fromkeys(names)))
+                axes.annotate(
+                    text, (across[row], depth[row]), (6, 0), textcoords="offset points", fontsize=7
+                )
+        axes.invert_yaxis()
+        axes.set_axis_off()
+        axes.set_title(escape_label(f"{self.model}: {problem.units} units"), fontsize=10)
+        axes.legend(loc="upper left", fontsize=8)
+        if path is not None:
+            _write_figure(figure, Path(path))
+        return figure
+
+
+@take_keywords(PlanOptions)
+def build_problem(model: Source | Model, options: PlanOptions) -> ModelProblem:
+    """Return the placement problem of a model as data: what strategies are given, and its names.
+
+    `model` is as `partition` takes it. Bodies of If, Loop and Scan are placed by the default strategy,
+    since their cost is that of their node on the host. Raises InputError when the model, a rule file, a
+    cost model or an option is at fault.
+    """
+    settings = load_settings(options)
+    loaded = load_model(model, options.dims, options.shapes)
+    check_trips(loaded.index, options.trips or {})
+    if any(target.has_quantized_rules for target in settings.targets):
+        loaded = unshare_dequantize(loaded)
+    index = loaded.index
+    units = group_graphs(index, settings.targets, annotate_graphs(index, settings.targets))
+    found = build_main_problem(index, settings, units)
+    own = units[id(index)].units
+    names = name_nodes(index, "")
+    return ModelProblem(
+        problem=found.problem,
+        units=tuple(name_units(index, own)),
+        nodes=tuple(tuple(names.get(node, "") for node in unit.nodes) for unit in own),
+        operators=tuple(
+            tuple(get_operator_name(index.nodes[node]) for node in unit.nodes) for unit in own
+        ),
+        tensors=found.tensors,
+        devices=("host", *(target.name for target in settings.targets)),
+        model=loaded.source if isinstance(model, Model) else name_source(model),
+        objective=str(settings.objective),
+    )
+
+
+def find_depths(problem: Problem) -> Ints:
+    """Return the length of the longest path to each unit, int64 (units,)."""
+    depth = np.zeros(problem.units, np.int64)
+    for one, other in zip(*problem.listed_edges, strict=True):  # sorted by producer
+        depth[other] = max(depth[other], depth[one] + 1)
+    return depth
+
+
+def _spread(depth: Ints) -> Any:
+    """Return a place across for each unit: those of one depth side by side, around 0."""
+    across = np.zeros(len(depth))
+    for level in np.unique(depth):
+        here = np.flatnonzero(depth == level)
+        across[here] = np.arange(len(here)) - (len(here) - 1) / 2
+    return across
+
+
+def _format_option(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _import_optional(name: str, extra: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise InputError(f"{package} is not installed: pip install 'onnx-byoc[{extra}]'") from None
+
+
+def _write_figure(figure: Any, path: Path) -> None:
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be written: {error}") from None

@@ -1,0 +1,285 @@
+"""Figures of a study's results, for papers: SVG, PNG or PDF."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from math import exp, fsum, log
+from pathlib import Path
+from typing import Any
+
+from byoc.comparison._study_results import read_results, read_table
+from byoc.comparison._study_rows import StudyRow, is_failure
+from byoc.comparison._study_tables import name_variants
+from byoc.errors import InputError, escape_unprintable
+from byoc.support import check_output, write_atomically
+
+SUFFIXES = (".svg", ".png", ".pdf")
+MEASURED = "measured_seconds"
+"""The column of measured seconds, in results or in a file beside them."""
+
+_SIZE = (6.4, 4.0)
+_STYLES = ("-", "--", "-.", ":")
+_MARKS = "osD^vPX*"
+# Ids that are the same in every run, and no date.
+_PARAMETERS = {"svg.hashsalt": "byoc", "font.size": 9.0}
+_COST_AXES = {
+    "seconds": "predicted seconds",
+    "joules": "joules",
+    "constant_bytes": "bytes of constants on accelerators",
+}
+
+
+def plot_study(
+    results: str | Path, output: str | Path, measured: str | Path | None = None
+) -> list[Path]:
+    """Plot the results of a study, and return the files that were written.
+
+    Args:
+        results: CSV or Parquet of `byoc study`.
+        output: a `.svg`, `.png` or `.pdf` file for all figures, one below the other, or a folder (made
+            if need be) for an SVG file each: `bandwidth`, `gaps`, `pareto` and `measured`. Those for
+            which the results have no numbers are left out.
+        measured: CSV of seconds that were measured: `measured_seconds`, and columns of the results by
+            which its rows are found, such as `model` and `strategy`.
+
+    Raises InputError for files that cannot be read or written, and where matplotlib is not installed.
+    """
+    rows = [row for row in read_results(Path(results)) if not is_failure(row)]
+    if measured is not None:
+        rows = join_measured(rows, Path(measured))
+    drawn = [(name, draw) for name, draw in _FIGURES.items() if _HAS_NUMBERS[name](rows)]
+    if not drawn:
+        raise InputError(f"{results}: no case was solved, so that there is nothing to plot")
+    path = Path(output)
+    if path.suffix in SUFFIXES:
+        check_output(path)
+        _save(path, lambda figure: _draw_all(figure, drawn, rows), len(drawn))
+        return [path]
+    if path.suffix:
+        raise InputError(f"{path}: figures are {', '.join(SUFFIXES)}, or a folder")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be made: {error.strerror or error}") from None
+    written = []
+    for name, draw in drawn:
+        file = path / f"{name}.svg"
+        _save(file, lambda figure, draw=draw: draw(figure, rows), 1)  # type: ignore[misc]
+        written.append(file)
+    return written
+
+
+def join_measured(rows: Sequence[StudyRow], path: Path) -> list[StudyRow]:
+    """Return rows with the measured seconds of a file, None where it has none for a row.
+
+    Raises InputError where the file lacks the column, a column is none of the results, or is no number.
+    """
+    table = read_table(path)
+    names = [name for name in (table[0] if table else ()) if name != MEASURED]
+    if not table or MEASURED not in table[0]:
+        raise InputError(f"{path}: there is no column {MEASURED}")
+    for name in names:
+        if rows and name not in rows[0]:
+            raise InputError(f"{path}: there is no column {name} in the results")
+    seconds: dict[tuple[str, ...], float] = {}
+    for number, line in enumerate(table, 2):
+        try:
+            found = float(line[MEASURED])
+        except (TypeError, ValueError):
+            raise InputError(f"{path}:{number}: {MEASURED} is no number") from None
+        if not 0 < found < float("inf"):
+            raise InputError(f"{path}:{number}: {MEASURED} is not above 0")
+        seconds[tuple(_format_key(line[name]) for name in names)] = found
+    return [
+        row | {MEASURED: seconds.get(tuple(_format_key(row[name]) for name in names))} for row in rows
+    ]
+
+
+def _format_key(value: Any) -> str:
+    """Return a text that is the same for a number and any way to write it."""
+    try:
+        return repr(float(value))
+    except (TypeError, ValueError):
+        return "" if value is None else str(value)
+
+
+def _save(path: Path, draw: Callable[[Any], None], count: int) -> None:
+    try:
+        matplotlib = import_module("matplotlib")
+        figures = import_module("matplotlib.figure")
+    except ImportError:
+        raise InputError("matplotlib is not installed: pip install 'onnx-byoc[plots]'") from None
+    with matplotlib.rc_context(_PARAMETERS):
+        figure = figures.Figure(figsize=(_SIZE[0], _SIZE[1] * count), layout="constrained")
+        draw(figure)
+        form = path.suffix.removeprefix(".")
+        date = "CreationDate" if form == "pdf" else "Date"
+        metadata = {} if form == "png" else {date: None}
+        write_atomically(
+            path, lambda file: figure.savefig(file, format=form, metadata=metadata, dpi=200)
+        )
+
+
+def _draw_all(
+    figure: Any, drawn: Sequence[tuple[str, Callable[..., None]]], rows: Sequence[StudyRow]
+) -> None:
+    parts = figure.subfigures(len(drawn), 1, squeeze=False)
+    for part, (_, draw) in zip(parts[:, 0], drawn, strict=True):
+        draw(part, rows)
+
+
+def _group(rows: Iterable[StudyRow], *names: str) -> dict[Any, list[StudyRow]]:
+    groups = defaultdict(list)
+    for row in rows:
+        key = tuple(row[name] for name in names)
+        groups[key[0] if len(names) == 1 else key].append(row)
+    return dict(groups)
+
+
+def _average(values: Iterable[float]) -> float | None:
+    """Return the geometric mean of those above 0."""
+    logs = [log(value) for value in values if value and value > 0]
+    return exp(fsum(logs) / len(logs)) if logs else None
+
+
+def escape_label(text: str) -> str:
+    """Return a name as matplotlib writes it: `$` begins no formula, `_` hides nothing in legends."""
+    shown = escape_unprintable(text).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+def _draw_bandwidth(figure: Any, rows: Sequence[StudyRow]) -> None:
+    """Plot the values over the best of any strategy at the same link, by bandwidth."""
+    axes = figure.subplots()
+    variants = name_variants(rows)
+    linked = [row for row in rows if row["link"] is not None]
+    for number, (name, own) in enumerate(_by_variant(linked, variants).items()):
+        points = [
+            (link, _average(row["value"] / _host_value(row) for row in same if _host_value(row)))
+            for link, same in sorted(_group(own, "link").items())
+        ]
+        shown = [(x, y) for x, y in points if y is not None]
+        axes.plot(
+            *zip(*shown, strict=True), **_style(number), label=escape_label(name)
+        ) if shown else None
+    axes.set(
+        xscale="log",
+        xlabel="bandwidth of the link, GB/s",
+        ylabel="objective over the host alone, geometric mean",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+
+
+def _host_value(row: StudyRow) -> float:
+    """Return what a row's value is divided by: the host alone, in seconds, else the best value."""
+    is_time = row["objective"] == "latency" and row["measure"] != "load"
+    return float((row["host_only_seconds"] if is_time else row["best_value"]) or 0.0)
+
+
+def _draw_gaps(figure: Any, rows: Sequence[StudyRow]) -> None:
+    """Plot the share of cases within each gap to the best bound."""
+    axes = figure.subplots()
+    least = 1e-9
+    for number, (name, own) in enumerate(_by_variant(rows, name_variants(rows)).items()):
+        gaps = sorted(max(row["gap"], least) for row in own if row["gap"] is not None)
+        if gaps:
+            shares = [(place + 1) / len(gaps) for place in range(len(gaps))]
+            style = {**_style(number), "marker": ""}
+            axes.step([least, *gaps], [0.0, *shares], where="post", **style, label=escape_label(name))
+    axes.set(xscale="log", xlabel="gap to the best bound", ylabel="share of cases", ylim=(0, 1.02))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+
+
+def find_pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other is at least as good as in both numbers, by the first."""
+    front: list[tuple[float, float]] = []
+    for point in sorted(set(points)):
+        if not front or point[1] < front[-1][1]:
+            front.append(point)
+    return front
+
+
+def _draw_pareto(figure: Any, rows: Sequence[StudyRow]) -> None:
+    """Plot a front for each model under the same rules, costs and link: seconds and another cost.
+
+    What a front is over are the strategies, objectives and limits.
+    """
+    others = [name for name in ("joules", "constant_bytes") if any(row[name] for row in rows)]
+    all_axes = figure.subplots(1, len(others), squeeze=False)[0]
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    for axes, other in zip(all_axes, others, strict=True):
+        known = [row for row in rows if row[other] is not None]
+        told = set[str]()
+        for setting, own in _group(known, *_SETTING).items():
+            name, points = str(setting[0]), [(row["seconds"], row[other]) for row in own]
+            number = models.index(name)
+            colour = f"C{number % 10}"
+            axes.scatter(*zip(*points, strict=True), s=6, color=colour, alpha=0.3)
+            label = None if name in told or number >= _MOST_MODELS else escape_label(name)
+            style = {**_style(number), "markersize": 3, "linewidth": 0.8}
+            front = zip(*find_pareto(points), strict=True)
+            axes.plot(*front, **style, drawstyle="steps-post", label=label)
+            told.add(name)
+        axes.set(xscale="log", xlabel=_COST_AXES["seconds"], ylabel=_COST_AXES[other])
+        axes.xaxis.set_minor_formatter("")
+        axes.grid(alpha=0.3)
+    all_axes[0].legend(fontsize=6)
+
+
+_MOST_MODELS = 10
+_SETTING = ("model", "rules", "cost_model", "host_cost_model", "parameters", "link")
+
+
+def _draw_measured(figure: Any, rows: Sequence[StudyRow]) -> None:
+    """Plot predicted seconds against measured ones, with the line of equality."""
+    axes = figure.subplots()
+    known = [row for row in rows if _measured(row)]
+    for number, (name, own) in enumerate(_by_variant(known, name_variants(rows)).items()):
+        points = [(_measured(row), row["seconds"]) for row in own]
+        style = {**_style(number), "linestyle": "none"}
+        axes.plot(*zip(*points, strict=True), **style, label=escape_label(name))
+    ends = [float(value) for row in known for value in (_measured(row), row["seconds"]) if value]
+    axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="#888888", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="measured seconds", ylabel="predicted seconds")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+
+
+def _measured(row: StudyRow) -> float | None:
+    found = row.get(MEASURED) or row.get(f"own_{MEASURED}")
+    return float(found) if found else None
+
+
+def _by_variant(
+    rows: Iterable[StudyRow], names: Mapping[tuple[str, str], str]
+) -> dict[str, list[StudyRow]]:
+    groups: dict[str, list[StudyRow]] = {}
+    for row in rows:
+        groups.setdefault(names[row["strategy"], row["options"] or ""], []).append(row)
+    return groups
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Return a style that is told apart without colour."""
+    return {
+        "color": f"C{number % 10}",
+        "linestyle": _STYLES[number % len(_STYLES)],
+        "marker": _MARKS[number % len(_MARKS)],
+        "markersize": 4,
+    }
+
+
+_FIGURES: Mapping[str, Callable[..., None]] = {
+    "bandwidth": _draw_bandwidth,
+    "gaps": _draw_gaps,
+    "pareto": _draw_pareto,
+    "measured": _draw_measured,
+}
+_HAS_NUMBERS: Mapping[str, Callable[[Sequence[StudyRow]], bool]] = {
+    "bandwidth": lambda rows: len({row["link"] for row in rows} - {None}) > 1,
+    "gaps": lambda rows: any(row["gap"] is not None for row in rows),
+    "pareto": lambda rows: any(row["joules"] or row["constant_bytes"] for row in rows),
+    "measured": lambda rows: any(_measured(row) for row in rows),
+}

@@ -1,0 +1,164 @@
+"""Figures and tables of a study's results: what is in them, and names of others in them."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import Ran
+
+import byoc
+from byoc.comparison import COLUMNS, StudyRow, read_results, summarize_study, write_results
+from byoc.comparison._study_plots import find_pareto, join_measured
+from byoc.comparison._study_tables import _escape_latex, _escape_markdown
+
+Cli = Callable[..., Ran]
+NASTY = r"a|b_c$x^2$ {\bad} 100% #1 & <i> [u](v) --"
+
+
+def make_row(**known: Any) -> StudyRow:
+    row = dict.fromkeys(COLUMNS) | {
+        **{"model": "m", "rules": "r", "strategy": "s", "options": "", "status": "ok", "reason": ""},
+        **{"link": 1.0, "objective": "latency", "measure": "total", "value": 1.0, "ratio": 1.0},
+        **{"gap": 0.0, "best_value": 1.0, "seconds": 1.0, "host_only_seconds": 2.0, "joules": 3.0},
+        **{"constant_bytes": 4, "solver_seconds": 0.5, "notes": [], "repetition": 0},
+    }
+    return row | known
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    rows = [
+        make_row(
+            link=link, strategy=name, value=value / link, seconds=value / link, ratio=value, gap=gap
+        )
+        for link in (0.1, 1.0, 10.0)
+        for name, value, gap in (("good", 1.0, 0.0), (NASTY, 1.5, 1 / 3))
+    ]
+    failed = make_row(strategy="good", status="timed out", reason="no", value=None, ratio=None, gap=None)
+    write_results(tmp_path / "r.csv", [*rows, failed | {"seconds": None, "solver_seconds": None}])
+    return tmp_path / "r.csv"
+
+
+def test_a_summary_counts_solved_and_failed(results: Path) -> None:
+    good, nasty = summarize_study(read_results(results))
+    assert good == {
+        **{"strategy": "good", "measure": "total", "cases": 4, "failed": 1, "mean ratio": 1.0},
+        **{"worst ratio": 1.0, "mean gap": 0.0, "largest gap": 0.0, "seconds": 0.5},
+    }
+    assert nasty["mean ratio"] == pytest.approx(1.5)
+    assert nasty["mean gap"] == pytest.approx(1 / 3)
+
+
+def test_tables_escape_names(results: Path, byoc: Cli) -> None:
+    lines = byoc("study", "table", results).out.splitlines()
+    assert len(lines) == 4
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    latex = byoc("study", "table", results, "--format", "latex").out
+    assert r"a\textbar{}b\_c\$x\textasciicircum{}2\$ \{\textbackslash{}bad\} 100\% \#1 \&" in latex
+    assert byoc("study", "table", results, "--format", "html").code == 2
+
+
+@given(st.text(min_size=1))
+def test_nothing_special_is_left_in_names(text: str) -> None:
+    latex = re.sub(r"\\text[a-z]+\{\}|\\[&%$#_{}]|-\{\}", "", _escape_latex(text))
+    assert not set(latex) & set('\\~^<>|"&%$#_{}')
+    assert "--" not in latex or "-{}-" in _escape_latex(text)
+    assert not re.findall(r"(?<!\\)(?:\\\\)*[|*_<>\[\]`$]", _escape_markdown(text))
+
+
+def test_options_tell_variants_of_a_strategy_apart() -> None:
+    rows = [
+        make_row(options="rounds=1"),
+        make_row(options="rounds=2"),
+        make_row(strategy="t", options="x=1"),
+    ]
+    assert [row["strategy"] for row in summarize_study(rows)] == ["s (rounds=1)", "s (rounds=2)", "t"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1))
+def test_a_front_is_what_nothing_is_better_than(points: list[tuple[float, float]]) -> None:
+    front = find_pareto(points)
+    for point in points:
+        beaten = [o for o in points if o != point and o[0] <= point[0] and o[1] <= point[1]]
+        assert (point in front) == (not beaten)
+
+
+def test_a_folder_has_a_file_for_each_figure(results: Path, tmp_path: Path, byoc: Cli) -> None:
+    pytest.importorskip("matplotlib")
+    measured = tmp_path / "measured.csv"
+    measured.write_text("link,strategy,measured_seconds\n1,good,1.25\n10,good,0.2\n")
+    ran = byoc("study", "plot", results, "-o", tmp_path / "figures", "--measured", measured)
+    assert ran.code == 0, ran.err
+    names = ["bandwidth", "gaps", "pareto", "measured"]
+    assert ran.out.splitlines() == [str(tmp_path / "figures" / f"{name}.svg") for name in names]
+    for name in names:
+        ElementTree.parse(tmp_path / "figures" / f"{name}.svg")
+    before = (tmp_path / "figures" / "gaps.svg").read_bytes()
+    assert byoc("study", "plot", results, "-o", tmp_path / "figures").code == 0
+    assert (tmp_path / "figures" / "gaps.svg").read_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+def test_one_file_has_all_figures(suffix: str, results: Path, tmp_path: Path, byoc: Cli) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"all{suffix}"
+    assert byoc("study", "plot", results, "-o", path).code == 0
+    start = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}[suffix]
+    assert path.read_bytes().startswith(start)
+    assert "figures are .svg" in byoc("study", "plot", results, "-o", tmp_path / "all.gif").err
+
+
+def test_lines_are_at_what_the_results_say(results: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    from byoc.comparison._study_plots import _FIGURES  # noqa: PLC0415
+
+    rows = [row for row in read_results(results) if row["status"] == "ok"]
+    figure = Figure()
+    _FIGURES["bandwidth"](figure, rows)
+    good, nasty = figure.axes[0].lines
+    assert good.get_xdata() == pytest.approx([0.1, 1.0, 10.0])
+    assert good.get_ydata() == pytest.approx([5.0, 0.5, 0.05])  # of the host's 2 s
+    assert nasty.get_ydata() == pytest.approx([7.5, 0.75, 0.075])
+    figure = Figure()
+    _FIGURES["gaps"](figure, rows)
+    assert figure.axes[0].lines[1].get_xdata() == pytest.approx([1e-9, 1 / 3, 1 / 3, 1 / 3])
+    assert figure.axes[0].lines[1].get_ydata() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+
+
+def test_measured_seconds_are_joined_by_columns(results: Path, tmp_path: Path) -> None:
+    rows = read_results(results)
+    path = tmp_path / "m.csv"
+    path.write_text("link,measured_seconds\n0.10,7\n")
+    joined = join_measured(rows, path)
+    assert [row["measured_seconds"] for row in joined[:4]] == [7.0, 7.0, None, None]
+    for text, told in (
+        ("link\n1\n", "there is no column measured_seconds"),
+        ("lnk,measured_seconds\n1,1\n", "there is no column lnk in the results"),
+        ("link,measured_seconds\n1,x\n", ":2: measured_seconds is no number"),
+        ("link,measured_seconds\n1,0\n", ":2: measured_seconds is not above 0"),
+    ):
+        path.write_text(text)
+        with pytest.raises(byoc.InputError, match=told):
+            join_measured(rows, path)
+
+
+def test_what_is_no_results_is_refused(tmp_path: Path, byoc: Cli) -> None:
+    path = tmp_path / "x.csv"
+    for text, told in (
+        ("a,b\n1,2\n", "there is no column model"),
+        ("model,strategy,value,status\n", "it has no rows"),
+        ("model,strategy,value,status\nm,s,much,ok\n", "x.csv:2: value: 'much' is not a number"),
+        ("model,strategy,value,status\nm,s\n", "x.csv:2: not as many cells"),
+    ):
+        path.write_text(text)
+        ran = byoc("study", "table", path)
+        assert ran.code == 1
+        assert told in ran.err
+    assert "no such file" in byoc("study", "table", tmp_path / "gone.csv").err
