@@ -34,7 +34,7 @@ from byoc.codegen import (
     quote_name,
     resolve_node_names,
 )
-from byoc.support import report_step
+from byoc.support import format_part, report_step
 
 # File systems take 255 bytes; some, such as encrypted ones, fewer.
 _MAX_NAME_BYTES = 200
@@ -131,10 +131,12 @@ def _compile_calls(
     artifacts: dict[str, Artifact] = {}
     refusals: list[Refusal] = []
     waiting = _begin_calls(calls, compiler, pool)
+    total = len(waiting)
     while waiting:
+        part = format_part(total - len(waiting) + 1, total)
         call = waiting.pop(0)
         try:
-            artifacts |= call.compile(compiler, pool, artifacts)
+            artifacts |= call.compile(compiler, pool, artifacts, part)
         except CompileError as error:
             if strict:
                 refusal = call.refusal(compiler, error)
@@ -146,6 +148,7 @@ def _compile_calls(
             refusals += found
             if not found:  # compiled together and none named: compile one by one
                 waiting = _begin_calls(_single_calls(call.regions), compiler, pool)
+                total = len(waiting)
     return artifacts, refusals
 
 
@@ -188,10 +191,11 @@ class _CodegenCall:
         compiler: RegionCompiler,
         pool: CompilePool[RegionCompiler],
         artifacts: Mapping[str, Artifact],
+        part: str,
     ) -> Mapping[str, Artifact]:
         """Return the artifacts by region name, those of the cache where it has them.
 
-        `artifacts` are those of earlier calls.
+        `artifacts` are those of earlier calls; `part` says which of how many this is.
         """
         if isinstance(self.known, CompileError):
             raise self.known
@@ -202,7 +206,7 @@ class _CodegenCall:
             found = {self.regions[0].name: made}
             compiler.cache.add(self.regions, found, self.made_of)
             return found
-        report_step(f"compile {self.display_name} with {compiler.codegen.name}")
+        report_step(f"compile {self.display_name} with {compiler.codegen.name}{part}")
         try:
             if self.together:
                 found = compiler.compile_all(self.regions)

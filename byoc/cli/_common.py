@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from byoc.console import print_table
 from byoc.errors import InputError
@@ -27,6 +28,7 @@ DIFFERENT = 6
 """The exit code for placements that differ, where the user asked for one (`diff --exit-code`)."""
 
 _MAX_DIGITS = 20
+_PART = re.compile(r"\b(\d{1,9}) of (\d{1,9})\b")
 
 
 class TableFormat(StrEnum):
@@ -75,14 +77,37 @@ def reserve_stdout() -> Iterator[None]:
 def show_status() -> Iterator[Callable[[str], None]]:
     """Show each step that is reported inside; give a function that reports one.
 
-    Nothing is shown where there is no terminal.
+    A bar is as long as the part that is done, where a step tells it (`3 of 12`), else it moves. Nothing
+    is shown where there is no terminal.
     """
     errors = Console(stderr=True)
     if not errors.is_terminal:
         yield report_step
         return
-    with errors.status("starting") as status, show_progress(lambda step: status.update(escape(step))):
-        yield report_step
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=errors, transient=True) as bars:
+        task = bars.add_task("starting", total=None)
+
+        def show(step: str) -> None:
+            done, total = read_part(step)
+            bars.update(task, description=step, completed=done, total=total)
+
+        with show_progress(show):
+            yield report_step
+
+
+def read_part(step: str) -> tuple[int, int | None]:
+    """Return how many things are done before a step that counts (`3 of 12`), and of how many."""
+    found = list(_PART.finditer(step))
+    if not found:
+        return 0, None
+    number, total = int(found[-1][1]), int(found[-1][2])
+    return (max(number - 1, 0), total) if number <= total else (0, None)
 
 
 def read_pairs(values: Sequence[str], option: str) -> dict[str, str]:

@@ -32,7 +32,7 @@ from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
 from byoc.rules import Target, annotate_graph
 from byoc.runtime import CheckedExecutor
 from byoc.samples import sample_inputs
-from byoc.support import report_step
+from byoc.support import report_each, report_step
 from byoc.verification import compile_and_load
 
 _NO_TARGET = "profile"
@@ -96,8 +96,8 @@ def time_units(
     chosen = _units_to_measure(model, target, records)
     problems = []
     cuts = {f"unit_{row}": (unit,) for row, (_, unit) in enumerate(chosen)}
-    for (task, _), (name, call) in zip(chosen, cut_regions(model, target, cuts).items(), strict=True):
-        report_step(f"{model.source}: {task.op}, {len(records)} measured")
+    calls = list(zip(chosen, cut_regions(model, target, cuts).items(), strict=True))
+    for (task, _), (name, call) in report_each(calls, lambda each: f"{model.source}: {each[0][0].op}"):
         try:
             records.add(task, measure_call(model, target, device, name, call))
         except InputError as error:

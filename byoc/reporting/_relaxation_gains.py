@@ -25,6 +25,7 @@ from byoc.patterns import (
 )
 from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
 from byoc.rules import ANY_DTYPE, Annotator, OpRule, Target
+from byoc.support import report_each
 
 MISSING_OPERATOR = "ops"
 """The path that stands for a missing rule for an operator."""
@@ -159,7 +160,8 @@ def compute_gains(explanation: Explanation) -> list[Gain]:
     rows = {(place, op): Gain(place, {}, 0, 0.0) for place, op in keys}
     for graph in explanation.graphs:
         asked = {number for other, number in explanation.asked if other is graph}
-        changes = {key: _changed_marks(graph, target, key) for key in keys}
+        steps = report_each(keys, lambda key: f"relax {' '.join(map(str, key))}")
+        changes = {key: _changed_marks(graph, target, key) for key in steps}
         again = _Regrouping(graph, target, [changed for changed in changes.values() if changed])
         for key, changed in changes.items():
             if changed:

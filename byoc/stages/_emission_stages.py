@@ -93,6 +93,7 @@ class EstimateGains:
         """Fill in the plan's `what_ifs`, `untried` and `break_evens`."""
         if not state.options.what_if:
             return state
+        report_step("estimate gains")
         root, devices = state.plan.root, state.settings.devices
         gains, untried = estimate_gains(root)
         found = tuple(find_break_evens(root, devices))

@@ -1,10 +1,13 @@
 """Progress of long work: every step is a record of the logger `byoc`, shown while someone watches."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from byoc.errors import escape_unprintable
+
+T = TypeVar("T")
 
 _LOGGER = logging.getLogger("byoc")
 
@@ -15,6 +18,18 @@ def report_step(step: str) -> None:
     Names in it are printable then, as loggers write to terminals.
     """
     _LOGGER.info("%s", escape_unprintable(step))
+
+
+def report_each(items: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
+    """Yield items; report a step before each: what it is, and `(3 of 12)` where there are several."""
+    for number, item in enumerate(items, 1):
+        report_step(f"{describe(item)}{format_part(number, len(items))}")
+        yield item
+
+
+def format_part(number: int, total: int) -> str:
+    """Return ` (3 of 12)` for the end of a step, from which bars are drawn; empty for one of one."""
+    return f" ({number} of {total})" if total > 1 else ""
 
 
 @contextmanager

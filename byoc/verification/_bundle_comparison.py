@@ -13,6 +13,7 @@ from byoc.errors import InputError
 from byoc.model import Model, get_stated_types, read_tensor_types
 from byoc.runtime import describe_mismatch
 from byoc.samples import model_samples, sample_inputs
+from byoc.support import report_each
 from byoc.verification._bundle_runs import BundleRuns, Values
 from byoc.verification._noise import NoiseGauge
 from byoc.verification._plain_models import PlainModel, convert_errors, open_original
@@ -103,9 +104,10 @@ class BundleComparison:
         if self._not_compared:
             return
         try:
+            regions = [region for _, region, _ in self.bundle.regions()]
             self._regions = {
                 region.name: compare_recorded(region, self._recorded[region.name], self.thresholds)
-                for _, region, _ in self.bundle.regions()
+                for region in report_each(regions, lambda region: f"compare {region.name}")
             }
             self._reach_others(vary_inputs(self.models.model, self._first, seeded))
         except InputError as error:

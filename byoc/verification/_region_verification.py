@@ -11,6 +11,7 @@ from byoc.model import GraphIndex, Model, prepare_model
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import data_inputs, load_bundle, load_executors
 from byoc.samples import NoSampleError, model_samples
+from byoc.support import report_each
 from byoc.verification._noise import NoiseGauge, inline_functions
 from byoc.verification._plain_models import PlainModel, make_reference_executor, open_region
 from byoc.verification._quantized_tensors import quantized_tensors_of
@@ -75,9 +76,10 @@ def verify_regions(
     with without_optimizations():
         runs = load_executors(bundle)
     expected = record_reference_runs(bundle, inputs or bundle_samples(bundle, model))
+    regions = [region for _, region, _ in bundle.regions()]
     return tuple(
         compare_region(region, runs[region.name], expected[region.name], thresholds)
-        for _, region, _ in bundle.regions()
+        for region in report_each(regions, lambda region: f"compare {region.name}")
     )
 
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import onnx
 import pytest
-from cutting import CHAIN, cut
+from cutting import CHAIN, UNLIKE, cut
 from support import VANILLA, Ran, parse, region_names
+
+from byoc.cli._common import read_part
 
 # The weights are identities and the rest moves signs, so that every number is exact on every machine.
 NET = """net (float[1, 256, 28, 28] image, float[1, 4] extra)
@@ -335,6 +337,31 @@ def test_no_progress_in_a_pipe() -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize(
+    ("step", "part"),
+    [
+        ("place", (0, None)),
+        ("compile dla_0 with c (1 of 4)", (0, 4)),
+        ("photos: sample 3 of 64", (2, 64)),
+        ("12 of 64 cases: 1 of 2 failed", (0, 2)),
+        ("9 of 4", (0, None)),
+        ("0 of 4 done", (0, 4)),
+    ],
+)
+def test_a_step_that_counts_is_a_bar(step: str, part: tuple[int, int | None]) -> None:
+    assert read_part(step) == part
+
+
+def test_progress_counts_what_is_compiled_and_compared(tmp_path: Path) -> None:
+    steps: list[str] = []
+    result = cut(parse(UNLIKE), tmp_path / "b", progress=steps.append)
+    first, second = (region.name for region in result.plan.regions)
+    assert [step for step in steps if step.startswith("compile")] == [
+        f"compile {first} with reference (1 of 2)",
+        f"compile {second} with reference (2 of 2)",
+    ]
+
+
 def test_progress_names_the_steps(tmp_path: Path) -> None:
     steps: list[str] = []
     cut(parse(CHAIN), tmp_path / "b", progress=steps.append)
@@ -346,4 +373,7 @@ def test_progress_names_the_steps(tmp_path: Path) -> None:
         "write weights",
         "compile dla_0 with reference",  # dla_1 is the same
         "verify",
+        "compare dla_0 (1 of 2)",
+        "compare dla_1 (2 of 2)",
+        "estimate gains",
     ]
