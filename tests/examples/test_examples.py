@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from installing import install
 from support import Ran, region_names
+
+from byoc.comparison import read_results
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -65,14 +68,67 @@ def test_the_strategy_is_found_by_name(
     assert "predicted 3.59 ms" in ran.out
 
 
-def test_the_study_prints_its_table(
+def test_the_strategy_is_compared_in_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
+) -> None:
+    install(EXAMPLES / "strategy", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES / "strategy")
+    results = tmp_path / "results.csv"
+    ran = byoc("study", EXAMPLES / "strategy" / "study.yaml", "-o", results, "--jobs", "1")
+    assert ran.code == 0, ran.err
+    rows = read_results(results)
+    own = [row for row in rows if row["strategy"] == "split-point"]
+    assert len(rows) == 4 * len(own) == 36
+    assert all(row["own_tried"] > 0 for row in own)
+    assert all((row["own_stretch"] > 0) == (row["regions"] > 0) for row in own)
+    least = {row["strategy"]: row["ratio"] for row in rows if row["model"] == "zoo:squeezenet"}
+    assert least["split-point"] == pytest.approx(least["launch-aware"])
+    assert "split" in byoc("study", "table", results).out
+
+
+@pytest.mark.skipif(not find_spec("matplotlib"), reason="needs matplotlib")
+def test_the_study_prints_its_table_and_draws_its_figures(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     golden: Callable[[str, str], None],
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
-    run_script("study.py", "zoo:squeezenet", "zoo:shufflenet")
+    run_script("study.py", tmp_path / "out", "zoo:squeezenet", "zoo:shufflenet")
     golden("example_study.txt", capsys.readouterr().out)
+    assert (tmp_path / "out" / "table.md").read_text().startswith("| strategy |")
+    with pytest.raises(SystemExit, match="usage"):
+        run_script("study.py")
+
+
+NOTEBOOK_NEEDS = ("nbformat", "pandas", "matplotlib")
+
+
+@pytest.mark.skipif(not all(map(find_spec, NOTEBOOK_NEEDS)), reason=f"needs {NOTEBOOK_NEEDS}")
+def test_the_notebook_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its cells are run in one namespace, without a kernel: it has no magic."""
+    import nbformat  # noqa: PLC0415
+
+    notebook = nbformat.read(EXAMPLES / "problem.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "it is kept without outputs"
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code":
+            exec(compile(cell.source, f"cell {number}", "exec"), names)  # noqa: S102
+    printed = capsys.readouterr().out
+    assert "launch-aware: 3.587 ms, at least 3.587 ms" in printed
+    assert names["ratios"][0.0] >= 1
+    assert len(names["result"].rows) == 18
+    assert names["result"].failures == {}
+    assert (tmp_path / "squeezenet.svg").is_file()
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
+        *("bandwidth.svg", "gaps.svg", "pareto.svg"),
+    ]
 
 
 def test_the_library_is_used_from_model_to_verified_outputs(

@@ -4,7 +4,7 @@ This is how a network is split between a device and a server (Kang et al., "Neur
 with a second split point where the host takes over again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,10 @@ class SplitPoint:
         units = problem.units
         best = min((place(problem, 0, end) for end in range(units + 1)), key=total)
         end = 1 + int(np.flatnonzero(best.labels).max(initial=-1))
-        return min((place(problem, start, end) for start in range(end + 1)), key=total)
+        best = min((place(problem, start, end) for start in range(end + 1)), key=total)
+        inside = np.flatnonzero(best.labels)
+        stretch = int(np.ptp(inside)) + 1 if inside.size else 0
+        return replace(best, measures={"stretch": stretch, "tried": units + end + 2})
 
 
 def place(problem: Problem, start: int, end: int) -> Placement:

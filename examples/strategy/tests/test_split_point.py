@@ -36,6 +36,7 @@ def test_the_stretch_that_the_accelerator_is_good_at() -> None:
 
     assert placement.labels.tolist() == [0, 1, 1, 0, 0]
     assert placement.cost.total == 1 + (1 + 1) + 1 + 1 + 2 * 2 + 1
+    assert placement.measures["stretch"] == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
