@@ -38,7 +38,7 @@ def split_chain(
 ) -> list[int] | None:
     """Return the labels of the split of `order` with the least maximal load; None if there is none.
 
-    None, too, for more groups than there is memory for: the tables grow with their square.
+    None, too, for more groups than there is memory or time for: the tables grow with their square.
 
     Each device takes one segment of the order, which may be empty, or none. Where the order is
     topological each segment is one region, and no two wait for one another. The least maximal load
@@ -49,9 +49,12 @@ def split_chain(
     entries = (len(order) + 1) ** 2
     if entries * (len(classes) + _WORK_TABLES) > _MAX_ENTRIES:
         return None
+    seconds = entries * _ENTRY_SECONDS * (20 * len(classes) + 4 * groups.devices)
+    if seconds > budget.left:
+        return None
+    budget.spend(seconds)
     many = int(np.prod([len(each) + 1 for each in classes])) * 2 > _MAX_STATES
     tables = [measure_segments(groups, order, each[0], occupies[each[0] - 1]) for each in classes]
-    budget.spend(entries * _ENTRY_SECONDS * (20 * len(classes) + 4 * groups.devices))
     on_host = _sum_segments(groups.costs[list(order), 0]) / cores
     on_host[np.tril_indices(len(on_host), -1)] = inf
     steps = _Steps((*tables, on_host))

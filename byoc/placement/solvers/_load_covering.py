@@ -22,6 +22,8 @@ from byoc.placement.solvers._unit_groups import UnitGroups
 
 # Seconds on one core of about 3 GHz: for an entry of a table, a transition, and an entry of a program.
 _ENTRY_SECONDS, _TRANSITION_SECONDS, _TERM_SECONDS = 4e-9, 8e-6, 1e-6
+# For a state of tensors, and for a group that is put in order.
+_STATE_SECONDS, _GROUP_SECONDS = 3e-5, 1e-5
 _MOST_ENTRIES = 12_000_000
 _MOST_STATES = 30_000
 # Gaps, as shares of the load, that are not worth another search.
@@ -98,8 +100,9 @@ class _Proof:
 class CoverSearch:
     """The search for profits that prove a bound; what it knows grows from one search to the next."""
 
-    def __init__(self, problem: Problem, groups: UnitGroups, bound: float) -> None:
-        """Begin with a known bound in seconds."""
+    def __init__(self, problem: Problem, groups: UnitGroups, bound: float, setup: SearchBudget) -> None:
+        """Begin with a known bound in seconds; a budget of its own is for finding the states."""
+        self._setup = setup
         self._problem, self._groups = problem, groups
         self.bound = bound
         """No placement has a smaller maximal load, in seconds; launches and fusions left out."""
@@ -202,9 +205,13 @@ class CoverSearch:
         """Return the frontier of a device; the cheapest transfers are free if there are many states."""
         least = 0.0
         for _ in range(12):
+            if self._setup.is_spent:
+                return None
             found = LoadFrontier.build(
                 self._groups, device, occupies, self._most, steps, least, _MOST_STATES
             )
+            states = sum(layer.states for layer in found.layers) if found else _MOST_STATES
+            self._setup.spend(states * _STATE_SECONDS + self._groups.count * _GROUP_SECONDS)
             if found and found.size <= _MOST_ENTRIES:
                 return found
             if found:

@@ -167,7 +167,7 @@ class LaunchAware:
         )
         if is_first:
             best, bound = self._solve_relaxation(problem, best, budget)
-        if not _is_within(best, bound, OPTIMALITY_GAP):
+        if not _is_within(best, bound, OPTIMALITY_GAP) and (best is None or not budget.is_spent):
             sweeps = not _is_within(best, bound, _SMALL_GAP)
             best = select_best([best, *_solve_cheaply(problem, sweeps)])
             if problem.devices > 1 and np.isfinite(problem.capacity).any():

@@ -8,6 +8,7 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
+from byoc.placement._form_regions import estimate_region_seconds
 from byoc.placement._hard_limits import find_broken_limit
 from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import (
@@ -51,6 +52,8 @@ _PROOFS, _STARTS = ((500, 0.2), (500, 0.25), (8_000, 0.8)), 6
 # The last runs, for a power of the loads that is near their maximum.
 _FINISHING = (Cooling(0.1, 0.001, 60_000), Cooling(0.01, 0.0002, 120_000))
 _FINISHING_POWER = 32
+# Seconds on one core of about 3 GHz to make a group coarser, and to sum up its loads before and after.
+_COARSENING_SECONDS, _STATE_SECONDS = 1.5e-5, 1.2e-5
 # The share of the time limit for launch-aware, which runs where nothing else keeps the limits.
 _LAUNCH_AWARE_SHARE = 0.3
 # A gap, as a share of the load, that is not worth another search.
@@ -109,10 +112,15 @@ def _bound_loads(problem: Problem, groups: UnitGroups) -> float:
 
 
 class _LoadSearch:
-    """The best placement so far, and the search for a better one."""
+    """The best placement so far, and the search for a better one.
+
+    What prepares annealing and what examines its labels has a budget of its own, so that the search is
+    over when either is spent, and takes at most twice its limit.
+    """
 
     def __init__(self, problem: Problem, budget: SearchBudget) -> None:
         self.problem, self.budget = problem, budget
+        self._setup = SearchBudget(budget.left)
         self.groups = UnitGroups.from_problem(problem)
         self.best: Placement | None = None
         self._annealer = LoadAnnealer(problem.occupies, problem.cores)
@@ -122,6 +130,7 @@ class _LoadSearch:
     def examine(self, candidates: Iterable[Ints]) -> None:
         """Keep the best of some labels, int64 (units,) each, repaired where they break a limit."""
         for labels in candidates:
+            self._setup.spend(estimate_region_seconds(self.problem))
             placement = build_incumbent(self.problem, labels)
             if placement is None or not np.isfinite(placement.cost.total):
                 continue
@@ -160,7 +169,8 @@ class _LoadSearch:
         self._split(groups, order_narrowly(groups))
         mean = float(groups.costs.min(axis=1).sum()) / groups.devices
         for number, (share, hot, cold) in enumerate(_RUNS):
-            if self.best is not None and self.best.value <= bound * (1 + _ROUNDING):
+            is_proven = self.best is not None and self.best.value <= bound * (1 + _ROUNDING)
+            if is_proven or self._is_over:
                 return
             moves = min(_MOVES, _MOVES_PER_GROUP * groups.count)
             labels = self._descend(mean * share, Cooling(hot, cold, moves), number)
@@ -171,7 +181,7 @@ class _LoadSearch:
         assert self.best is not None
         groups, saved = self.groups, sum(fusion.saving for fusion in self.problem.fusions)
         if groups.count and groups.devices and bound < self.best.value + saved < np.inf:
-            search = CoverSearch(self.problem, groups, bound)
+            search = CoverSearch(self.problem, groups, bound, self._setup)
             for steps, share in _PROOFS:
                 budget = self.budget.limit(self.budget.left * share)
                 search.search(steps, self.best.value + saved, budget)
@@ -188,8 +198,10 @@ class _LoadSearch:
         """Improve labels of the groups by small steps of the largest loads."""
         moves = min(cooling.moves, 5 * _MOVES_PER_GROUP * self.groups.count)
         run = tuple(start), replace(cooling, moves=moves), seed
-        if run in self._runs:  # it would end where it ended before
+        # A run that is repeated would end where it ended before.
+        if run in self._runs or self._is_over:
             return
+        self._setup.spend(self.groups.count * _STATE_SECONDS)
         self._runs.add(run)
         _, labels = self._finisher.improve(self.groups, *run, self.budget)
         self.examine([self.groups.spread(labels)])
@@ -198,7 +210,8 @@ class _LoadSearch:
         """Return labels of the groups: split and annealed on coarse groups, then on finer ones."""
         levels: list[tuple[UnitGroups, list[int]]] = []
         groups = self.groups
-        while groups.count > 3 * groups.devices:
+        while groups.count > 3 * groups.devices and not self._is_over:
+            self._setup.spend(groups.count * _COARSENING_SECONDS)
             cluster = coarsen(groups, most)
             coarser = groups.contract(cluster)
             if coarser.count > 0.95 * groups.count:
@@ -209,9 +222,16 @@ class _LoadSearch:
         levels.append((groups, list(range(groups.count))))
         for finer, cluster in reversed(levels):
             labels = [labels[number] for number in cluster]
+            if self._is_over:
+                continue
+            self._setup.spend(finer.count * _STATE_SECONDS)
             _, labels = self._annealer.improve(finer, labels, cooling, seed, self.budget)
             cooling = replace(cooling, hot=min(cooling.hot, _WARM))
         return labels
+
+    @property
+    def _is_over(self) -> bool:
+        return self.budget.is_spent or self._setup.is_spent
 
     def _split(self, groups: UnitGroups, order: Sequence[int]) -> list[int]:
         """Return the best split of groups in an order, everything on the host without one."""

@@ -1,0 +1,63 @@
+"""Time limits of large problems: what is not counted step by step has a counted allowance."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from large_problems import layered_problem
+
+from byoc.numerics import SearchBudget
+from byoc.placement import find_violation
+from byoc.placement.solvers import CoverSearch, LoadFrontier, UnitGroups, least_load, split_chain
+from byoc.placement.solvers import _makespan_bound as bounds
+from byoc.placement.strategies import LaunchAware, Makespan, Throughput
+from byoc.placement.strategies._tree_dp import TreeDP
+
+
+class RanError(Exception):
+    """Something ran for which there is no time."""
+
+
+def refuse(*_: object, **__: object) -> Any:
+    raise RanError
+
+
+def test_starting_points_without_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = layered_problem(0, 300, 2)
+    monkeypatch.setattr(TreeDP, "solve", refuse)
+    monkeypatch.setattr(LaunchAware, "solve", refuse)
+    with pytest.raises(RanError):
+        Makespan().solve(problem)
+    assert find_violation(problem, Makespan(time_limit=0.01).solve(problem)) == ""
+
+
+def test_tables_of_loads_are_not_made_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = layered_problem(0, 60, 2)
+    groups, setup = UnitGroups.from_problem(problem), SearchBudget(1.0)
+    CoverSearch(problem, groups, 0.0, setup).search(100, 1000.0, SearchBudget(0.1))
+    assert setup.left < 1.0
+    monkeypatch.setattr(LoadFrontier, "build", refuse)
+    search = CoverSearch(problem, groups, 0.0, SearchBudget(0.0))
+    search.search(100, 1000.0, SearchBudget(0.1))
+    assert search.bound == 0
+    order = range(groups.count)
+    assert split_chain(groups, order, problem.occupies, 1, SearchBudget(0.0)) is None
+    assert split_chain(groups, order, problem.occupies, 1, SearchBudget(1.0)) is not None
+
+
+def test_annealing_ends_where_its_preparation_has_taken_the_limit() -> None:
+    problem = layered_problem(0, 600, 2)
+    placement = Throughput(time_limit=0.001).solve(problem)
+    assert find_violation(problem, placement) == ""
+    assert placement.bound is not None
+    assert placement.bound > 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_least_load_of_many_units_is_nearly_that_of_the_program(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = layered_problem(seed, 400, 1 + seed % 4, share=np.inf)
+    exact = least_load(problem)
+    monkeypatch.setattr(bounds, "_MOST_TERMS", 0)
+    assert exact * 0.995 < least_load(problem) <= exact * (1 + 1e-6)
