@@ -17,6 +17,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import take_options
+from byoc.cli._requirement_checks import JUnitFile, JUnitOption
 from byoc.comparison import (
     FAST_STRATEGIES,
     ROW_KEYS,
@@ -30,8 +31,8 @@ from byoc.comparison import (
 from byoc.comparison import compare as run
 from byoc.console import print_errors, print_line, print_lines
 from byoc.options import PlanOptions
-from byoc.reporting import format_count, format_quantity, objective_unit
-from byoc.support import keywords_of
+from byoc.reporting import JUnitCase, JUnitSuite, format_count, format_quantity, objective_unit
+from byoc.support import check_output, keywords_of
 
 _MAX_NOTES = 10
 
@@ -57,6 +58,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
     form: Annotated[
         TableFormat, typer.Option("--format", help="text, csv, or json: a list of rows.")
     ] = TableFormat.text,
+    junit: JUnitOption = None,
 ) -> None:
     """Place models by several strategies, and compare the results.
 
@@ -64,17 +66,32 @@ def compare(  # noqa: PLR0913 - the options of the verb
     interrupt the cases that are done are printed. Where
     --rules is given more than once, min-cut is not among the strategies unless they are given.
     """
+    if junit is not None:
+        check_output(junit)
+    tests = JUnitFile(junit, "compare")
     names = () if strategies is None else _read_names(strategies)
     links = _read_links(link)
-    with show_status(), reserve_stdout():
+    with tests.record_errors("compare"), show_status(), reserve_stdout():
         plain = keywords_of(options, PlanOptions)
         rows, cause = _run(lambda: run(models, **plain, strategies=names, links=links, jobs=jobs))
     _print(rows, form, objective_unit(options.objective))
+    tests.write(_make_suites(rows))
     if cause is not None:
         print_errors([f"stopped: the {format_count(len(rows), 'case')} above are what is done"])
         raise cause
     if any(row["error"] for row in rows):
         raise typer.Exit(1)
+
+
+def _make_suites(rows: Sequence[StrategyRow]) -> list[JUnitSuite]:
+    """Return a suite for each model, with a case for each strategy and link."""
+    suites: dict[str, list[JUnitCase]] = {}
+    for row in rows:
+        at = "" if row["link"] is None else f" at {row['link']:g} GB/s"
+        name = f"{row['strategy']}{at}"
+        case = JUnitCase(name, "error" if row["error"] else "passed", row["error"] or "")
+        suites.setdefault(row["model"], []).append(case)
+    return [JUnitSuite(model, tuple(cases)) for model, cases in suites.items()]
 
 
 def _run(compare: Callable[[], list[StrategyRow]]) -> tuple[list[StrategyRow], BaseException | None]:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 _REMEDIES = (
     (r".*\((?P<sizes>--(?:dim|shape) [^()]*)\).*", "give {sizes}"),
+    (r".*\((?P<what>state it [^()]*)\).*", "{what}"),
     (
         r".*\b(is not quantized|is no whole QDQ group)\b.*",
         "where the model is not quantized, `--data FOLDER` or `--calibration FILE` quantizes it",

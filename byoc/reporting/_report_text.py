@@ -48,7 +48,7 @@ class ReportSize:
 
 SCREEN = ReportSize(9, 6, 3, 2, 4, 4, 190)
 """What fits a screen of 50 lines of 100 characters."""
-BRIEF = ReportSize(4, 3, 1, 1, 2, 2, 140)
+BRIEF = ReportSize(4, 3, 1, 1, 2, 2, 100)
 """What leaves room on that screen."""
 WHOLE = ReportSize(None, None, None, None, None, None, None)
 

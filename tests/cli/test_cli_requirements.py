@@ -132,6 +132,21 @@ def test_verify_writes_a_case_for_each_output_and_region(here: Path, byoc: Cli) 
     assert all(name.startswith("region dla_") for name in cases)
 
 
+def test_compare_writes_a_suite_for_each_model(here: Path, byoc: Cli) -> None:
+    onnx.save(parse(CHAIN), here / "n.onnx")
+    models = ("m.onnx", "gone.onnx", "n.onnx")
+    strategies = ("--strategies", "min-cut,host-only", "--jobs", 1)
+    ran = byoc("compare", *models, "--rules", VANILLA, *strategies, "--junit", "c.xml")
+    assert ran.code == 1
+    root = ElementTree.fromstring((here / "c.xml").read_bytes())
+    assert sorted(suite.attrib["name"] for suite in root) == sorted(models)
+    for suite in root:
+        assert [case.attrib["name"] for case in suite] == ["min-cut", "host-only"]
+        failed = suite.attrib["name"] == "gone.onnx"
+        assert [len(case) for case in suite] == [failed, failed]
+    assert (root.attrib["tests"], root.attrib["errors"]) == ("6", "2")
+
+
 def test_names_with_markup_are_escaped(here: Path, byoc: Cli) -> None:
     name = 'a<b>&"c\x07.onnx'
     onnx.save(parse(CHAIN), here / name)

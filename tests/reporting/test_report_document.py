@@ -10,6 +10,7 @@ from cutting import CHAIN, HOST_ONLY, cut
 from support import VANILLA, parse
 
 from byoc.pipeline import partition
+from byoc.reporting._remedies import describe_remedy
 from byoc.reporting._verification_document import make_verification_report
 from byoc.verification import OutputError, Verification
 from byoc.verification._verification_result import Accuracy
@@ -154,6 +155,24 @@ def test_remedies_are_those_that_reasons_state() -> None:
     text = "g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"
     reasons = partition(parse(text), "nnpa").report.host_reasons
     assert [item.remedy for item in reasons] == ["give --dim N=SIZE"]
+    text = "g (float[4] x) => (int64[1, M] y) { a = NonZero(x) y = Relu(a) }"
+    remedies = {item.remedy for item in partition(parse(text), "nnpa").report.host_reasons}
+    assert "state it as value_info of the model" in remedies
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("Conv: W is not quantized", "--data FOLDER"),
+        ("Relu is no whole QDQ group: its input 'x' is made by Conv", "--data FOLDER"),
+        ("Conv: dimension N of X is not fixed (--dim N=SIZE)", "give --dim N=SIZE"),
+        ("the rank of input 'x' is not known (--shape x=EXTENTS)", "give --shape x=EXTENTS"),
+        ("Gather is not among the operators of npu", "add `op: Gather`"),
+    ],
+)
+def test_what_a_user_can_do_comes_before_what_a_vendor_can(reason: str, remedy: str) -> None:
+    assert remedy in describe_remedy(reason, ["npu"])
+    assert not describe_remedy(reason, ["npu", "dsp"])
 
 
 def test_a_target_without_nodes_is_told_with_the_commonest_reason(tmp_path: Path) -> None:
