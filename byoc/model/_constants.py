@@ -84,7 +84,9 @@ def _find_value(index: GraphIndex, tensor: str) -> NDArray[Any] | None:
 
 
 def _is_numeric_constant(node: NodeProto) -> bool:
-    return node.op_type == "Constant" and not node.attribute[0].name.startswith("value_string")
+    if node.op_type != "Constant" or not node.attribute:
+        return False
+    return not node.attribute[0].name.startswith("value_string")
 
 
 def _read_constant_node(node: NodeProto) -> NDArray[Any] | None:

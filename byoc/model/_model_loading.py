@@ -6,6 +6,7 @@ inference run on a skeleton without the weights: their cost does not depend on t
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -187,10 +188,14 @@ def _check_contents(proto: ModelProto, folder: Path | None) -> bool:
 
 
 def _check_function_calls(proto: ModelProto) -> None:
-    """Raise InputError for a call of the model's own function with more values than it has."""
+    """Raise InputError for two functions of one name, and for a call with more values than its has."""
     functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
     if not functions:
         return
+    if len(functions) < len(proto.functions):
+        counts = Counter((f.domain, f.name, f.overload) for f in proto.functions)
+        domain, name, _ = counts.most_common(1)[0][0]
+        raise InputError(f"not valid ONNX: it has two functions '{domain}::{name}'")
     bodies = [function.node for function in proto.functions]
     for node in walk_nodes(chain(proto.graph.node, *bodies)):
         function = functions.get((node.domain, node.op_type, node.overload))

@@ -51,7 +51,8 @@ def count_transferred_bytes(problem: Problem, labels: Ints, sizes: Ints) -> int:
     `labels` is int64 (units,), `sizes` int64 (tensors, devices) in bytes.
     """
     leaving, home, wanted = find_transfers(problem, labels)
-    return int(sizes[leaving, home[leaving] - 1].sum() + sizes[wanted[:, 1:]].sum())
+    # Tensors of which each fits 64 bits may not do so together.
+    return int(math.fsum(sizes[leaving, home[leaving] - 1]) + math.fsum(sizes[wanted[:, 1:]]))
 
 
 def _transfer_seconds(problem: Problem, labels: Ints) -> float:

@@ -114,7 +114,12 @@ def infer_by_onnx(
             opset_imports=_make_opset_imports(opsets),
             ir_version=ir_version,
         )
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (
+        onnx.checker.ValidationError,  # an input that must not be left out is
+        onnx.shape_inference.InferenceError,
+        RuntimeError,
+        ValueError,
+    ):
         return []
     return [read_type(inferred[name]) if name in inferred else None for name in proto.output]
 
