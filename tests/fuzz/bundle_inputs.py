@@ -17,7 +17,7 @@ from typing import Any
 
 import model_inputs
 import word_inputs
-from cutting import CHAIN, UNLIKE, cut, without_what_ifs
+from cutting import CHAIN, UNLIKE, cut, number_regions, without_what_ifs
 from support import parse
 from text_inputs import TextInputs
 
@@ -138,7 +138,12 @@ _HOSTILE = (b'{"a": 1, "a": 2}', b"[" * 3000, b'{"a": NaN}', b"\xff\xfe", b"9" *
 @cache
 def seeds() -> tuple[bytes, ...]:
     """Return zips of bundles of small models, compiled by `reference` and by `dla`."""
-    with tempfile.TemporaryDirectory(prefix="byoc-fuzz-") as name, without_what_ifs():
+    # The words above are names of regions.
+    with (
+        tempfile.TemporaryDirectory(prefix="byoc-fuzz-") as name,
+        without_what_ifs(),
+        number_regions(),
+    ):
         folder = Path(name)
         for number, text in enumerate((CHAIN, UNLIKE, _BRANCHES, _STEPS)):
             cut(_fill(text), folder / f"b{number}", cache=False)

@@ -189,7 +189,7 @@ def find_kept(edited: EditedModel, original: Model) -> frozenset[NodeKey]:
     return frozenset(kept)
 
 
-@lru_cache(1)
+@lru_cache(2)
 def load_light(name: str, folder: Path) -> Model:
     """Return a model of the zoo whose large weights are zeros in one file of the folder."""
     model = byoc.load_model(f"zoo:{name}")
@@ -210,30 +210,56 @@ def plan_with(
     return make_plan(model, settings)
 
 
-def try_edits(name: str, seed: int, folder: Path) -> Outcome:
-    """Edit a model by a seed, and compare the plans before and after."""
-    model = load_light(name, folder)
-    rng = random.Random(crc32(f"{name} {seed}".encode()))
+def list_ways(folder: Path) -> list[tuple[Target, str, Strategy]]:
+    """Return the ways to place a model: the rules, the costs, and the strategy."""
     (folder / "near.yaml").write_text(COSTS, encoding="utf-8")
     (folder / "any.yaml").write_text(ANY, encoding="utf-8")
-    target, costs, strategy = rng.choice(
-        [
-            (load_rules(str(folder / "any.yaml")), str(folder / "near.yaml"), Tossed(seed)),
-            (load_rules("dla"), "dla", Tossed(seed)),
-            (load_rules("dla"), "dla", AllSupported()),
-        ]
-    )
-    first = plan_with(model, target, costs, strategy, None)
-    save_placement(first, folder / "where.yaml")
+    return [
+        (load_rules(str(folder / "any.yaml")), str(folder / "near.yaml"), Tossed(1)),
+        (load_rules(str(folder / "any.yaml")), str(folder / "near.yaml"), Tossed(2)),
+        (load_rules("dla"), "dla", Tossed(3)),
+        (load_rules("dla"), "dla", AllSupported()),
+    ]
+
+
+@lru_cache(8)
+def place_original(name: str, folder: Path, way: int) -> Plan:
+    """Return the plan of a model in one way, and save where its nodes are as `WAY.yaml`."""
+    plan = plan_with(load_light(name, folder), *list_ways(folder)[way], None)
+    save_placement(plan, folder / f"{way}.yaml")
+    return plan
+
+
+def try_edits(name: str, seed: int, folder: Path) -> Outcome:
+    """Edit a model by a seed, and compare the plans before and after; the folder is for one model."""
+    model = load_light(name, folder)
+    rng = random.Random(crc32(f"{name} {seed}".encode()))
+    way = rng.randrange(len(list_ways(folder)))
+    first = place_original(name, folder, way)
     edited = EditedModel.copy(model, seed)
     edited.edit(rng.randint(1, 6))
     other = prepare_model(edited.build(), name, folder)
-    second = plan_with(other, target, costs, strategy, folder / "where.yaml")
+    second = plan_with(other, *list_ways(folder)[way], folder / f"{way}.yaml")
     tags = {name: tag for tag, node in enumerate(model.proto.graph.node) for name in node.output if name}
     outcome = Outcome(name, tuple(edited.edits))
     kept = find_kept(edited, model)
     compare(describe(first, tags), describe(second, edited.find_tags()), outcome, kept)
     return outcome
+
+
+def print_outcome(seed: int, outcome: Outcome) -> dict[str, int]:
+    """Print what was not as it should be, and return the numbers to add up."""
+    for problem in (*outcome.renamed, *outcome.moved):
+        print(f"{outcome.model} {seed}: {problem}; {', '.join(outcome.edits)}", flush=True)
+    return {
+        "models": 1,
+        "edits": len(outcome.edits),
+        "regions": outcome.regions,
+        "renamed": len(outcome.renamed),
+        "nodes": outcome.nodes,
+        "moved": len(outcome.moved),
+        "refused": outcome.refused,
+    }
 
 
 def main() -> None:
@@ -244,17 +270,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     total: Counter[str] = Counter()
-    for number in range(options.edits):
-        name = options.models[number * len(options.models) // options.edits]
-        with tempfile.TemporaryDirectory() as folder:
-            outcome = try_edits(name, options.seed + number, Path(folder))
-        for problem in (*outcome.renamed, *outcome.moved):
-            print(f"{name} {options.seed + number}: {problem}; {', '.join(outcome.edits)}", flush=True)
-        total.update(
-            {"models": 1, "edits": len(outcome.edits), "regions": outcome.regions}
-            | {"nodes": outcome.nodes, "renamed": len(outcome.renamed), "moved": len(outcome.moved)}
-            | {"refused": outcome.refused}
-        )
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.edits):
+            name = options.models[number * len(options.models) // options.edits]
+            here = Path(folder, name)
+            here.mkdir(exist_ok=True)
+            total.update(
+                print_outcome(options.seed + number, try_edits(name, options.seed + number, here))
+            )
     print(
         "{models} edited models, {edits} edits: {regions} regions with the same content, {renamed} of "
         "another name; {nodes} nodes, {moved} elsewhere, {refused} that rules refuse now".format(**total)
