@@ -5,6 +5,7 @@ renamed is found again by what it is and what is around it, where only one fits.
 told, and left to the strategy.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ class SavedPlacement:
         return found
 
     def _sort_claims(self, claims: list[tuple[str, Node]]) -> list[tuple[str, Node]]:
-        """Return pairs of a name and a node, those that are alike first if there is a choice."""
+        """Return pairs of a name and a node: those that are alike first, then names without a choice."""
         names, nodes = {name for name, _ in claims}, {identify(node) for _, node in claims}
         if len(names) == len(nodes) == len(claims):
             return claims
@@ -112,7 +113,8 @@ class SavedPlacement:
             alike = (wanted.rsplit("-", parts)[0] == there.rsplit("-", parts)[0] for parts in range(3))
             return next((place for place, equal in enumerate(alike) if equal), 3) if wanted else 3
 
-        return sorted(claims, key=rate)
+        choices = Counter(name for name, _ in claims)
+        return sorted(claims, key=lambda claim: (rate(claim), choices[claim[0]]))
 
     def _lead_by_outputs(self, name: str, stop: int = -1) -> str:
         """Return a node's name with the path to its graph by first outputs, where the file has them.

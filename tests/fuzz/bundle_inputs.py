@@ -4,13 +4,16 @@ An input is a zip, whatever the target makes of it: a folder, the packed bundle 
 Most of the changed manifests state the right sizes and hashes, so that what lies behind them is reached.
 """
 
+import gzip
 import hashlib
 import io
 import json
 import random
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -221,6 +224,10 @@ def _change_files(files: dict[str, bytes], chance: random.Random) -> None:
         files[name] = other.get(name) or chance.choice(list(other.values()))
     elif name == MANIFEST or name.endswith(".json"):
         files[name] = change_json(files[name], chance)
+    elif name.endswith(".json.gz") and chance.random() < 0.8:
+        with suppress(OSError, EOFError, zlib.error):  # it was changed before
+            changed = change_json(gzip.decompress(files[name]), chance)
+            files[name] = gzip.compress(changed, mtime=0)
     elif name.endswith(".onnx"):
         files[name] = model_inputs.mutate(files[name], chance)
     else:
@@ -229,9 +236,8 @@ def _change_files(files: dict[str, bytes], chance: random.Random) -> None:
 
 @cache
 def _json_inputs() -> TextInputs:
-    files = [
-        content for data in seeds() for name, content in (split(data) or {}).items() if ".json" in name
-    ]
+    each = (item for data in seeds() for item in (split(data) or {}).items())
+    files = [content for name, content in each if name.endswith(".json")]
     return TextInputs(tuple(files), tuple(_WORDS))
 
 

@@ -15,6 +15,7 @@ from targets import REFUSED, check_sentence
 
 from byoc.bundle import Bundle, open_bundle
 from byoc.codegen import Artifact, describe_path_problem
+from byoc.comparison import diff
 from byoc.errors import InputError
 from byoc.model import TensorType
 from byoc.onnxrt import without_optimizations
@@ -74,6 +75,7 @@ def _try_bundle(path: Path) -> str:
     try:
         bundle: Bundle = open_bundle(path, isolation=None)
         bundle.manifest.model_dump_json()
+        assert diff(bundle, bundle).equal
     except InputError as error:
         check_sentence(error)
         return REFUSED

@@ -234,6 +234,21 @@ def test_nodes_stay_where_they_were_after_edits(
     assert (placed["e"], placed["y"]) == ("one", "host")
 
 
+def test_a_node_that_has_the_name_of_another_is_found_by_its_output(
+    files: Files, tmp_path: Path
+) -> None:
+    """Both are alike, and what is around both changed: each has one output, and one name is gone."""
+    text = """g (float[4] x) => (float[4] y) {
+      [p] a = Neg(x) [q] b = Relu(a) [r] c = Neg(b) [s] d = Relu(c) [t] y = Neg(d) }"""
+    rules = files.rules("one", "Neg", "Relu")
+    content = saved(partition(parse(text), rules, strategy="all-supported"), tmp_path / "p.yaml")
+    more = {key: content[key] for key in ("outputs", "signatures")}
+    path = write(tmp_path / "p.yaml", content["nodes"] | {"s": "host"}, **more)
+    edited = text.replace("[q]", "[new]").replace("[s]", "[q]").replace("Neg(x)", "Abs(x)")
+    result = partition(parse(edited), rules, placement=path, strategy="all-supported")
+    assert {name: everywhere(result)[name] for name in "bd"} == {"b": "one", "d": "host"}
+
+
 def test_nodes_of_a_body_stay_where_the_node_around_it_is_renamed(files: Files, tmp_path: Path) -> None:
     rules = files.rules("one", "Relu", "Neg")
     content = saved(partition(parse(BODIES), rules, strategy="all-supported"), tmp_path / "p.yaml")
