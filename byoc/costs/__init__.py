@@ -1,13 +1,6 @@
 """Costs in seconds: work counted from shapes, and cost models that convert it to time."""
 
-from byoc.costs._build_problem import (
-    AlternativeComposite,
-    BodyCost,
-    CostSettings,
-    GraphProblem,
-    ModelAnswers,
-    build_problem,
-)
+from byoc.costs._build_problem import GraphProblem, build_problem
 from byoc.costs._cost_file import CostFile, HostLink, MeasuredMachine
 from byoc.costs._cost_model import CostModel, Estimating, Policy, Price, Unknown
 from byoc.costs._graph_cost import (
@@ -37,6 +30,7 @@ from byoc.costs._price_query import find_device_tasks, launch_price, node_prices
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.costs._roofline import Roofline
 from byoc.costs._task import FAMILIES, Task, Tasks, build_tasks
+from byoc.costs._unit_prices import AlternativeComposite, BodyCost, CostSettings, ModelAnswers
 from byoc.costs._whole_fitting import (
     MeasuredWhole,
     UnseenPrediction,

@@ -20,9 +20,10 @@ from byoc.costs import (
     read_cost_file,
     with_link,
 )
-from byoc.costs._build_problem import CostSettings, build_problem
+from byoc.costs._build_problem import build_problem
 from byoc.costs._cost_model import find_occupancy
 from byoc.costs._price_query import link_occupancy
+from byoc.costs._unit_prices import CostSettings
 from byoc.errors import YES, InputError
 from byoc.patterns import Mark, group_units, join_units
 from byoc.placement import Occupancy

@@ -18,10 +18,11 @@ from byoc.costs import (
     price_graph,
     transfer_prices,
 )
-from byoc.costs._build_problem import CostSettings, build_problem
+from byoc.costs._build_problem import build_problem
 from byoc.costs._cost_model import FREE, Unknown
 from byoc.costs._graph_cost import price_nodes
 from byoc.costs._price_query import device_prices, host_prices, price_task
+from byoc.costs._unit_prices import CostSettings
 from byoc.costs._work import Work
 from byoc.errors import YES, InputError, refuse
 from byoc.patterns import Mark, Unit, group_units, join_units, parse_pattern
