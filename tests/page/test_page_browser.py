@@ -252,3 +252,45 @@ def test_a_model_of_10000_nodes_opens_folded(show: Any) -> None:
     search(page, "matmul")
     assert page.evaluate("byocPage.picture.selected.kind") == "node"
     assert page.evaluate("byocPage.picture.scene.parts.length") < 200
+
+
+RANDOM_USE = """
+(start) => {
+  let state = start;
+  const draw = (count) => {
+    state = (state * 1103515245 + 12345) & 0x7fffffff;
+    return state % Math.max(1, count);
+  };
+  const page = byocPage;
+  const picture = page.picture;
+  const pick = (list) => list[draw(list.length)];
+  const actions = [
+    (graph) => picture.reveal(graph, draw(graph.nodes.names.length)),
+    () => picture.toggle(pick(picture.scene.parts)),
+    () => picture.select(pick(picture.scene.parts)),
+    () => picture.move(pick(["up", "down", "left", "right"])),
+    () => page.showList(pick(Object.keys(page.lists))),
+    (graph) => graph.regions.length && picture.revealRegion(graph, draw(graph.regions.length)),
+    () => page.tables.reasons.length && page.showReason(pick(page.tables.reasons)),
+    () => picture.scene.edges.length && picture.selectEdge(pick(picture.scene.edges)),
+    (graph) => page.showTensor(graph, draw(graph.raw.tensors.names.length)),
+  ];
+  for (let step = 0; step < 30; step++) {
+    pick(actions)(pick(page.tables.graphs));
+    for (const { title, x, y, box } of picture.scene.parts) {
+      if (!Number.isFinite(x + y) || !(box.width > 0)) throw new Error(`no place for ${title}`);
+    }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "rules"),
+    [("ssdlite320", "nnpa.yaml"), ("silero_vad_v5", "dla.yaml"), ("bert", ["dla.yaml", "nnpa.yaml"])],
+)
+def test_whatever_is_clicked_everything_has_its_place(show: Any, model: str, rules: Any) -> None:
+    plan = byoc.partition(f"zoo:{model}", rules, strategy="all-supported", what_if=False)
+    page = show(plan.make_page())
+    for seed in (1, 2, 3):
+        page.evaluate(RANDOM_USE, seed)

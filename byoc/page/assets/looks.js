@@ -50,7 +50,9 @@ function labelOf(part, tables) {
     const room = width - pencil.measureText(opens + times + whole).width;
     return room > 60 ? opens + times + fitText(part.title, room, font) + whole : opens + times + fitText(part.title, width - 20, font);
   }
-  const below = part.kind === "node" ? fitText(about, width - pencil.measureText(cost).width) + cost : fitText(about, width);
+  pencil.font = "13px system-ui, sans-serif";
+  const short = pencil.measureText(about).width > width ? `${formatCount(count, "node")}${cost}` : about;
+  const below = part.kind === "node" ? fitText(about, width - pencil.measureText(cost).width) + cost : fitText(short, width);
   const before = opens + times;
   pencil.font = "13px system-ui, sans-serif";
   return `${before}${fitText(part.title, width - pencil.measureText(before).width)}\n${below}`;

@@ -58,8 +58,8 @@ class Page {
       line("this plan", [...parts, { label: "", value: rest, fill: "transparent" }]),
       line("host alone", [{ label: formatSeconds(predicted.host_only), value: predicted.host_only, fill: fillOf(0) }, { label: "", value: Math.max(0, most - predicted.host_only), fill: "transparent" }]),
       make("div", { className: "keyline" }, ...parts.filter((part) => part.value).map((part) => make("span", {}, this.makePatch(part), make("span", { text: `${part.label} ${part.shown}` })))),
-      ...this.summarizeReasons(),
       ...this.summarizeGains(),
+      ...this.summarizeReasons(),
       ...this.summarizeModel(devices));
   }
 
@@ -122,7 +122,8 @@ class Page {
     if (each.link !== null) ways.push(`a link of ${formatBytes(Math.round(each.link))}/s`);
     if (each.faster !== null) ways.push(`${each.target} being ${roundNumber(each.faster)} × as fast`);
     const what = `${each.operators.join(", ")} at ${shorten(each.unit, 40)}${each.groups > 1 ? ` (${each.groups} of this kind)` : ""}`;
-    return `${what}: moving to ${each.target} costs ${formatSeconds(each.loss)}; ${ways.length ? `nothing with ${ways.join(" or ")}` : "no link or speed changes that"}.`;
+    const when = ways.length ? `it would pay from ${ways.join(", or ")} on` : "no link or speed would change that";
+    return `${what}: on ${each.target} it would take ${formatSeconds(each.loss)} more, transfers counted; ${when}.`;
   }
 
   makeTabs() {
