@@ -77,7 +77,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
     _print(rows, form, objective_unit(options.objective))
     tests.write(_make_suites(rows))
     if cause is not None:
-        print_errors([f"stopped: the {format_count(len(rows), 'case')} above are what is done"])
+        print_errors([f"stopped: {format_count(len(rows), 'case')} done, above"])
         raise cause
     if any(row["error"] for row in rows):
         raise typer.Exit(1)

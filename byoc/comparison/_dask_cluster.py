@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 from byoc.comparison._case_process import CaseProcess
@@ -24,18 +23,19 @@ def solve_on_cluster(cases: Sequence[Case], address: str) -> Iterator[Solved]:
     scheduler, when it is lost, and when a worker has other versions of byoc or what it stands on.
     """
     try:
-        distributed: Any = import_module("distributed")  # optional, and slow to import
+        import distributed  # noqa: PLC0415 - optional, and slow to import
     except ImportError:
         raise InputError(
             "a cluster needs Dask: pip install 'onnx-byoc[study]', here and where the workers run"
         ) from None
     try:
-        client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+        dask: Any = distributed  # most of it has no types
+        client = dask.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"scheduler {address}: {describe_error(error)}") from None
     with client:
         _compare_versions(client, address)
-        yield from _solve_with(distributed, client, cases, address)
+        yield from _solve_with(dask, client, cases, address)
 
 
 def _compare_versions(client: Any, address: str) -> None:
@@ -54,9 +54,9 @@ def _compare_versions(client: Any, address: str) -> None:
                 )
 
 
-def _solve_with(distributed: Any, client: Any, cases: Sequence[Case], address: str) -> Iterator[Solved]:
+def _solve_with(dask: Any, client: Any, cases: Sequence[Case], address: str) -> Iterator[Solved]:
     waiting, asked = CaseQueue(cases), {}
-    done = distributed.as_completed(loop=client.loop)
+    done = dask.as_completed(loop=client.loop)
     done_count = 0
     busy: dict[str, int] = {}
 
@@ -90,7 +90,7 @@ def _solve_with(distributed: Any, client: Any, cases: Sequence[Case], address: s
             case, worker = asked.pop(future.key)
             busy[worker] -= 1
             done_count += 1
-            yield case, _get_outcome(distributed, future, address)
+            yield case, _get_outcome(dask, future, address)
             future.release()
     finally:
         client.cancel(list(done.futures))
@@ -98,14 +98,14 @@ def _solve_with(distributed: Any, client: Any, cases: Sequence[Case], address: s
             client.run(close_idle_processes)
 
 
-def _get_outcome(distributed: Any, future: Any, address: str) -> Outcome:
+def _get_outcome(dask: Any, future: Any, address: str) -> Outcome:
     if future.status == "cancelled":
         raise InputError(f"scheduler {address}: it was lost, or gave up a case; what is done is kept")
     error = future.exception()
     if error is None:
         outcome: Outcome = future.result()
         return outcome
-    if isinstance(error, distributed.KilledWorker):
+    if isinstance(error, dask.KilledWorker):
         return make_failure(CRASHED, "the workers that it was given to died")
     return make_failure(FAILED, f"failed with {describe_error(error)}")
 

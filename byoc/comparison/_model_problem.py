@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from byoc.comparison._study_plots import escape_label
+from byoc.comparison._study_plots import NO_MATPLOTLIB, escape_label
 from byoc.costs import check_trips
 from byoc.errors import InputError
 from byoc.model import Model, get_operator_name, name_nodes, unshare_dequantize
@@ -64,7 +63,10 @@ class ModelProblem:
         A cost is infinite where the device refuses the unit. `labels` of a placement are a column more.
         Raises InputError where pandas is not installed.
         """
-        pandas = _import_optional("pandas", "study")
+        try:
+            import pandas  # noqa: PLC0415 - optional
+        except ImportError:
+            raise InputError("pandas is not installed: pip install 'onnx-byoc[study]'") from None
         columns: dict[str, Any] = {
             "unit": self.units,
             "nodes": [len(names) for names in self.nodes],
@@ -99,13 +101,16 @@ class ModelProblem:
         the cost on the host. `path` is where to write it, as SVG, PNG or PDF. Raises InputError where
         matplotlib is not installed, or the file cannot be written.
         """
-        figures = _import_optional("matplotlib.figure", "plots")
+        try:
+            from matplotlib.figure import Figure  # noqa: PLC0415 - optional
+        except ImportError:
+            raise InputError(NO_MATPLOTLIB) from None
         problem = self.problem
         depth = find_depths(problem)
         across = _spread(depth)
         chosen = np.argmin(problem.costs, axis=1) if labels is None else labels
         height = min(3 + 0.2 * (int(depth.max(initial=0)) + 1), 40)
-        figure = figures.Figure(figsize=(8, height), layout="constrained")
+        figure = Figure(figsize=(8, height), layout="constrained")
         axes = figure.subplots()
         for one, other in zip(*problem.edges, strict=True):
             x, y = [across[one], across[other]], [depth[one], depth[other]]
@@ -184,14 +189,6 @@ def _spread(depth: Ints) -> Any:
 
 def _format_option(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _import_optional(name: str, extra: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        package = name.partition(".")[0]
-        raise InputError(f"{package} is not installed: pip install 'onnx-byoc[{extra}]'") from None
 
 
 def _write_figure(figure: Any, path: Path) -> None:

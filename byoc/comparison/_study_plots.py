@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import import_module
 from math import exp, fsum, log
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from byoc.errors import InputError, escape_unprintable
 from byoc.support import check_output, write_atomically
 
 SUFFIXES = (".svg", ".png", ".pdf")
+NO_MATPLOTLIB = "matplotlib is not installed: pip install 'onnx-byoc[plots]'"
+
 MEASURED = "measured_seconds"
 """The column of measured seconds, in results or in a file beside them."""
 
@@ -21,7 +22,7 @@ _SIZE = (6.4, 4.0)
 _STYLES = ("-", "--", "-.", ":")
 _MARKS = "osD^vPX*"
 # Ids that are the same in every run, and no date.
-_PARAMETERS = {"svg.hashsalt": "byoc", "font.size": 9.0}
+_PARAMETERS: Any = {"svg.hashsalt": "byoc", "font.size": 9.0}
 _COST_AXES = {
     "seconds": "predicted seconds",
     "joules": "joules",
@@ -105,12 +106,13 @@ def _format_key(value: Any) -> str:
 
 def _save(path: Path, draw: Callable[[Any], None], count: int) -> None:
     try:
-        matplotlib = import_module("matplotlib")
-        figures = import_module("matplotlib.figure")
+        from matplotlib import rc_context  # noqa: PLC0415 - optional
     except ImportError:
-        raise InputError("matplotlib is not installed: pip install 'onnx-byoc[plots]'") from None
-    with matplotlib.rc_context(_PARAMETERS):
-        figure = figures.Figure(figsize=(_SIZE[0], _SIZE[1] * count), layout="constrained")
+        raise InputError(NO_MATPLOTLIB) from None
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    with rc_context(_PARAMETERS):
+        figure = Figure(figsize=(_SIZE[0], _SIZE[1] * count), layout="constrained")
         draw(figure)
         form = path.suffix.removeprefix(".")
         date = "CreationDate" if form == "pdf" else "Date"

@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +113,8 @@ def _read_parquet(path: Path) -> list[StudyRow]:
 
 def _import_parquet(path: Path) -> tuple[Any, Any]:
     try:
-        return import_module("pyarrow"), import_module("pyarrow.parquet")
+        import pyarrow  # noqa: PLC0415 - optional
+        from pyarrow import parquet  # noqa: PLC0415
     except ImportError:
         raise InputError(f"{path}: Parquet needs pyarrow: pip install 'onnx-byoc[study]'") from None
+    return pyarrow, parquet

@@ -235,6 +235,26 @@ def test_a_study_that_was_killed_goes_on(folder: Path) -> None:
     assert count_solved(folder) == 4 + 3  # the one that was broken off begins anew
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_an_interrupt_leaves_what_is_compared(jobs: str, folder: Path) -> None:
+    (folder / "wait").touch()
+    asked = ["compare", str(folder / "nets" / "one.onnx"), "--rules", str(VANILLA), "--jobs", jobs]
+    asked += ["--strategies", "host-only,counting", "--format", "json"]
+    for option in (f"counting:folder={folder}", "counting:seed=3"):
+        asked += ["--strategy-option", option]
+    command = [sys.executable, "-m", "byoc", *asked]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (folder / "solved").exists():  # it is at the second strategy, which does not end
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.5)  # until the first is told
+    process.send_signal(signal.SIGINT)
+    out, told = process.communicate()
+    assert process.returncode == 130
+    assert [row["strategy"] for row in json.loads(out)] == ["host-only"]
+    assert told == "byoc: stopped: 1 case done, above\n"
+
+
 def test_results_are_the_same_as_csv_and_parquet(folder: Path) -> None:
     pytest.importorskip("pyarrow")
     study = write_study(folder, strategies=["host-only", {"name": "counting", "seeds": [7]}])
@@ -264,7 +284,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(not find_spec("distributed"), reason="needs Dask")
 def test_a_cluster_with_a_worker_killed_gives_the_serial_rows(folder: Path) -> None:
     counting = {"name": "counting", "options": {"folder": str(folder)}, "seeds": [0, 1, 2, 3]}
-    study = write_study(folder, strategies=["launch-aware", "host-only", counting], links=[0.1, 10])
+    study = write_study(folder, strategies=["launch-aware", "host-only", counting])
     serial = byoc.study(study, jobs=1)
     (folder / "solved").unlink()
     (folder / "cluster.py").write_text(CLUSTER)
@@ -294,7 +314,7 @@ def test_a_cluster_with_a_worker_killed_gives_the_serial_rows(folder: Path) -> N
     lines = Path(f"{folder / 'r.csv'}.cases.jsonl").read_text().splitlines()
     assert len(lines) == 1 + len({json.loads(line)["key"] for line in lines[1:]}) == 1 + serial.total
     # The cases that the worker was at when it was killed begin anew, at most one.
-    assert count_solved(folder) in (16, 17)
+    assert count_solved(folder) in {8, 9}
 
 
 def test_a_cluster_that_is_not_there(folder: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
