@@ -237,7 +237,7 @@ def test_a_terminal_gets_only_the_sequences_of_the_tables(bundle: Path) -> None:
     """On a terminal tables have styles: bold, and back; no other sequence reaches it."""
     if shutil.which("script") is None:
         pytest.skip("no `script` to make a terminal with")
-    command = f"{sys.executable} -m byoc inspect out*"
+    command = f"{sys.executable} -m byoc inspect out* --verbose 2> errors"
     shown = subprocess.run(
         ["script", "-qec", command, "/dev/null"],
         cwd=bundle.parent,
