@@ -125,7 +125,7 @@ def test_cores_are_devices_of_a_pipeline(byoc: Cli) -> None:
     assert document["objective_seconds"] == pytest.approx(0.024)
     assert [row["kind"] for row in document["devices"]] == ["core", "core"]
     ran = byoc("place", "i.json", "--objective", "throughput", *QUICKLY, "-o", "p.json")
-    assert [line.split()[:2] for line in ran.out.splitlines()[7:9]] == [["host", "2"], ["core", "1"]]
+    assert [line.split()[:2] for line in ran.out.splitlines()[7:9]] == [["host", "3"], ["core", "1"]]
     written = json.loads(Path("p.json").read_text(encoding="utf-8"))
     assert (len(written["cpus"]), written["fpgas"]) == (2, [])
     Path("i.json").write_text(json.dumps(DIAMOND | {"maxCPUs": 0}), encoding="utf-8")

@@ -44,8 +44,8 @@ from byoc.placement.strategies._tree_dp import TreeDP
 # of a tensor, on one core of about 3 GHz.
 _STARTING_STRATEGIES: tuple[tuple[Strategy, float], ...] = (
     (HostOnly(), 1e-6),
-    (FasterOps(), 5e-6),
     (AllSupported(), 1.4e-5),
+    (FasterOps(), 5e-6),
     (FasterOpsTransfer(), 1.4e-5),
     (MinCut(), 1e-5),
     (TreeDP(), 4e-4),
