@@ -161,8 +161,8 @@ def make_failure(status: str, reason: str) -> Outcome:
 def describe_plan(plan: GraphPlan, settings: PlanSettings) -> Outcome:
     """Return the outcome of a case that was solved: the numbers of its plan, for one run of the model.
 
-    `comparable` says that a bound of any strategy for the same problem is a bound of all. It is not
-    where regions in bodies are limited together with those outside.
+    `comparable` says that the bound holds for all placements of the problem. It may not where regions
+    in bodies are limited together with those outside, and this plan has none in bodies for that.
     """
     graphs = list(plan.walk())
     transfer = math.fsum(graph.trips * graph.cost.transfer for graph in graphs)
@@ -176,7 +176,7 @@ def describe_plan(plan: GraphPlan, settings: PlanSettings) -> Outcome:
         "measure": plan.placement.measure.value,
         "value": float(plan.placement.value),
         "bound": plan.placement.bound,
-        "comparable": not (plan.index.bodies and is_limited),
+        "comparable": not (plan.index.bodies and is_limited) or bool(plan.bodies),
         "seconds": plan.cost.total,
         "execution_seconds": plan.cost.total - transfer - launch,
         "transfer_seconds": transfer,

@@ -59,7 +59,7 @@ def make_rows(cases: Sequence[Case], outcomes: Mapping[str, Outcome]) -> list[St
             problems[case.problem_key, row["measure"]].append(row)
             shared[id(row)] = outcome.get("comparable", True)
     for same in problems.values():
-        _compare_rows(same, all(shared[id(row)] for row in same))
+        _compare_rows(same, [shared[id(row)] for row in same])
     return rows
 
 
@@ -101,15 +101,16 @@ def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _compare_rows(rows: Sequence[StudyRow], comparable: bool) -> None:
+def _compare_rows(rows: Sequence[StudyRow], comparable: Sequence[bool]) -> None:
     """Set what follows from all rows of one problem: best value, best bound, gap.
 
-    A bound above a value that was found is wrong, or the value is: its row fails.
+    `comparable` says of each row whether its bound is one for the others, too. Where such a bound is
+    above a value that was found, one of them is wrong: its row fails.
     """
     best = min(rows, key=lambda row: float(row["value"]))
     bounds = []
-    for row in rows:
-        if comparable and row["bound"] is not None:
+    for row, holds in zip(rows, comparable, strict=True):
+        if holds and row["bound"] is not None:
             if row["bound"] > best["value"] * (1 + _TOLERANCE):
                 stated, found = f"{row['bound']:.9g}", f"{best['value']:.9g}"
                 wrong = f"its bound, {stated}, is above what {best['strategy']} found, {found}"
@@ -118,7 +119,8 @@ def _compare_rows(rows: Sequence[StudyRow], comparable: bool) -> None:
                 bounds.append(row["bound"])
     for row in rows:
         value = row["value"]
-        bound = max(bounds, default=None) if comparable else row["bound"]
+        own = [] if row["bound"] is None or row["status"] == FAILED else [row["bound"]]
+        bound = max([*bounds, *own], default=None)
         row["best_bound"] = bound
         row["gap"] = None if bound is None else max(0.0, (value - bound) / value) if value else 0.0
         row["best_value"] = best["value"]

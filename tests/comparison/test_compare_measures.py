@@ -271,6 +271,20 @@ def test_a_bound_above_what_another_found_is_an_error() -> None:
     assert [mean["cases"] for mean in means] == [1, 1, 1, 1, 1, 0]
 
 
+def test_a_bound_that_leaves_something_out_counts_for_its_own_row_alone() -> None:
+    found = {
+        "partial": {"value": 3.0, "bound": 2.5, "comparable": False},
+        "whole": {"value": 2.0, "bound": 1.0, "comparable": True},
+        "heuristic": {"value": 4.0, "bound": None, "comparable": False},
+    }
+    cases = [Case(model="m", rules=("r",), strategy=name) for name in found]
+    outcomes = {case.key: {"status": "ok", "measure": "total", **found[case.strategy]} for case in cases}
+    rows = make_rows(cases, outcomes)
+    assert [row["status"] for row in rows] == ["ok"] * 3
+    assert [row["best_bound"] for row in rows] == [2.5, 1.0, 1.0]
+    assert [row["gap"] for row in rows] == pytest.approx([1 / 6, 1 / 2, 3 / 4])
+
+
 def test_errors_stand_below_the_table_one_line_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     long = "a sentence that goes on and on " * 10
     rows = [
