@@ -116,6 +116,7 @@ from byoc.model._walk import (
     make_unique_name,
     set_attribute,
     walk_graphs,
+    walk_nodes,
     walk_tensors,
 )
 from byoc.model.inference import (

@@ -1,11 +1,13 @@
 """The pass `simplify`: constants and shapes folded, equal nodes merged, by onnxslim."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from onnx import ModelProto, NodeProto
 
 from byoc.errors import MissingRuntimeError
+from byoc.model import RANDOM_OPERATORS, is_onnx, walk_nodes
 from byoc.support import Bytes
 
 _HINT = "pass simplify needs onnxslim: pip install 'onnx-byoc[simplify]'"
@@ -14,6 +16,9 @@ _HINT = "pass simplify needs onnxslim: pip install 'onnx-byoc[simplify]'"
 _SKIPPED = ("graph_fusion", "dead_node_elimination")
 # Initializers need not be inputs from this version on.
 _FREE_INITIALIZERS_IR = 4
+_KNOWN_DOMAINS = ("ai.onnx.ml", "com.microsoft")
+_HIDDEN_DOMAIN = "byoc.hidden"
+_TRAINING_INPUT = 2
 
 
 @dataclass(frozen=True)
@@ -38,10 +43,55 @@ class Simplify:
             raise MissingRuntimeError(_HINT) from None
         given = ModelProto()
         given.CopyFrom(model)
+        hidden = _hide_unrepeatable(given)
         made = onnxslim.slim(
             given, skip_optimizations=list(_SKIPPED), size_threshold=max(self.largest, 1)
         )
+        _show_hidden(made, hidden)
         return _restore(model, made)
+
+
+def _hide_unrepeatable(model: ModelProto) -> dict[str, tuple[str, str]]:
+    """Give nodes whose results may differ from one to the next operators of their own.
+
+    These are random ones, and operators of vendors, of which nothing is known: onnxslim folds the
+    former and merges equal nodes of both. Returns the domain and operator of each by the new name.
+    """
+    functions = {(each.domain, each.name): each for each in model.functions}
+    unsafe: set[tuple[str, str]] = set()
+
+    def is_hidden(node: NodeProto) -> bool:
+        if is_onnx(node):
+            trains = node.op_type != "Dropout" or len(node.input) > _TRAINING_INPUT
+            return node.op_type in RANDOM_OPERATORS and trains
+        kind = node.domain, node.op_type
+        return kind in unsafe or (kind not in functions and node.domain not in _KNOWN_DOMAINS)
+
+    while found := {
+        kind
+        for kind, each in functions.items()
+        if kind not in unsafe and any(map(is_hidden, walk_nodes(each.node)))
+    }:
+        unsafe |= found
+    hidden: dict[str, tuple[str, str]] = {}
+    for node in walk_nodes(model.graph.node):
+        if is_hidden(node):
+            name = f"{node.op_type}_{len(hidden)}"
+            hidden[name] = node.domain, node.op_type
+            node.domain, node.op_type = _HIDDEN_DOMAIN, name
+    if hidden:
+        model.opset_import.add(domain=_HIDDEN_DOMAIN, version=1)
+    return hidden
+
+
+def _show_hidden(model: ModelProto, hidden: Mapping[str, tuple[str, str]]) -> None:
+    """Give hidden nodes back their domains and operators."""
+    for node in walk_nodes(model.graph.node):
+        if node.domain == _HIDDEN_DOMAIN:
+            node.domain, node.op_type = hidden[node.op_type]
+    imports = [each for each in model.opset_import if each.domain != _HIDDEN_DOMAIN]
+    del model.opset_import[:]
+    model.opset_import.extend(imports)
 
 
 def _restore(before: ModelProto, after: ModelProto) -> ModelProto:

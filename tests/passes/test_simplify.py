@@ -1,6 +1,7 @@
 """`byoc simplify` folds constants and shapes, keeps names and results, and makes nothing large."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,3 +154,61 @@ def test_open_sizes_stay_open() -> None:
     assert outputs["flat"].shape == (5, 12)
     fixed = byoc.simplify(parse(text), dims={"N": 2})
     assert count_operators(fixed.model.proto) == {"Relu": 1, "Reshape": 1}
+
+
+def test_random_nodes_are_neither_folded_nor_merged() -> None:
+    text = """
+    noisy (float[2, 3] x, bool c) => (float[2, 3] y) {
+      half = Constant <value_float = 0.5> ()
+      train = Constant <value = bool {1}> ()
+      seeded = RandomNormal <shape = [2, 3], seed = 1.0> ()
+      dropped = Dropout <seed = 3> (seeded, half, train)
+      one = RandomNormalLike(x)
+      two = RandomNormalLike(x)
+      noise = Sub(one, two)
+      sum = Add(noise, dropped)
+      y = If (c) <
+        then_branch = yes () => (float[2, 3] a) { a = Add(x, sum) },
+        else_branch = no () => (float[2, 3] b) {
+          first = RandomNormal <shape = [2, 3]> ()
+          second = RandomNormal <shape = [2, 3]> ()
+          rest = Sub(first, second)
+          b = Add(x, rest)
+        }
+      >
+    }
+    """
+    done = byoc.simplify(named(text), verify=False)
+    counts = count_operators(done.model.proto)
+    assert (counts["RandomNormal"], counts["RandomNormalLike"], counts["Dropout"]) == (3, 2, 1)
+    assert counts["Sub"] == 2
+    assert "Constant" not in counts
+    onnx.checker.check_model(done.model.proto)
+
+
+def test_equal_nodes_of_vendors_and_calls_with_random_nodes_are_not_merged() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["": 17, "vendor": 1, "local": 1]>
+    vendored (float[2] x) => (float[2] y) {
+      a = vendor.Draw(x)
+      b = vendor.Draw(x)
+      c = local.Outer(x)
+      d = local.Outer(x)
+      e = local.Plain(x)
+      f = local.Plain(x)
+      y = Sum(a, b, c, d, e, f)
+    }
+    <domain: "local", opset_import: ["": 17]>
+    Draw (x) => (y) { y = RandomUniformLike(x) }
+    <domain: "local", opset_import: ["": 17, "local": 1]>
+    Outer (x) => (y) { y = local.Draw(x) }
+    <domain: "local", opset_import: ["": 17]>
+    Plain (x) => (y) { y = Relu(x) }
+    """
+    model = onnx.parser.parse_model(text)
+    done = byoc.simplify(model, verify=False).model.proto
+    called = Counter((node.domain, node.op_type) for node in done.graph.node)
+    assert called[("vendor", "Draw")] == 2
+    assert called[("local", "Outer")] == 2
+    assert {each.name for each in done.functions} == {"Draw", "Outer", "Plain"}
+    assert list(done.opset_import) == list(model.opset_import)
