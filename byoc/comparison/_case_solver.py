@@ -33,6 +33,7 @@ Outcome = dict[str, Any]
 
 OK, REFUSED, TIMED_OUT, CRASHED, FAILED = "ok", "refused", "timed out", "crashed", "failed"
 """The statuses: solved; refused with a sentence; stopped by the clock; the process died; a defect."""
+STATUSES = (OK, REFUSED, TIMED_OUT, CRASHED, FAILED)
 
 _GIGA = 1e9
 _MODELS, _SETTINGS = 3, 64

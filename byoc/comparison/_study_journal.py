@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from byoc.comparison._case_solver import Outcome
+from byoc.comparison._study_rows import check_outcome
 from byoc.errors import InputError
 
 try:
@@ -84,10 +85,10 @@ class StudyJournal:
             try:
                 entry = json.loads(line)
                 if number:
-                    found[entry["key"]] = entry["outcome"]
+                    found[entry["key"]] = check_outcome(entry["outcome"])
                 elif entry != _FORMAT:
                     raise ValueError
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, LookupError, TypeError, RecursionError):
                 raise InputError(
                     f"{self.path}:{number + 1}: not a line of the journal of a study"
                 ) from None

@@ -3,9 +3,10 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any
 
-from byoc.comparison._case_solver import FAILED, OK, Outcome
+from byoc.comparison._case_solver import FAILED, OK, STATUSES, Outcome
 from byoc.comparison._content_digests import list_versions
 from byoc.comparison._study_case import Case
 
@@ -45,6 +46,30 @@ COLUMNS: Mapping[str, type] = {**ASKED_COLUMNS, **FOUND_COLUMNS, **TIME_COLUMNS,
 
 MEASURE_PREFIX = "own_"
 """What the columns of strategies' own measures begin with."""
+
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    **{name: (int, float) if kind is float else kind for name, kind in COLUMNS.items()},
+    **{"notes": list, "measures": dict, "comparable": bool},
+}
+
+
+def check_outcome(outcome: Any) -> Outcome:
+    """Return an outcome that was read from a file. Raises ValueError where it makes no row."""
+    if not isinstance(outcome, dict) or outcome.get("status") not in STATUSES:
+        raise ValueError("it has no status")
+    for name, kind in _TYPES.items():
+        value = outcome.get(name)
+        is_nan = isinstance(value, float) and isnan(value)
+        if value is not None and (is_nan or not isinstance(value, kind)):
+            raise ValueError(f"its {name} is wrong")
+    if outcome["status"] == OK and outcome.get("value") is None:
+        raise ValueError("it has no value")
+    if not all(isinstance(text, str) for text in outcome.get("notes") or ()):
+        raise ValueError("its notes are no texts")
+    if not all(isinstance(number, (int, float)) for number in (outcome.get("measures") or {}).values()):
+        raise ValueError("its measures are no numbers")
+    return outcome
 
 
 def make_rows(cases: Sequence[Case], outcomes: Mapping[str, Outcome]) -> list[StudyRow]:

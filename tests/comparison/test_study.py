@@ -358,6 +358,26 @@ def test_results_have_a_suffix_and_a_folder(folder: Path, byoc: Cli) -> None:
     assert "not a line of the journal" in byoc("study", study, "-o", folder / "r.csv").err
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        '{"status": {}}',
+        '{"status": "fine"}',
+        '{"status": "ok"}',
+        '{"status": "ok", "value": NaN}',
+        '{"status": "ok", "value": "1"}',
+        '{"status": "ok", "value": 1.0, "notes": [1]}',
+        '{"status": "ok", "value": 1.0, "measures": {"tried": "x"}}',
+        "[" * 100_000,
+    ],
+)
+def test_an_edited_journal_is_refused_with_its_line(outcome: str, tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_text(f'{{"byoc_study": 1}}\n{{"key": "a", "outcome": {outcome}}}\n')
+    with pytest.raises(byoc.InputError, match=r"j:2: not a line of the journal"):
+        StudyJournal(path)
+
+
 def test_a_journal_has_one_writer(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     with (
