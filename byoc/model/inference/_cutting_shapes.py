@@ -28,12 +28,15 @@ _FAR = 2**31 - 1
 def read_dims(node: KnownNode, position: int) -> list[Dim] | None:
     """Return the extents that an input gives, None if not even their number is known.
 
-    An element is None if it is unknown or may be negative.
+    An element is None if it is unknown, may be negative, or is no whole number.
     """
     elements = list_elements(expand_unknown(node, position))
     if elements is None:
         return None
-    return [element if is_dim_at_least(element, 0) else None for element in elements]
+    return [
+        element if not isinstance(element, float) and is_dim_at_least(element, 0) else None
+        for element in elements
+    ]
 
 
 def _concat(node: KnownNode) -> Types:
