@@ -9,7 +9,7 @@ import numpy as np
 
 from byoc.codegen import Region
 from byoc.errors import InputError
-from byoc.model import Model
+from byoc.model import RANDOM_OPERATORS, Model, is_onnx, walk_nodes
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.samples import Sample, list_samples
 from byoc.verification._bundle_runs import Values
@@ -23,6 +23,7 @@ from byoc.verification._verification_result import OutputError
 
 # Of the values made for a region so many are compared.
 _REGION_SAMPLES = 2
+_RANDOM = "the model is random: its outputs differ from one run to the next"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def compare_models(
         samples = [sample.inputs for sample in given or list_samples(before)]
         plain = open_original(before.proto, before)
         expected = [(inputs, plain.run(inputs)) for inputs in samples]
+        if _draws(before) and not _are_equal((wanted, plain.run(inputs)) for inputs, wanted in expected):
+            return RewriteComparison(not_compared=_RANDOM)
     except InputError as error:
         return RewriteComparison(not_compared=f"the model does not run: {error}")
     quantized = find_quantized_tensors(before.proto)
@@ -83,6 +86,17 @@ def compare_models(
     ]
     pairs = zip((wanted for _, wanted in expected), actual, strict=True)
     return RewriteComparison(worst_errors(errors), len(samples), _are_equal(pairs))
+
+
+def _draws(model: Model) -> bool:
+    """Return whether a model has random nodes."""
+    functions = (each.node for each in model.proto.functions)
+    scopes = (model.proto.graph.node, *functions)
+    return any(
+        is_onnx(node) and node.op_type in RANDOM_OPERATORS
+        for scope in scopes
+        for node in walk_nodes(scope)
+    )
 
 
 def compare_regions(

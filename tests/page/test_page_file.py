@@ -204,7 +204,9 @@ def test_a_trace_becomes_rows_of_devices(tmp_path: Path, bundle: Path) -> None:
     ("content", "said"),
     [
         ("[]", "it has no list traceEvents"),
+        ("{}", "it has no list traceEvents"),
         ("{", "Expecting"),
+        (json.dumps({"traceEvents": [{**EVENT, "ts": 1e308, "dur": 1e308}]}), "ts: "),
         ('{"traceEvents": 1}', "it has no list traceEvents"),
         ('{"traceEvents": [1]}', "Input should be"),
         (json.dumps({"traceEvents": [{**EVENT, "dur": -1}]}), "dur: "),

@@ -186,6 +186,13 @@ def test_random_nodes_are_neither_folded_nor_merged() -> None:
     onnx.checker.check_model(done.model.proto)
 
 
+def test_models_whose_outputs_are_random_are_not_compared() -> None:
+    text = "draw (float[2] x) => (float[2] y) { noise = RandomNormalLike(x) y = Add(x, noise) }"
+    effect = byoc.simplify(parse(text)).effect
+    assert (effect.compared, effect.equal) == (0, False)
+    assert "differ from one run to the next" in effect.not_compared
+
+
 def test_equal_nodes_of_vendors_and_calls_with_random_nodes_are_not_merged() -> None:
     text = """
     <ir_version: 8, opset_import: ["": 17, "vendor": 1, "local": 1]>
