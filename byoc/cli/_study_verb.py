@@ -99,7 +99,7 @@ def run(  # noqa: PLR0913 - the options of the verb
 
 @app.command("plot")
 def plot(
-    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="CSV or Parquet of a study.")],
+    results: Annotated[Path, typer.Argument(metavar="results", help="CSV or Parquet of a study.")],
     *,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="A .svg, .png or .pdf file, or a folder for SVG.")
@@ -109,7 +109,10 @@ def plot(
         typer.Option(metavar="FILE.csv", help="measured_seconds, by columns of the results."),
     ] = None,
 ) -> None:
-    """Plot objectives by bandwidth, gaps, Pareto fronts, and predictions against measurements."""
+    """Plot objectives, gaps and Pareto fronts as figures.
+
+    Objectives are drawn by the bandwidth of the link, and predicted seconds against measured ones.
+    """
     with show_status(), reserve_stdout():
         written = plot_study(results, output, measured)
     print_lines(written)
@@ -117,18 +120,21 @@ def plot(
 
 @app.command("table")
 def table(
-    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="CSV or Parquet of a study.")],
+    results: Annotated[Path, typer.Argument(metavar="results", help="CSV or Parquet of a study.")],
     form: Annotated[
         TextFormat, typer.Option("--format", help="markdown, or latex with booktabs.")
     ] = TextFormat.markdown,
 ) -> None:
-    """Print a table with a line for each strategy: ratios to the best, gaps, seconds."""
+    """Print a table with a line for each strategy.
+
+    It has the ratios to the best value of a problem, gaps, and seconds of the solver.
+    """
     sys.stdout.write(tabulate_study(results, form.value))
 
 
 @app.command("schema")
 def schema() -> None:
-    """Print the JSON Schema of study files, which editors complete and check them by."""
+    """Print the JSON Schema of study files, for editors."""
     print_json(make_study_schema())
 
 

@@ -105,7 +105,10 @@ def _find_models(given: Iterable[str], folder: Path, source: str) -> list[str]:
     for number, name in enumerate(given):
         matches = list(_match_models(name, folder))
         if not matches:
-            raise InputError(f"{source}: models[{number}]: no model is called '{name}'")
+            where = f"no file in {folder}"
+            if name.startswith(ZOO):
+                where = "no model of the zoo that is here"
+            raise InputError(f"{source}: models[{number}]: {where} matches '{name}'")
         found |= dict.fromkeys(matches)
     return list(found)
 

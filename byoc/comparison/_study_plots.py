@@ -26,7 +26,7 @@ _PARAMETERS: Any = {"svg.hashsalt": "byoc", "font.size": 9.0}
 _COST_AXES = {
     "seconds": "predicted seconds",
     "joules": "joules",
-    "constant_bytes": "bytes of constants on accelerators",
+    "constant_bytes": "MB of constants on accelerators",
 }
 
 
@@ -189,7 +189,8 @@ def _draw_gaps(figure: Any, rows: Sequence[StudyRow]) -> None:
             shares = [(place + 1) / len(gaps) for place in range(len(gaps))]
             style = {**_style(number), "marker": ""}
             axes.step([least, *gaps], [0.0, *shares], where="post", **style, label=escape_label(name))
-    axes.set(xscale="log", xlabel="gap to the best bound", ylabel="share of cases", ylim=(0, 1.02))
+    axes.set(xscale="log", xlabel="gap to the best bound; none at the left edge")
+    axes.set(ylabel="share of cases", ylim=(0, 1.02))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
 
@@ -214,8 +215,9 @@ def _draw_pareto(figure: Any, rows: Sequence[StudyRow]) -> None:
     for axes, other in zip(all_axes, others, strict=True):
         known = [row for row in rows if row[other] is not None]
         told = set[str]()
+        scale = 1e-6 if other == "constant_bytes" else 1.0
         for setting, own in _group(known, *_SETTING).items():
-            name, points = str(setting[0]), [(row["seconds"], row[other]) for row in own]
+            name, points = str(setting[0]), [(row["seconds"], row[other] * scale) for row in own]
             number = models.index(name)
             colour = f"C{number % 10}"
             axes.scatter(*zip(*points, strict=True), s=6, color=colour, alpha=0.3)
@@ -227,7 +229,7 @@ def _draw_pareto(figure: Any, rows: Sequence[StudyRow]) -> None:
         axes.set(xscale="log", xlabel=_COST_AXES["seconds"], ylabel=_COST_AXES[other])
         axes.xaxis.set_minor_formatter("")
         axes.grid(alpha=0.3)
-    all_axes[0].legend(fontsize=6)
+    all_axes[0].legend(fontsize=6, framealpha=0.5)
 
 
 _MOST_MODELS = 10

@@ -27,7 +27,7 @@ _LATEX = {
     '"': r"\textquotedbl{}",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
 }
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$-])")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
 
 
 def tabulate_study(results: str | Path, form: str = "markdown") -> str:

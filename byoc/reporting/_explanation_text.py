@@ -45,7 +45,7 @@ def print_explanation(document: ExplanationDocument, console: Console, *, verbos
 
 def _explanation_lines(found: ExplanationDocument, size: _Size) -> Iterable[str]:
     nodes, compute = found.nodes, found.compute
-    if nodes.asked and not nodes.taken and found.refused:
+    if found.details is None and nodes.asked and not nodes.taken and found.refused:
         yield f"Nothing is taken: {_describe_first(found)}"
     refused = f"{nodes.refused} refused"
     if nodes.refused:

@@ -29,7 +29,7 @@ from byoc.support import report_step
 from byoc.verification import RewriteComparison, compare_models, compare_regions
 
 _UNCHANGED = RewriteComparison(equal=True)
-_NOT_ASKED = RewriteComparison(not_compared="verification was turned off")
+_NOT_ASKED = RewriteComparison(not_compared="only bundles that are verified are compared")
 
 
 @dataclass(frozen=True)

@@ -336,7 +336,8 @@ MISTAKES = [
     ({"costs": [{"parameters": {"lunch": 1}}]}, "costs[0]: cost model "),
     ({"costs": [{"parameters": {"launch": -1}}]}, "launch: must be at least 0"),
     ({"objectives": "speed"}, "objectives[0]: objective speed: no such objective"),
-    ({"models": ["nets/*.txt"]}, "models[0]: no model is called 'nets/*.txt'"),
+    ({"models": ["nets/*.txt"]}, " matches 'nets/*.txt'"),
+    ({"models": ["zoo:nix*"]}, "models[0]: no model of the zoo that is here matches 'zoo:nix*'"),
     ({"links": []}, "study.yaml: links: must not be empty"),
     ({"limits": [{"regions": 0}]}, "limits[0].regions: must be at least 1"),
 ]

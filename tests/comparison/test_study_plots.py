@@ -58,6 +58,7 @@ def test_tables_escape_names(results: Path, byoc: Cli) -> None:
     lines = byoc("study", "table", results).out.splitlines()
     assert len(lines) == 4
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert _escape_markdown("launch-aware (rounds=4)") == "launch-aware (rounds=4)"
     latex = byoc("study", "table", results, "--format", "latex").out
     assert r"a\textbar{}b\_c\$x\textasciicircum{}2\$ \{\textbackslash{}bad\} 100\% \#1 \&" in latex
     assert byoc("study", "table", results, "--format", "html").code == 2

@@ -125,6 +125,7 @@ def test_a_user_finds_why_a_conv_is_on_the_host(show: Any) -> None:
 
 def test_a_user_finds_the_largest_boundary_tensor(show: Any, ssdlite: Any) -> None:
     page = show(ssdlite.make_page())
+    assert "2,459 that run: 163 on accelerators, 2,296 on the host" in page.inner_text("#summary")
     page.click("#tab-boundary")
     page.click("#list tbody tr >> nth=0")
     regions = ssdlite.report.regions
@@ -141,6 +142,10 @@ def test_a_user_finds_the_slowest_region(show: Any) -> None:
     name = page.inner_text("#details h1")
     assert next(r for r in result.report.regions if r.name == name).seconds == pytest.approx(slowest)
     assert page.evaluate(SELECTED) == name
+    assert ", its launch included" in page.inner_text("#details")
+    page.click("#tab-gains")
+    link = next(each.link for each in result.report.break_even if each.link is not None)
+    assert f"it would pay from a link of {link / 1e9:.3g} GB/s" in page.inner_text("#list")
 
 
 def test_parts_open_and_close_by_keys_and_double_clicks(show: Any, ssdlite: Any) -> None:

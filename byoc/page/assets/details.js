@@ -200,7 +200,7 @@ class Details {
     const host = part.seconds.host / (graph.trips || 1);
     this.pane.append(makeList([
       ["nodes", report ? report.nodes : part.nodes.length],
-      ["predicted", formatSeconds(region.seconds)],
+      ["predicted", `${formatSeconds(region.seconds)}, its launch included`],
       ["measured", measured ? `${formatSeconds(measured[0] / measured[1])}, ${roundNumber(measured[0] / measured[1] / region.seconds)} × predicted, as ${(this.tables.data.codegens || {})[region.name] || "its codegen"} runs it here` : ""],
       ["host alone", formatSeconds(host)],
       ["transfers", formatSeconds(region.boundary.reduce((sum, each) => sum + (each.seconds || 0), 0))],

@@ -83,7 +83,7 @@ function sumOperators(graph, nodes) {
 
 function describeOperators(graph, nodes, most = 3) {
   const sorted = sumOperators(graph, nodes);
-  const shown = sorted.slice(0, most).map(([name, count]) => (count > 1 ? `${count} ${name}` : name));
+  const shown = sorted.slice(0, most).map(([name, count]) => (count > 1 ? `${formatNumber(count)} ${name}` : name));
   return shown.join(", ") + (sorted.length > most ? ", …" : "");
 }
 
@@ -95,7 +95,7 @@ function describeParts(parts, most = 3) {
     counts.set(part.title, (counts.get(part.title) || 0) + 1);
   }
   const sorted = [...counts.entries()].sort((a, b) => b[1] - a[1]);
-  const shown = sorted.slice(0, most).map(([name, count]) => (count > 1 ? `${count} ${name}` : name));
+  const shown = sorted.slice(0, most).map(([name, count]) => (count > 1 ? `${formatNumber(count)} ${name}` : name));
   return shown.join(", ") + (sorted.length > most ? ", …" : "");
 }
 

@@ -51,7 +51,7 @@ function listRegions(pane, page) {
   const columns = [
     { title: "Region", value: (row) => row.region.name, show: (row) => make("span", {}, makeSwatch(row.region.device), " ", make("span", { className: "name", text: row.region.name }), row.count > 1 ? make("span", { className: "soft", text: `  and ${row.count - 1} like it` }) : null) },
     { title: "Device", value: (row) => row.region.device, show: (row) => tables.devices[row.region.device] },
-    { title: "Nodes", number: true, value: (row) => (row.report ? row.report.nodes : 0), show: (row) => (row.report ? row.report.nodes : "") },
+    { title: "Nodes", number: true, value: (row) => (row.report ? row.report.nodes : 0), show: (row) => (row.report ? formatNumber(row.report.nodes) : "") },
     { title: "Predicted", number: true, value: (row) => row.total, show: (row) => withBar(row.total / most, formatSeconds(row.total)) },
     ...(folded.length < rows.length ? [{ title: "Together", number: true, value: (row) => row.total * row.count, show: (row) => formatSeconds(row.total * row.count) }] : []),
     ...(rows.some((row) => row.measured !== null) ? [
@@ -106,19 +106,19 @@ function listReasons(pane, page) {
     { title: "On the host", number: true, value: (row) => row.seconds, show: (row) => withBar(row.seconds / most, formatSeconds(row.seconds)) },
     { title: "Of the work", number: true, value: (row) => row.seconds, show: (row) => formatShare(row.seconds / (tables.hostSeconds || 1)) },
     { title: "Of the operations", number: true, value: (row) => row.operations, show: (row) => formatShare(row.operations / (tables.operations || 1)) },
-    { title: "Nodes", number: true, value: (row) => row.nodes, show: (row) => row.nodes },
+    { title: "Nodes", number: true, value: (row) => row.nodes, show: (row) => formatNumber(row.nodes) },
   ];
   showTable(pane, columns, tables.reasons, { sort: 1, onClick: (row) => page.showReason(row), empty: "Nothing is on the host." });
 }
 
 function listGains(pane, page) {
   const { report } = page.tables;
-  const gains = report.what_if.map((each) => ({ gain: each.gain, text: `if ${each.target} took ${each.nodes === 1 ? `a ${each.operator}` : `${each.nodes} ${each.operator}`}`, why: each.reason, nodes: each.offloaded, operator: each.operator, reason: each.reason }));
+  const gains = report.what_if.map((each) => ({ gain: each.gain, text: `if ${each.target} took ${formatNumber(each.nodes)} ${each.operator}`, why: each.reason, nodes: each.offloaded, operator: each.operator, reason: each.reason }));
   const breaks = (report.break_even || []).map((each) => ({ gain: 0, text: page.describeBreakEven(each), why: "the host is cheaper", nodes: each.nodes, unit: each.unit }));
   const columns = [
     { title: "What if", value: (row) => row.text, show: (row) => row.text },
     { title: "Gain", number: true, value: (row) => row.gain, show: (row) => (row.gain ? page.formatGain(row.gain) : "–") },
-    { title: "More nodes", number: true, value: (row) => row.nodes, show: (row) => row.nodes },
+    { title: "More nodes", number: true, value: (row) => row.nodes, show: (row) => formatNumber(row.nodes) },
     { title: "What is in the way", value: (row) => row.why, show: (row) => row.why },
   ];
   const open = (row) => {

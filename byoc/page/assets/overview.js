@@ -28,7 +28,7 @@ class Page {
     if (report.nodes.offloaded) {
       const names = [...new Set(report.regions.map((each) => each.device))].join(" and ");
       chips.push(["", `${formatShare(report.compute.offloaded)} of the compute on ${names}`]);
-      chips.push(["", `${formatCount(report.regions.length, "region")}, ${report.nodes.offloaded} of ${formatCount(report.nodes.total, "node")}`]);
+      chips.push(["", `${formatCount(report.regions.length, "region")}, ${formatNumber(report.nodes.offloaded)} of ${formatCount(report.nodes.total, "node")}`]);
     }
     const ratio = report.predicted.host_only / report.predicted.seconds;
     chips.push([ratio > 1.005 ? "good" : "", `${formatSeconds(report.predicted.seconds)} predicted, host alone ${formatSeconds(report.predicted.host_only)}${ratio > 1.005 ? ` (${roundNumber(ratio)} × faster)` : ""}`]);
@@ -92,14 +92,14 @@ class Page {
   summarizeGains() {
     const rows = this.tables.report.what_if.filter((each) => each.gain > 0).slice(0, 3);
     if (!rows.length) return [];
-    return [make("h2", { text: "What would gain most" }), make("ul", {}, ...rows.map((each) => make("li", {}, make("b", { text: `${this.formatGain(each.gain)} less` }), make("span", { text: ` if ${each.target} took ${each.nodes} ${each.operator}` }))))];
+    return [make("h2", { text: "What would gain most" }), make("ul", {}, ...rows.map((each) => make("li", {}, make("b", { text: `${this.formatGain(each.gain)} less` }), make("span", { text: ` if ${each.target} took ${formatNumber(each.nodes)} ${each.operator}` }))))];
   }
 
   summarizeModel() {
     const { report } = this.tables;
     const trips = this.tables.graphs.filter((graph) => graph.trips !== 1 && graph.placed).length;
     return [make("h2", { text: "Model" }), makeList([
-      ["nodes", `${report.nodes.total} that run: ${report.nodes.offloaded} on accelerators, ${report.nodes.host} on the host; ${report.nodes.constant} constant`],
+      ["nodes", `${formatNumber(report.nodes.total)} that run: ${formatNumber(report.nodes.offloaded)} on accelerators, ${formatNumber(report.nodes.host)} on the host; ${formatNumber(report.nodes.constant)} constant`],
       ["strategy", report.strategy || ""],
       ["transfers", report.predicted.transfer ? `${formatSeconds(report.predicted.transfer)}, ${formatShare(report.predicted.transfer / report.predicted.seconds)} of the time` : ""],
       ["precision", report.precision ? `${report.precision.dtype || "by target"}, ${report.precision.units} units` : ""],
@@ -119,7 +119,7 @@ class Page {
 
   describeBreakEven(each) {
     const ways = [];
-    if (each.link !== null) ways.push(`a link of ${formatBytes(Math.round(each.link))}/s`);
+    if (each.link !== null) ways.push(`a link of ${roundNumber(each.link / 1e9)} GB/s`);
     if (each.faster !== null) ways.push(`${each.target} being ${roundNumber(each.faster)} × as fast`);
     const what = `${each.operators.join(", ")} at ${shorten(each.unit, 40)}${each.groups > 1 ? ` (${each.groups} of this kind)` : ""}`;
     const when = ways.length ? `it would pay from ${ways.join(", or ")} on` : "no link or speed would change that";

@@ -53,8 +53,12 @@ function formatShare(value) {
   return `${(100 * value).toFixed(value === 1 || value === 0 ? 0 : 1)} %`;
 }
 
+function formatNumber(count) {
+  return count.toLocaleString("en-US");
+}
+
 function formatCount(count, noun) {
-  return `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+  return `${formatNumber(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
 /** A graph of the model: rows of nodes in units, with producers and readers. */
