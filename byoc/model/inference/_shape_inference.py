@@ -14,6 +14,7 @@ import onnx
 from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
+from byoc.errors import InputError
 from byoc.model._tensor_data import get_stated_types, rate_knowledge, read_type, write_type
 from byoc.model._walk import copy_without, list_bodies, walk_dims, walk_graphs, walk_value_infos
 from byoc.model.inference._dtype_completion import complete_dtypes
@@ -76,7 +77,10 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
 
 
 def infer_checked_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> InferenceResult:
-    """Infer types as `infer_types`, for a model that `check_nodes` passed and without negative dims."""
+    """Infer types as `infer_types`, for a model that `check_nodes` passed and without negative dims.
+
+    Raises InputError for functions that ONNX takes for invalid.
+    """
     bare = copy_without(skeleton, "value_info")
     graphs = list(walk_graphs(bare.graph))
     for graph in graphs:
@@ -90,6 +94,8 @@ def infer_checked_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -
             raise ValueError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
         typed = onnx.shape_inference.infer_shapes(bare)
         settled = settle_types(typed, skeleton)
+    except onnx.checker.ValidationError as error:  # functions that call themselves, or share a name
+        raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
         note = f"shapes are known only where stated: {' '.join(str(error).split())}"
         return InferenceResult(complete_dtypes(skeleton, None, dict(stated)), None, (note,))
