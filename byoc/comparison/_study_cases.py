@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,18 @@ def expand_cases(study: StudyFile, folder: Path, source: str) -> list[Case]:
     location, and for more than a million cases.
     """
     models = _find_models(study.models, folder, source)
+    values = [("strategies", [*each.options.values()]) for each in study.strategies]
+    values += [("costs", [*each.options.values(), *each.parameters.values()]) for each in study.costs]
+    for what, lists in values:
+        if prod(map(len, lists)) > _MOST_CASES:
+            raise InputError(f"{source}: {what}: options of one make more than {_MOST_CASES} cases")
     strategies = list(_expand_strategies(study.strategies))
     costs = list(_expand_costs(study.costs))
     axes: Sequence[Sequence[Any]] = (
         *(models, study.rules, costs, study.objectives, study.links, study.limits, strategies),
         range(study.repetitions),
     )
-    count = 1
-    for axis in axes:
-        count *= len(axis)
+    count = study.repetitions * prod(map(len, axes[:-1]))
     if count > _MOST_CASES:
         raise InputError(f"{source}: it has {count} cases, and at most {_MOST_CASES} are possible")
     planning: dict[str, Any] = {"unknown_costs": study.unknown_costs}
@@ -103,7 +107,10 @@ def _try_digest(source: str) -> str | InputError:
 def _find_models(given: Iterable[str], folder: Path, source: str) -> list[str]:
     found: dict[str, None] = {}
     for number, name in enumerate(given):
-        matches = list(_match_models(name, folder))
+        try:
+            matches = list(_match_models(name, folder))
+        except (ValueError, NotImplementedError) as error:  # pathlib's, of patterns
+            raise InputError(f"{source}: models[{number}]: '{name}': {error}") from None
         if not matches:
             where = f"no file in {folder}"
             if name.startswith(ZOO):

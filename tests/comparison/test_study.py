@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -357,6 +358,23 @@ def test_results_have_a_suffix_and_a_folder(folder: Path, byoc: Cli) -> None:
     assert "there is no folder" in byoc("study", study, "-o", folder / "no" / "r.csv").err
     (folder / "r.csv.cases.jsonl").write_text("model,rules\n")
     assert "not a line of the journal" in byoc("study", study, "-o", folder / "r.csv").err
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"repetitions": 10**30}, "at most 1000000 are possible"),
+        ({"models": ["**x/*"]}, "models[0]: '**x/*': "),
+        (
+            {"strategies": {"name": "min-cut", "options": {f"o{i}": [1, 2] for i in range(60)}}},
+            "strategies: options of one make more than 1000000 cases",
+        ),
+    ],
+)
+def test_axes_without_end_are_refused(axes: dict[str, Any], said: str) -> None:
+    whole = {"models": "zoo:squeezenet", "rules": "dla", "strategies": "min-cut", **axes}
+    with pytest.raises(byoc.InputError, match=re.escape(said)):
+        byoc.study(whole)
 
 
 @pytest.mark.parametrize(
