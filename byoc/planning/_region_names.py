@@ -26,11 +26,11 @@ def name_regions(root: GraphPlan) -> GraphPlan:
     attributes, how they are connected, and its constants by dtype and shape, weights by name as well.
     Names of nodes and of tensors, the order of nodes and all that is around the region do not count.
 
-    Two kinds of regions also take in the names of the tensors that they make and do not read: those
-    without a weight, which any other region of the same operators would equal (the 24 lone Softmax of a
-    transformer), and those that are equal all the same, since they share their weights. Launch order
-    could tell them apart as well, but an equal region in front would rename all that follow. What is
-    equal even then, which takes two graphs that use one name, gets `_2`, `_3` in launch order.
+    A region without a weight of its own also takes in the names of the tensors that it makes and does
+    not read: any other region of the same operators would equal it, as the 24 lone Softmax of a
+    transformer, or layers that share their weights. Launch order could tell them apart as well, but an
+    equal region in front would rename all that follow. So do regions that are equal all the same, such
+    as those of two bodies; what is equal even then gets `_2`, `_3` in launch order.
     """
     hashes: dict[int, ContentHashes] = {}
     regions = [region for graph in root.walk() for region in graph.regions]
@@ -43,7 +43,7 @@ def name_regions(root: GraphPlan) -> GraphPlan:
     names: dict[int, str] = {}
     for region, nodes, content, digest in found:
         told = digest
-        if equal[region.target.name, digest] > 1 or not content.has_weight(nodes):
+        if equal[region.target.name, digest] > 1 or not content.has_own_weight(nodes):
             told = _hash(digest, *sorted(name.encode() for name in _list_sinks(region.index, nodes)))
         name = f"{region.target.name}_{_format_digest(told)}"
         taken[name] += 1
@@ -90,11 +90,11 @@ class ContentHashes:
         """Return the hash of some nodes, sorted topologically, none of them constant."""
         return _hash(*sorted(self.hash_nodes(nodes, {})))
 
-    def has_weight(self, nodes: Sequence[int]) -> bool:
-        """Return whether nodes read a weight, which says which nodes they are."""
-        stored = self._index.stored_tensors
+    def has_own_weight(self, nodes: Sequence[int]) -> bool:
+        """Return whether nodes read a weight that no others read, which says which nodes they are."""
+        stored, consumers, inside = self._index.stored_tensors, self._index.consumers, set(nodes)
         return any(
-            name in stored and _is_weight(stored[name])
+            name in stored and _is_weight(stored[name]) and inside.issuperset(consumers[name])
             for node in nodes
             for name in self._index.reads[node]
         )

@@ -116,6 +116,8 @@ def test_regions_that_share_all_weights_are_told_by_the_tensors_that_they_make(r
     found = names(shared, rules)
     assert len(set(found.values())) == 3
     assert found["b"] != before["b"]
+    alone = names(shared.replace("[four] e = Relu(d)", "[four] e = Neg(d)"), rules)
+    assert (alone["b"], alone["e"] == found["e"]) == (found["b"], False)  # its weight is shared still
     reordered = names(shared.replace("[one] a = MatMul(x, v)", "a = MatMul(x, v)"), rules)
     assert reordered == found
 
