@@ -103,6 +103,15 @@ def drop_times(rows: list[StudyRow]) -> list[StudyRow]:
     return [{name: row[name] for name in row if name not in TIME_COLUMNS} for row in rows]
 
 
+def start_interruptible(command: list[str], **given: Any) -> subprocess.Popen[str]:
+    """Start a command that SIGINT interrupts, though this process may have been started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(command, text=True, **given)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def count_solved(folder: Path) -> int:
     return len((folder / "solved").read_text().splitlines())
 
@@ -211,7 +220,7 @@ def test_a_study_that_was_killed_goes_on(folder: Path) -> None:
     path = folder / "r.csv"
     command = [sys.executable, "-m", "byoc", "study", str(study), "-o", str(path), "--jobs", "1"]
     for number in (signal.SIGKILL, signal.SIGINT):
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        process = start_interruptible(command, stderr=subprocess.PIPE)
         journal = Path(f"{path}.cases.jsonl")
         while not (journal.exists() and len(journal.read_text().splitlines()) >= 4):
             assert process.poll() is None
@@ -244,7 +253,7 @@ def test_an_interrupt_leaves_what_is_compared(jobs: str, folder: Path) -> None:
     for option in (f"counting:folder={folder}", "counting:seed=3"):
         asked += ["--strategy-option", option]
     command = [sys.executable, "-m", "byoc", *asked]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start_interruptible(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while not (folder / "solved").exists():  # it is at the second strategy, which does not end
         assert process.poll() is None
         time.sleep(0.02)
