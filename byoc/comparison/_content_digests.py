@@ -102,7 +102,21 @@ def _describe_plugin(plugin: Any) -> str:
     """Return the type, the source of its module, and the options of a plug-in."""
     kind = type(plugin)
     options = asdict(plugin) if is_dataclass(plugin) and not isinstance(plugin, type) else {}
-    return "\n".join((f"{kind.__module__}.{kind.__qualname__}", *_list_sources(kind), repr(options)))
+    described = _describe_value(options)
+    return "\n".join((f"{kind.__module__}.{kind.__qualname__}", *_list_sources(kind), described))
+
+
+def _describe_value(value: Any) -> str:
+    """Return a value as text that is the same in every process, whatever order its sets have there."""
+    match value:
+        case dict():
+            pairs = (f"{key!r}: {_describe_value(each)}" for key, each in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_describe_value, value))}]"
+        case set() | frozenset():
+            return f"set({', '.join(sorted(map(_describe_value, value)))})"
+    return repr(value)
 
 
 def _list_sources(kind: type) -> Iterator[str]:

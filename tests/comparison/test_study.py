@@ -443,3 +443,18 @@ def test_slots_stay_with_their_models_as_long_as_they_can(folder: Path) -> None:
     models = {slot: [case.model for name, case in taken if name == slot and case] for slot in "ab"}
     assert models["b"] == ["nets/two.onnx"] * 3
     assert models["a"] == ["nets/one.onnx"] * 4 + ["nets/two.onnx"]
+
+
+def test_the_digest_of_a_strategy_does_not_depend_on_the_order_of_sets() -> None:
+    script = (
+        "from dataclasses import make_dataclass\n"
+        "from byoc.comparison._content_digests import _describe_plugin\n"
+        "kind = make_dataclass('Kind', ['names', 'other'])\n"
+        "print(_describe_plugin(kind(frozenset('abcdefgh'), [{'x', 'y', 'z'}, {'k': (1, 2.5)}])))"
+    )
+    command, found = [sys.executable, "-c", script], set()
+    for seed in ("0", "1", "2"):
+        seeded = os.environ | {"PYTHONHASHSEED": seed}
+        found.add(subprocess.check_output(command, env=seeded, text=True))
+    assert len(found) == 1
+    assert "'k': [1, 2.5]" in found.pop()

@@ -10,7 +10,7 @@ from support import VANILLA, parse
 from byoc import explain
 from byoc.pipeline import partition
 from byoc.reporting import make_explanation_document
-from byoc.reporting._explanation_text import _explanation_lines
+from byoc.reporting._explanation_text import _SCREEN, _explanation_lines
 from byoc.reporting._report_text import summarize_report
 
 # Relu and Add are among the operators of dla; behind `o` nothing has a known shape.
@@ -113,7 +113,7 @@ def test_all_nodes_behind_the_culprit_have_one_reason(tmp_path: Path) -> None:
     assert [reason.text for reason in group.reasons] == [CAUSE]
     assert group.operators == {"Relu": 2, "Add": 1}
     assert document.compute.estimated > 0.75
-    lines = list(_explanation_lines(document))
+    lines = list(_explanation_lines(document, _SCREEN))
     assert lines[0].endswith("of the work is an estimate")
     (shown,) = [line for line in lines if line.startswith("Add 'y'")]
     assert shown == "Add 'y', an unknown share of the compute"
