@@ -146,7 +146,7 @@ class DecidedGraph(StrictModel):
         return -1 if unit < 0 else self.units.devices[unit]
 
     def find_problems(self, tables: "DecisionDocument", number: int) -> Iterator[str]:
-        """Yield what is wrong with its numbers, if anything."""
+        """Yield a sentence for each mistake in its numbers."""
         nodes, units, tensors = self.nodes, self.units, self.tensors
         count = len(nodes.names), len(units.kinds), len(tensors.names)
         yield from _find_lengths(nodes, ("operators", "inputs", "outputs", "units"), count[0])

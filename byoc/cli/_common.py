@@ -102,7 +102,7 @@ def show_status() -> Iterator[Callable[[str], None]]:
 
 
 def read_part(step: str) -> tuple[int, int | None]:
-    """Return how many things are done before a step that counts (`3 of 12`), and of how many."""
+    """Return the things that are done before a step that counts (`3 of 12`), and their total."""
     found = list(_PART.finditer(step))
     if not found:
         return 0, None

@@ -61,7 +61,7 @@ def diff(
     options: DiffFlags,
     form: FormatOption = OutputFormat.text,
 ) -> None:
-    """Say what changed between placements, why, and the cost."""
+    """Compare two placements: moved nodes, reasons, and costs."""
     planning = {"strategy": options.strategy, "dims": options.dims, "shapes": options.shapes}
     with show_status(), reserve_stdout():
         found = run(_find(old), _find(new), options.model, **planning)

@@ -30,6 +30,7 @@ from byoc.codegen._messages import (
 )
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
 from byoc.errors import InputError, MissingRuntimeError, escape_unprintable
+from byoc.support import describe_exit, name_signal
 
 PATH_VARIABLE = "PYTHONPATH"
 
@@ -228,13 +229,8 @@ class Worker:
             code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             return f"its process closed the connection in {method}"
-        if code >= 0:
-            return f"its process ended with exit code {code} in {method}"
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"its process was killed by {name} in {method}{_SIGNAL_HINTS.get(name, '')}"
+        hint = _SIGNAL_HINTS.get(name_signal(code), "") if code < 0 else ""
+        return f"its process {describe_exit(code)} in {method}{hint}"
 
 
 def _end_process(

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from byoc.comparison._case_solver import CRASHED, TIMED_OUT, CaseSolver, Outcome, make_failure
 from byoc.comparison._study_case import Case
+from byoc.support import describe_exit
 
 _PROGRAM = "from byoc.comparison._case_process import serve_cases; serve_cases()"
 _END_SECONDS = 10.0
@@ -99,12 +100,7 @@ class CaseProcess:
             code = process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             return "its process closed the connection"
-        if code >= 0:
-            return f"its process ended with exit code {code}"
-        try:
-            return f"its process was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"its process was killed by signal {-code}"
+        return f"its process {describe_exit(code)}"
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

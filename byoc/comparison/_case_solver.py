@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 from byoc.comparison._content_digests import digest_model, digest_settings
 from byoc.comparison._joule_check import check_joules
 from byoc.comparison._study_case import Case
-from byoc.costs import check_trips, with_link
+from byoc.costs import with_link
 from byoc.errors import ByocError, InputError, describe_error
-from byoc.model import GraphIndex, unshare_dequantize
+from byoc.model import GraphIndex
 from byoc.placement import (
     Placement,
     Problem,
@@ -21,12 +21,11 @@ from byoc.placement import (
     count_transferred_bytes,
     strategy_display_name,
 )
-from byoc.planning import GraphPlan, GraphUnits, PlanSettings, annotate_graphs, group_graphs, plan_graphs
+from byoc.planning import GraphPlan, GraphUnits, PlanSettings, load_units, plan_graphs
 from byoc.reporting import collect_plan_notes
 from byoc.rules import Target
 from byoc.stages import load_settings
 from byoc.support import validate_content
-from byoc.zoo import load_model
 
 Outcome = dict[str, Any]
 """What a case gave: `status`, and the columns of a row that are computed. Plain JSON."""
@@ -58,7 +57,7 @@ class _RecentResults(Generic[T]):
     _kept: "OrderedDict[str, T | ByocError]" = field(default_factory=OrderedDict)
 
     def find(self, key: str, make: Callable[[], T]) -> T:
-        """Return what was made under a key, or make it. Raises the ByocError that making it raised."""
+        """Return the result kept under a key; make it first if need be. Raises what making it raised."""
         if key not in self._kept:
             while len(self._kept) >= self.most:  # before, so that two large models need not fit
                 self._kept.popitem(last=False)
@@ -114,12 +113,8 @@ class CaseSolver:
 def _prepare_model(case: Case, settings: PlanSettings) -> _PreparedModel:
     planning = case.planning
     digest = digest_model(case.model_path)
-    model = load_model(case.model_path, planning.get("dims"), planning.get("shapes"))
-    check_trips(model.index, planning.get("trips") or {})
-    if any(target.has_quantized_rules for target in settings.targets):
-        model = unshare_dequantize(model)
-    marks = annotate_graphs(model.index, settings.targets)
-    units = group_graphs(model.index, settings.targets, marks)
+    given = (planning.get(name) for name in ("dims", "shapes", "trips"))
+    model, units = load_units(case.model_path, settings.targets, *given)
     return _PreparedModel(model.index, units, digest)
 
 
@@ -166,9 +161,7 @@ def describe_plan(plan: GraphPlan, settings: PlanSettings) -> Outcome:
     in bodies are limited together with those outside, and this plan has none in bodies for that.
     """
     graphs = list(plan.walk())
-    transfer = math.fsum(graph.trips * graph.cost.transfer for graph in graphs)
-    launch = math.fsum(graph.trips * graph.cost.launch for graph in graphs)
-    done, total = _sum_operations(plan)
+    cost, (done, total) = plan.whole_cost, plan.offloaded_operations
     limits = [target.rules.limits for target in settings.targets]
     is_limited = any(limit.regions is not None or limit.memory is not None for limit in limits)
     perturbed = plan.perturbed
@@ -178,10 +171,10 @@ def describe_plan(plan: GraphPlan, settings: PlanSettings) -> Outcome:
         "value": float(plan.placement.value),
         "bound": plan.placement.bound,
         "comparable": not (plan.index.bodies and is_limited) or bool(plan.bodies),
-        "seconds": plan.cost.total,
-        "execution_seconds": plan.cost.total - transfer - launch,
-        "transfer_seconds": transfer,
-        "launch_seconds": launch,
+        "seconds": cost.total,
+        "execution_seconds": cost.execution,
+        "transfer_seconds": cost.transfer,
+        "launch_seconds": cost.launch,
         "host_only_seconds": plan.host_only,
         "joules": None if plan.joules is None or math.isnan(plan.joules) else plan.joules,
         "regions": sum(len(graph.regions) for graph in graphs),
@@ -208,11 +201,6 @@ def _count_constant_bytes(graph: GraphPlan) -> int:
             held.update((label, name) for node in unit.nodes for name in index.reads[node])
     sizes = (index.types.get(name) for _, name in held if index.is_constant(name))
     return sum(int(kind.bytes or 0) for kind in sizes if kind is not None)
-
-
-def _sum_operations(plan: GraphPlan) -> tuple[float, float]:
-    each = [(graph.trips, *graph.operations) for graph in plan.walk()]
-    return sum(t * done for t, done, _ in each), sum(t * total for t, _, total in each)
 
 
 @dataclass

@@ -7,22 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from byoc.comparison._study_plots import NO_MATPLOTLIB, escape_label
-from byoc.costs import check_trips
+from byoc.comparison._figures import escape_label, make_figure, save_figure
+from byoc.comparison._study_case import format_value
 from byoc.errors import InputError
-from byoc.model import Model, get_operator_name, name_nodes, unshare_dequantize
+from byoc.model import Model, get_operator_name, name_nodes
 from byoc.options import DEFAULT_STRATEGY, PlanOptions
 from byoc.placement import Ints, Placement, Problem, Strategy, solve_problem
-from byoc.planning import (
-    annotate_graphs,
-    build_main_problem,
-    format_problem,
-    group_graphs,
-    name_units,
-)
+from byoc.planning import build_main_problem, format_problem, load_units, name_units
 from byoc.stages import load_settings, load_strategy
 from byoc.support import take_keywords, write_text
-from byoc.zoo import Source, load_model, name_source
+from byoc.zoo import Source, name_source
 
 _COLOURS = ("#9aa0a6", "#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756")
 _MOST_NAMED = 40
@@ -53,7 +47,7 @@ class ModelProblem:
         that there is not, fails, or breaks a limit.
         """
         if isinstance(strategy, str):
-            texts = {name: _format_option(value) for name, value in options.items()}
+            texts = {name: format_value(value) for name, value in options.items()}
             strategy = load_strategy(strategy, texts, (strategy,))
         return solve_problem(self.problem, strategy, self.units)
 
@@ -101,16 +95,12 @@ class ModelProblem:
         the cost on the host. `path` is where to write it, as SVG, PNG or PDF. Raises InputError where
         matplotlib is not installed, or the file cannot be written.
         """
-        try:
-            from matplotlib.figure import Figure  # noqa: PLC0415 - optional
-        except ImportError:
-            raise InputError(NO_MATPLOTLIB) from None
         problem = self.problem
         depth = find_depths(problem)
         across = _spread(depth)
         chosen = np.argmin(problem.costs, axis=1) if labels is None else labels
         height = min(3 + 0.2 * (int(depth.max(initial=0)) + 1), 40)
-        figure = Figure(figsize=(8, height), layout="constrained")
+        figure = make_figure(8, height)
         axes = figure.subplots()
         for one, other in zip(*problem.edges, strict=True):
             x, y = [across[one], across[other]], [depth[one], depth[other]]
@@ -134,7 +124,7 @@ class ModelProblem:
         axes.set_title(escape_label(f"{self.model}: {problem.units} units"), fontsize=10)
         axes.legend(loc="upper left", fontsize=8)
         if path is not None:
-            _write_figure(figure, Path(path))
+            save_figure(figure, Path(path))
         return figure
 
 
@@ -147,12 +137,8 @@ def build_problem(model: Source | Model, options: PlanOptions) -> ModelProblem:
     cost model or an option is at fault.
     """
     settings = load_settings(options)
-    loaded = load_model(model, options.dims, options.shapes)
-    check_trips(loaded.index, options.trips or {})
-    if any(target.has_quantized_rules for target in settings.targets):
-        loaded = unshare_dequantize(loaded)
+    loaded, units = load_units(model, settings.targets, options.dims, options.shapes, options.trips)
     index = loaded.index
-    units = group_graphs(index, settings.targets, annotate_graphs(index, settings.targets))
     found = build_main_problem(index, settings, units)
     own = units[id(index)].units
     names = name_nodes(index, "")
@@ -185,14 +171,3 @@ def _spread(depth: Ints) -> Any:
         here = np.flatnonzero(depth == level)
         across[here] = np.arange(len(here)) - (len(here) - 1) / 2
     return across
-
-
-def _format_option(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _write_figure(figure: Any, path: Path) -> None:
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be written: {error}") from None

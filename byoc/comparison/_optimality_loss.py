@@ -10,13 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from byoc.errors import InputError
-from byoc.model import unshare_dequantize
 from byoc.options import PlanOptions
-from byoc.planning import annotate_graphs, group_graphs, plan_graphs, price_placement
+from byoc.planning import load_units, plan_graphs, price_placement
 from byoc.profiling import profile
 from byoc.rules import load_rules
 from byoc.stages import load_settings
-from byoc.zoo import load_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +49,8 @@ def compare_decisions(model: str, asked: PlanOptions, judge: PlanOptions) -> Opt
     Raises InputError when a model, a rule file or a cost model is at fault.
     """
     own, other = load_settings(asked), load_settings(judge)
-    loaded = load_model(model, asked.dims, asked.shapes)
-    if any(target.has_quantized_rules for target in own.targets):
-        loaded = unshare_dequantize(loaded)
+    loaded, units = load_units(model, own.targets, asked.dims, asked.shapes, asked.trips)
     index = loaded.index
-    units = group_graphs(index, own.targets, annotate_graphs(index, own.targets))
     chosen = plan_graphs(index, own, units)
     priced, best = price_placement(chosen, other, units), plan_graphs(index, other, units)
     bound = best.placement.bound

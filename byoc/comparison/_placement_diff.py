@@ -1,4 +1,4 @@
-"""What changed from one placement to another: nodes that moved, why, regions, and costs."""
+"""The differences between two placements: nodes that moved, why, regions, and costs."""
 
 import re
 from collections import Counter
@@ -118,7 +118,7 @@ class PlacementDiff:
 
 
 def diff(old: Placed, new: Placed, model: Source | None = None, **options: Any) -> PlacementDiff:
-    """Return what changed from one placement to another.
+    """Return the differences from one placement to another.
 
     `old` and `new` are each a bundle (a path, or what `byoc.open_bundle` returned), what
     `byoc.partition` returned, the JSON report of a plan, a saved placement, or a rule file. `model` is
@@ -131,7 +131,7 @@ def diff(old: Placed, new: Placed, model: Source | None = None, **options: Any) 
 
 
 def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementDiff:
-    """Return what changed. Raises InputError if the two have nothing that can be compared."""
+    """Return the differences. Raises InputError if the two have nothing in common to compare."""
     notes = [
         f"{side.label} has no nodes: regions, reasons and costs are compared"
         for side in (old, new)

@@ -119,3 +119,8 @@ def find_beside(folder: str, name: str) -> str:
     if not folder or Path(name).is_absolute() or not is_file(Path(folder, name)):
         return name
     return str(Path(folder, name))
+
+
+def format_value(value: object) -> str:
+    """Return an option's value as the text that the command line takes: text as it is, else JSON."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -11,7 +11,7 @@ from typing import Any
 
 from byoc.comparison._case_solver import REFUSED, CaseSolver, Outcome, make_failure
 from byoc.comparison._content_digests import digest_model, digest_settings
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import Case, format_value
 from byoc.comparison._study_file import StudiedCosts, StudiedStrategy, StudyFile
 from byoc.costs import parse_objective
 from byoc.errors import InputError
@@ -141,7 +141,7 @@ def _match_models(name: str, folder: Path) -> Iterator[str]:
 def _expand_strategies(strategies: Iterable[StudiedStrategy]) -> Iterator[dict[str, Any]]:
     for each in strategies:
         for options in _expand_values(each.options):
-            texts = {name: _format_option(value) for name, value in options.items()}
+            texts = {name: format_value(value) for name, value in options.items()}
             for seed in each.seeds or (None,):
                 yield {"strategy": each.name, "strategy_options": texts, "seed": seed}
 
@@ -154,17 +154,13 @@ def _expand_costs(costs: Iterable[StudiedCosts]) -> Iterator[dict[str, Any]]:
             yield {
                 "cost_model": each.accelerator,
                 "host_cost_model": each.host,
-                "cost_options": {name: _format_option(value) for name, value in options.items()},
+                "cost_options": {name: format_value(value) for name, value in options.items()},
                 "parameters": parameters,
             }
 
 
 def _expand_values(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-
-
-def _format_option(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _check_axes(study: StudyFile, cases: Sequence[Case], source: str) -> None:

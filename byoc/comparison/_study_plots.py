@@ -6,14 +6,12 @@ from math import exp, fsum, log
 from pathlib import Path
 from typing import Any
 
+from byoc.comparison._figures import SUFFIXES, escape_label, make_figure, save_figure
 from byoc.comparison._study_results import read_results, read_table
 from byoc.comparison._study_rows import StudyRow, is_failure
 from byoc.comparison._study_tables import name_variants
-from byoc.errors import InputError, escape_unprintable
-from byoc.support import check_output, write_atomically
-
-SUFFIXES = (".svg", ".png", ".pdf")
-NO_MATPLOTLIB = "matplotlib is not installed: pip install 'onnx-byoc[plots]'"
+from byoc.errors import InputError
+from byoc.support import check_output
 
 MEASURED = "measured_seconds"
 """The column of measured seconds, in results or in a file beside them."""
@@ -21,8 +19,7 @@ MEASURED = "measured_seconds"
 _SIZE = (6.4, 4.0)
 _STYLES = ("-", "--", "-.", ":")
 _MARKS = "osD^vPX*"
-# Ids that are the same in every run, and no date.
-_PARAMETERS: Any = {"svg.hashsalt": "byoc", "font.size": 9.0}
+_TEXT_POINTS = 9.0
 _COST_AXES = {
     "seconds": "predicted seconds",
     "joules": "joules",
@@ -105,21 +102,12 @@ def _format_key(value: Any) -> str:
 
 
 def _save(path: Path, draw: Callable[[Any], None], count: int) -> None:
-    try:
-        from matplotlib import rc_context  # noqa: PLC0415 - optional
-    except ImportError:
-        raise InputError(NO_MATPLOTLIB) from None
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    figure = make_figure(_SIZE[0], _SIZE[1] * count)
+    from matplotlib import rc_context  # noqa: PLC0415 - optional, and here once there is a figure
 
-    with rc_context(_PARAMETERS):
-        figure = Figure(figsize=(_SIZE[0], _SIZE[1] * count), layout="constrained")
+    with rc_context({"font.size": _TEXT_POINTS}):
         draw(figure)
-        form = path.suffix.removeprefix(".")
-        date = "CreationDate" if form == "pdf" else "Date"
-        metadata = {} if form == "png" else {date: None}
-        write_atomically(
-            path, lambda file: figure.savefig(file, format=form, metadata=metadata, dpi=200)
-        )
+        save_figure(figure, path)
 
 
 def _draw_all(
@@ -144,12 +132,6 @@ def _average(values: Iterable[float]) -> float | None:
     return exp(fsum(logs) / len(logs)) if logs else None
 
 
-def escape_label(text: str) -> str:
-    """Return a name as matplotlib writes it: `$` begins no formula, `_` hides nothing in legends."""
-    shown = escape_unprintable(text).replace("$", r"\$")
-    return f" {shown}" if shown.startswith("_") else shown
-
-
 def _draw_bandwidth(figure: Any, rows: Sequence[StudyRow]) -> None:
     """Plot the values over the best of any strategy at the same link, by bandwidth."""
     axes = figure.subplots()
@@ -161,9 +143,8 @@ def _draw_bandwidth(figure: Any, rows: Sequence[StudyRow]) -> None:
             for link, same in sorted(_group(own, "link").items())
         ]
         shown = [(x, y) for x, y in points if y is not None]
-        axes.plot(
-            *zip(*shown, strict=True), **_style(number), label=escape_label(name)
-        ) if shown else None
+        if shown:
+            axes.plot(*zip(*shown, strict=True), **_style(number), label=escape_label(name))
     axes.set(
         xscale="log",
         xlabel="bandwidth of the link, GB/s",
@@ -174,7 +155,7 @@ def _draw_bandwidth(figure: Any, rows: Sequence[StudyRow]) -> None:
 
 
 def _host_value(row: StudyRow) -> float:
-    """Return what a row's value is divided by: the host alone, in seconds, else the best value."""
+    """Return the value of the host alone in a row: its seconds, or for other objectives the best."""
     is_time = row["objective"] == "latency" and row["measure"] != "load"
     return float((row["host_only_seconds"] if is_time else row["best_value"]) or 0.0)
 
@@ -214,18 +195,18 @@ def _draw_pareto(figure: Any, rows: Sequence[StudyRow]) -> None:
     models = list(dict.fromkeys(row["model"] for row in rows))
     for axes, other in zip(all_axes, others, strict=True):
         known = [row for row in rows if row[other] is not None]
-        told = set[str]()
+        labelled = set[str]()
         scale = 1e-6 if other == "constant_bytes" else 1.0
         for setting, own in _group(known, *_SETTING).items():
             name, points = str(setting[0]), [(row["seconds"], row[other] * scale) for row in own]
             number = models.index(name)
             colour = f"C{number % 10}"
             axes.scatter(*zip(*points, strict=True), s=6, color=colour, alpha=0.3)
-            label = None if name in told or number >= _MOST_MODELS else escape_label(name)
+            label = None if name in labelled or number >= _MOST_MODELS else escape_label(name)
             style = {**_style(number), "markersize": 3, "linewidth": 0.8}
             front = zip(*find_pareto(points), strict=True)
             axes.plot(*front, **style, drawstyle="steps-post", label=label)
-            told.add(name)
+            labelled.add(name)
         axes.set(xscale="log", xlabel=_COST_AXES["seconds"], ylabel=_COST_AXES[other])
         axes.xaxis.set_minor_formatter("")
         axes.grid(alpha=0.3)
@@ -239,19 +220,21 @@ _SETTING = ("model", "rules", "cost_model", "host_cost_model", "parameters", "li
 def _draw_measured(figure: Any, rows: Sequence[StudyRow]) -> None:
     """Plot predicted seconds against measured ones, with the line of equality."""
     axes = figure.subplots()
-    known = [row for row in rows if _measured(row)]
+    known = [row for row in rows if _get_measured_seconds(row)]
     for number, (name, own) in enumerate(_by_variant(known, name_variants(rows)).items()):
-        points = [(_measured(row), row["seconds"]) for row in own]
+        points = [(_get_measured_seconds(row), row["seconds"]) for row in own]
         style = {**_style(number), "linestyle": "none"}
         axes.plot(*zip(*points, strict=True), **style, label=escape_label(name))
-    ends = [float(value) for row in known for value in (_measured(row), row["seconds"]) if value]
+    ends = [
+        float(value) for row in known for value in (_get_measured_seconds(row), row["seconds"]) if value
+    ]
     axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="#888888", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="measured seconds", ylabel="predicted seconds")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
 
 
-def _measured(row: StudyRow) -> float | None:
+def _get_measured_seconds(row: StudyRow) -> float | None:
     found = row.get(MEASURED) or row.get(f"own_{MEASURED}")
     return float(found) if found else None
 
@@ -285,5 +268,5 @@ _HAS_NUMBERS: Mapping[str, Callable[[Sequence[StudyRow]], bool]] = {
     "bandwidth": lambda rows: len({row["link"] for row in rows} - {None}) > 1,
     "gaps": lambda rows: any(row["gap"] is not None for row in rows),
     "pareto": lambda rows: any(row["joules"] or row["constant_bytes"] for row in rows),
-    "measured": lambda rows: any(_measured(row) for row in rows),
+    "measured": lambda rows: any(_get_measured_seconds(row) for row in rows),
 }

@@ -1,6 +1,5 @@
 """The rows of a study: what was asked of each case, its outcome, and what follows from all of them."""
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import isnan
@@ -8,7 +7,7 @@ from typing import Any
 
 from byoc.comparison._case_solver import FAILED, OK, STATUSES, Outcome
 from byoc.comparison._content_digests import list_versions
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import Case, format_value
 
 StudyRow = dict[str, Any]
 
@@ -119,11 +118,7 @@ def _format_choice(choice: str | Mapping[str, str] | None) -> str:
 
 
 def _format_pairs(pairs: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_format_value(value)}" for name, value in pairs.items())
-
-
-def _format_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return ", ".join(f"{name}={format_value(value)}" for name, value in pairs.items())
 
 
 def _compare_rows(rows: Sequence[StudyRow], comparable: Sequence[bool]) -> None:

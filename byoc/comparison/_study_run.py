@@ -34,7 +34,7 @@ class StudyResult:
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """How often cases ended in each status but `ok`, the most frequent first."""
+        """The number of cases by status, those that are `ok` left out, the most frequent first."""
         counts = Counter(row["status"] for row in self.rows if is_failure(row))
         return dict(counts.most_common())
 
@@ -153,5 +153,5 @@ def _collect(
             journal.append(case.key, outcome)
         outcomes[case.key] = outcome
         failed += outcome["status"] != OK
-        told = f", {failed} failed" if failed else ""
-        report_step(f"{len(outcomes)} of {total} cases{told}: {case.model}, {case.strategy}")
+        failures = f", {failed} failed" if failed else ""
+        report_step(f"{len(outcomes)} of {total} cases{failures}: {case.model}, {case.strategy}")

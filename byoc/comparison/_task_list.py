@@ -4,20 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from byoc.costs import Task, build_tasks, check_trips, count_trips, find_device_tasks
-from byoc.model import GraphIndex, Model, unshare_dequantize
+from byoc.costs import Task, build_tasks, count_trips, find_device_tasks
+from byoc.model import GraphIndex, Model
 from byoc.options import UnitOptions, list_files
 from byoc.patterns import Unit
-from byoc.planning import (
-    GraphUnits,
-    annotate_graphs,
-    find_graphs,
-    group_graphs,
-)
+from byoc.planning import GraphUnits, find_graphs, load_units
 from byoc.rules import Target
 from byoc.stages import load_targets
 from byoc.support import take_keywords
-from byoc.zoo import Source, load_model
+from byoc.zoo import Source
 
 HOST = "host"
 
@@ -76,12 +71,8 @@ def list_tasks(model: Source | Model, options: UnitOptions) -> tuple[TaskRow, ..
     """
     targets = load_targets(list_files(options.rules))
     trips = options.trips or {}
-    loaded = load_model(model, options.dims, options.shapes)
-    check_trips(loaded.index, trips)
-    if any(target.has_quantized_rules for target in targets):
-        loaded = unshare_dequantize(loaded)
+    loaded, units = load_units(model, targets, options.dims, options.shapes, trips)
     index = loaded.index
-    units = group_graphs(index, targets, annotate_graphs(index, targets))
     runs = dict(_count_runs(index, trips, 1.0))
     found: dict[tuple[str, object], TaskRow] = {}
     for graph in find_graphs(index):

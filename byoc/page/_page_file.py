@@ -34,7 +34,7 @@ _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)  # a browse
 
 @dataclass(frozen=True, eq=False)
 class PageParts:
-    """What a page shows: the report, the decisions, and what else is known.
+    """The content of a page: the report, the decisions, and whatever else is known.
 
     `layers` of compiled regions and their `codegens` are by the region's name; `trace` is a traced run.
     `is_compiled` tells a bundle from a plan alone.
@@ -56,10 +56,10 @@ def render_page(parts: PageParts) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    return Template(_read_asset("page.html")).substitute(
+    return Template(_read_file("assets/page.html")).substitute(
         policy=html.escape(policy, quote=False),
         title=html.escape(f"{escape_unprintable(parts.report.model)} · byoc"),
-        style=_read_asset("page.css"),
+        style=_read_file("assets/page.css"),
         data=_pack_data(parts),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
@@ -85,8 +85,8 @@ def _pack_data(parts: PageParts) -> str:
 @cache
 def _read_scripts() -> tuple[str, ...]:
     """Return the scripts: each library, and the page's own as one."""
-    libraries = [_SOURCE_MAP.sub("", _read_asset(f"../third_party/{name}")) for name in _LIBRARIES]
-    own = "\n".join(map(_read_asset, _SCRIPTS))
+    libraries = [_SOURCE_MAP.sub("", _read_file(f"third_party/{name}")) for name in _LIBRARIES]
+    own = "\n".join(_read_file(f"assets/{name}") for name in _SCRIPTS)
     found = (*libraries, f'(() => {{\n"use strict";\n{own}\n}})();')
     for script in found:
         assert "</script" not in script.lower()
@@ -94,10 +94,9 @@ def _read_scripts() -> tuple[str, ...]:
 
 
 @cache
-def _read_asset(name: str) -> str:
-    folder = files("byoc.page")
-    place = folder / "third_party" / name[15:] if name.startswith("../") else folder / "assets" / name
-    return place.read_text(encoding="utf-8")
+def _read_file(path: str) -> str:
+    """Return the content of a file of this package, given its path there."""
+    return files("byoc.page").joinpath(path).read_text(encoding="utf-8")
 
 
 def _hash_script(script: str) -> str:

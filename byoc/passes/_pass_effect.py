@@ -3,8 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, TensorProto
+
+from byoc.model import get_operator_name, walk_nodes
 
 
 @dataclass(frozen=True)
@@ -39,20 +42,9 @@ def count_operators(model: ModelProto) -> dict[str, int]:
 
     An operator of another domain than ONNX's is named with its domain.
     """
-    found: Counter[str] = Counter()
-    pending = [model.graph.node, *(function.node for function in model.functions)]
-    while pending:
-        for node in pending.pop():
-            found[f"{node.domain}.{node.op_type}" if node.domain else node.op_type] += 1
-            pending += [body.node for body in _list_bodies(node)]
+    inside = (function.node for function in model.functions)
+    found = Counter(map(get_operator_name, walk_nodes(chain(model.graph.node, *inside))))
     return dict(sorted(found.items()))
-
-
-def _list_bodies(node: NodeProto) -> Iterable[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def is_changed(before: ModelProto, after: ModelProto) -> bool:

@@ -54,7 +54,7 @@ class LoadedPass:
 
     @property
     def scope(self) -> str:
-        """What it rewrites: `model` or `region`."""
+        """Its scope: `model` or `region`."""
         return self.implementation.scope
 
     @property

@@ -16,6 +16,7 @@ from onnx import ModelProto
 
 from byoc.errors import PluginFailedError, describe_error, must_propagate
 from byoc.passes._pass_plugins import LoadedPass
+from byoc.support import describe_exit
 
 MODEL_FILE, RESULT_FILE = "model.onnx", "result.onnx"
 REQUEST_FILE, FAILURE_FILE = "request.json", "failure.txt"
@@ -64,7 +65,7 @@ def _run_in_process(asked: LoadedPass, model: ModelProto, process: PassProcess) 
         if failure.is_file():
             raise PassFailedError(failure.read_text(encoding="utf-8")[:_MOST_CHARACTERS])
         if code:
-            raise PassFailedError(_describe_end(code))
+            raise PassFailedError(f"failed: its process {describe_exit(code)}")
         try:
             return onnx.load(folder / RESULT_FILE)
         except Exception as error:  # whatever it left there
@@ -90,12 +91,3 @@ def _wait_for_process(folder: Path, process: PassProcess) -> int:
         with suppress(OSError):  # the group is gone with all that it started
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-
-
-def _describe_end(code: int) -> str:
-    if code > 0:
-        return f"ended its process with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

@@ -117,5 +117,5 @@ def _restore(before: ModelProto, after: ModelProto) -> ModelProto:
 
 
 def _identify(node: NodeProto) -> tuple[str, str]:
-    """Return what names a node: its operator, and its name or first output."""
+    """Return the key of a node: its operator, and its name or first output."""
     return node.op_type, node.name or next(iter(node.output), "")

@@ -6,7 +6,7 @@ from onnx import ModelProto, ValueInfoProto
 
 
 def find_interface_change(before: ModelProto, after: ModelProto) -> str:
-    """Return what a pass changed of a model's inputs and outputs, the end of a sentence; "" for nothing.
+    """Describe the first change of a model's inputs and outputs, as a sentence's end; "" for none.
 
     Names, their order, types and stated shapes are compared. Inputs that have an initializer (as before
     IR version 4) are constants, and may go.

@@ -9,6 +9,7 @@ from byoc.planning._graph_units import (
     annotate_graphs,
     find_graphs,
     group_graphs,
+    load_units,
     split_pinned_units,
 )
 from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from byoc.costs import AlternativeComposite, can_partition_bodies
-from byoc.model import GraphIndex
+from byoc.costs import AlternativeComposite, can_partition_bodies, check_trips
+from byoc.model import Dim, GraphIndex, Model, unshare_dequantize
 from byoc.patterns import (
     JointUnit,
     Mark,
@@ -17,6 +17,7 @@ from byoc.patterns import (
 )
 from byoc.planning._pinned_nodes import PinnedNodes
 from byoc.rules import Target, annotate_graph
+from byoc.zoo import Source, load_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,25 @@ class GraphUnits:
 
     units: list[JointUnit]
     alternatives: list[AlternativeComposite]
+
+
+def load_units(
+    source: Source | Model,
+    targets: Sequence[Target],
+    dims: Mapping[str, int | str] | None = None,
+    shapes: Mapping[str, Sequence[Dim]] | None = None,
+    trips: Mapping[str, float] | None = None,
+) -> tuple[Model, dict[int, GraphUnits]]:
+    """Load a model and group it for some targets; return it with the units of its graphs.
+
+    `dims` and `shapes` are those of `load_model`, `trips` the trip counts that the user gives, by node.
+    Raises InputError as `load_model` and `check_trips` do.
+    """
+    model = load_model(source, dims, shapes)
+    check_trips(model.index, trips or {})
+    if any(target.has_quantized_rules for target in targets):
+        model = unshare_dequantize(model)
+    return model, group_graphs(model.index, targets, annotate_graphs(model.index, targets))
 
 
 def find_graphs(index: GraphIndex) -> Iterator[GraphIndex]:

@@ -126,6 +126,20 @@ class GraphPlan:
         return done, total
 
     @property
+    def offloaded_operations(self) -> tuple[float, float]:
+        """The operations on accelerators, and all, of one run; those of bodies by their trips."""
+        each = [(graph.trips, *graph.operations) for graph in self.walk()]
+        return sum(t * done for t, done, _ in each), sum(t * total for t, _, total in each)
+
+    @property
+    def whole_cost(self) -> Cost:
+        """The predicted seconds of one run, bodies by their trips."""
+        graphs = list(self.walk())
+        transfer = sum(graph.trips * graph.cost.transfer for graph in graphs)
+        launch = sum(graph.trips * graph.cost.launch for graph in graphs)
+        return Cost(self.cost.total - transfer - launch, transfer, launch)
+
+    @property
     def host_seconds(self) -> tuple[float, float]:
         """The seconds of one run on the host: those that are estimates, and all.
 
@@ -313,10 +327,7 @@ class Plan:
     @property
     def cost(self) -> Cost:
         """The predicted seconds of one run of the model, bodies by their trips."""
-        graphs = list(self.root.walk())
-        transfer = sum(graph.trips * graph.cost.transfer for graph in graphs)
-        launch = sum(graph.trips * graph.cost.launch for graph in graphs)
-        return Cost(self.root.cost.total - transfer - launch, transfer, launch)
+        return self.root.whole_cost
 
     @property
     def estimated_share(self) -> float:
@@ -332,5 +343,4 @@ class Plan:
     @property
     def offloaded_operations(self) -> tuple[float, float]:
         """The operations that run on accelerators, and all operations, trips counted."""
-        each = [(graph.trips, *graph.operations) for graph in self.root.walk()]
-        return sum(t * done for t, done, _ in each), sum(t * total for t, _, total in each)
+        return self.root.offloaded_operations

@@ -111,8 +111,8 @@ def format_problem(  # noqa: PLR0913, PLR0917 - the names of all that a problem 
                 "launch": float(problem.launch[number]),
                 "connected": bool(problem.connected[number]),
                 "min_nodes": int(problem.min_nodes[number]),
-                "max_nodes": _limit(int(problem.max_nodes[number])),
-                "max_regions": _limit(int(problem.max_regions[number])),
+                "max_nodes": _format_limit(int(problem.max_nodes[number])),
+                "max_regions": _format_limit(int(problem.max_regions[number])),
                 "capacity": _finite([problem.capacity[number]])[0],
                 "occupies": problem.occupies[number].value,
             }
@@ -189,8 +189,8 @@ def _build(file: SavedProblem) -> Problem:
         must=[unit.must for unit in file.units],
         size=[unit.size for unit in file.units],
         min_nodes=[device.min_nodes for device in devices],
-        max_nodes=[_unlimited(device.max_nodes) for device in devices],
-        max_regions=[_unlimited(device.max_regions) for device in devices],
+        max_nodes=[_read_limit(device.max_nodes) for device in devices],
+        max_regions=[_read_limit(device.max_regions) for device in devices],
         memory=_array(
             [unit.memory or (0.0,) * len(devices) for unit in file.units],
             (len(file.units), len(devices)),
@@ -211,9 +211,9 @@ def _finite(values: Any) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
-def _limit(value: int) -> int | None:
+def _format_limit(value: int) -> int | None:
     return None if value >= UNLIMITED else value
 
 
-def _unlimited(value: int | None) -> int:
+def _read_limit(value: int | None) -> int:
     return UNLIMITED if value is None else value

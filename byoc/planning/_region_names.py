@@ -42,10 +42,10 @@ def name_regions(root: GraphPlan) -> GraphPlan:
     taken: Counter[str] = Counter()
     names: dict[int, str] = {}
     for region, nodes, content, digest in found:
-        told = digest
+        chosen = digest
         if equal[region.target.name, digest] > 1 or not content.has_own_weight(nodes):
-            told = _hash(digest, *sorted(name.encode() for name in _list_sinks(region.index, nodes)))
-        name = f"{region.target.name}_{_format_digest(told)}"
+            chosen = _hash(digest, *sorted(name.encode() for name in _list_sinks(region.index, nodes)))
+        name = f"{region.target.name}_{_format_digest(chosen)}"
         taken[name] += 1
         names[id(region)] = name if taken[name] == 1 else f"{name}_{taken[name]}"
     return _rename(root, names)
@@ -141,8 +141,8 @@ class ContentHashes:
         if not name:
             found = bytes(_HASH_BYTES)
         elif stored is not None:
-            told = name if _is_weight(stored) else ""
-            found = _hash(b"constant", told.encode(), repr((stored.data_type, *stored.dims)).encode())
+            weight = name if _is_weight(stored) else ""
+            found = _hash(b"constant", weight.encode(), repr((stored.data_type, *stored.dims)).encode())
         elif sparse is not None:
             found = _hash(
                 b"sparse", name.encode(), repr((sparse.values.data_type, *sparse.dims)).encode()
@@ -196,6 +196,6 @@ def _describe_attribute(attribute: AttributeProto) -> bytes:
 
 
 def _hash(*parts: bytes) -> bytes:
-    """Return the hash of some parts, the length of each told."""
-    told = b"".join(b"%d:%b" % (len(part), part) for part in parts)
-    return hashlib.blake2b(told, digest_size=_HASH_BYTES).digest()
+    """Return the hash of some parts, each with its length in front."""
+    joined = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return hashlib.blake2b(joined, digest_size=_HASH_BYTES).digest()

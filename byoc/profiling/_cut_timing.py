@@ -1,4 +1,4 @@
-"""What cuts cost: models run as two regions instead of one, and a link fitted to the difference.
+"""The cost of cuts: models run as two regions instead of one, and a link fitted to the difference.
 
 A library that sees a whole keeps tensors in layouts of its own, and fuses across operators; at a cut
 it loses that, and a tensor is copied. On the host it is the same, so that leaving the device and coming

@@ -32,7 +32,7 @@ class JUnitSuite:
     cases: tuple[JUnitCase, ...]
 
     def count(self, outcome: Outcome) -> int:
-        """Return how many cases have an outcome."""
+        """Count the cases that have an outcome."""
         return sum(case.outcome == outcome for case in self.cases)
 
 
@@ -52,8 +52,8 @@ def write_junit(path: Path, suites: Sequence[JUnitSuite]) -> None:
             if case.outcome != "passed":
                 message = escape_unprintable(case.message)
                 kind = {} if case.outcome == "skipped" else {"type": case.name.split(" ")[0]}
-                told = {"message": message, **{k: escape_unprintable(v) for k, v in kind.items()}}
-                ElementTree.SubElement(inner, case.outcome, told)
+                attributes = {"message": message, **{k: escape_unprintable(v) for k, v in kind.items()}}
+                ElementTree.SubElement(inner, case.outcome, attributes)
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
     write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n')
@@ -116,5 +116,5 @@ def make_verification_suite(name: str, verification: Verification) -> JUnitSuite
 
 def _make_output_case(name: str, outputs: Sequence[OutputError]) -> JUnitCase:
     wrong = [each for each in outputs if not each.within]
-    told = "; ".join(f"output '{each.name}' is not within its tolerance" for each in wrong)
-    return JUnitCase(name, "failure" if wrong else "passed", told)
+    message = "; ".join(f"output '{each.name}' is not within its tolerance" for each in wrong)
+    return JUnitCase(name, "failure" if wrong else "passed", message)

@@ -46,7 +46,7 @@ def format_host_reasons(reasons: Sequence[HostReason], most: int | None) -> Iter
 
 
 def describe_culprit(reasons: Sequence[HostReason]) -> str:
-    """Return what keeps most of the work on the host, with its share and its remedy; empty if nothing.
+    """Describe the reason that keeps most of the work on the host, with its share; empty for none.
 
     The reasons are those of a model of which nothing is offloaded.
     """
@@ -91,7 +91,7 @@ def _format_reason(row: _AlikeReasons, *, culprit: bool) -> str:
 
 
 def format_gains(report: Report, most: int | None) -> Iterator[str]:
-    """Yield what would be gained if more were supported, the largest gain first."""
+    """Yield lines on the gains if more were supported, the largest gain first."""
     least = _LEAST_GAIN * report.predicted.optimized
     gains = [item for item in report.what_if if item.gain >= least]
     if gains:

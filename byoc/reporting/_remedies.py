@@ -1,4 +1,4 @@
-"""What would take a reason for staying on the host away, in one sentence."""
+"""Remedies for the reasons why nodes stay on the host, in one sentence each."""
 
 import re
 from collections.abc import Collection
@@ -37,7 +37,7 @@ _REMEDIES = (
 
 
 def describe_remedy(reason: str, targets: Collection[str]) -> str:
-    """Return what would take away a `reason` for staying on the host, empty where nothing is known.
+    """Return the remedy for a `reason` to stay on the host, empty where none is known.
 
     `targets` are the names of the accelerators. With several, a reason has a part for each.
     """

@@ -91,7 +91,7 @@ def _cut_line(line: str, characters: int | None) -> str:
 
 
 def _list_alarms(report: Report) -> Iterator[str]:
-    """Yield what must not be overlooked, the worst first."""
+    """Yield the lines that must not be overlooked, the worst first."""
     for each in report.failures:
         yield f"codegen {each.codegen} failed: {each.region}: {each.reason}"
     if report.nodes.total and not report.nodes.offloaded:

@@ -1,4 +1,4 @@
-"""What a user requires of a result: the least share offloaded, the most regions, and so on."""
+"""Requirements of a result: the least share offloaded, the most regions, and so on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from math import inf, isfinite
 from byoc.bundle import Report
 from byoc.errors import InputError, RequirementError
 from byoc.reporting._quantities import format_count, format_share
-from byoc.support import Flag, Panel, Syntax, declare_field
+from byoc.support import Flag, Panel, Syntax, check_types, declare_field
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class RequirementCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What is required of a result; None and False require nothing.
+    """Requirements of a result; None and False require nothing.
 
     `min_offload` is the least share of the operations on accelerators, from 0 to 1, `max_regions` the
     most regions, `max_slowdown` the most predicted seconds as a multiple of those of the host alone,
-    and `require_verified` says that the result was compared with the original. Raises InputError for a
-    number that is none of these.
+    and `require_verified` says that the result was compared with the original. Raises InputError for
+    any other value.
     """
 
     min_offload: float | None = declare_field(
@@ -67,7 +67,8 @@ class Requirements:
     )
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number that is out of range."""
+        """Raise InputError for a value of another type, and a number that is out of range."""
+        check_types(Requirements, vars(self))
         if self.min_offload is not None and not 0 <= self.min_offload <= 1:
             raise InputError(f"min_offload {self.min_offload:g}: not a share from 0 to 1")
         if self.max_regions is not None and not self.max_regions >= 0:
@@ -84,22 +85,22 @@ class Requirements:
         if self.min_offload is not None:
             value, least = report.compute.offloaded, self.min_offload
             is_met = value >= least
-            told = f"{_format_percent(value)} of the compute is offloaded"
-            yield _make_check("min-offload", is_met, told, f"at least {_format_percent(least)}")
+            found = f"{_format_percent(value)} of the compute is offloaded"
+            yield _make_check("min-offload", is_met, found, f"at least {_format_percent(least)}")
         if self.max_regions is not None:
             number = len(report.regions)
             is_met = number <= self.max_regions
-            told = f"there {'is' if number == 1 else 'are'} {format_count(number, 'region')}"
-            yield _make_check("max-regions", is_met, told, f"at most {self.max_regions}")
+            found = f"there {'is' if number == 1 else 'are'} {format_count(number, 'region')}"
+            yield _make_check("max-regions", is_met, found, f"at most {self.max_regions}")
         if self.max_slowdown is not None:
             ratio = _compute_slowdown(report)
             is_met = ratio <= self.max_slowdown
-            told = f"it is predicted to take {ratio:.6g} times as long as the host alone"
-            yield _make_check("max-slowdown", is_met, told, f"at most {self.max_slowdown:g} times")
+            found = f"it is predicted to take {ratio:.6g} times as long as the host alone"
+            yield _make_check("max-slowdown", is_met, found, f"at most {self.max_slowdown:g} times")
         if self.require_verified:
             is_met = report.verification is not None and report.verification.passed
-            told = "it is verified" if is_met else f"it is not verified: {report.not_verified}"
-            yield _make_check("require-verified", is_met, told, "verification")
+            found = "it is verified" if is_met else f"it is not verified: {report.not_verified}"
+            yield _make_check("require-verified", is_met, found, "verification")
 
 
 def check_requirements(report: Report, requirements: Requirements) -> None:
@@ -109,8 +110,8 @@ def check_requirements(report: Report, requirements: Requirements) -> None:
         raise RequirementError(*missed)
 
 
-def _make_check(name: str, is_met: bool, told: str, required: str) -> RequirementCheck:
-    return RequirementCheck(name, is_met, f"{told}; {required} is required (--{name})")
+def _make_check(name: str, is_met: bool, found: str, required: str) -> RequirementCheck:
+    return RequirementCheck(name, is_met, f"{found}; {required} is required (--{name})")
 
 
 def _format_percent(share: float) -> str:
@@ -119,7 +120,7 @@ def _format_percent(share: float) -> str:
 
 
 def _compute_slowdown(report: Report) -> float:
-    """Return what was predicted as a multiple of the host alone, as the strategy measures it."""
+    """Return the predicted seconds as a multiple of the host's alone, as the strategy measures them."""
     predicted = report.predicted
     taken = predicted.seconds if predicted.measure == "total" else predicted.optimized
     if predicted.host_only:

@@ -12,6 +12,7 @@ from byoc.support._declaration import (
     keywords_of,
     take_keywords,
 )
+from byoc.support._exit_codes import describe_exit, name_signal
 from byoc.support._garbage import collect_rarely
 from byoc.support._input import read_limited
 from byoc.support._note import Note

@@ -113,7 +113,7 @@ def test_a_pass_that_fails(how: str, sentence: str, byoc: Callable[..., Ran], tm
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("die", "pass break ended its process with exit code 7"),
+        ("die", "pass break failed: its process ended with exit code 7"),
         ("raise", "pass break failed with KeyError: 'no such tensor'"),
         ("hang", "pass break took longer than 3 s and was stopped"),
     ],

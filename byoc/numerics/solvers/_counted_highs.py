@@ -49,7 +49,7 @@ class IntegerProgram:
 
 @dataclass(frozen=True, eq=False)
 class HighsAnswer:
-    """What HiGHS found within a budget."""
+    """The best solution and the lower bound that HiGHS found within a budget."""
 
     values: Floats | None
     """float64 (columns,); None if no solution was found."""

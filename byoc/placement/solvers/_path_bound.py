@@ -56,7 +56,7 @@ def bound_by_paths(problem: Problem, budget: SearchBudget) -> PathProof:
 
 
 def find_reachable(problem: Problem) -> Bools:
-    """Return which units each unit is, or comes before, bool (units, units)."""
+    """Return the units that each unit reaches, itself included, bool (units, units)."""
     follows = np.eye(problem.units, dtype=np.bool_)
     source, target = problem.edges
     for number in np.argsort(-source, kind="stable").tolist():
