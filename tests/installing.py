@@ -1,5 +1,7 @@
 """Installation of a package for one test, without pip: its entry points are registered."""
 
+import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import byoc
 from byoc.support import _plugins
 
 
@@ -26,6 +29,22 @@ def register(site: Path, package: str, version: str, groups: Mapping[str, Mappin
         for group, entries in groups.items()
     ]
     (record / "entry_points.txt").write_text("\n".join(points), encoding="utf-8")
+
+
+def install_strategies(site: Path, module: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the classes of a module as strategies, for this process and those that it starts.
+
+    Each is named as its class is, in small letters; `source` is the module's text.
+    """
+    site.mkdir()
+    (site / f"{module}.py").write_text(source, encoding="utf-8")
+    classes = re.findall(r"^class (\w+)", source, re.MULTILINE)
+    entries = {name.lower(): f"{module}:{name}" for name in classes}
+    register(site, module, "1.0", {"byoc.strategies": entries})
+    monkeypatch.syspath_prepend(site)
+    root = Path(byoc.__file__).parents[1]
+    paths = (str(site), str(root), os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
 
 def add_entry_points(monkeypatch: pytest.MonkeyPatch, points: Iterable[EntryPoint]) -> None:

@@ -45,7 +45,7 @@ _VERBS = {
     "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
     "diff": (
         "_diff_verb:diff",
-        "Say what changed between placements, why, and the cost.",
+        "Compare two placements: moved nodes, reasons, and costs.",
     ),
     "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
     "study": (

@@ -1,10 +1,10 @@
 """A strategy that fails, in whatever way, is an error of its rows and of no others."""
 
-import os
 from pathlib import Path
 
 import onnx
 import pytest
+from installing import install_strategies
 from support import VANILLA, parse
 
 from byoc.comparison import Case, CaseSolver, compare
@@ -37,21 +37,12 @@ class Deadly:
     def solve(self, problem):
         os._exit(9)
 """
-NAMES = ("costless", "leaving", "deadly")
 
 
 @pytest.fixture
 def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The path of a model, with some bad strategies installed for this process and its children."""
-    site = tmp_path / "site"
-    info = site / "bad_strategies-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "bad_strategies.py").write_text(STRATEGIES)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-strategies\nVersion: 1.0\n")
-    points = "".join(f"{name} = bad_strategies:{name.capitalize()}\n" for name in NAMES)
-    (info / "entry_points.txt").write_text(f"[byoc.strategies]\n{points}")
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    install_strategies(tmp_path / "site", "bad_strategies", STRATEGIES, monkeypatch)
     path = tmp_path / "net.onnx"
     onnx.save(parse(NET), path)
     return str(path)

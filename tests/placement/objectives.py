@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
-from placement_oracle import every_labels, partitions, slow_fits, slow_regions, slow_savings
+from placement_oracle import every_region, slow_savings
 from placement_random import random_problem
 from schedule_oracle import slow_makespan
 from test_placement_throughput import slow_loads
@@ -43,19 +43,9 @@ def find_least_load(problem: Problem) -> float:
         replace(problem, fusions=tuple(each for each in problem.fusions if each.device == 1 + device))
         for device in range(problem.devices)
     ]
-    for labels in every_labels(problem):
-        if not slow_fits(problem, labels):
-            continue
-        placed = [unit for unit, label in enumerate(labels) if label]
-        for groups in partitions(placed, list(labels)):
-            if slow_regions(problem, labels, groups) == inf:
-                continue
-            regions = [-1] * problem.units
-            for number, group in enumerate(groups):
-                for unit in group:
-                    regions[unit] = number
-            saved = [slow_savings(each, labels, regions) for each in on_device]
-            best = min(best, max(slow_loads(problem, list(labels), regions, saved)))
+    for labels, regions in every_region(problem):
+        saved = [slow_savings(each, labels, regions) for each in on_device]
+        best = min(best, max(slow_loads(problem, list(labels), regions, saved)))
     return best
 
 

@@ -157,6 +157,22 @@ def partitions(units: list[int], labels: list[int]) -> Iterator[list[list[int]]]
                 yield [*groups[:place], [first, *group], *groups[place + 1 :]]
 
 
+def every_region(problem: Problem) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """All lawful labels and regions: the device of each unit, and the number of its region or -1."""
+    for labels in every_labels(problem):
+        if not slow_fits(problem, labels):
+            continue
+        placed = [unit for unit, label in enumerate(labels) if label]
+        for groups in partitions(placed, list(labels)):
+            if slow_regions(problem, labels, groups) == inf:
+                continue
+            regions = [-1] * problem.units
+            for number, group in enumerate(groups):
+                for unit in group:
+                    regions[unit] = number
+            yield labels, regions
+
+
 def fewest_regions(problem: Problem, labels: list[int]) -> int:
     """The least number of regions, connected or not, whose contraction is acyclic."""
     placed = [unit for unit, device in enumerate(labels) if device]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import inf
 
-from placement_oracle import every_labels, partitions, readers, slow_fits, slow_regions
+from placement_oracle import every_region, readers
 
 from byoc.placement import Occupancy, Problem
 
@@ -168,17 +168,7 @@ def _longest_tail(jobs: list[Job], number: int, known: dict[int, float]) -> floa
 def slow_makespan(problem: Problem) -> float:
     """Return the least makespan of all lawful labels and regions, all choices and all orders."""
     best = inf
-    for labels in every_labels(problem):
-        if not slow_fits(problem, labels):
-            continue
-        placed = [unit for unit, label in enumerate(labels) if label]
-        for groups in partitions(placed, list(labels)):
-            if slow_regions(problem, labels, groups) == inf:
-                continue
-            regions = [-1] * problem.units
-            for number, group in enumerate(groups):
-                for unit in group:
-                    regions[unit] = number
-            for jobs in gather_jobs(problem, list(labels), regions):
-                best = find_least_makespan(jobs, problem.cores, best)
+    for labels, regions in every_region(problem):
+        for jobs in gather_jobs(problem, list(labels), regions):
+            best = find_least_makespan(jobs, problem.cores, best)
     return best
