@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from byoc.codegen import YES, Artifact, Context, Executor, Region, Verdict
+from byoc.codegen import YES, Artifact, Context, Cycles, Executor, NotHereError, Region, Verdict
 from byoc.onnxrt import get_session_settings
 
 
@@ -46,6 +46,10 @@ def _divide() -> None:
     print(1 // 0)  # noqa: T201
 
 
+def _miss_board() -> None:
+    raise NotHereError("there is\n no board")
+
+
 def _tell_process() -> None:
     Path(os.environ["WRECK"]).write_text(str(os.getpid()))
 
@@ -60,6 +64,7 @@ WAYS: Mapping[str, Callable[[], Any]] = {
     "answer": _write_other_answer,
     "raise": _divide,
     "pid": _tell_process,
+    "elsewhere": _miss_board,
 }
 
 
@@ -146,6 +151,11 @@ class Wrecker:
     def cost(self, region: Region) -> float:
         _wreck("cost")
         return 0.25
+
+    def estimate(self, region: Region, options: Options, artifact: Artifact) -> Cycles:
+        _wreck("estimate")
+        assert artifact.files == {"code": b"\x00\xff", "empty": b""}
+        return Cycles(500 + options.level, 1000)
 
     def context(self, artifact: Artifact) -> Context:
         _wreck("context")

@@ -38,9 +38,10 @@ def codegens(
 
     "executable" says that the codegen can run its artifacts; that may need a package that is missing.
     The other abilities of a codegen: "oracle" asks the real compiler which nodes it takes, "measured"
-    times a region on the device, "stamped" says whether an artifact fits this machine, "keyed" what a
-    cached one depends on, "together" compiles all regions in one call, "weights" gives an artifact other
-    weights without compiling, and "context" serves --emit epcontext.
+    times a region on the device, "estimate" says what its compiler thinks that one takes, "stamped"
+    whether an artifact fits this machine, "keyed" what a cached one depends on, "together" compiles all
+    regions in one call, "weights" gives an artifact other weights without compiling, and "context"
+    serves --emit epcontext.
     """
     if name is not None:
         _print_codegen(name, form)

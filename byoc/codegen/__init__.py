@@ -15,6 +15,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._abilities import ABILITIES as ABILITIES
     from byoc.codegen._abilities import Context as Context
     from byoc.codegen._abilities import ContextSource as ContextSource
+    from byoc.codegen._abilities import Estimating as Estimating
     from byoc.codegen._abilities import Executable as Executable
     from byoc.codegen._abilities import Keyed as Keyed
     from byoc.codegen._abilities import Measured as Measured
@@ -22,6 +23,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._abilities import Stamped as Stamped
     from byoc.codegen._abilities import TakesWeights as TakesWeights
     from byoc.codegen._abilities import Together as Together
+    from byoc.codegen._abilities import can_estimate as can_estimate
     from byoc.codegen._artifact_cache import ArtifactCache as ArtifactCache
     from byoc.codegen._artifact_cache import ArtifactStore as ArtifactStore
     from byoc.codegen._calling import ask_cache_key as ask_cache_key
@@ -29,6 +31,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._calling import ask_verdicts as ask_verdicts
     from byoc.codegen._calling import compile_region as compile_region
     from byoc.codegen._calling import compile_together as compile_together
+    from byoc.codegen._calling import estimate_region as estimate_region
     from byoc.codegen._calling import exchange_weights as exchange_weights
     from byoc.codegen._calling import load_region as load_region
     from byoc.codegen._calling import measure_seconds as measure_seconds
@@ -53,7 +56,9 @@ if _TYPE_CHECKING:
     from byoc.codegen._interface import Artifact as Artifact
     from byoc.codegen._interface import Codegen as Codegen
     from byoc.codegen._interface import CompileError as CompileError
+    from byoc.codegen._interface import Cycles as Cycles
     from byoc.codegen._interface import Executor as Executor
+    from byoc.codegen._interface import NotHereError as NotHereError
     from byoc.codegen._interface import Region as Region
     from byoc.codegen._interface import ResourceError as ResourceError
     from byoc.codegen._isolation import Measure as Measure
@@ -128,14 +133,15 @@ if _TYPE_CHECKING:
 _MODULES = {
     "byoc.boundary.contracts": "TensorContract",
     "byoc.codegen._calling": (
-        "ask_cache_key ask_compatible ask_verdicts compile_region compile_together exchange_weights "
-        "load_region measure_seconds read_context run_executor"
+        "ask_cache_key ask_compatible ask_verdicts compile_region compile_together estimate_region "
+        "exchange_weights load_region measure_seconds read_context run_executor"
     ),
     "byoc.codegen._codegen_lookup": (
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
     ),
     "byoc.codegen._abilities": (
-        "ABILITIES Context ContextSource Executable Keyed Measured Oracle Stamped TakesWeights Together"
+        "ABILITIES Context ContextSource Estimating Executable Keyed Measured Oracle Stamped "
+        "TakesWeights Together can_estimate"
     ),
     "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
     "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",
@@ -144,7 +150,8 @@ _MODULES = {
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "find_alike find_identical region_structure",
     "byoc.codegen._interface": (
-        "API_VERSION AnyArray Artifact Codegen CompileError Executor Region ResourceError"
+        "API_VERSION AnyArray Artifact Codegen CompileError Cycles Executor NotHereError Region "
+        "ResourceError"
     ),
     "byoc.codegen._isolation": "Measure measure_executor",
     "byoc.codegen._operations": "Operation",

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import onnx
 
-from byoc.codegen._interface import Artifact, Executor, Region
+from byoc.codegen._interface import API_VERSION, Artifact, Cycles, Executor, Region
 from byoc.errors import Verdict
 
 
@@ -35,6 +35,22 @@ class Measured(Protocol):
 
     def cost(self, region: Region) -> float:
         """Return the seconds that one run of the region takes, without transfers."""
+        ...
+
+
+@runtime_checkable
+class Estimating(Protocol):
+    """A codegen whose compiler says what a compiled region will take on the device.
+
+    It is an ability of version 2 of the interface. Where there is a `cost` as well, this one counts.
+    """
+
+    def estimate(self, region: Region, options: Any, artifact: Artifact) -> float | Cycles:
+        """Return the seconds of one run of a compiled region, launch included, without transfers.
+
+        `artifact` is what `compile` gave for the region with these `options`; its metadata is where a
+        compiler's figures are best kept. Raises CompileError where the compiler does not say.
+        """
         ...
 
 
@@ -122,6 +138,7 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
         "executable": Executable,
         "oracle": Oracle,
         "measured": Measured,
+        "estimate": Estimating,
         "stamped": Stamped,
         "keyed": Keyed,
         "together": Together,
@@ -130,3 +147,23 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
     }
 )
 """The optional abilities of a codegen: display names to the Protocols that define them."""
+
+_FIRST_VERSIONS = {"estimate": 2}  # of the interface that have an ability; the others are of version 1
+
+
+def list_abilities(codegen: object) -> tuple[str, ...]:
+    """Return the abilities that a codegen has in the version of the interface that it speaks.
+
+    A method of a later version's name is one of its own.
+    """
+    version = getattr(codegen, "api", API_VERSION)
+    return tuple(
+        name
+        for name, kind in ABILITIES.items()
+        if isinstance(codegen, kind) and version >= _FIRST_VERSIONS.get(name, 1)
+    )
+
+
+def can_estimate(codegen: object) -> TypeGuard[Estimating]:
+    """Return whether a codegen estimates the seconds of what it compiled."""
+    return "estimate" in list_abilities(codegen)

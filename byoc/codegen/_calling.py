@@ -15,6 +15,7 @@ from onnx import ModelProto
 from byoc.codegen._abilities import (
     Context,
     ContextSource,
+    Estimating,
     Executable,
     Keyed,
     Measured,
@@ -23,7 +24,15 @@ from byoc.codegen._abilities import (
     TakesWeights,
     Together,
 )
-from byoc.codegen._interface import Artifact, Codegen, CompileError, Executor, Region, ResourceError
+from byoc.codegen._interface import (
+    Artifact,
+    Codegen,
+    CompileError,
+    Cycles,
+    Executor,
+    Region,
+    ResourceError,
+)
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
 from byoc.errors import (
     ByocError,
@@ -96,6 +105,19 @@ def measure_seconds(codegen: Measured, region: Region) -> float:
     """Measure the seconds that a region takes on the device. Raises as `compile_region`."""
     seconds: float = _call_codegen(lambda: _check_seconds(codegen.cost(region)))
     return seconds
+
+
+def estimate_region(
+    codegen: Estimating, region: Region, options: Any, artifact: Artifact
+) -> float | Cycles:
+    """Return the seconds that a compiled region will take, by its compiler; raises as `compile_region`.
+
+    They are a number, or cycles and a clock.
+    """
+    found: float | Cycles = _call_codegen(
+        lambda: _check_estimate(codegen.estimate(region, options, artifact))
+    )
+    return found
 
 
 def ask_cache_key(codegen: Keyed, options: Any) -> dict[str, str]:
@@ -209,11 +231,25 @@ def list_node_names(error: CompileError) -> list[str]:
 
 
 def _check_seconds(given: Any) -> float:
-    # numpy's floats and whole numbers are real numbers, too; True is one by inheritance alone.
-    is_number = isinstance(given, Real) and not isinstance(given, bool)
-    if not is_number or not 0 < float(given) < inf:
+    if not _is_positive(given):
         raise CodegenFailedError(f"cost gave {shorten_text(repr(given), 100)}, not seconds above 0")
     return float(given)
+
+
+def _check_estimate(given: Any) -> float | Cycles:
+    if isinstance(given, Cycles) and _is_positive(given.count) and _is_positive(given.hertz):
+        cycles = Cycles(float(given.count), float(given.hertz))
+        if 0 < cycles.seconds < inf:
+            return cycles
+    if not _is_positive(given):
+        what = shorten_text(repr(given), 100)
+        raise CodegenFailedError(f"estimate gave {what}, not seconds above 0 or Cycles")
+    return float(given)
+
+
+def _is_positive(given: Any) -> bool:
+    # numpy's floats and whole numbers are real numbers, too; True is one by inheritance alone.
+    return isinstance(given, Real) and not isinstance(given, bool) and 0 < float(given) < inf
 
 
 def _check_texts(given: Any) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from byoc.codegen._abilities import ABILITIES
+from byoc.codegen._abilities import ABILITIES, list_abilities
 from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.codegen._messages import BrokenMessageError
 from byoc.support import OptionDescription, get_first_sentence, list_options
@@ -48,7 +48,7 @@ def describe_codegen(codegen: Codegen) -> CodegenDescription:
     return CodegenDescription(
         get_first_sentence(type(codegen)),
         int(getattr(codegen, "api", API_VERSION)),
-        tuple(name for name, kind in ABILITIES.items() if isinstance(codegen, kind)),
+        list_abilities(codegen),
         listed,
         **flags,
     )

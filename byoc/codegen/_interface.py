@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from byoc.codegen._region_arena import Arena
 
-API_VERSION = 1
+API_VERSION = 2
 """The version of this interface; a codegen's `api` is the version that it was written for."""
 
 AnyArray = NDArray[np.generic]
@@ -53,6 +53,18 @@ class CompileError(InputError):
 
 class ResourceError(CompileError):
     """A region is too large for the device; a region with fewer nodes may compile."""
+
+
+class NotHereError(InputError):
+    """This machine cannot run an artifact that is right, for the reason in the message.
+
+    `load` raises it where the device, the simulator or the processor that the artifact is for is
+    missing. The region is kept: it is in the bundle, compiled, and was not verified here.
+    """
+
+    def __init__(self, reason: str) -> None:
+        """Make the message one line."""
+        super().__init__(" ".join(str(reason).split()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +209,19 @@ class Region:
     @cached_property
     def _convolution_weights(self) -> Mapping[str, str]:
         return find_convolution_weights(self.model)
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """A time in cycles of a device: their number, and how many there are in a second."""
+
+    count: float
+    hertz: float
+
+    @property
+    def seconds(self) -> float:
+        """The time in seconds."""
+        return self.count / self.hertz
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from onnx import ModelProto
 from byoc.codegen._abilities import Context
 from byoc.codegen._calling import run_executor
 from byoc.codegen._descriptions import CodegenDescription, read_description
-from byoc.codegen._interface import AnyArray, Artifact, Executor, Region
+from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, Region
 from byoc.codegen._messages import (
     SharedMemory,
     write_array,
@@ -25,6 +25,7 @@ from byoc.codegen._results import (
     read_artifact,
     read_artifacts,
     read_context,
+    read_estimate,
     read_nothing,
     read_number,
     read_optional_artifact,
@@ -183,6 +184,12 @@ class _Measures(IsolatedCodegen):
         return self.call("cost", read_seconds, region=_copy_region(region))
 
 
+class _Estimates(IsolatedCodegen):
+    def estimate(self, region: Region, options: Mapping[str, str], artifact: Artifact) -> float | Cycles:
+        asked = {"region": _copy_region(region), "options": dict(options)}
+        return self.call("estimate", read_estimate, partial(_write_artifact, artifact), **asked)
+
+
 class _Stamps(IsolatedCodegen):
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         copied = _copy_region(region)
@@ -222,6 +229,7 @@ _ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "executable": _Loads,
     "oracle": _Checks,
     "measured": _Measures,
+    "estimate": _Estimates,
     "stamped": _Stamps,
     "keyed": _GivesKeys,
     "together": _CompilesTogether,

@@ -5,7 +5,7 @@ from math import inf
 from typing import Any
 
 from byoc.codegen._abilities import Context
-from byoc.codegen._interface import AnyArray, Artifact
+from byoc.codegen._interface import AnyArray, Artifact, Cycles
 from byoc.codegen._messages import (
     BrokenMessageError,
     SharedMemory,
@@ -65,6 +65,18 @@ def read_seconds(result: Any, _: SharedMemory) -> float:
     if not isinstance(result, float) or not 0 < result < inf:
         raise BrokenMessageError("a number of seconds is missing")
     return result
+
+
+def read_estimate(result: Any, _: SharedMemory) -> float | Cycles:
+    numbers = result if isinstance(result, list) else []
+    if not all(isinstance(each, float) and 0 < each < inf for each in numbers):
+        raise BrokenMessageError("an estimate is missing")
+    match numbers:
+        case [seconds]:
+            return float(seconds)
+        case [count, hertz] if 0 < Cycles(count, hertz).seconds < inf:
+            return Cycles(count, hertz)
+    raise BrokenMessageError("an estimate is missing")
 
 
 def read_runs(result: Any, _: SharedMemory) -> list[float]:

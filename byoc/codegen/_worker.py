@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
 
-from byoc.codegen._interface import CompileError, ResourceError
+from byoc.codegen._interface import CompileError, NotHereError, ResourceError
 from byoc.codegen._messages import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
@@ -275,6 +275,8 @@ def _read_failure(failure: Any) -> BaseException:
         error = ArtifactError(text, region)
     elif kind == "missing":
         error = MissingRuntimeError(*text.splitlines())
+    elif kind == "not here":
+        error = NotHereError(text)
     elif kind == "input":
         error = InputError(*text.splitlines())
     elif kind == "raised":

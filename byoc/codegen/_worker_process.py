@@ -23,6 +23,7 @@ from byoc.codegen._calling import (
     ask_verdicts,
     compile_region,
     compile_together,
+    estimate_region,
     exchange_weights,
     list_node_names,
     load_region,
@@ -37,7 +38,14 @@ from byoc.codegen._codegen_lookup import (
 )
 from byoc.codegen._compiler_identity import describe_compiler
 from byoc.codegen._descriptions import write_description
-from byoc.codegen._interface import Artifact, CompileError, Executor, ResourceError
+from byoc.codegen._interface import (
+    Artifact,
+    CompileError,
+    Cycles,
+    Executor,
+    NotHereError,
+    ResourceError,
+)
 from byoc.codegen._messages import (
     SharedMemory,
     list_declared,
@@ -55,7 +63,10 @@ from byoc.onnxrt import with_session_settings
 
 Request = Mapping[str, Any]
 
-_OWN_ERRORS = (InputError, CompileError, ResourceError, CodegenFailedError, ArtifactError)
+_OWN_ERRORS = (
+    *(InputError, CompileError, ResourceError, CodegenFailedError),
+    *(ArtifactError, NotHereError),
+)
 
 
 class CodegenService:
@@ -88,6 +99,7 @@ class CodegenService:
             "compatible": self._compatible,
             "check": self._check,
             "cost": lambda asked: measure_seconds(self._codegen, asked["region"]),
+            "estimate": self._estimate,
             "context": self._context,
         }
         with with_session_settings(request["settings"]):
@@ -159,6 +171,12 @@ class CodegenService:
     def _check(self, request: Request) -> Any:
         return [list(verdict.reasons) for verdict in ask_verdicts(self._codegen, request["model"])]
 
+    def _estimate(self, request: Request) -> Any:
+        options = parse_codegen_options(self._codegen, request["options"])
+        artifact = self._read_artifact(request)
+        found = estimate_region(self._codegen, request["region"], options, artifact)
+        return [found.count, found.hertz] if isinstance(found, Cycles) else [found]
+
     def _context(self, request: Request) -> Any:
         return asdict(read_context(self._codegen, self._read_artifact(request)))
 
@@ -178,6 +196,7 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
         ("failed", CodegenFailedError),
         ("refused", CompileError),
         ("missing", MissingRuntimeError),
+        ("not here", NotHereError),
         ("input", ByocError),
     ):
         if isinstance(error, kinds):

@@ -18,7 +18,9 @@ from byoc.codegen import (
     Region,
     Stamped,
     ask_verdicts,
+    can_estimate,
     compile_region,
+    estimate_region,
     measure_seconds,
 )
 from byoc.errors import ByocError, InputError, Verdict, refuse
@@ -269,6 +271,12 @@ class CodegenChecks:
         """Check that `cost` gives seconds."""
         assert isinstance(self.codegen, Measured)
         measure_seconds(self.codegen, cut.regions[0][0])
+        return []
+
+    def check_estimate(self, cut: CompiledCase) -> list[str]:
+        """Check that `estimate` gives seconds or cycles of what was compiled."""
+        assert can_estimate(self.codegen)
+        estimate_region(self.codegen, cut.regions[0][0], self.options, cut.regions[0][1])
         return []
 
     def _verdict(self, region: Region, artifact: Artifact) -> Verdict:

@@ -19,6 +19,7 @@ from byoc.codegen import (
     Stamped,
     TakesWeights,
     Together,
+    can_estimate,
     compile_together,
     has_options,
     parse_codegen_options,
@@ -225,6 +226,12 @@ class CodegenConformance(ConformanceBase):
         if not isinstance(kit.codegen, Measured):
             pytest.skip("it has no `cost`")
         self._check(kit.checks.check_measured, kit.sample)
+
+    def test_estimate(self, kit: ConformanceKit) -> None:
+        """`estimate` gives the seconds or cycles of a compiled region."""
+        if not can_estimate(kit.codegen):
+            pytest.skip("it has no `estimate`")
+        self._check(kit.checks.check_estimate, kit.sample)
 
     def test_together(self, kit: ConformanceKit) -> None:
         """`compile_all` gives an artifact for each region, by name."""

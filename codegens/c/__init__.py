@@ -46,7 +46,7 @@ class C:
     """Codegen that compiles regions to C, and runs them on the CPU."""
 
     name = "c"
-    api = 1
+    api = 2
     Options = COptions
     concurrent = True
     recompiles = True

@@ -20,7 +20,7 @@ class DLA:
     """Codegen for the vanilla accelerator, which runs programs on a simulator."""
 
     name = NAME
-    api = 1
+    api = 2
     Options = DLAOptions
     concurrent = True
     libraries = ()  # it needs none but those of byoc itself

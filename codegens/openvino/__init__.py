@@ -52,7 +52,7 @@ class OpenVINO:
     """Codegen that compiles regions with OpenVINO, and runs them."""
 
     name = "openvino"
-    api = 1
+    api = 2
     Options = OpenVINOOptions
     concurrent = True
     recompiles = True

@@ -43,7 +43,7 @@ class QNN:
     """Codegen for the Hexagon tensor processor, which runs regions on it or on its emulator."""
 
     name = "qnn"
-    api = 1
+    api = 2
     Options = QNNOptions
     recompiles = True
     native = True  # compiled code for the NPU, and a model that may name files

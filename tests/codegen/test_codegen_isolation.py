@@ -16,7 +16,18 @@ import pytest
 from support import parse
 from wrecking import Wreck
 
-from byoc.codegen import Artifact, Codegen, CodegenFailedError, Codegens, Isolation, Region, read_region
+from byoc.codegen import (
+    Artifact,
+    Codegen,
+    CodegenFailedError,
+    Codegens,
+    Cycles,
+    Isolation,
+    NotHereError,
+    Region,
+    parse_codegen_options,
+    read_region,
+)
 from byoc.codegen._messages import BrokenMessageError, SharedMemory, read_array, write_array
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, to_numpy_dtype
@@ -51,14 +62,19 @@ def _call(codegen: Any, method: str, region: Region) -> Any:
         "cache_key": lambda: codegen.cache_key({}),
         "check": lambda: codegen.check(region.load()),
         "cost": lambda: codegen.cost(region),
+        "estimate": lambda: codegen.estimate(region, _options(codegen), ARTIFACT),
         "context": lambda: codegen.context(ARTIFACT),
     }
     return calls[method]()
 
 
+def _options(codegen: Any) -> Any:
+    return parse_codegen_options(codegen, {"level": "3"})
+
+
 METHODS = (
     *("compile", "compile_all", "load", "run", "compatible", "cache_key"),
-    *("check", "cost", "context"),
+    *("check", "cost", "estimate", "context"),
 )
 
 
@@ -70,6 +86,8 @@ def test_each_method_gives_what_it_gives_here(wreck: Wreck, region: Region, code
             one, other = _call(here, method, region), _call(there, method, region)
         if method == "run":
             assert np.array_equal(other["y"], [[0, 4, 0, 8]])
+        if method == "estimate":
+            assert other == Cycles(503, 1000)
         if isinstance(one, Artifact):
             assert one.metadata == {"sessions": "(False, 3, 0)"}
             one, other = vars(one), vars(other)
@@ -137,6 +155,16 @@ def test_an_exception_comes_with_its_type_and_its_traceback(
     wreck("")
     assert _call(codegens.find("wrecker"), "cost", region) == 0.25  # it still runs
     assert capfd.readouterr() == ("", "")
+
+
+def test_that_a_machine_cannot_run_an_artifact_comes_over(
+    wreck: Wreck, region: Region, codegens: Codegens
+) -> None:
+    wreck("load elsewhere")
+    with pytest.raises(NotHereError, match=r"^there is no board$"):
+        _call(codegens.find("wrecker"), "load", region)
+    wreck("")
+    assert _call(codegens.find("wrecker"), "run", region)["y"].tolist() == [[0, 4, 0, 8]]
 
 
 def test_what_it_prints_goes_to_standard_error(

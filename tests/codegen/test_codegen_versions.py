@@ -3,14 +3,28 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+import onnx
 import pytest
 import vendors
 from cutting import DEVICE_ONLY, cut
 from support import parse
 
-from byoc.codegen import API_VERSION, Artifact, Region, find_codegen
+from byoc.codegen import (
+    API_VERSION,
+    Artifact,
+    CodegenFailedError,
+    Cycles,
+    Executor,
+    Region,
+    can_estimate,
+    estimate_region,
+    find_codegen,
+    read_region,
+)
+from byoc.codegen._descriptions import describe_codegen
 from byoc.errors import InputError
 
 WHO = "codegen 'odd' of an unknown distribution"
@@ -106,11 +120,72 @@ def _plain() -> Plain:
     return Plain()
 
 
-@pytest.mark.parametrize("kind", [Plain, versioned(API_VERSION), _plain])
+@pytest.mark.parametrize("kind", [Plain, *map(versioned, range(1, API_VERSION + 1)), _plain])
 def test_one_without_a_version_works(kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     vendors.install(monkeypatch, odd=kind)
     cut(parse(DEVICE_ONLY), tmp_path / "b", codegen="odd")
     assert (tmp_path / "b" / "manifest.json").is_file()
+
+
+class OfVersion1(Plain):
+    """A plug-in written for version 1, with a method of its own that has the name of an ability."""
+
+    api = 1
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        raise NotImplementedError
+
+    def estimate(self) -> str:
+        return "quite long"
+
+
+class OfVersion2(OfVersion1):
+    api = 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "abilities"),
+    [(OfVersion1, ("executable",)), (OfVersion2, ("executable", "estimate"))],
+)
+def test_abilities_of_a_later_version_are_not_seen_in_an_older_plug_in(
+    kind: type, abilities: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors.install(monkeypatch, odd=kind)
+    found = find_codegen("odd")
+    assert describe_codegen(found).abilities == abilities
+    assert can_estimate(found) == ("estimate" in abilities)
+
+
+ANSWERS: list[tuple[Any, float | Cycles | None]] = [
+    (0.25, 0.25),
+    (np.float32(0.5), 0.5),
+    (3, 3.0),
+    (Cycles(2000, 1e6), Cycles(2000.0, 1e6)),
+    *((wrong, None) for wrong in (0, -1.0, float("inf"), float("nan"), True, "1", None)),
+    *((Cycles(*wrong), None) for wrong in ((0, 1e6), (1e6, 0), (1e300, 1e-300), ("1", 1))),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), ANSWERS)
+def test_estimates_are_seconds_or_cycles(
+    given: Any, expected: float | Cycles | None, tmp_path: Path
+) -> None:
+    class Estimates(Plain):
+        def estimate(self, region: Region, options: Any, artifact: Artifact) -> float | Cycles:
+            assert artifact.metadata == {"of": region.name}
+            return cast(float, given)
+
+    onnx.save(parse(DEVICE_ONLY), tmp_path / "r.onnx")
+    region = read_region(tmp_path / "r.onnx", "dla_0", "dla")
+    artifact = Artifact({}, {"of": "dla_0"})
+    if expected is None:
+        with pytest.raises(
+            CodegenFailedError, match=r"^estimate gave .*, not seconds above 0 or Cycles"
+        ):
+            estimate_region(Estimates(), region, {}, artifact)
+    else:
+        assert estimate_region(Estimates(), region, {}, artifact) == expected
+    assert Cycles(2000, 1e6).seconds == 0.002
 
 
 def test_one_told_to_stop_stops(monkeypatch: pytest.MonkeyPatch) -> None:
