@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from byoc.codegen._abilities import ABILITIES, list_abilities
 from byoc.codegen._interface import API_VERSION, Codegen
-from byoc.codegen._messages import BrokenMessageError
+from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.support import OptionDescription, get_first_sentence, list_options
 
 

@@ -15,11 +15,6 @@ from byoc.codegen._abilities import Context
 from byoc.codegen._calling import run_executor
 from byoc.codegen._descriptions import CodegenDescription, read_description
 from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, Region
-from byoc.codegen._messages import (
-    SharedMemory,
-    write_array,
-    write_files,
-)
 from byoc.codegen._refusals import CodegenFailedError
 from byoc.codegen._results import (
     read_artifact,
@@ -37,6 +32,11 @@ from byoc.codegen._results import (
     read_verdicts,
 )
 from byoc.codegen._worker import PATH_VARIABLE, Isolation, RaisedInWorkerError, Reader, Worker
+from byoc.codegen.byoc_worker.link import (
+    SharedMemory,
+    write_array,
+    write_files,
+)
 from byoc.errors import InputError, Verdict
 from byoc.onnxrt import get_session_settings, with_session_settings
 

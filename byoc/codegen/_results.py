@@ -6,7 +6,7 @@ from typing import Any
 
 from byoc.codegen._abilities import Context
 from byoc.codegen._interface import AnyArray, Artifact, Cycles
-from byoc.codegen._messages import (
+from byoc.codegen.byoc_worker.link import (
     BrokenMessageError,
     SharedMemory,
     read_array,

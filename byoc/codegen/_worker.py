@@ -19,7 +19,8 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from byoc.codegen._interface import CompileError, NotHereError, ResourceError
-from byoc.codegen._messages import (
+from byoc.codegen._refusals import ArtifactError, CodegenFailedError
+from byoc.codegen.byoc_worker.link import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
     BrokenMessageError,
@@ -28,7 +29,6 @@ from byoc.codegen._messages import (
     read_texts,
     send_frame,
 )
-from byoc.codegen._refusals import ArtifactError, CodegenFailedError
 from byoc.errors import InputError, MissingRuntimeError, escape_unprintable
 from byoc.support import describe_exit, name_signal
 

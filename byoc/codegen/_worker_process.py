@@ -8,13 +8,11 @@ import faulthandler
 import json
 import os
 import pickle
-import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from threading import Thread
 from typing import Any
 
 from byoc.codegen._calling import (
@@ -46,8 +44,11 @@ from byoc.codegen._interface import (
     NotHereError,
     ResourceError,
 )
-from byoc.codegen._messages import (
+from byoc.codegen._refusals import ArtifactError, CodegenFailedError
+from byoc.codegen._worker import PATH_VARIABLE
+from byoc.codegen.byoc_worker.link import (
     SharedMemory,
+    end_with_parent,
     list_declared,
     read_array,
     read_files,
@@ -56,8 +57,6 @@ from byoc.codegen._messages import (
     write_array,
     write_files,
 )
-from byoc.codegen._refusals import ArtifactError, CodegenFailedError
-from byoc.codegen._worker import PATH_VARIABLE
 from byoc.errors import ByocError, InputError, MissingRuntimeError, get_error_text
 from byoc.onnxrt import with_session_settings
 
@@ -231,35 +230,6 @@ def serve(link: socket.socket, memory: SharedMemory) -> None:
         except BaseException as error:  # a plug-in can fail in any way
             text = json.dumps({"number": number, "failure": describe_failure(error)})
         send_frame(link, text.encode())
-
-
-def end_with_parent(life: int) -> None:
-    """Have this process and all that it started killed as soon as the other end of a pipe is closed.
-
-    Linux does so even while a codegen's code keeps the interpreter busy (fcntl(2), F_SETSIG).
-    """
-    import fcntl  # noqa: PLC0415 - not on Windows
-
-    if not hasattr(fcntl, "F_SETSIG"):
-        Thread(target=_await_end, args=(life,), daemon=True).start()
-        return
-    fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgid(0))
-    fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
-    if select_readable(life):  # it was closed meanwhile
-        os.killpg(0, signal.SIGKILL)
-
-
-def select_readable(descriptor: int) -> bool:
-    """Return whether a pipe has data or its end."""
-    import select  # noqa: PLC0415
-
-    return bool(select.select([descriptor], [], [], 0)[0])
-
-
-def _await_end(life: int) -> None:
-    os.read(life, 1)
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

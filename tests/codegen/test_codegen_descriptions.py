@@ -17,7 +17,7 @@ from byoc.codegen import (
     list_options,
 )
 from byoc.codegen._descriptions import describe_codegen, read_description
-from byoc.codegen._messages import BrokenMessageError
+from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.errors import InputError
 
 OURS = ("c", "dla", "openvino", "qnn", "reference")

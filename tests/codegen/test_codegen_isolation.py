@@ -28,7 +28,7 @@ from byoc.codegen import (
     parse_codegen_options,
     read_region,
 )
-from byoc.codegen._messages import BrokenMessageError, SharedMemory, read_array, write_array
+from byoc.codegen.byoc_worker.link import BrokenMessageError, SharedMemory, read_array, write_array
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, to_numpy_dtype
 from byoc.onnxrt import sharing_threads, without_optimizations

@@ -1,25 +1,33 @@
 """Messages between byoc and a worker process: frames on a socket, large data in shared memory.
 
-A frame is its length (8 bytes, little-endian) and that many bytes. Requests are pickles, which only the
-worker reads; answers are JSON, since the code that runs in a worker is not trusted. Arrays and file
-contents are in the shared memory, and a message says where. The memory is read and written by system
-calls and never mapped: its size may be changed by the other side at any time.
+A frame is its length (8 bytes, little-endian) and that many bytes. Answers are JSON, since the code that
+runs in a worker is not trusted. Arrays and file contents are in the shared memory, and a message says
+where. The memory is read and written by system calls and never mapped: its size may be changed by the
+other side at any time.
+
+This file also runs in other interpreters, from Python 3.8 on, with numpy alone.
 """
+
+from __future__ import annotations
 
 import json
 import os
-import socket
+import select
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from byoc.model import DTYPE_NUMBERS, to_numpy_dtype
+if TYPE_CHECKING:
+    import socket
+
+    from numpy.typing import NDArray
 
 LENGTH_BYTES = 8
 MOST_ANSWER_BYTES = 1 << 28
@@ -27,6 +35,24 @@ MOST_ANSWER_BYTES = 1 << 28
 _MOST_DIMENSIONS = 32
 _STRING = "string"
 _KEPT_BYTES = 1 << 26
+
+_NUMPY_DTYPES = frozenset(
+    (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+)
+# The others are of the package ml_dtypes. Where it has not got one, its elements are unsigned integers.
+_STAND_INS = {
+    "bfloat16": "uint16",
+    **dict.fromkeys(
+        (
+            *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+            *("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "int4", "uint4", "int2", "uint2"),
+        ),
+        "uint8",
+    ),
+}
 
 
 class BrokenMessageError(Exception):
@@ -45,7 +71,7 @@ class SharedMemory:
         self._end = 0
 
     @classmethod
-    def create(cls) -> "SharedMemory":
+    def create(cls) -> SharedMemory:
         """Create an empty one. Raises OSError."""
         if hasattr(os, "memfd_create"):
             return cls(os.memfd_create("byoc"))
@@ -83,20 +109,22 @@ class SharedMemory:
         return content
 
 
-def write_array(value: Any, memory: SharedMemory) -> dict[str, Any]:
+def write_array(value: Any, memory: SharedMemory, declared: str = "") -> dict[str, Any]:
     """Write an array into the memory; return its dtype, shape and location.
 
-    Strings are JSON texts there. Raises TypeError for a dtype that no tensor has.
+    Strings are JSON texts there. An array of unsigned integers is of the `declared` dtype where they
+    stand in for it. Raises TypeError for a dtype that no tensor has.
     """
     array = np.asarray(value)
     entry = {"shape": list(array.shape), "writeable": bool(array.flags.writeable)}
     if array.dtype.kind in "OSU":
         texts = json.dumps([_encode_string(each) for each in array.reshape(-1).tolist()])
         return {**entry, "dtype": _STRING, **memory.write(texts.encode())}
-    if str(array.dtype) not in _array_dtypes():
+    dtype = declared if _STAND_INS.get(declared) == str(array.dtype) else str(array.dtype)
+    if find_dtype(dtype) is None:
         raise TypeError(f"{array.dtype} is not the type of a tensor")
     flat = np.ascontiguousarray(array).reshape(-1)
-    return {**entry, "dtype": str(array.dtype), **memory.write(flat.view(np.uint8))}
+    return {**entry, "dtype": dtype, **memory.write(flat.view(np.uint8))}
 
 
 def read_array(entry: Any, memory: SharedMemory) -> NDArray[Any]:
@@ -107,24 +135,33 @@ def read_array(entry: Any, memory: SharedMemory) -> NDArray[Any]:
         raise BrokenMessageError("it has an array without a shape")
     if dtype == _STRING:
         array = _decode_strings(content.tobytes(), prod(shape))
-    elif dtype in _array_dtypes():
-        kind = _array_dtypes()[dtype]
+    else:
+        kind = find_dtype(dtype)
+        if kind is None:
+            raise BrokenMessageError("it has an array of no type that a tensor has")
         if prod(shape) * kind.itemsize != content.size:
             raise BrokenMessageError("it has an array of another size than its shape says")
         # A boolean is a byte of 0 or 1, and numpy counts on it.
         array = content != 0 if kind == np.bool_ else content.view(kind)
-    else:
-        raise BrokenMessageError("it has an array of no type that a tensor has")
     result = array.reshape(shape)
     result.flags.writeable = bool(entry.get("writeable", True))
     return result
 
 
-@cache
-def _array_dtypes() -> dict[str, np.dtype[Any]]:
-    """The dtypes of tensors, strings aside, by numpy's names for them."""
-    found = [to_numpy_dtype(name) for name in DTYPE_NUMBERS if name != _STRING]
-    return {str(dtype): dtype for dtype in found}
+@lru_cache(maxsize=None)
+def find_dtype(name: str) -> np.dtype[Any] | None:
+    """Return the dtype of a tensor by numpy's name for it, None where tensors have no such one."""
+    if name in _NUMPY_DTYPES:
+        return np.dtype(name)
+    if name not in _STAND_INS:
+        return None
+    try:
+        import ml_dtypes  # noqa: PLC0415 - it need not be there
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    except (ImportError, AttributeError):
+        found = np.dtype(_STAND_INS[name])
+    return found
 
 
 def _encode_string(value: Any) -> str:
@@ -226,3 +263,25 @@ def _require_count(entry: Any, key: str) -> int:
 def list_declared(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return the values of some names, as far as there are any, in their order."""
     return {name: values[name] for name in names if name in values}
+
+
+def end_with_parent(life: int) -> None:
+    """Have this process and all that it started killed as soon as the other end of a pipe is closed.
+
+    Linux does so even while a codegen's code keeps the interpreter busy (fcntl(2), F_SETSIG).
+    """
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    if not hasattr(fcntl, "F_SETSIG"):
+        Thread(target=_await_end, args=(life,), daemon=True).start()
+        return
+    fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgid(0))
+    fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([life], [], [], 0)[0]:  # it was closed meanwhile
+        os.killpg(0, signal.SIGKILL)
+
+
+def _await_end(life: int) -> None:
+    os.read(life, 1)
+    os.killpg(0, signal.SIGKILL)
