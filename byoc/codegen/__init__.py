@@ -64,6 +64,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._isolation import Measure as Measure
     from byoc.codegen._isolation import measure_executor as measure_executor
     from byoc.codegen._operations import Operation as Operation
+    from byoc.codegen._quantization import Quantization as Quantization
     from byoc.codegen._refusals import ArtifactError as ArtifactError
     from byoc.codegen._refusals import CodegenFailedError as CodegenFailedError
     from byoc.codegen._refusals import Refusal as Refusal
@@ -155,6 +156,7 @@ _MODULES = {
     ),
     "byoc.codegen._isolation": "Measure measure_executor",
     "byoc.codegen._operations": "Operation",
+    "byoc.codegen._quantization": "Quantization",
     "byoc.codegen._refusals": "ArtifactError CodegenFailedError Refusal RefusedError resolve_node_names",
     "byoc.codegen._region_arena": "Arena ArenaSlot",
     "byoc.codegen._region_files": "find_disagreement read_region",

@@ -39,16 +39,21 @@ class Emitters(Generic[T]):
         return self._ops.get(_display_name(operation))
 
     def __call__(
-        self, region: Region, *context: Any, fold: bool = True, boundary: bool = False
+        self,
+        region: Region,
+        *context: Any,
+        fold: bool = True,
+        boundary: bool = False,
+        quantized: bool = False,
     ) -> list[T]:
         """Call the functions for all operations of a region; return the results in order of execution.
 
-        Each function gets the operation, followed by `context`; `fold` and `boundary` are passed to
-        `Region.operations` (without `fold`, quantized weights stay integers). Raises CompileError naming
+        Each function gets the operation, followed by `context`; `fold`, `boundary` and
+        `quantized` are passed to `Region.operations`. Raises CompileError naming
         all operators without a function, before any function is called; a CompileError of a function
         that names no nodes gets the operation's name.
         """
-        operations = region.operations(fold=fold, boundary=boundary)
+        operations = region.operations(fold=fold, boundary=boundary, quantized=quantized)
         lacking = [operation for operation in operations if self.find(operation) is None]
         if lacking:
             raise CompileError(_describe_missing(lacking), [operation.name for operation in lacking])

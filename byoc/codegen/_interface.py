@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 
 from byoc.boundary.contracts import TensorContract, find_convolution_weights, pack_weight
 from byoc.codegen._operations import Operation, read_operations
+from byoc.codegen._quantized_operations import quantize_operations
+from byoc.codegen._region_model import fold_region_model, infer_all_types
 from byoc.errors import InputError
 from byoc.model import (
-    GraphIndex,
-    copy_without,
+    DTYPES,
+    TensorType,
     fold_constants,
     get_stated_types,
     open_shapes,
     read_array,
+    read_tensor_types,
 )
 
 if TYPE_CHECKING:
@@ -114,15 +117,43 @@ class Region:
 
         return gs.import_onnx(self.load(fold, inline))
 
-    def operations(self, fold: bool = True, boundary: bool = False) -> tuple[Operation, ...]:
+    def type(self, name: str) -> TensorType | None:
+        """Return the dtype and shape of any tensor in the region, in ONNX's order of axes.
+
+        Names are those of inputs, outputs, constants and `Operation`s, inner ones included. None for
+        what is no tensor of the region, and where nothing states or implies the type.
+        """
+        known = self._find_type(name)
+        if known is None and name in self._quantized_constants:
+            value = self._quantized_constants[name]
+            return TensorType(DTYPES[onnx.helper.np_dtype_to_tensor_dtype(value.dtype)], value.shape)
+        return known
+
+    def operations(
+        self, fold: bool = True, boundary: bool = False, quantized: bool = False
+    ) -> tuple[Operation, ...]:
         """Return the region's operations, in order of execution.
 
         With `fold`, nodes with only constant inputs become constants. Unless `boundary`, the nodes that
         undo byoc's conversions of layout and float type are left out, since the contracts state them:
         the first operations then read the `inner` tensors of the input contracts.
+
+        With `quantized`, a DequantizeLinear is part of the operations that read it, and a QuantizeLinear
+        of the operation that it follows, with the Relus and Clips between: `inputs` and `outputs` name
+        the quantized tensors, weights and biases among them (`constant` gives the integers), and
+        `input_quantization` and `output_quantization` say what they stand for. What stays between two
+        operations in floating point is a tensor as any other. A QuantizeLinear that follows no operation
+        is an operation with one input, as is a DequantizeLinear whose result leaves the region.
         """
-        model = self._folded_model if fold else self.model
-        return read_operations(model, f"byoc.{self.target}", self.inputs, self.outputs, boundary)
+        model = self.model
+        if fold:
+            model = self._quantized_model if quantized else self._folded_model
+        skipped = () if boundary else (self.inputs, self.outputs)
+        found = read_operations(model, f"byoc.{self.target}", self.type, *skipped)
+        if not quantized:
+            return found
+        left = [each.name if boundary else each.inner for each in self.outputs]
+        return quantize_operations(found, left, self._find_constant)
 
     def arena(self, alignment: int = 64) -> "Arena":
         """Plan the region's activation memory: an order of operations and an offset for each tensor.
@@ -142,20 +173,22 @@ class Region:
         """The nodes of the model, in order of execution."""
         return self.model.graph.node
 
-    def constant(self, name: str) -> AnyArray:
+    def constant(self, name: str, layout: str | None = None) -> AnyArray:
         """Return a constant by name, with the dtype and packed layout of its contract.
 
-        Only that tensor is read from disk. The result of nodes with only constant inputs is a constant,
-        too, in ONNX's layout. Raises KeyError when the region has no such constant.
+        With `layout=""` it comes in ONNX's order of axes. Only that tensor is read from disk. What nodes
+        compute of constants alone is a constant, too, in ONNX's order of axes. Raises KeyError when the
+        region has no such constant.
         """
         contract = next((each for each in self.constants if each.name == name), None)
-        if contract is None and name in self._computed_constants:
-            return self._computed_constants[name]
         if contract is None:
+            for computed in (self._computed_constants, self._quantized_constants):
+                if name in computed:
+                    return computed[name]
             there = ", ".join(each.name for each in self.constants) or "none"
             raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
         array = read_array(self._initializers[name], self.path.parent)
-        if not contract.layout:
+        if not contract.layout or layout == "":
             return array
         return pack_weight(array, contract.layout, self._convolution_weights[name])
 
@@ -175,32 +208,52 @@ class Region:
     @cached_property
     def _folded_model(self) -> onnx.ModelProto:
         """The model with nodes of only constant inputs folded; other large constants stay on disk."""
-        index = GraphIndex(self.model, get_stated_types(self.model))
-        if not index.constant_nodes:
-            return self.model
-        read = {name for i in index.constant_nodes for name in index.reads[i]}
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
-        for tensor in model.graph.initializer:
-            if tensor.name in read and tensor.data_location == onnx.TensorProto.EXTERNAL:
-                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(self.path.parent))
-        folded = fold_constants(model)
-        left = GraphIndex(folded, {})
-        kept = [tensor for tensor in folded.graph.initializer if left.is_used(tensor.name)]
-        result = copy_without(folded, "initializer")
-        result.graph.initializer.extend(kept)
-        return result
+        return fold_region_model(self.model, self.path.parent)
+
+    @cached_property
+    def _quantized_model(self) -> onnx.ModelProto:
+        """The same, but the constants of DequantizeLinear stay integers."""
+        return fold_region_model(self.model, self.path.parent, self._find_type)
 
     @cached_property
     def _computed_constants(self) -> Mapping[str, AnyArray]:
         """The results of nodes with only constant inputs, by name."""
-        if self._folded_model is self.model:
+        return self._list_computed(self._folded_model)
+
+    @cached_property
+    def _quantized_constants(self) -> Mapping[str, AnyArray]:
+        """The same of those before a DequantizeLinear."""
+        return self._list_computed(self._quantized_model)
+
+    def _list_computed(self, folded: onnx.ModelProto) -> Mapping[str, AnyArray]:
+        if folded is self.model:
             return {}
         return {
             tensor.name: onnx.numpy_helper.to_array(tensor)
-            for tensor in self._folded_model.graph.initializer
+            for tensor in folded.graph.initializer
             if tensor.name not in self._initializers
         }
+
+    def _find_constant(self, name: str) -> AnyArray | None:
+        """Return a constant by name, in ONNX's layout, None for a tensor that is computed."""
+        if name in self._initializers:
+            return read_array(self._initializers[name], self.path.parent)
+        return self._quantized_constants.get(name)
+
+    @cached_property
+    def _stated_types(self) -> Mapping[str, TensorType]:
+        return read_tensor_types(get_stated_types(self.model))
+
+    def _find_type(self, name: str) -> TensorType | None:
+        """Return the type of a tensor of the model, those inside composites included."""
+        stated = self._stated_types.get(name)
+        if not name or (stated is not None and stated.shape is not None):
+            return stated
+        return self._inferred_types.get(name, stated)
+
+    @cached_property
+    def _inferred_types(self) -> Mapping[str, TensorType]:
+        return infer_all_types(self.model, f"byoc.{self.target}")
 
     @cached_property
     def _initializers(self) -> Mapping[str, onnx.TensorProto]:

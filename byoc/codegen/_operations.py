@@ -1,20 +1,26 @@
 """A region as a list of operations: decoded nodes, so that an emitter reads no protobuf."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from byoc.boundary.contracts import TensorContract, is_conversion
+from byoc.codegen._quantization import Quantization
 from byoc.model import (
     COMPOSITE_KEY,
     GraphIndex,
+    TensorType,
     get_metadata,
     get_node_name,
     get_stated_types,
     resolve_attributes,
 )
+
+
+def _find_no_type(name: str) -> TensorType | None:
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +38,12 @@ class Operation:
 
     `constants` names the inputs that are stored, for `Region.constant`. `inner` holds the operations of
     a composite in order, with tensor names as outside of it. `node` is the source of all of this.
+
+    The rest says something of quantized operations alone (`Region.operations(quantized=True)`).
+    `input_quantization` and `output_quantization` have one element for each of `inputs` and `outputs`,
+    None for a tensor that is not quantized. `output_limits` are the least and greatest integer of each
+    quantized output, those of its dtype unless a Relu or Clip is part of the operation. `fused` holds
+    what is part of it behind `node`: Relu, Clip and QuantizeLinear, in order.
     """
 
     name: str
@@ -44,22 +56,38 @@ class Operation:
     constants: tuple[str, ...]
     node: NodeProto
     inner: tuple["Operation", ...] = field(default=())
+    input_quantization: tuple[Quantization | None, ...] = ()
+    output_quantization: tuple[Quantization | None, ...] = ()
+    output_limits: tuple[tuple[int, int] | None, ...] = ()
+    fused: tuple["Operation", ...] = ()
+    find_type: Callable[[str], TensorType | None] = field(default=_find_no_type, repr=False)
+
+    @property
+    def input_types(self) -> tuple[TensorType | None, ...]:
+        """The type of each of `inputs`, None where it is not known or the input is omitted."""
+        return tuple(map(self.find_type, self.inputs))
+
+    @property
+    def output_types(self) -> tuple[TensorType | None, ...]:
+        """The type of each of `outputs`, None where it is not known or the output is omitted."""
+        return tuple(map(self.find_type, self.outputs))
 
 
 def read_operations(
     model: ModelProto,
     domain: str,
-    inputs: Sequence[TensorContract],
-    outputs: Sequence[TensorContract],
-    boundary: bool,
+    find_type: Callable[[str], TensorType | None],
+    inputs: Sequence[TensorContract] = (),
+    outputs: Sequence[TensorContract] = (),
 ) -> tuple[Operation, ...]:
     """Return the operations of a region's model, in order of execution.
 
-    `domain` is that of the target's composites. Without `boundary`, byoc's own conversions of layout and
-    float type are left out: the nodes between `name` and `inner` of each contract.
+    `domain` is that of the target's composites, `find_type` gives the types of tensors. byoc's own
+    conversions of layout and float type are left out: the nodes between `name` and `inner` of the
+    contracts of `inputs` and `outputs`.
     """
-    reader = _OperationReader(GraphIndex(model, get_stated_types(model)), domain)
-    skipped = set() if boundary else set(find_conversions(reader.index, inputs, outputs))
+    reader = _OperationReader(GraphIndex(model, get_stated_types(model)), domain, find_type)
+    skipped = set(find_conversions(reader.index, inputs, outputs))
     return tuple(reader.operation(node) for i, node in enumerate(reader.index.nodes) if i not in skipped)
 
 
@@ -91,11 +119,12 @@ class _OperationReader:
 
     index: GraphIndex
     domain: str
+    find_type: Callable[[str], TensorType | None]
 
     def operation(self, node: NodeProto) -> Operation:
         """Return a node of the model as an operation."""
-        function = self._find_function(node)
-        inner = () if function is None else tuple(map(self._decode, _instantiate_body(function, node)))
+        function = find_composite(self.index.proto, self.domain, node)
+        inner = () if function is None else tuple(map(self._decode, instantiate_body(function, node)))
         composite = "" if function is None else get_metadata(node, COMPOSITE_KEY) or node.op_type
         return self._decode(node, composite, inner)
 
@@ -116,16 +145,18 @@ class _OperationReader:
             ),
             node=node,
             inner=inner,
+            find_type=self.find_type,
         )
 
-    def _find_function(self, node: NodeProto) -> FunctionProto | None:
-        if node.domain != self.domain:
-            return None
-        functions = self.index.proto.functions
-        return next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
+
+def find_composite(model: ModelProto, domain: str, node: NodeProto) -> FunctionProto | None:
+    """Return the function of a node that calls a composite, None for any other node."""
+    if node.domain != domain:
+        return None
+    return next((f for f in model.functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
 
 
-def _instantiate_body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
+def instantiate_body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
     """Yield the nodes of a composite's function, instantiated for one call."""
     names = dict(zip(function.input, [*call.input, *[""] * len(function.input)], strict=False))
     names |= dict(zip(function.output, call.output, strict=False))

@@ -1,7 +1,12 @@
 """ONNX models: loading and checking them, an index of their graphs, layouts, outlining of regions."""
 
 from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine, resolve_attributes
-from byoc.model._constants import find_constant_value, fold_constants, get_constant_value
+from byoc.model._constants import (
+    find_constant_value,
+    fold_constants,
+    get_constant_value,
+    list_folded_reads,
+)
 from byoc.model._dimension_options import DimensionOptions, read_recorded_dimensions
 from byoc.model._dimensions import Dimensions, list_open_dims, name_extents, name_open_dims
 from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex

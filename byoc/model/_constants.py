@@ -1,5 +1,6 @@
 """The values of small constants, and constant folding with ONNX's reference implementation."""
 
+from collections.abc import Collection
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -219,19 +220,18 @@ class _EarlyDequantizeLinear(OpRun):
 _EarlyDequantizeLinear.__name__ = "DequantizeLinear"  # the evaluator goes by the name
 
 
-def fold_constants(model: ModelProto) -> ModelProto:
-    """Return the model with its constant nodes replaced by initializers.
+def fold_constants(model: ModelProto, kept: Collection[int] = ()) -> ModelProto:
+    """Return the model with its constant nodes replaced by initializers, all but those in `kept`.
 
-    The data that these nodes read must be embedded; other data may be external.
+    The data that these nodes read must be embedded (`list_folded_reads`); other data may be external.
     """
     index = GraphIndex(model, get_stated_types(model))
-    constant = sorted(index.constant_nodes)
-    if not constant:
+    if index.constant_nodes <= set(kept):
         return model
-    read = {name for i in constant for name in index.reads[i]}
-    made = [name for i in constant for name in index.nodes[i].output if index.is_used(name)]
+    computed, made = _find_folded(index, kept)
+    read = {name for i in computed for name in index.reads[i]}
     graph = onnx.helper.make_graph(
-        [index.nodes[i] for i in constant],
+        [index.nodes[i] for i in computed],
         "constants",
         [],
         [onnx.ValueInfoProto(name=name) for name in made],
@@ -245,6 +245,31 @@ def fold_constants(model: ModelProto) -> ModelProto:
         None, {}
     )
     result = copy_without(model, "node")
-    result.graph.node.extend(n for i, n in enumerate(index.nodes) if i not in index.constant_nodes)
+    left = [i for i in range(len(index.nodes)) if i in kept or i not in index.constant_nodes]
+    result.graph.node.extend(index.nodes[i] for i in left)
     result.graph.initializer.extend(map(numpy_helper.from_array, values, made))
     return result
+
+
+def list_folded_reads(index: GraphIndex, kept: Collection[int] = ()) -> frozenset[str]:
+    """Return the tensors whose values `fold_constants` reads."""
+    return frozenset(name for i in _find_folded(index, kept)[0] for name in index.reads[i])
+
+
+def _find_folded(index: GraphIndex, kept: Collection[int]) -> tuple[list[int], list[str]]:
+    """Return the constant nodes that are computed, in order, and the tensors that become stored."""
+    folded = [i for i in sorted(index.constant_nodes) if i not in kept]
+    made = [
+        name
+        for i in folded
+        for name in index.nodes[i].output
+        if name in index.outputs
+        or any(j in kept or j not in index.constant_nodes for j in index.consumers.get(name, ()))
+    ]
+    needed = set(made)
+    computed: list[int] = []
+    for i in sorted(index.constant_nodes, reverse=True):
+        if not needed.isdisjoint(index.nodes[i].output):
+            needed.update(index.reads[i])
+            computed.insert(0, i)
+    return computed, made

@@ -1,0 +1,184 @@
+"""Forms of a region's model that `Region` answers from: constants folded, types inferred."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, helper
+
+from byoc.codegen._operations import find_composite, instantiate_body
+from byoc.model import (
+    Dim,
+    GraphIndex,
+    TensorType,
+    copy_without,
+    fold_constants,
+    get_stated_types,
+    infer_types,
+    is_dequantize,
+    is_onnx,
+    list_folded_reads,
+    list_tensor_names,
+    make_unique_name,
+    read_tensor_types,
+)
+
+TypeFinder = Callable[[str], TensorType | None]
+
+_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
+_SELECTIONS = ("Slice", "Gather", "Expand", "Tile")
+
+
+def fold_region_model(
+    model: ModelProto, folder: Path, find_type: TypeFinder | None = None
+) -> ModelProto:
+    """Return a region's model with nodes of only constant inputs folded; unused constants are dropped.
+
+    Other large constants stay in `folder`. With `find_type`, which gives the types of tensors, the
+    DequantizeLinear of a constant stays, and a node that only moves the elements of such a constant
+    moves its integers instead.
+    """
+    if find_type is not None:
+        model = _move_integers(model, find_type)
+    index = GraphIndex(model, get_stated_types(model))
+    kept = _find_kept(index) if find_type is not None else frozenset()
+    if index.constant_nodes <= kept:
+        return model
+    read = list_folded_reads(index, kept)
+    loaded = ModelProto()
+    loaded.CopyFrom(model)
+    for tensor in loaded.graph.initializer:
+        if tensor.name in read and tensor.data_location == onnx.TensorProto.EXTERNAL:
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+    folded = fold_constants(loaded, kept)
+    left = GraphIndex(folded, {})
+    result = copy_without(folded, "initializer")
+    result.graph.initializer.extend(
+        tensor for tensor in folded.graph.initializer if left.is_used(tensor.name)
+    )
+    return result
+
+
+def infer_all_types(model: ModelProto, domain: str) -> Mapping[str, TensorType]:
+    """Return the types of all tensors of a region's model, those inside composites included.
+
+    `domain` is that of the target's composites. Names are those that `Operation.inner` has.
+    """
+    flat = copy_without(model, "node")
+    del flat.functions[:]
+    flat.graph.node.extend(_expand_composites(model, domain))
+    stated = get_stated_types(model)
+    return read_tensor_types({**stated, **infer_types(flat, stated).type_protos})
+
+
+def _expand_composites(model: ModelProto, domain: str) -> Iterator[NodeProto]:
+    for node in model.graph.node:
+        function = find_composite(model, domain, node)
+        if function is None:
+            yield node
+        else:
+            yield from instantiate_body(function, node)
+
+
+def _find_kept(index: GraphIndex) -> frozenset[int]:
+    """Return the DequantizeLinears of constants whose results are not only read by constant nodes."""
+    return frozenset(
+        i
+        for i in index.constant_nodes
+        if is_dequantize(index.nodes[i])
+        and any(j not in index.constant_nodes for j in index.consumers.get(index.nodes[i].output[0], ()))
+    )
+
+
+def _move_integers(model: ModelProto, find_type: TypeFinder) -> ModelProto:
+    """Return a model in which constants are moved before they are dequantized, not behind.
+
+    `Transpose(DequantizeLinear(w))` becomes `DequantizeLinear(Transpose(w))`, where the scales allow it.
+    """
+    index = GraphIndex(model, get_stated_types(model))
+    dequantizers = {
+        index.nodes[i].output[0]: index.nodes[i]
+        for i in index.constant_nodes
+        if is_dequantize(index.nodes[i])
+    }
+    if not dequantizers:
+        return model
+    taken = list_tensor_names(model.graph)
+    nodes: list[NodeProto] = []
+    for i, node in enumerate(index.nodes):
+        source = dequantizers.get(node.input[0]) if node.input and i in index.constant_nodes else None
+        moved = source and _swap_nodes(find_type, source, node, taken)
+        if not moved:
+            nodes.append(node)
+            continue
+        nodes += moved
+        dequantizers[node.output[0]] = moved[1]
+    if len(nodes) == len(index.nodes):
+        return model
+    result = copy_without(model, "node")
+    result.graph.node.extend(nodes)
+    return result
+
+
+def _swap_nodes(
+    find_type: TypeFinder, dequantize: NodeProto, move: NodeProto, taken: set[str]
+) -> Sequence[NodeProto]:
+    """Return a node that moves integers, and the DequantizeLinear behind it; () where it cannot be."""
+    if not is_onnx(move) or len(move.output) != 1:
+        return ()
+    scale = find_type(dequantize.input[1])
+    if scale is None or scale.elements is None:
+        return ()
+    axis: int | None = None
+    attributes = {each.name: each for each in dequantize.attribute}
+    if scale.elements != 1:
+        if "block_size" in attributes and attributes["block_size"].i:
+            return ()
+        axis = _find_moved_axis(find_type, move, attributes["axis"].i if "axis" in attributes else 1)
+        if axis is None:
+            return ()
+    elif move.op_type not in {*_RESHAPES, *_SELECTIONS, "Transpose"}:
+        return ()
+    integers = make_unique_name(f"{move.output[0]}_quantized", taken)
+    first, second = NodeProto(), NodeProto()
+    first.CopyFrom(move)
+    first.input[0], first.output[0] = dequantize.input[0], integers
+    second.CopyFrom(dequantize)
+    second.input[0], second.output[0] = integers, move.output[0]
+    if axis is not None:
+        del second.attribute[:]
+        kept = [each for name, each in attributes.items() if name != "axis"]
+        second.attribute.extend([*kept, helper.make_attribute("axis", axis)])
+    return first, second
+
+
+def _find_moved_axis(find_type: TypeFinder, move: NodeProto, axis: int) -> int | None:
+    """Return where a node that moves elements moves an axis, None if it does not keep it whole."""
+    types = (find_type(move.input[0]), find_type(move.output[0]))
+    before, after = (None if kind is None else kind.shape for kind in types)
+    if before is None:
+        return None
+    axis += len(before) if axis < 0 else 0
+    if move.op_type == "Transpose":
+        stated = next((list(each.ints) for each in move.attribute if each.name == "perm"), None)
+        return (stated or list(range(len(before)))[::-1]).index(axis)
+    known = [dim for dim in (*before, *(after or (None,))) if isinstance(dim, int)]
+    if move.op_type not in _RESHAPES or after is None or len(known) < len(before) + len(after):
+        return None
+    return _find_axis_of(before, after, axis)
+
+
+def _find_axis_of(before: Sequence[Dim], after: Sequence[Dim], axis: int) -> int | None:
+    """Return the axis of a reshaped tensor that has the extent of `axis`, with as much before it."""
+    outside = prod(map(_read_int, before[:axis]))
+    for i, extent in enumerate(after):
+        if extent == before[axis] and prod(map(_read_int, after[:i])) == outside:
+            return i
+    return None
+
+
+def _read_int(dim: Any) -> int:
+    assert isinstance(dim, int)
+    return dim
