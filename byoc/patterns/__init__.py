@@ -8,6 +8,7 @@ from byoc.patterns._grouper import (
     group_with_alternatives,
     join_units,
     make_single_unit,
+    open_units,
     sort_units,
 )
 from byoc.patterns._matcher import Match

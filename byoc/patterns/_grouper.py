@@ -3,8 +3,9 @@
 Larger matches go first, equal ones in the order of the file and then of the nodes; a node belongs to at
 most one unit. Contracting each unit to one node never makes a cycle.
 
-Placement needs one set of units. Where the units of two accelerators overlap they are joined; on each
-accelerator the joint unit is made of that accelerator's own units.
+Placement needs one set of units. Where accelerators have different units of the same nodes, composites
+are opened (`open_units`): their nodes are units, and the composites are candidates. What cannot be
+opened is joined; on each accelerator the joint unit is made of that accelerator's own units.
 
 If a composite that was not chosen overlaps a chosen one, without being part of it, both are candidates:
 their nodes stay single units, and the placement chooses candidates that share no node.
@@ -165,6 +166,45 @@ def join_units(
         if len(ordered) == len(joined):
             break
     return ordered
+
+
+def open_units(
+    index: GraphIndex, units: Sequence[Sequence[Unit]], marks: Sequence[Sequence[Mark]]
+) -> tuple[list[list[Unit]], list[list[Unit]]]:
+    """Open composites where another accelerator has other units, so that each can place its own.
+
+    Return the units of each accelerator, and its composites whose nodes are single units now. What
+    stays whole are QDQ groups, composites with a node that their accelerator does not take alone, what
+    overlaps with these, and what no second accelerator takes any part of.
+    """
+    unit_of = [{node: unit for unit in each for node in unit.nodes} for each in units]
+    opened: set[int] = set()
+    for nodes in _overlapping_nodes(units):
+        parts = [[own[node] for node in nodes] for own in unit_of]
+        taken = {tuple(unit.nodes for unit in own) for own in parts if any(unit.verdict for unit in own)}
+        if len(taken) > 1 and all(
+            len(unit.nodes) == 1 or (unit.kind == "composite" and _can_open(unit, own_marks))
+            for own, own_marks in zip(parts, marks, strict=True)
+            for unit in own
+        ):
+            opened.update(nodes)
+    divided, rivals = [], []
+    for each, own_marks in zip(units, marks, strict=True):
+        kept, open_here = [], []
+        for unit in each:
+            (open_here if len(unit.nodes) > 1 and unit.nodes[0] in opened else kept).append(unit)
+        kept += [
+            make_single_unit(index, node, own_marks[node]) for unit in open_here for node in unit.nodes
+        ]
+        divided.append(sort_units(index, kept) if open_here else list(each))
+        rivals.append(open_here)
+    return divided, rivals
+
+
+def _can_open(unit: Unit, marks: Sequence[Mark]) -> bool:
+    """Return whether an accelerator takes each node of a composite alone."""
+    own = (marks[node] for node in unit.nodes)
+    return all(mark.verdict and mark.accepts_plain and mark.standalone for mark in own)
 
 
 def _overlapping_nodes(units: Sequence[Sequence[Unit]]) -> list[tuple[int, ...]]:

@@ -175,7 +175,7 @@ def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) ->
         raise InputError(f"strategy {name}: {sentence}" + (f" ({reasons})" if reasons else ""))
     placement = normalize_placement(ordered, placement)
     notes = (*placement.notes, *(f"strategy {name}: {sentence}" for sentence in ignored))
-    return replace(restore_order(ordered, placement, order), notes=tuple(dict.fromkeys(notes)))
+    return replace(restore_order(problem, placement, order), notes=tuple(dict.fromkeys(notes)))
 
 
 def run_strategy(strategy: Strategy, problem: Problem) -> object:

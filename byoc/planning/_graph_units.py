@@ -13,6 +13,7 @@ from byoc.patterns import (
     group_with_alternatives,
     join_units,
     make_single_unit,
+    open_units,
     sort_units,
 )
 from byoc.planning._pinned_nodes import PinnedNodes
@@ -126,6 +127,9 @@ def _group(index: GraphIndex, targets: Sequence[Target], marks: Sequence[Sequenc
         else:
             units = group_units(index, target.patterns, own)
         each.append(units)
+    if len(targets) > 1:
+        each, opened = open_units(index, each, marks)
+        rivals += [(device, unit) for device, units in enumerate(opened, 1) for unit in units]
     joined = join_units(index, each, marks)
     return GraphUnits(joined, [*_find_alternatives(joined, rivals)])
 

@@ -9,7 +9,7 @@ from support import examples, prepared
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex
-from byoc.patterns import JointUnit, Mark, Unit, join_units
+from byoc.patterns import JointUnit, Mark, Unit, join_units, open_units
 
 TAKEN = Mark(YES, "ops[0]")
 # What `first` has as {a, d} and `second` as {b, c} would be a circle: a -> b, c -> d.
@@ -123,6 +123,31 @@ def test_overlapping_units_become_one() -> None:
         [(0, 1), (2,)],
         [(0,), (1, 2)],
     ]
+
+
+def test_composites_are_opened_where_another_accelerator_has_other_units() -> None:
+    """On the first three nodes the accelerators differ; of the last two only one takes anything."""
+    text = """g (float[2] x) => (float[2] f) {
+      a = Relu(x)\n b = Neg(a)\n c = Abs(b)\n d = Exp(c)\n f = Sqrt(d)
+    }"""
+    index = prepared(text).index
+    refused = Mark(refuse("no"), "")
+    first = [unit(index, 0, 1), unit(index, 2), unit(index, 3, 4)]
+    second = [
+        unit(index, 0),
+        unit(index, 1, 2),
+        *(Unit(n, (k,), refuse("no"), ()) for n, k in (("d", 3), ("f", 4))),
+    ]
+    marks = [[TAKEN] * 5, [TAKEN] * 3 + [refused] * 2]
+    units, rivals = open_units(index, [first, second], marks)
+    assert [[each.nodes for each in own] for own in units] == [
+        [(0,), (1,), (2,), (3, 4)],
+        [(0,), (1,), (2,), (3,), (4,)],
+    ]
+    assert [[each.nodes for each in own] for own in rivals] == [[(0, 1)], [(1, 2)]]
+    lonely = Mark(YES, "ops[0]", standalone=False)
+    for marks[1][1] in (lonely, Mark(YES, "ops[0]", accepts_plain=False)):
+        assert open_units(index, [first, second], marks) == ([first, second], [[], []])
 
 
 def test_what_would_wait_in_a_circle_is_taken_apart_on_the_later_accelerator() -> None:

@@ -1,14 +1,19 @@
 """Fusions: those chosen are disjoint, in one region each, and never wait for one another."""
 
+import random
 from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from placement_oracle import chain
+from placement_random import random_problem
+from support import examples
 
-from byoc.placement import Fusion, Placement, Problem, find_violation
+from byoc.placement import Fusion, Placement, Problem, find_violation, solve_problem
 from byoc.placement._fusions import choose_fusions
 from byoc.placement.strategies import LaunchAware
 from byoc.placement.strategies._exhaustive import Exhaustive
@@ -86,11 +91,23 @@ def test_of_many_that_would_wait_for_one_another_the_best_are_chosen() -> None:
     assert chosen == tuple(range(1, 14, 2))
 
 
+@settings(deadline=None, max_examples=examples(60))
+@given(st.integers(0, 10**6), st.randoms(use_true_random=False))
+def test_names_change_nothing_but_the_order_of_the_search(seed: int, chance: random.Random) -> None:
+    """The answer is in the numbers of the problem that was given, in whatever order it was solved."""
+    problem = random_problem(seed, 6, frozenset({"fusions", "two devices", "launch"}))
+    names = [str(number) for number in range(problem.units)]
+    chance.shuffle(names)
+    placement = solve_problem(problem, Exact(), names)
+    assert find_violation(problem, placement) == ""
+    assert placement.cost.total == pytest.approx(Exhaustive().solve(problem).cost.total, rel=1e-9)
+
+
 def test_fusions_that_are_given_are_kept() -> None:
     problem = with_fusions(FOUR, ((0, 1), 1.0), ((1, 2), 1.5))
     assert Placement.from_labels(problem, ints(1, 1, 1, 1)).fusions == (1,)
-    for given in ((), (0,)):
-        assert Placement.from_labels(problem, ints(1, 1, 1, 1), fusions=given).fusions == given
+    for chosen in ((), (0,)):
+        assert Placement.from_labels(problem, ints(1, 1, 1, 1), fusions=chosen).fusions == chosen
 
 
 def test_a_saving_pulls_units_over() -> None:

@@ -105,8 +105,10 @@ def test_data_that_goes_from_one_to_the_other_is_sent_back_and_on(files: Files) 
 
 
 @pytest.mark.parametrize("strategy", ["launch-aware", "exact", "all-supported"])
-def test_composites_that_overlap_are_placed_as_one(strategy: str, files: Files, tmp_path: Path) -> None:
-    """`one` has a Relu with the Neg behind it, `two` the Neg with the Abs; each keeps its own whole."""
+def test_each_forms_its_own_of_composites_that_overlap(
+    strategy: str, files: Files, tmp_path: Path
+) -> None:
+    """`one` has a Relu with the Neg behind it, `two` the Neg with the Abs: nodes are placed singly."""
     first = "composites:\n- {name: relu_neg, pattern: 'a = Relu(x)\n\n    y = Neg(a)'}\n"
     second = "composites:\n- {name: neg_abs, pattern: 'a = Neg(x)\n\n    y = Abs(a)'}\n"
     fast = files.costs("fast", peak="1.0e+14")
@@ -116,13 +118,24 @@ def test_composites_that_overlap_are_placed_as_one(strategy: str, files: Files, 
     ]
     model = parse(OVERLAP)
     result = partition(model, rules, strategy=strategy, output=tmp_path / "b")
-    assert [unit.nodes for unit in result.plan.units] == [(0, 1, 2), (3,)]
+    assert [unit.nodes for unit in result.plan.units] == [(0,), (1,), (2,), (3,)]
     (region,) = result.plan.regions
     composite = {"one": "relu_neg", "two": "neg_abs"}[region.target.name]
     assert [unit.composite for unit in region.units].count(composite) == 1
     assert (region.target.domain, composite) in {(f.domain, f.name) for f in result.model.functions}
     assert result.report.regions[0].composites == {composite: 1}
     same_as_original(model, tmp_path / "b", {"x": ramp(4)})
+
+
+@pytest.mark.parametrize("name", ["shufflenet", "mobilenet_v3_large", "inception_v2"])
+def test_an_accelerator_more_is_never_a_loss(name: str) -> None:
+    """`dla` has Conv, BatchNormalization and Relu as one; `nnpa` takes the last two of them."""
+
+    def predict(*rules: str) -> float:
+        return partition(f"zoo:{name}", rules, what_if=False).plan.cost.total
+
+    one, other, both = predict("dla"), predict("nnpa"), predict("dla", "nnpa")
+    assert both <= min(one, other) * (1 + 1e-9)
 
 
 def test_the_order_of_the_files_is_no_preference(files: Files) -> None:
