@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 from installing import register
 
-from byoc.codegen import Artifact, CompileError, Executor, Region, ResourceError
+from byoc.codegen import (
+    YES,
+    Artifact,
+    CompileError,
+    Executor,
+    NotHereError,
+    Region,
+    ResourceError,
+    Verdict,
+    refuse,
+)
 from byoc.onnxrt import open_session, run_session
 
 REASON = "Relu needs a licence"
@@ -70,6 +80,8 @@ class Faulty:
             raise OSError("no such device")
         if fault == "load refuses":
             raise CompileError(REASON)
+        if fault == "elsewhere" and "BOARD" not in os.environ:
+            raise NotHereError("there is no board")
         if fault == "no function":
             return cast(Executor, None)
         session = open_session(region.path)
@@ -77,6 +89,21 @@ class Faulty:
         return lambda inputs: {
             name: change(value) for name, value in run_session(session, inputs).items()
         }
+
+
+class Stamping(Faulty):
+    """The same, of artifacts that say whether they fit: those that a board is needed for."""
+
+    name = "stamping"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        assert self.compatible(region, artifact), "it is asked first"
+        return super().load(region, artifact)
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        if artifact.metadata.get("fault") == "elsewhere" and "BOARD" not in os.environ:
+            return refuse("it is for a board")
+        return YES
 
 
 class FaultyTogether(Faulty):
@@ -195,6 +222,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     """Install the codegen and return its name."""
     site = tmp_path_factory.mktemp("site")
     points = {"faulty": "faulty:Faulty", "faulty-together": "faulty:FaultyTogether"}
+    points["stamping"] = "faulty:Stamping"
     register(site, "faulty", "1.0", {"byoc.codegens": points})
     monkeypatch.syspath_prepend(site)
     return Faulty.name

@@ -48,7 +48,8 @@ class Bundle:
     `packed` is the zip that it was unpacked from, None for a folder; `folder` is then temporary and
     removed with this object, so keep the object as long as its regions are used. `given_path` is a
     folder's path as given by the user. `codegens` finds those that load its artifacts, and `consent` is
-    what the user allows them to execute.
+    what the user allows them to execute. `just_compiled` says that its artifacts were made here and now,
+    so that one which does not fit this machine is for another.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class Bundle:
     given_path: Path | None = None
     codegens: Codegens = field(default_factory=Codegens)
     consent: Consent = NO_CONSENT
+    just_compiled: bool = False
 
     @property
     def display_path(self) -> Path:

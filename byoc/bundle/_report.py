@@ -96,7 +96,10 @@ class SizePrediction(ReportModel):
 
 
 class RegionReport(ReportModel):
-    """A region: its graph path, its user's nodes, how often it runs, and the seconds of one run."""
+    """A region: its graph path, its user's nodes, how often it runs, and the seconds of one run.
+
+    `not_here` is why the machine that compiled it could not run it, and so not verify it.
+    """
 
     name: str
     device: str
@@ -108,6 +111,14 @@ class RegionReport(ReportModel):
     outputs: tuple[ReportedTensor, ...]
     seconds: float
     borders: tuple[RegionNeighbour, ...]
+    not_here: str = ""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialize(self)
+        if not data["not_here"]:
+            del data["not_here"]
+        return data
 
 
 class RefusalReport(ReportModel):
@@ -198,11 +209,11 @@ _LEFT_OUT_IF_EMPTY = (
 class Report(ReportModel):
     """The report of a plan. `measured` are the placements that were timed, if any, and the fastest kept.
 
-    Either `verification` or the reason `not_verified` is None; `verification_missing` says that one was
-    to be made. `what_if_left_out` counts the reasons for refusing nodes that `what_if` leaves untried.
-    `open_dimensions` are those whose size the model and the user leave open; `predicted_at`
-    has predictions at the ends of ranges; `perturbed` what becomes of the placement at other costs;
-    `passes` the effects of those that rewrote the model or its regions.
+    `not_verified` is why there is no `verification`, or why regions are missing in it, else None;
+    `verification_missing` says that they were to be verified. `what_if_left_out` counts the reasons for
+    refusing nodes that `what_if` leaves untried. `open_dimensions` are those whose size the model and
+    the user leave open; `predicted_at` has predictions at the ends of ranges; `perturbed` what becomes
+    of the placement at other costs; `passes` the effects of those that rewrote the model or its regions.
     """
 
     model: str

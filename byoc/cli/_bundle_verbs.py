@@ -144,6 +144,7 @@ def _make_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
         for name, path in region.artifact_files.items()
     ]
     composites = Counter(region.composites)
+    reported = {each.name: each for each in manifest.report.regions}.get(region.name)
     return {
         "region": region.name,
         "target": region.target,
@@ -152,6 +153,7 @@ def _make_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
         "constants": len(region.constants),
         "composites": ", ".join(f"{n} x {name}" if n > 1 else name for name, n in composites.items()),
         "artifact": f"that of {region.same_as}" if region.same_as else ", ".join(made) or "none",
+        "not verified": reported.not_here if reported is not None else "",
     }
 
 

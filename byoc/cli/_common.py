@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from byoc.console import print_table
 from byoc.errors import InputError
-from byoc.support import report_step, show_progress
+from byoc.support import Panel, report_step, show_progress
 
 NOT_VERIFIED = 4
 """The exit code for a bundle that was written, was to be verified, and could not be."""
@@ -52,6 +52,16 @@ FormatOption = Annotated[
 
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print all rows, however many, and each in full.")
+]
+
+
+AllowUnverifiedOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unverified",
+        help="Leave with 0 although regions, or all, could not be verified on this machine.",
+        rich_help_panel=Panel.REQUIREMENTS,
+    ),
 ]
 
 

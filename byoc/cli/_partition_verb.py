@@ -13,6 +13,7 @@ import typer
 from byoc.cli._common import (
     CODEGEN_FAILED,
     NOT_VERIFIED,
+    AllowUnverifiedOption,
     FormatOption,
     OutputFormat,
     VerboseOption,
@@ -90,12 +91,13 @@ def partition(  # noqa: PLR0913 - the options of the verb
     form: FormatOption = OutputFormat.text,
     requirements: Requirements,
     junit: JUnitOption = None,
+    allow_unverified: AllowUnverifiedOption = False,
 ) -> None:
     """Cut a model between the host and accelerators.
 
-    Leaves with 4 when the bundle was written, and could not be verified; with 5 when it was written
-    without regions at which a codegen failed; with 6 when it misses a requirement, and is written all
-    the same.
+    Leaves with 4 when the bundle was written, and it or a region could not be verified; with 5 when it
+    was written without regions at which a codegen failed; with 6 when it misses a requirement, and is
+    written all the same.
     """
     # Absolute: a codegen's code may change the working directory.
     save, page, junit = (_check_file(path, options) for path in (save, page, junit))
@@ -124,7 +126,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
     leave_if_missed(result.report, requirements)
     if result.report.failures:
         raise typer.Exit(CODEGEN_FAILED)
-    if result.report.verification_missing:
+    if result.report.verification_missing and not allow_unverified:
         raise typer.Exit(NOT_VERIFIED)
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from byoc.cli._common import (
+    NOT_VERIFIED,
+    AllowUnverifiedOption,
     FormatOption,
     OutputFormat,
     print_json,
@@ -94,8 +96,12 @@ def verify(
     options: VerifyOptions,
     form: FormatOption = OutputFormat.text,
     junit: JUnitOption = None,
+    allow_unverified: AllowUnverifiedOption = False,
 ) -> None:
-    """Check that a bundle computes what its model did."""
+    """Check that a bundle computes what its model did.
+
+    Leaves with 4 when this machine cannot run some of its regions, which are then not compared.
+    """
     tests = JUnitFile.prepare(junit, "verify", bundle)
     if options.output is not None and not options.bisect:
         raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
@@ -129,6 +135,8 @@ def verify(
         _print_faults(verification, faults, options.bisect)
     tests.write([make_verification_suite(str(bundle), verification)])
     require_passed(verification)
+    if verification.not_here and not allow_unverified:
+        raise typer.Exit(NOT_VERIFIED)
 
 
 def _print_verification(verification: Verification, bundle: str) -> None:
@@ -146,6 +154,8 @@ def _print_verification(verification: Verification, bundle: str) -> None:
             f"{verification.original}; the largest element is the same in "
             f"{format_share(left.same_class)} of the rows"
         )
+    for name, reason in verification.not_here.items():
+        print_line(f"{name} is compiled, not verified here: {reason}")
     if verification.not_compared:
         print_line(f"Regions are not compared: {verification.not_compared}")
         return

@@ -92,7 +92,7 @@ def make_report_suite(report: Report, requirements: Requirements, *, compiled: b
 
 
 def _make_verification_case(report: Report, requirements: Requirements) -> JUnitCase:
-    if report.verification is not None:
+    if report.verification is not None and report.not_verified is None:
         return JUnitCase("verification", "passed" if report.verification.passed else "failure")
     why = report.not_verified or ""
     if requirements.require_verified:
@@ -111,6 +111,8 @@ def make_verification_suite(name: str, verification: Verification) -> JUnitSuite
         else:
             why = "no inputs that were tried reach it"
             cases.append(JUnitCase(f"region {region.name}", "skipped", why))
+    for region_name, reason in verification.not_here.items():
+        cases.append(JUnitCase(f"region {region_name}", "error", f"it cannot run here: {reason}"))
     return JUnitSuite(name, tuple(cases))
 
 

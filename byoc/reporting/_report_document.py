@@ -90,6 +90,7 @@ def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -
 def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | None = None) -> Report:
     """Make the report of a plan, with its verification or the reason why there was none."""
     operations, total = plan.offloaded_operations
+    not_here = outcome.not_here if isinstance(outcome, Verification) else {}
     return Report(
         model=plan.model.source,
         targets=tuple(target.name for target in plan.targets),
@@ -98,7 +99,9 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
         compute=Compute(operations=total, offloaded=operations / total if total else 0.0),
         predicted=_report_costs(plan),
         regions=tuple(
-            _report_region(graph, region) for graph in plan.root.walk() for region in graph.regions
+            _report_region(graph, region, not_here.get(region.name, ""))
+            for graph in plan.root.walk()
+            for region in graph.regions
         ),
         refusals=_make_refusal_reports(plan),
         host_reasons=list_host_reasons(plan),
@@ -113,8 +116,10 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
             *(Note("note", text) for text in _list_remarks(plan)),
         ),
         verification=make_verification_report(outcome) if isinstance(outcome, Verification) else None,
-        not_verified=outcome.reason if isinstance(outcome, NotVerified) else None,
-        verification_missing=isinstance(outcome, NotVerified) and outcome.missing,
+        not_verified=outcome.not_verified or None
+        if isinstance(outcome, Verification)
+        else outcome.reason,
+        verification_missing=bool(not_here) if isinstance(outcome, Verification) else outcome.missing,
         bundle=None if bundle is None else str(bundle),
         open_dimensions=_list_open_dimensions(plan.model.planned),
         predicted_at=tuple(map(SizePrediction.model_validate, plan.predicted_at)),
@@ -163,7 +168,7 @@ def _report_costs(plan: Plan) -> PredictedCosts:
     )
 
 
-def _report_region(plan: GraphPlan, region: PlannedRegion) -> RegionReport:
+def _report_region(plan: GraphPlan, region: PlannedRegion, not_here: str) -> RegionReport:
     types, interface = region.index.types, region.interface
     sizes = region.index.planned.sizes
     return RegionReport(
@@ -177,6 +182,7 @@ def _report_region(plan: GraphPlan, region: PlannedRegion) -> RegionReport:
         outputs=tuple(_report_tensor(name, types.get(name), sizes) for name in interface.outputs),
         seconds=region.seconds,
         borders=tuple(find_neighbours(plan, region)),
+        not_here=not_here,
     )
 
 

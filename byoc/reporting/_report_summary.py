@@ -77,20 +77,29 @@ def _format_prediction(predicted: PredictedCosts) -> str:
 
 def _format_verification(report: Report) -> str:
     verification = report.verification
+    left = [region for region in report.regions if region.not_here]
+    if left and len(left) == len(report.regions):
+        return f"compiled, not verified here: {left[0].not_here}"
     if verification is not None:
         error = verification.largest_relative_error
         size = f"{error:.1e}" if error else "0"
-        left = _format_accuracy(verification)
-        if " dB " in left and report.precision is not None and report.precision.budget:
-            left += " on the verification's sample"  # the budget was held on others
+        kept = _format_accuracy(verification)
+        if " dB " in kept and report.precision is not None and report.precision.budget:
+            kept += " on the verification's sample"  # the budget was held on others
         on = f" on {verification.samples} samples" if verification.samples > 1 else ""
         by = f" by {verification.judge}" if verification.judge else ""
+        but = _format_left(len(left), len(report.regions))
         return (
-            f"verified{on}{by}, largest error {size} of the output's range"
+            f"verified{but}{on}{by}, largest error {size} of the output's range"
             f"{_format_noise(verification)}{_format_ties(verification)}"
-            f"{_format_reach(verification.reach)}{left}"
+            f"{_format_reach(verification.reach)}{kept}"
         )
     return "not verified" if report.verification_missing else f"not verified: {report.not_verified}"
+
+
+def _format_left(count: int, total: int) -> str:
+    """Format the number of regions that could not be run here; empty where there are none."""
+    return f" but for {count} of {format_count(total, 'region')}" if count else ""
 
 
 def _format_noise(verification: VerificationReport) -> str:

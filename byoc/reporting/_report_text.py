@@ -97,7 +97,8 @@ def _list_alarms(report: Report) -> Iterator[str]:
     if report.nodes.total and not report.nodes.offloaded:
         culprit = describe_culprit(report.host_reasons)
         yield f"nothing was offloaded{culprit and ': '}{culprit}"
-    if report.bundle and report.verification is None:
+    compiled = report.bundle or any(region.not_here for region in report.regions)
+    if compiled and report.not_verified is not None:
         yield f"not verified: {report.not_verified}"
     yield from (note.text for note in report.notes if _is_slower(note.text))
 

@@ -98,7 +98,8 @@ class Requirements:
             found = f"it is predicted to take {ratio:.6g} times as long as the host alone"
             yield _make_check("max-slowdown", is_met, found, f"at most {self.max_slowdown:g} times")
         if self.require_verified:
-            is_met = report.verification is not None and report.verification.passed
+            verification = report.verification
+            is_met = verification is not None and verification.passed and report.not_verified is None
             found = "it is verified" if is_met else f"it is not verified: {report.not_verified}"
             yield _make_check("require-verified", is_met, found, "verification")
 

@@ -29,11 +29,15 @@ class RegionErrorReport(ReportModel):
 
 
 class FullVerificationReport(VerificationReport):
-    """The comparison of outputs and, unless `not_compared` says why not, of boundary and regions."""
+    """The comparison of outputs and, unless `not_compared` says why not, of boundary and regions.
+
+    `not_here` has the reasons of the regions that this machine cannot run, by name.
+    """
 
     boundary: tuple[TensorErrorReport, ...]
     regions: tuple[RegionErrorReport, ...]
     not_compared: str | None
+    not_here: dict[str, str]
 
 
 class FaultReport(ReportModel):
@@ -80,6 +84,7 @@ def make_full_verification_report(verification: Verification) -> FullVerificatio
         boundary=_report_errors(verification.boundary),
         regions=tuple(map(RegionErrorReport.model_validate, verification.regions)),
         not_compared=verification.not_compared or None,
+        not_here=dict(verification.not_here),
     )
 
 

@@ -3,6 +3,7 @@
 from byoc.runtime._executors import (
     CheckedExecutor,
     RegionFailedError,
+    RegionNotHereError,
     find_executable,
     load_executor,
     rename_executor,

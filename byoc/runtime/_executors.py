@@ -15,6 +15,7 @@ from byoc.codegen import (
     Executable,
     Executor,
     Measure,
+    NotHereError,
     Region,
     Stamped,
     ask_compatible,
@@ -48,6 +49,16 @@ class RegionFailedError(InputError):
         self.region = region
         self.reason = reason
         self.defect = defect
+
+
+class RegionNotHereError(InputError):
+    """This machine cannot run a region, whose artifact is right: its name, and the reason alone."""
+
+    def __init__(self, who: str, region: str, reason: str) -> None:
+        """Make the message, and keep its parts; `who` names the codegen."""
+        super().__init__(f"{who}: {region} cannot run on this machine: {reason}")
+        self.region = region
+        self.reason = reason
 
 
 def find_executable(name: str, codegens: Codegens) -> Executable:
@@ -102,12 +113,13 @@ class CheckedExecutor:
             raise _region_failure(error, self.who, self.check.region, "failed") from error
 
 
-def load_executor(
+def load_executor(  # noqa: PLR0913, PLR0917 - what is loaded, and what else may be
     codegen: Executable,
     codegen_name: str,
     region: Region,
     artifact: Artifact,
     options: Mapping[str, str] | None = None,
+    recompile: bool = True,
 ) -> CheckedExecutor:
     """Load a region: return an executor that checks types against the declared ones at each run.
 
@@ -115,17 +127,21 @@ def load_executor(
     `open_shapes = True`; others get no such inputs.
 
     A stored artifact comes with the `options` that it was compiled with, as text: where the codegen says
-    that the artifact is not compatible with this machine, the region is recompiled in memory.
+    that the artifact is not compatible with this machine, the region is recompiled in memory, unless
+    `recompile` is False since it was compiled just now.
 
-    Raises RegionFailedError when the codegen fails to load it; the executor raises it when a run fails.
+    Raises RegionNotHereError when this machine cannot run it, and RegionFailedError when the codegen
+    fails to load it; the executor raises these when a run fails.
     """
     who = f"codegen {codegen_name}"
     try:
         if options is not None:
-            artifact = _fit_artifact(codegen, region, artifact, options)
+            artifact = _fit_artifact(codegen, region, artifact, options, recompile)
         run = load_region(codegen, region, artifact)
     except MissingRuntimeError:
         raise
+    except NotHereError as error:
+        raise RegionNotHereError(who, region.name, get_error_text(error) or _NO_REASON) from error
     except BaseException as error:  # a plug-in can fail in any way; name the one at fault
         raise _region_failure(error, f"{who}: {region.name}", region, "loading failed") from error
 
@@ -148,20 +164,33 @@ def _region_failure(error: BaseException, who: str, region: Region, what: str) -
 
 
 def _fit_artifact(
-    codegen: Executable, region: Region, artifact: Artifact, options: Mapping[str, str]
+    codegen: Executable,
+    region: Region,
+    artifact: Artifact,
+    options: Mapping[str, str],
+    recompile: bool,
 ) -> Artifact:
-    """Return the artifact, or a recompiled one where it does not fit the library or machine here."""
+    """Return the artifact, or a recompiled one where it does not fit the library or machine here.
+
+    Raises NotHereError where the recompiled one does not fit either: it is for another machine.
+    """
     if not isinstance(codegen, Stamped) or getattr(codegen, "recompiles", False):
         return artifact
     verdict = ask_compatible(codegen, region, artifact)
     if verdict:
         return artifact
+    if not recompile:
+        raise NotHereError(str(verdict))
     try:
         assert isinstance(codegen, Codegen)
-        return RegionCompiler(codegen, drop_executing_options(codegen, options)).compile(region)
+        made = RegionCompiler(codegen, drop_executing_options(codegen, options)).compile(region)
     except ByocError as error:  # a compiler that is not installed included
         why = f"its artifact does not fit here ({verdict}) and recompiling it failed"
         raise InputError(f"{why}: {get_error_text(error) or _NO_REASON}") from error
+    again = ask_compatible(codegen, region, made)
+    if not again:
+        raise NotHereError(str(again))
+    return made
 
 
 def rename_executor(run: Executor, original: Region, other: Region) -> Executor:

@@ -19,6 +19,7 @@ from byoc.model import GraphIndex, TensorType, get_stated_types, write_type
 from byoc.onnxrt import sharing_threads
 from byoc.runtime._device_turns import DeviceTurns
 from byoc.runtime._executors import (
+    RegionNotHereError,
     find_executable,
     load_executor,
     needs_exclusive_calls,
@@ -242,8 +243,12 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     return Session(tuple(index.inputs), types, program, bundle)
 
 
-def load_executors(bundle: Bundle) -> dict[str, Executor]:
-    """Load all regions by their codegens; return the executors by name. Raises as `load` does."""
+def load_executors(bundle: Bundle, not_here: dict[str, str] | None = None) -> dict[str, Executor]:
+    """Load all regions by their codegens; return the executors by name. Raises as `load` does.
+
+    Regions that this machine cannot run are left out, and their reasons entered in `not_here`; without
+    that the first of them raises RegionNotHereError.
+    """
     require_consent(bundle)
     found = bundle.regions()
     codegens = {
@@ -254,13 +259,22 @@ def load_executors(bundle: Bundle) -> dict[str, Executor]:
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
     runs: dict[str, tuple[Region, Executor]] = {}
     for name, region, artifact in found:
-        if region.name in twins:  # loaded once, for the first of the identical regions
-            own, run = runs[twins[region.name]]
+        first = twins.get(region.name)
+        if not_here is not None and first in not_here:
+            not_here[region.name] = not_here[first]
+        elif first is not None:  # loaded once, for the first of the identical regions
+            own, run = runs[first]
             runs[region.name] = region, rename_executor(run, own, region)
         else:
-            with sharing_threads(2 * len(found) + 1):
-                chosen = options[region.name]
-                run = load_executor(codegens[name], name, region, artifact, chosen)
+            chosen, again = options[region.name], not bundle.just_compiled
+            try:
+                with sharing_threads(2 * len(found) + 1):
+                    run = load_executor(codegens[name], name, region, artifact, chosen, again)
+            except RegionNotHereError as error:
+                if not_here is None:
+                    raise
+                not_here[region.name] = error.reason
+            else:
                 runs[region.name] = region, run
     return {name: run for name, (_, run) in runs.items()}
 

@@ -21,7 +21,7 @@ from byoc.errors import InputError, MissingRuntimeError
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.planning import Plan, estimate_gains, find_break_evens
 from byoc.reporting import make_decision_document, make_report
-from byoc.runtime import RegionFailedError
+from byoc.runtime import RegionFailedError, RegionNotHereError
 from byoc.samples import model_samples
 from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import State
@@ -65,7 +65,9 @@ class Compile:
         report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
         manifest = build_manifest(state.folder, state.plan, regions, report)
         consent = Consent(trust=True)
-        bundle = Bundle(state.folder, manifest, codegens=state.codegens, consent=consent)
+        bundle = Bundle(
+            state.folder, manifest, codegens=state.codegens, consent=consent, just_compiled=True
+        )
         return replace(state, bundle=bundle)
 
 
@@ -172,7 +174,7 @@ def _verify_each_region(state: State, largest_errors: Thresholds) -> None:
     try:
         given = state.samples[0].inputs if state.samples else None
         errors = verify_regions(bundle, plan.model, given, largest_errors)
-    except NotVerifiableError as error:
+    except (NotVerifiableError, RegionNotHereError) as error:
         raise InputError(f"the gate cannot compare regions: {error}") from error
     except InputError as error:
         raise _as_refusal(error, bundle, str(error)) from error

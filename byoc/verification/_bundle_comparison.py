@@ -104,7 +104,8 @@ class BundleComparison:
         if self._not_compared:
             return
         try:
-            regions = [region for _, region, _ in self.bundle.regions()]
+            not_here = self._runs.not_here
+            regions = [each for _, each, _ in self.bundle.regions() if each.name not in not_here]
             self._regions = {
                 region.name: compare_recorded(region, self._recorded[region.name], self.thresholds)
                 for region in report_each(regions, lambda region: f"compare {region.name}")
@@ -127,6 +128,7 @@ class BundleComparison:
             self._samples,
             self._plain.judge,
             tuple(self._notes),
+            self._runs.not_here,
         )
         if verification.outputs and not self._has_elements and verification.passed:
             raise NotVerifiableError(f"{model.source}: its outputs have no elements on any sample")
@@ -189,7 +191,7 @@ class BundleComparison:
         Outputs are compared on these samples, too; one that the model does not run on is left out.
         """
         regions = {region.name: region for _, region, _ in self.bundle.regions()}
-        missing = {name: regions[name] for name in regions if self._regions[name].sample == "none"}
+        missing = {name: regions[name] for name, each in self._regions.items() if each.sample == "none"}
         for inputs in samples if missing else ():
             try:
                 expected = self._plain.run(inputs)

@@ -16,7 +16,7 @@ from byoc.runtime import (
     load_bundle,
     load_executors,
 )
-from byoc.verification._plain_models import convert_errors
+from byoc.verification._plain_models import convert_errors, make_reference_executor
 from byoc.verification._region_verification import RecordedRuns
 
 _MAX_SHOWN = 80
@@ -26,23 +26,33 @@ Values = Mapping[str, Any]
 
 @dataclass(eq=False)
 class BundleRuns:
-    """A loaded bundle whose regions record what they read and make."""
+    """A loaded bundle whose regions record what they read and make.
+
+    Plain onnxruntime runs the regions that this machine cannot; `not_here` has their reasons.
+    """
 
     session: Session
     executors: Mapping[str, Executor]
     recorded: dict[str, RecordedRuns]
+    not_here: Mapping[str, str]
 
     @classmethod
     def load(cls, bundle: Bundle) -> "BundleRuns":
         """Load a bundle. Raise InputError if that fails."""
         recorded = {region.name: RecordedRuns() for region in bundle.manifest.regions}
         with convert_errors(InputError, "the bundle does not run"), without_optimizations():
-            executors = load_executors(bundle)
+            not_here: dict[str, str] = {}
+            executors = load_executors(bundle, not_here)
+            executors |= {
+                region.name: make_reference_executor(region)
+                for _, region, _ in bundle.regions()
+                if region.name in not_here
+            }
             watched = {
                 name: lambda inputs, name=name, run=run: recorded[name].record(run)(inputs)
                 for name, run in executors.items()
             }
-            return cls(load_bundle(bundle, watched), executors, recorded)
+            return cls(load_bundle(bundle, watched), executors, recorded, not_here)
 
     def run(self, inputs: Values, notes: dict[str, None] | None = None) -> dict[str, Any]:
         """Return the outputs, and add contradictions to `notes`.

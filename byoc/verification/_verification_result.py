@@ -1,7 +1,8 @@
 """The results of verification: errors of tensors and regions, whether they are within tolerance."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -137,6 +138,8 @@ class Accuracy:
         return self.signal_to_noise == np.inf
 
 
+_NAMED = 3  # regions, at most, in a sentence
+
 SampleKind = Literal["given", "other", "made", "none"]
 """The sample that a region was compared on: the one given, another one of the model's inputs, values
 made for its boundary tensors alone, or none."""
@@ -197,7 +200,8 @@ class Verification:
     off there and in no region is an error that adds up, so that it decides nothing. `not_compared` says
     why regions are missing. `samples` is the number of samples that outputs were compared on. `judge`
     computed the expected outputs where that was not onnxruntime. `notes` are contradictions between
-    stated and actual types, which are no errors.
+    stated and actual types, which are no errors. `not_here` has the reasons of the regions that this
+    machine cannot run: onnxruntime ran them, so that the rest is compared and they are not.
     """
 
     against: str
@@ -210,6 +214,18 @@ class Verification:
     samples: int = 1
     judge: str = ""
     notes: tuple[str, ...] = ()
+    not_here: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def not_verified(self) -> str:
+        """Why regions were not verified, as part of a sentence; empty where all were."""
+        by_reason: dict[str, list[str]] = {}
+        for region, reason in self.not_here.items():
+            by_reason.setdefault(reason, []).append(region)
+        return "; ".join(
+            f"{_list_names(regions)} compiled, not verified here: {reason}"
+            for reason, regions in by_reason.items()
+        )
 
     @property
     def passed(self) -> bool:
@@ -241,6 +257,12 @@ class Verification:
     def worst(self) -> OutputError | None:
         """The output with the largest error; None without outputs."""
         return max(self.outputs, key=OutputError.severity, default=None)
+
+
+def _list_names(regions: Sequence[str]) -> str:
+    if len(regions) <= _NAMED:
+        return ", ".join(regions)
+    return f"{', '.join(regions[: _NAMED - 1])} and {len(regions) - _NAMED + 1} other regions"
 
 
 def require_passed(verification: Verification) -> None:

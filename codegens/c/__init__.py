@@ -16,6 +16,7 @@ from byoc.codegen import (
     CompileError,
     Executor,
     InputError,
+    NotHereError,
     Region,
     Verdict,
     format_options,
@@ -29,6 +30,7 @@ from .c_compiler import (
     compiler_version,
     describe_compiler,
     find_misfit,
+    is_cross_compiled,
     library_stamp,
 )
 from .c_source import check_nodes, compiler, emit_source, refused_nodes
@@ -65,7 +67,6 @@ class C:
         arguments = [value.name for value in parts.model.graph.input]
         metadata = {
             **format_options(options),
-            **library_stamp(options),
             "compiler": compiler_version(options),
             "arguments": json.dumps([*arguments, *parts.made]),
         }
@@ -75,7 +76,9 @@ class C:
             source = emit_source(parts.model).encode()
         except CompileError as error:
             raise CompileError(str(error), error.nodes or refused_nodes(region)) from error
-        return Artifact({_SOURCE: source, _LIBRARY: compile_library(source, options)}, metadata)
+        library = compile_library(source, options)
+        metadata |= library_stamp(library, options)
+        return Artifact({_SOURCE: source, _LIBRARY: library}, metadata)
 
     def take_weights(
         self, region: Region, first: Region, artifact: Artifact, options: COptions
@@ -93,8 +96,9 @@ class C:
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the library, compiled again if it is for another computer.
 
-        Raises InputError if the artifact is not for this region, and MissingRuntimeError if a C compiler
-        is needed and there is none.
+        Raises InputError if the artifact is not for this region, NotHereError if a cross compiler made
+        the library for another machine, and MissingRuntimeError if a C compiler is needed and there is
+        none.
         """
         metadata = artifact.metadata
         parts = separate_region(region)
@@ -125,11 +129,15 @@ class C:
         return check_nodes(model)
 
     def _functions(self, region: Region, artifact: Artifact, count: int) -> tuple[Any, Any]:
-        if self.compatible(region, artifact):
+        verdict = self.compatible(region, artifact)
+        if not verdict and is_cross_compiled(artifact.metadata):
+            raise NotHereError(str(verdict))
+        if verdict:
             try:
                 return load_functions(artifact.files[_LIBRARY], count)
-            except OSError:  # made for another libc, or damaged
-                pass
+            except OSError as error:  # made for another libc, or damaged
+                if is_cross_compiled(artifact.metadata):
+                    raise NotHereError(f"the library cannot be loaded: {error}") from error
         # The user's own compiler: nothing in a bundle chooses a command.
         options = read_options(COptions, {})
         return load_functions(compile_library(artifact.files[_SOURCE], options), count)

@@ -9,10 +9,12 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from byoc.codegen import CompileError, MissingRuntimeError, shorten_text
 
@@ -91,11 +93,50 @@ def describe_compiler(options: COptions) -> dict[str, str]:
 
 
 _CPU = "cpu"
+_CROSS = "cross"
+_MACHINES = {
+    **{3: "i386", 8: "mips", 20: "ppc", 21: "ppc64", 22: "s390x", 40: "arm", 42: "sh", 62: "x86_64"},
+    **{94: "xtensa", 164: "hexagon", 183: "aarch64", 195: "arc", 243: "riscv", 258: "loongarch"},
+}
+"""The names of machines by their numbers in ELF headers (e_machine of the System V ABI)."""
 
 
-def library_stamp(options: COptions) -> dict[str, str]:
-    """Return the properties of this computer that a shared library depends on."""
+def library_stamp(library: bytes, options: COptions) -> dict[str, str]:
+    """Return the properties of a computer that a shared library runs on.
+
+    They are those of this computer, unless a cross compiler made the library for another machine.
+    """
+    machine = find_other_machine(library, Path(sys.executable).read_bytes()[:_HEADER])
+    if machine:
+        return {"machine": machine, "system": "Linux", _CROSS: "true"}
     return _computer_stamp(options.is_for_this_cpu)
+
+
+_HEADER = 20
+
+
+def find_other_machine(library: bytes, own: bytes) -> str:
+    """Return the machine of an ELF library where it is another than that of an `own` ELF program.
+
+    Otherwise, and for other formats of files, it is empty.
+    """
+    magic = b"\x7fELF"
+    if not library.startswith(magic) or (own.startswith(magic) and _machine(library) == _machine(own)):
+        return ""
+    width, order, number = _machine(library)
+    name = _MACHINES.get(number, f"ELF machine {number}")
+    return name if name in {"x86_64", "aarch64"} else f"{name}, {width} bits, {order} endian"
+
+
+def _machine(header: bytes) -> tuple[int, Literal["little", "big"], int]:
+    """Return the width, byte order and number of the machine that an ELF header is for."""
+    order: Literal["little", "big"] = "big" if header[5] == 2 else "little"
+    return 32 * header[4], order, int.from_bytes(header[18:20], order)
+
+
+def is_cross_compiled(stored: Mapping[str, str]) -> bool:
+    """Return whether a cross compiler made the library with a stored stamp."""
+    return _CROSS in stored
 
 
 def find_misfit(stored: Mapping[str, str]) -> str:

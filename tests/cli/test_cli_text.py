@@ -144,7 +144,7 @@ def test_verify_as_json(byoc: Cli) -> None:
     assert list(report) == [
         *("against", "passed", "largest_relative_error", "outputs"),
         *("accuracy", "samples", "judge", "reach", "notes", "tie_breaks"),
-        *("boundary", "regions", "not_compared"),
+        *("boundary", "regions", "not_compared", "not_here"),
     ]
     assert report["passed"] is True
     assert [output["name"] for output in report["outputs"]] == ["score", "side"]

@@ -60,6 +60,7 @@ def test_json(wrong: Path, byoc: Byoc) -> None:
     assert list(told) == [
         *("against", "passed", "largest_relative_error", "outputs", "accuracy"),
         *("samples", "judge", "reach", "notes", "tie_breaks", "boundary", "regions", "not_compared"),
+        "not_here",
     ]
     assert not told["passed"]
     first, second = told["regions"]

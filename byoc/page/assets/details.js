@@ -202,6 +202,7 @@ class Details {
       ["nodes", report ? report.nodes : part.nodes.length],
       ["predicted", `${formatSeconds(region.seconds)}, its launch included`],
       ["measured", measured ? `${formatSeconds(measured[0] / measured[1])}, ${roundNumber(measured[0] / measured[1] / region.seconds)} × predicted, as ${(this.tables.data.codegens || {})[region.name] || "its codegen"} runs it here` : ""],
+      ["not verified", report && report.not_here ? `it cannot run on the machine that compiled it: ${report.not_here}` : ""],
       ["host alone", formatSeconds(host)],
       ["transfers", formatSeconds(region.boundary.reduce((sum, each) => sum + (each.seconds || 0), 0))],
       ["runs", graph.trips === 1 ? "" : roundNumber(graph.trips)],

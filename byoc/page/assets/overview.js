@@ -20,10 +20,11 @@ class Page {
     byId("model").textContent = shorten(report.model, 70);
     const chips = [];
     if (!report.nodes.offloaded) chips.push(["bad", "Nothing was offloaded"]);
-    if (report.verification === null) {
+    if (report.not_verified !== null) {
       const { compiled } = this.tables.data;
       chips.push(compiled ? ["bad", `Not verified: ${report.not_verified}`] : ["", "Only a plan: nothing was compiled or verified"]);
-    } else if (!report.verification.passed) chips.push(["bad", `Verification failed against ${report.verification.against}`]);
+    }
+    if (report.verification && !report.verification.passed) chips.push(["bad", `Verification failed against ${report.verification.against}`]);
     if (report.predicted.seconds > report.predicted.host_only * 1.0001) chips.push(["bad", "Predicted to be slower than the host alone"]);
     if (report.nodes.offloaded) {
       const names = [...new Set(report.regions.map((each) => each.device))].join(" and ");
@@ -32,9 +33,10 @@ class Page {
     }
     const ratio = report.predicted.host_only / report.predicted.seconds;
     chips.push([ratio > 1.005 ? "good" : "", `${formatSeconds(report.predicted.seconds)} predicted, host alone ${formatSeconds(report.predicted.host_only)}${ratio > 1.005 ? ` (${roundNumber(ratio)} × faster)` : ""}`]);
-    if (report.verification && report.verification.passed) {
+    const ranHere = report.regions.some((each) => !each.not_here);
+    if (report.verification && report.verification.passed && ranHere) {
       const error = report.verification.largest_relative_error;
-      chips.push(["good", `Verified${error === null ? "" : `, largest error ${error.toExponential(1)} of the range`}`]);
+      chips.push(["good", `${report.not_verified === null ? "Verified" : "The rest is verified"}${error === null ? "" : `, largest error ${error.toExponential(1)} of the range`}`]);
     }
     byId("verdict").replaceChildren(...chips.map(([kind, text]) => make("span", { className: `chip ${kind}`, text })));
   }
