@@ -190,12 +190,10 @@ def open_units(
             opened.update(nodes)
     divided, rivals = [], []
     for each, own_marks in zip(units, marks, strict=True):
-        kept, open_here = [], []
-        for unit in each:
-            (open_here if len(unit.nodes) > 1 and unit.nodes[0] in opened else kept).append(unit)
-        kept += [
-            make_single_unit(index, node, own_marks[node]) for unit in open_here for node in unit.nodes
-        ]
+        open_here = [unit for unit in each if len(unit.nodes) > 1 and unit.nodes[0] in opened]
+        nodes = {node for unit in open_here for node in unit.nodes}
+        kept = [unit for unit in each if unit.nodes[0] not in nodes]
+        kept += [make_single_unit(index, node, own_marks[node]) for node in sorted(nodes)]
         divided.append(sort_units(index, kept) if open_here else list(each))
         rivals.append(open_here)
     return divided, rivals
