@@ -191,9 +191,9 @@ def open_units(
     divided, rivals = [], []
     for each, own_marks in zip(units, marks, strict=True):
         open_here = [unit for unit in each if len(unit.nodes) > 1 and unit.nodes[0] in opened]
-        nodes = {node for unit in open_here for node in unit.nodes}
-        kept = [unit for unit in each if unit.nodes[0] not in nodes]
-        kept += [make_single_unit(index, node, own_marks[node]) for node in sorted(nodes)]
+        alone = {node for unit in open_here for node in unit.nodes}
+        kept = [unit for unit in each if unit.nodes[0] not in alone]
+        kept += [make_single_unit(index, node, own_marks[node]) for node in sorted(alone)]
         divided.append(sort_units(index, kept) if open_here else list(each))
         rivals.append(open_here)
     return divided, rivals
