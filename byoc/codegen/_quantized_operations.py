@@ -170,7 +170,7 @@ class _Grouping:
         """Whether an operation is the same as a clamp of integers that are quantized thus."""
         if operation.op not in CLAMP_OPERATORS or operation.domain or not quantization.is_integer:
             return False
-        if not quantization.is_per_tensor or not quantization.scale > 0:
+        if not quantization.is_per_tensor or not 0 < quantization.scale < np.inf:
             return False
         bounds = [self.read_constant(name) for name in operation.inputs[1:] if name]
         return all(

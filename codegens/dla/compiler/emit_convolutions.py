@@ -159,7 +159,7 @@ def _add_convolution(
         emitting.add_command(replace(command, y=sums))
         emitting.add_command(_residual_command(result, sums, made))
     else:
-        low, high = layer.clamp.quantize_limits(y)
+        low, high = layer.clamp.saturate_limits(y)
         emitting.add_command(replace(command, y=made, y_zero=y.zero, low=low, high=high))
     emitting.store(made, y, result.box)
 
@@ -205,7 +205,7 @@ def _residual_command(result: _ResultTile, sums: Operand, made: Operand) -> Add:
     assert residual is not None
     y = layer.y
     mantissas = to_common_multipliers(2.0 ** -residual_bits(layer), residual.scale / y.scale)
-    low, high = layer.clamp.quantize_limits(y)
+    low, high = layer.clamp.saturate_limits(y)
     return Add(
         layer=result.emitting.number,
         a=sums,

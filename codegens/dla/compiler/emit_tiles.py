@@ -45,7 +45,7 @@ def compute_pool(emitting: LayerEmission, layer: PoolLayer, box: TileBox) -> Ope
     field = receptive_field(layer.window, x, box.rows, box.cols)
     source = TileBox(box.image, field.rows, field.cols, box.channels)
     mantissa, shift = to_multiplier(x.scale / y.scale)
-    low, high = layer.clamp.quantize_limits(y)
+    low, high = layer.clamp.saturate_limits(y)
     made = emitting.result_operand(y, box.of(y))
     emitting.add_command(
         PoolCommand(
@@ -83,7 +83,7 @@ def _eltwise_command(number: int, layer: EltwiseLayer, a: Operand, b: Operand, m
     """Return the command that adds or multiplies two tiles."""
     y = layer.y
     zeros = (layer.a.zero, layer.b.zero, y.zero)
-    bounds = layer.clamp.quantize_limits(y)
+    bounds = layer.clamp.saturate_limits(y)
     if layer.multiplies:
         factor = to_multiplier(layer.a.scale * layer.b.scale / y.scale)
         return Mul(number, a, b, made, *zeros, *factor, *bounds)
@@ -126,7 +126,7 @@ def _rescale_tile(
     made = emitting.result_operand(y, box.of(y))
     factor = to_multiplier(x.scale / y.scale)
     emitting.add_command(
-        Scale(emitting.number, tile, made, x.zero, y.zero, *factor, *layer.clamp.quantize_limits(y))
+        Scale(emitting.number, tile, made, x.zero, y.zero, *factor, *layer.clamp.saturate_limits(y))
     )
     return made
 

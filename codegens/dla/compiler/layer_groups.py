@@ -1,17 +1,16 @@
 """Grouping of operations that become one layer: a convolution with fused operations, a quantized group.
 
 A group begins with the operation that determines its kind. It continues as long as the result has a
-single reader that the hardware can fuse: a normalization, the addition of a residual, a clamp, and at
-the end the QuantizeLinear of a quantized group.
+single reader that the hardware can fuse: a normalization, the addition of a residual, a clamp.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from byoc.codegen import CompileError, Operation
+from byoc.codegen import Operation, Quantization
 
-from .region_reading import RegionReading
+from .region_reading import Operand, RegionReading, list_operands
 
 _CLAMPS = ("Relu", "Clip")
 # Operators that a clamp is fused to, since their commands have `low` and `high`. After any other
@@ -25,10 +24,9 @@ _SUMS = ("Add", "Sum")
 
 @dataclass(eq=False)
 class LayerGroup:
-    """Operations that become one layer; `quantize` ends a group with dequantized inputs."""
+    """Operations that become one layer; the last one's output is that of the layer."""
 
     operations: list[Operation] = field(default_factory=list)
-    quantize: Operation | None = None
 
     @property
     def main(self) -> Operation:
@@ -36,32 +34,34 @@ class LayerGroup:
         return self.operations[0]
 
     @property
+    def operands(self) -> Sequence[Operand]:
+        """The operands of the operation that determines the kind."""
+        return list_operands(self.main)
+
+    @property
     def followers(self) -> Sequence[Operation]:
         """The operations that are fused."""
         return self.operations[1:]
 
     @property
-    def result(self) -> str:
-        """Name of the result, before quantization in a quantized group."""
+    def output(self) -> str:
+        """Name of the result."""
         return self.operations[-1].outputs[0]
 
     @property
-    def output(self) -> str:
-        """Name of the result in memory, after quantization."""
-        return self.result if self.quantize is None else self.quantize.outputs[0]
+    def quantization(self) -> Quantization | None:
+        """What the integers of the result stand for, None for floats."""
+        return self.operations[-1].output_quantization[0]
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the region's nodes in the group."""
-        every = [*self.operations, *([self.quantize] if self.quantize else [])]
+        every = (one for each in self.operations for one in (each, *each.fused))
         return tuple(dict.fromkeys(each.name for each in every))
 
 
 def group_operations(reading: RegionReading) -> list[LayerGroup]:
-    """Return the groups of a region in topological order.
-
-    Raises CompileError for a QuantizeLinear that ends no group.
-    """
+    """Return the groups of a region in topological order."""
     grouping = _Grouping(reading)
     for number, operation in enumerate(reading.operations):
         grouping.add_operation(number, operation)
@@ -81,24 +81,11 @@ class _Grouping:
         self.last: dict[LayerGroup, int] = {}
 
     def add_operation(self, number: int, operation: Operation) -> None:
-        """Add an operation: it ends a group, continues one, or begins one."""
-        if operation.op == "DequantizeLinear":
-            return
-        if operation.op == "QuantizeLinear":
-            unit = self._end_group(operation)
-        else:
-            unit = self._find_group(operation)
-            unit.operations.append(operation)
-            self._making[operation.outputs[0]] = unit
+        """Add an operation: it continues a group, or begins one."""
+        unit = self._find_group(operation)
+        unit.operations.append(operation)
+        self._making[operation.outputs[0]] = unit
         self.last[unit] = number
-
-    def _end_group(self, operation: Operation) -> LayerGroup:
-        unit = self._making.get(operation.inputs[0])
-        if unit is None or not self._is_open(unit):
-            reason = "QuantizeLinear is not the end of a group that begins with DequantizeLinear"
-            raise CompileError(reason, [operation.name])
-        unit.quantize = operation
-        return unit
 
     def _find_group(self, operation: Operation) -> LayerGroup:
         for name in operation.inputs:
@@ -110,15 +97,15 @@ class _Grouping:
 
     def _is_open(self, unit: LayerGroup) -> bool:
         """Whether the result of a group so far has a single reader, and so can be fused."""
-        name = unit.result
-        return unit.quantize is None and self._readers[name] == 1 and name not in self._outputs
+        name = unit.output
+        return unit.quantization is None and self._readers[name] == 1 and name not in self._outputs
 
     def _can_fuse(self, unit: LayerGroup, operation: Operation, name: str) -> bool:
         main, done = unit.main.op, {each.op for each in unit.followers}
         if operation.op in _CLAMPS:
             bounds = operation.inputs[1:]
             return main in _CLAMPED and all(self._constant(bound) for bound in bounds if bound)
-        if main != "Conv" or name != unit.result or not done <= {"BatchNormalization"}:
+        if main != "Conv" or name != unit.output or not done <= {"BatchNormalization"}:
             return False
         if operation.op == "BatchNormalization":
             return name == operation.inputs[0]

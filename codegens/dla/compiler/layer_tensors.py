@@ -132,7 +132,7 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class Clamp:
-    """The least and greatest value of a result, in real numbers."""
+    """The least and greatest value of a result, of an integer one as it is stored."""
 
     low: float = -inf
     high: float = inf
@@ -142,20 +142,12 @@ class Clamp:
         low = min(max(self.low, other.low), other.high)
         return Clamp(low, min(max(self.high, other.low), other.high))
 
-    def quantize_limits(self, y: LayerTensor) -> tuple[float, float]:
-        """Return the limits in units of the stored numbers of a tensor, rounded as its values are."""
+    def saturate_limits(self, y: LayerTensor) -> tuple[float, float]:
+        """Return the limits of the stored numbers of a tensor."""
         if not y.is_integer:
             return self.low, self.high
         info = np.iinfo(y.dtype)
-        return _quantize_limit(self.low, y, info), _quantize_limit(self.high, y, info)
-
-
-def _quantize_limit(value: float, y: LayerTensor, info: Any) -> float:
-    if not np.isfinite(value):
-        return float(info.min if value < 0 else info.max)
-    with np.errstate(over="ignore"):  # a bound far from what the tensor can store
-        rounded = np.rint(np.float32(value) / np.float32(y.scale)) + y.zero
-    return float(min(max(rounded, info.min), info.max))
+        return float(max(self.low, info.min)), float(min(self.high, info.max))
 
 
 _NHWC = (0, 2, 3, 1)

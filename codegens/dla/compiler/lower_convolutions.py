@@ -1,6 +1,5 @@
 """Lower convolutions, matrix products and normalizations; all of them become convolutions."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,35 +11,37 @@ from .layer_tensors import LayerTensor, SlidingWindow
 from .layers import Array, ConvLayer
 from .lowering import NetworkBuilder
 from .output_shapes import window_of
+from .region_reading import Operand, list_operands
 from .weight_folding import ConvWeights, normalization_factors, normalization_weights, requantize_weights
 
 _NO_MULTIPLIERS = np.zeros(0)
+_NOTHING = Operand("", None)
 _TO_MACHINE = (0, 2, 3, 1)  # OIHW to OHWI
 
 
 def lower_conv(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Conv with the operations fused to it."""
-    attributes, inputs = unit.main.attributes, [*unit.main.inputs, ""]
+    attributes, operands = unit.main.attributes, [*unit.operands, _NOTHING]
     if attributes.get("auto_pad", "NOTSET") != "NOTSET":
         raise CompileError("auto_pad must be NOTSET", unit.nodes)
-    if len(lowering.shapes.get(inputs[0], ())) != 4:
+    if len(lowering.shapes.get(operands[0].name, ())) != 4:
         raise CompileError("a Conv must be of an image of two dimensions", unit.nodes)
-    weights = _constant_weights(lowering, unit, inputs[1], inputs[2], axis=0)
+    weights = _constant_weights(lowering, unit, operands[1], operands[2], axis=0)
     kernel = weights.stored.shape[2:]
     _add_convolution(lowering, unit, weights, window_of(attributes, kernel), attributes.get("group", 1))
 
 
 def lower_gemm(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Gemm to a 1x1 convolution over rows of one pixel."""
-    attributes, inputs = unit.main.attributes, [*unit.main.inputs, ""]
+    attributes, operands = unit.main.attributes, [*unit.operands, _NOTHING]
     if attributes.get("transA"):
         raise CompileError("transA must be 0", unit.nodes)
     axis = 0 if attributes.get("transB") else 1
-    weights = _constant_weights(lowering, unit, inputs[1], "", axis)
+    weights = _constant_weights(lowering, unit, operands[1], _NOTHING, axis)
     weights = weights.scale_and_shift(np.array(attributes.get("alpha", 1.0)), np.array(0.0))
     beta = attributes.get("beta", 1.0)
-    if inputs[2] and beta:
-        addend = _constant_bias(lowering, unit, inputs[2]) * beta
+    if operands[2].name and beta:
+        addend = _constant_bias(lowering, unit, operands[2]) * beta
         count = len(weights.stored)
         if addend.size not in (1, count) or (addend.ndim and addend.shape[-1] != addend.size):
             raise CompileError("C of a Gemm must be one number for each column, or one", unit.nodes)
@@ -50,23 +51,22 @@ def lower_gemm(lowering: NetworkBuilder, unit: LayerGroup) -> None:
 
 def lower_matmul(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a MatMul by a constant matrix to a 1x1 convolution; vectors are the pixels of a row."""
-    name, matrix = unit.main.inputs
+    x, matrix = unit.operands
     reading = lowering.reading
-    is_matrix = reading.is_constant(matrix) and reading.constant_array(matrix).ndim == 2
-    if not is_matrix or len(lowering.shapes.get(name, ())) not in (2, 3):
+    is_matrix = reading.is_constant(matrix.name) and reading.stored_array(matrix.name).ndim == 2
+    if not is_matrix or len(lowering.shapes.get(x.name, ())) not in (2, 3):
         raise CompileError("a MatMul must be of 2 or 3 axes by a constant matrix", unit.nodes)
-    weights = _constant_weights(lowering, unit, matrix, "", axis=1)
+    weights = _constant_weights(lowering, unit, matrix, _NOTHING, axis=1)
     _add_convolution(lowering, unit, weights, SlidingWindow(), 1)
 
 
 def lower_batch_normalization(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a BatchNormalization that is not fused to a depthwise 1x1 convolution."""
-    name = unit.main.inputs[0]
-    x = lowering.operand_tensor(unit, name)
-    if len(lowering.shapes[name]) != 4:
+    x = lowering.operand_tensor(unit, unit.operands[0])
+    if len(lowering.shapes[unit.main.inputs[0]]) != 4:
         raise CompileError("a BatchNormalization must be of an image of two dimensions", unit.nodes)
     factors, shifts = _normalization_factors(lowering, unit.main)
-    if unit.quantize is None:
+    if unit.quantization is None:
         stored = np.ones((x.channels, 1, 1, 1), np.float32)
         weights = ConvWeights(stored, factors, shifts)
     else:
@@ -77,14 +77,14 @@ def lower_batch_normalization(lowering: NetworkBuilder, unit: LayerGroup) -> Non
 def _add_convolution(
     lowering: NetworkBuilder, unit: LayerGroup, weights: ConvWeights, window: SlidingWindow, groups: int
 ) -> None:
-    x, y = lowering.operand_tensor(unit, unit.main.inputs[0]), lowering.result_tensor(unit)
+    x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
     residual = None
     before = unit.main.outputs[0]
     for each in unit.followers:
         if each.op == "BatchNormalization":
             weights = weights.scale_and_shift(*_normalization_factors(lowering, each))
         elif each.op in ("Add", "Sum"):
-            other = next(name for name in each.inputs if name != before)
+            other = next(operand for operand in list_operands(each) if operand.name != before)
             residual = lowering.operand_tensor(unit, other)
         before = each.outputs[0]
     stored, bias, multipliers = _layer_constants(unit, weights, x, y)
@@ -125,51 +125,50 @@ def _float_weights(unit: LayerGroup, weights: ConvWeights) -> Array:
 
 
 def _constant_weights(
-    lowering: NetworkBuilder, unit: LayerGroup, name: str, bias: str, axis: int
+    lowering: NetworkBuilder, unit: LayerGroup, operand: Operand, bias: Operand, axis: int
 ) -> ConvWeights:
     """Return constant weights; a matrix, with outputs along `axis`, becomes weights of a 1x1 kernel."""
-    reading = lowering.reading
-    if not reading.is_constant(name):
+    name, quantization = operand.name, operand.quantization
+    if not lowering.reading.is_constant(name):
         raise CompileError(f"the weights '{name}' must be constant", unit.nodes)
-    integers = reading.quantized_constant(name) if unit.quantize is not None else None
-    if integers is None and unit.quantize is not None:
+    if quantization is None and unit.quantization is not None:
         raise CompileError(f"the weights '{name}' are not quantized", unit.nodes)
-    stored = reading.constant_array(name) if integers is None else integers[0]
-    factors = np.ones(1)
-    if integers is not None:
-        quantization = integers[1]
-        if stored.dtype != np.int8 or quantization.zero.any():
+    if unit.quantization is None:
+        stored, factors = lowering.reading.constant_array(operand), np.ones(1)
+    elif quantization is not None:
+        stored = lowering.reading.stored_array(name)
+        if stored.dtype != np.int8 or quantization.zero_point.any():
             raise CompileError(f"the weights '{name}' must be int8 with zero points 0", unit.nodes)
-        if quantization.scale.size > 1 and quantization.axis % stored.ndim != axis:
+        if quantization.axis not in {None, axis}:
             raise CompileError(f"the scales of '{name}' must be of output channels", unit.nodes)
         factors = quantization.scale.astype(np.float64).reshape(-1)
     if stored.ndim == 2:
         matrix = stored if axis == 0 else stored.T
         stored = matrix.reshape(*matrix.shape, 1, 1)
     count = len(stored)
-    real = _constant_bias(lowering, unit, bias).reshape(-1) if bias else np.zeros(1)
+    real = _constant_bias(lowering, unit, bias).reshape(-1) if bias.name else np.zeros(1)
     return ConvWeights(stored, np.broadcast_to(factors, count), np.broadcast_to(real, count))
 
 
-def _constant_bias(lowering: NetworkBuilder, unit: LayerGroup, name: str) -> Array:
+def _constant_bias(lowering: NetworkBuilder, unit: LayerGroup, operand: Operand) -> Array:
     """Return a bias in float64, exact if it is stored as integers."""
-    if not lowering.reading.is_constant(name):
-        raise CompileError(f"the bias '{name}' must be constant", unit.nodes)
-    found = lowering.reading.quantized_constant(name)
+    if not lowering.reading.is_constant(operand.name):
+        raise CompileError(f"the bias '{operand.name}' must be constant", unit.nodes)
+    stored = lowering.reading.stored_array(operand.name).astype(np.float64)
+    found = operand.quantization
     if found is None:
-        return lowering.reading.constant_array(name).astype(np.float64)
-    stored, quantization = found
-    return (stored.astype(np.float64) - quantization.zero) * quantization.scale.astype(np.float64)
+        return stored
+    return (stored - found.zero_point) * found.scale.astype(np.float64)
 
 
 def _normalization_factors(lowering: NetworkBuilder, operation: Operation) -> tuple[Array, Array]:
     """Return the factor and the shift of each channel of a BatchNormalization, in float64."""
-    given: Sequence[str] = operation.inputs[1:5]
+    given = list_operands(operation)[1:5]
     if operation.attributes.get("training_mode"):
         raise CompileError("training_mode must be 0", [operation.name])
-    if not all(map(lowering.reading.is_constant, given)):
+    if not all(lowering.reading.is_constant(each.name) for each in given):
         raise CompileError("the parameters of a BatchNormalization must be constant", [operation.name])
-    scale, shift, mean, variance = (lowering.reading.constant_array(name) for name in given)
+    scale, shift, mean, variance = map(lowering.reading.constant_array, given)
     epsilon = operation.attributes.get("epsilon", 1e-5)
     with np.errstate(divide="ignore", invalid="ignore"):
         factors, shifts = normalization_factors(scale, shift, mean, variance, epsilon)

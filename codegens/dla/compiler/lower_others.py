@@ -14,10 +14,11 @@ from byoc.codegen import CompileError, Operation
 
 from ..machine import FunctionKind, build_table, evaluate_function
 from .layer_groups import LayerGroup
-from .layer_tensors import LayerTensor, SlidingWindow, dtype_of
+from .layer_tensors import Clamp, LayerTensor, SlidingWindow, dtype_of
 from .layers import ActivationLayer, Array, ConcatLayer, EltwiseLayer, PoolLayer
 from .lowering import NetworkBuilder
 from .output_shapes import window_of
+from .region_reading import Operand
 
 FUNCTIONS: dict[str, tuple[FunctionKind, tuple[float, float]]] = {
     "Sigmoid": (FunctionKind.SIGMOID, (0.0, 0.0)),
@@ -32,13 +33,13 @@ FUNCTIONS: dict[str, tuple[FunctionKind, tuple[float, float]]] = {
 
 def lower_sum(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower an Add, or a Sum of any number of operands to additions one after another."""
-    names, rank = unit.main.inputs, len(lowering.shapes[unit.main.outputs[0]])
-    operands = [_broadcast_operand(lowering, unit, name, rank) for name in names]
+    rank = len(lowering.shapes[unit.main.outputs[0]])
+    operands = [_broadcast_operand(lowering, unit, each, rank) for each in unit.operands]
     y, clamp = lowering.result_tensor(unit), lowering.fused_clamp(unit)
     if len(operands) == 1:
         lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, operands[0], clamp=clamp))
         return
-    if len(operands) > 2 and unit.quantize is not None:
+    if len(operands) > 2 and unit.quantization is not None:
         raise CompileError("a quantized Sum must be of two operands", unit.nodes)
     total = operands[0]
     for number, other in enumerate(operands[1:-1], 1):
@@ -58,35 +59,37 @@ def lower_sum(lowering: NetworkBuilder, unit: LayerGroup) -> None:
 def lower_mul(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Mul."""
     rank = len(lowering.shapes[unit.main.outputs[0]])
-    a, b = (_broadcast_operand(lowering, unit, name, rank) for name in unit.main.inputs)
+    a, b = (_broadcast_operand(lowering, unit, each, rank) for each in unit.operands)
     y, clamp = lowering.result_tensor(unit), lowering.fused_clamp(unit)
     lowering.add_layer(EltwiseLayer(unit.output, unit.nodes, y, a, b, multiplies=True, clamp=clamp))
 
 
 def lower_clamp(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Relu or Clip that is not fused."""
-    x, y = lowering.operand_tensor(unit, unit.main.inputs[0]), lowering.result_tensor(unit)
+    x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
     lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, clamp=lowering.fused_clamp(unit)))
 
 
 def lower_function(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a function to a table of 256 bytes in integers, to the machine's own in float32."""
-    x, y = lowering.operand_tensor(unit, unit.main.inputs[0]), lowering.result_tensor(unit)
+    x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
     kind, parameters = _machine_function(unit.main)
     if not y.is_integer:
         lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, None, kind, parameters))
         return
-    lowering.add_layer(
-        ActivationLayer(unit.output, unit.nodes, y, x, _function_table(kind, parameters, x, y))
-    )
+    low, high = lowering.fused_clamp(unit).saturate_limits(y)
+    table = _function_table(kind, parameters, x, y).view(y.dtype).clip(int(low), int(high))
+    lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, table.view(np.uint8)))
 
 
-def _broadcast_operand(lowering: NetworkBuilder, unit: LayerGroup, name: str, rank: int) -> LayerTensor:
+def _broadcast_operand(
+    lowering: NetworkBuilder, unit: LayerGroup, operand: Operand, rank: int
+) -> LayerTensor:
     """Return an operand as a tensor of the rank of the result."""
-    if lowering.reading.is_constant(name):
-        return lowering.constant_tensor(unit, name, rank)
-    x = lowering.operand_tensor(unit, name)
-    shape = lowering.shapes[name]
+    if lowering.reading.is_constant(operand.name):
+        return lowering.constant_tensor(unit, operand, rank)
+    x = lowering.operand_tensor(unit, operand)
+    shape = lowering.shapes[operand.name]
     return lowering.reshape_tensor(x, shape, (1,) * (rank - len(shape)) + shape, unit.nodes)
 
 
@@ -138,7 +141,7 @@ def lower_global_pool(lowering: NetworkBuilder, unit: LayerGroup) -> None:
 def _add_pool(
     lowering: NetworkBuilder, unit: LayerGroup, average: bool, window: SlidingWindow, counts_pads: bool
 ) -> None:
-    x, y = lowering.operand_tensor(unit, unit.main.inputs[0]), lowering.result_tensor(unit)
+    x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
     clamp = lowering.fused_clamp(unit)
     lowering.add_layer(
         PoolLayer(unit.output, unit.nodes, y, x, average, window, counts_pads, clamp=clamp)
@@ -153,19 +156,20 @@ def lower_reshape(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     if any(lowering.is_read(name) for name in unit.main.outputs[1:]):
         raise CompileError(f"the machine does not compute the mask of a {unit.main.op}", unit.nodes)
     name = unit.main.inputs[0]
-    x, y = lowering.operand_tensor(unit, name), lowering.result_tensor(unit)
-    view = lowering.reshape_tensor(x, lowering.shapes[name], lowering.shapes[unit.result], unit.nodes)
-    if (view.dtype, view.scale, view.zero) == (y.dtype, y.scale, y.zero):
+    x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
+    view = lowering.reshape_tensor(x, lowering.shapes[name], lowering.shapes[unit.output], unit.nodes)
+    clamp = lowering.fused_clamp(unit)
+    if clamp == Clamp() and (view.dtype, view.scale, view.zero) == (y.dtype, y.scale, y.zero):
         lowering.tensors[unit.output] = view.view(unit.output)
     else:
-        lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, view))
+        lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, view, clamp=clamp))
 
 
 def lower_concat(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Concat."""
     shape = lowering.shapes[unit.main.outputs[0]]
     axis = unit.main.attributes["axis"] % len(shape)
-    parts = tuple(_concat_part(lowering, unit, name, len(shape)) for name in unit.main.inputs)
+    parts = tuple(_broadcast_operand(lowering, unit, each, len(shape)) for each in unit.operands)
     y = lowering.result_tensor(unit)
     place = _extents_axis(axis, len(shape))
     if place is None:
@@ -175,12 +179,6 @@ def lower_concat(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     parts = tuple(part for part in parts if part.nbytes)
     clamp = lowering.fused_clamp(unit)
     lowering.add_layer(ConcatLayer(unit.output, unit.nodes, y, parts, place, clamp=clamp))
-
-
-def _concat_part(lowering: NetworkBuilder, unit: LayerGroup, name: str, rank: int) -> LayerTensor:
-    if lowering.reading.is_constant(name):
-        return lowering.constant_tensor(unit, name, rank)
-    return lowering.operand_tensor(unit, name)
 
 
 def _extents_axis(axis: int, rank: int) -> int | None:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import isnan
-from typing import Any
 
 import numpy as np
 
-from byoc.codegen import CompileError, Operation, TensorContract
+from byoc.codegen import CompileError, Operation, Quantization, TensorContract
 
 from . import layer_limits as limits
 from .layer_groups import LayerGroup
@@ -27,7 +26,7 @@ from .layer_tensors import (
     to_memory_layout,
 )
 from .layers import ActivationLayer, Array, BoundaryPort, MachineLayer, MoveLayer, RestackLayer
-from .region_reading import Quantization, RegionReading
+from .region_reading import Operand, RegionReading, list_operands
 
 _GREATEST = float(np.finfo(np.float32).max)
 
@@ -62,52 +61,47 @@ class NetworkBuilder:
         self.tensors[layer.y.name] = layer.y
         return layer.y
 
-    def operand_tensor(self, unit: LayerGroup, name: str) -> LayerTensor:
-        """Return the tensor that a unit reads under a name, with scale and zero point.
+    def operand_tensor(self, unit: LayerGroup, operand: Operand) -> LayerTensor:
+        """Return a tensor that a unit reads, with scale and zero point.
 
         Raises CompileError if only one of the unit and the tensor is quantized.
         """
-        quantized = self.reading.quantizations.get(name)
-        if (quantized is None) == (unit.quantize is not None):
-            how = "is not quantized" if quantized is None else "is quantized, but its result is not"
-            raise CompileError(f"'{name}', which {unit.main.op} reads, {how}", unit.nodes)
-        if quantized is None:
-            return self.tensors[name]
-        x = self.tensors[quantized.name]
-        zero = int(single_value(quantized.zero, unit))
-        return replace(x.view(x.name), scale=scale_of(quantized, unit), zero=zero)
+        scale, zero = self._operand_scale(unit, operand)
+        x = self.tensors[operand.name]
+        if operand.quantization is None:
+            return x
+        return replace(x.view(x.name), scale=scale, zero=zero)
 
-    def constant_tensor(self, unit: LayerGroup, name: str, rank: int) -> LayerTensor:
+    def constant_tensor(self, unit: LayerGroup, operand: Operand, rank: int) -> LayerTensor:
         """Return a constant as a tensor, broadcast to a rank. Raises as `operand_tensor`."""
-        found = self.reading.quantized_constant(name)
-        if (found is None) == (unit.quantize is not None):
-            how = "is not quantized" if found is None else "is quantized, but its result is not"
-            raise CompileError(f"the constant '{name}', which {unit.main.op} reads, {how}", unit.nodes)
-        scale, zero = 1.0, 0
-        if found is None:
-            stored = self.reading.constant_array(name)
-        else:
-            stored, quantized = found
-            scale, zero = scale_of(quantized, unit), single_value(quantized.zero, unit)
-        array = to_memory_layout(stored, rank)
-        unused = self.unused_name(name)
+        scale, zero = self._operand_scale(unit, operand)
+        array = to_memory_layout(self.reading.stored_array(operand.name), rank)
+        unused = self.unused_name(operand.name)
         self.constants[unused] = array
-        return LayerTensor(unused, array.shape, str(array.dtype), scale, int(zero))
+        return LayerTensor(unused, array.shape, str(array.dtype), scale, zero)
+
+    def _operand_scale(self, unit: LayerGroup, operand: Operand) -> tuple[float, int]:
+        quantization = operand.quantization
+        if (quantization is None) == (unit.quantization is None):
+            return (1.0, 0) if quantization is None else scale_of(quantization, unit)
+        how = "is not quantized" if quantization is None else "is quantized, but its result is not"
+        raise CompileError(f"'{operand.name}', which {unit.main.op} reads, {how}", unit.nodes)
 
     def result_tensor(self, unit: LayerGroup) -> LayerTensor:
         """Return the tensor for the result of a unit. Raises CompileError for its dtype."""
-        extents = memory_extents(self.shapes[unit.result])
-        if unit.quantize is None:
+        extents = memory_extents(self.shapes[unit.output])
+        if unit.quantization is None:
             return LayerTensor(unit.output, extents, "float32")
-        quantized = self.reading.quantization(unit.quantize, unit.output)
-        dtype = str(quantized.zero.dtype)
+        dtype = unit.quantization.dtype
         if dtype not in INTEGERS:
             raise CompileError(f"'{unit.output}' is {dtype}, but must be int8 or uint8", unit.nodes)
-        scale, zero = scale_of(quantized, unit), int(single_value(quantized.zero, unit))
-        return LayerTensor(unit.output, extents, dtype, scale, zero)
+        return LayerTensor(unit.output, extents, dtype, *scale_of(unit.quantization, unit))
 
     def fused_clamp(self, unit: LayerGroup) -> Clamp:
         """Return the clamp that is equal to all Relus and Clips of a unit."""
+        if unit.quantization is not None:
+            limits = unit.operations[-1].output_limits[0]
+            return Clamp() if limits in {None, unit.quantization.limits} else Clamp(*limits)
         found = Clamp()
         for each in unit.operations:
             found = (
@@ -127,17 +121,17 @@ class NetworkBuilder:
             attributes.get("min", -_GREATEST),
             attributes.get("max", _GREATEST),
         )  # attributes before operator set 11
-        bounds = [*operation.inputs[1:], "", ""][:2]
-        if any(name and not self.reading.is_constant(name) for name in bounds):
+        bounds = list_operands(operation)[1:]
+        if any(each.name and not self.reading.is_constant(each.name) for each in bounds):
             raise CompileError("the bounds of a Clip must be constant", [operation.name])
-        if bounds[0]:
+        if bounds and bounds[0].name:
             low = self._clip_limit(bounds[0], operation)
-        if bounds[1]:
+        if len(bounds) > 1 and bounds[1].name:
             high = self._clip_limit(bounds[1], operation)
         return Clamp(low, high)
 
-    def _clip_limit(self, name: str, operation: Operation) -> float:
-        bound = self.reading.constant_array(name)
+    def _clip_limit(self, operand: Operand, operation: Operation) -> float:
+        bound = self.reading.constant_array(operand)
         if bound.size != 1 or isnan(bound.item()):
             raise CompileError("a bound of a Clip must be one number", [operation.name])
         return float(bound.item())
@@ -207,7 +201,7 @@ class NetworkBuilder:
             raise CompileError(f"the output '{name}' is a floating-point value inside a quantized group")
         x = self.tensors[name]
         stored = self.shapes.get(name)
-        shape = self.reading.constant_array(name).shape if stored is None else stored
+        shape = self.reading.stored_array(name).shape if stored is None else stored
         if needs_reordering(contract, shape):
             y = x.like(self.unused_name(f"{name}/given"), onnx_order_extents(shape))
             x = self.add_layer(MoveLayer(y.name, (), y, x, memory_extents(shape), to_image=False))
@@ -215,9 +209,8 @@ class NetworkBuilder:
 
     def _add_constant_output(self, name: str) -> None:
         """Add the copy of a constant that is an output of the region."""
-        array = to_memory_layout(
-            self.reading.constant_array(name), self.reading.constant_array(name).ndim
-        )
+        stored = self.reading.stored_array(name)
+        array = to_memory_layout(stored, stored.ndim)
         check_dtype(name, str(array.dtype))
         unused = self.unused_name(f"{name}/constant")
         self.constants[unused] = array
@@ -225,20 +218,18 @@ class NetworkBuilder:
         self.add_layer(ActivationLayer(name, (), x.like(name), x))
 
 
-def single_value(values: Array, unit: LayerGroup) -> Any:
-    """Return the only scale or zero point of a tensor. Raises CompileError if there are several."""
-    if values.size != 1:
+def scale_of(quantization: Quantization, unit: LayerGroup) -> tuple[float, int]:
+    """Return the only scale and zero point of a tensor.
+
+    Raises CompileError if there are several, or the scale is not positive, or too large.
+    """
+    if not quantization.is_per_tensor:
         raise CompileError(
             "activations have a scale for each channel, but must have one scale", unit.nodes
         )
-    return values.reshape(()).item()
-
-
-def scale_of(quantized: Quantization, unit: LayerGroup) -> float:
-    """Return the only scale of a tensor. Raises CompileError if it is not positive, or too large."""
-    scale = float(single_value(quantized.scale, unit))
+    scale = float(quantization.scale)
     if not 0 < scale <= _GREATEST / 256:
         raise CompileError(
             f"a scale of {scale}: it must be positive, and 256 times it finite in float32", unit.nodes
         )
-    return scale
+    return scale, int(quantization.zero_point)

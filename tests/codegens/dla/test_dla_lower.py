@@ -20,7 +20,7 @@ from byoc.codegens.dla.compiler.weight_folding import (
     normalization_weights,
     requantize_weights,
 )
-from dla_regions import bytes_of, floats, mentioned, model, network
+from dla_regions import agrees, bytes_of, floats, mentioned, model, network
 
 from byoc.codegen import CompileError
 
@@ -112,7 +112,7 @@ def test_a_quantized_group_is_one_layer_of_integers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(layer.bias, QUANTIZED["b"])
     np.testing.assert_array_equal(layer.multipliers, 0.5 * QUANTIZED["ws"] / 2)
     assert (layer.x.scale, layer.x.zero, layer.y.scale, layer.y.zero) == (0.5, 3, 2.0, -7)
-    assert layer.clamp.quantize_limits(layer.y) == (-7, 127)
+    assert layer.clamp.saturate_limits(layer.y) == (-7, 127)
 
 
 def test_negative_factors_change_the_sign_of_weights() -> None:
@@ -157,12 +157,12 @@ def test_a_normalization_alone_is_one_weight_for_each_channel(factor: float, shi
     assert requantize_weights(weights, 0.1, 0.1) is not None
 
 
-def test_bounds_are_rounded_as_values_are() -> None:
+def test_limits_are_those_of_the_type_at_most() -> None:
     y = LayerTensor("y", (1, 1, 1, 1), "int8", 0.5, 3)
 
-    assert Clamp(-1.2, 2.3).quantize_limits(y) == (1, 8)
-    assert Clamp(-1e9, 1e9).quantize_limits(y) == (-128, 127)
-    assert Clamp().quantize_limits(y) == (-128, 127)
+    assert Clamp(1, 8).saturate_limits(y) == (1, 8)
+    assert Clamp(-1e9, 1e9).saturate_limits(y) == (-128, 127)
+    assert Clamp().saturate_limits(y) == (-128, 127)
 
 
 def test_clamps_one_after_another() -> None:
@@ -257,7 +257,7 @@ def test_what_is_refused(text: str, reason: str, nodes: tuple[str, ...], tmp_pat
     [
         (
             "g (float[2,3] x) => (int8[2,3] y) { y = QuantizeLinear(x, s, z) }",
-            "QuantizeLinear is not the end of a group that begins with DequantizeLinear",
+            "the machine has no QuantizeLinear",
         ),
         (
             "g (int8[2,3] x, float[2,3] k) => (int8[2,3] y)"
@@ -266,7 +266,7 @@ def test_what_is_refused(text: str, reason: str, nodes: tuple[str, ...], tmp_pat
         ),
         (
             "g (int8[2,3] x) => (float[2,3] y) { d = DequantizeLinear(x, s, z) y = Relu(d) }",
-            "'d', which Relu reads, is quantized, but its result is not",
+            "'x', which Relu reads, is quantized, but its result is not",
         ),
         (
             "g (int8[1,4,2,2] x) => (int8[1,4,2,2] y)"
@@ -277,3 +277,29 @@ def test_what_is_refused(text: str, reason: str, nodes: tuple[str, ...], tmp_pat
 )
 def test_what_is_half_quantized_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     assert str(refusal(text, tmp_path, QUANTIZED)) == reason
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = Sigmoid(d)",
+        "a = HardSwish(d)",
+        "a = MaxPool<kernel_shape=[1,1]>(d)",
+        "a = Reshape(d, shape)",
+        "a = Dropout(d)",
+        "a = Concat<axis=1>(d, d)",
+        "a = Mul(d, d)",
+    ],
+)
+@pytest.mark.parametrize("clamp", ["r = Relu(a)", "r = Clip(a, low, high)"])
+def test_a_clamp_is_part_of_any_quantized_operation(body: str, clamp: str, tmp_path: Path) -> None:
+    channels = 8 if "Concat" in body else 4
+    text = f"g (int8[1,4,8,8] x) => (int8[1,{channels},8,8] y) {{" + (
+        f" d = DequantizeLinear(x, s, z) {body} {clamp} y = QuantizeLinear(r, t, z) }}"
+    )
+    given = {
+        **{"s": np.float32(0.05), "t": np.float32(0.02), "z": np.int8(3)},
+        **{"low": np.float32(-0.2), "high": np.float32(0.7), "shape": np.array([1, 4, 8, 8])},
+    }
+    x = np.arange(-128, 128).astype(np.int8).reshape(1, 4, 8, 8)
+    agrees(model(text, mentioned(text, given)), {"x": x}, tmp_path)
