@@ -25,13 +25,13 @@ from byoc.codegen import (
     refuse,
 )
 
+from .openvino_blob import export_blob
 from .openvino_check import check_nodes, compiles_safely, refused_nodes
 from .openvino_device import (
     compile_region_model,
     device_stamp,
     import_blob,
     openvino_package,
-    survives_export,
 )
 from .openvino_executor import OpenVINOExecutor
 from .openvino_options import OpenVINOOptions
@@ -60,7 +60,7 @@ class OpenVINO:
     libraries = ("openvino",)
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
-        """Return the compiled blob with its stamp, without it where importing it gives other numbers.
+        """Return the compiled blob with its stamp; without it where it is large or imported wrongly.
 
         Raises CompileError if OpenVINO refuses the region, with the nodes that it refuses alone, and
         MissingRuntimeError without OpenVINO or the device.
@@ -79,8 +79,8 @@ class OpenVINO:
             model, inputs = compile_region_model(region, options)
         except CompileError as error:
             raise CompileError(str(error), refused_nodes(region)) from error
-        blob = model.export_model().getvalue() if options.blob else b""
-        files = {_BLOB: blob} if blob and survives_export(model, blob, options) else {}
+        blob = export_blob(region, model, inputs, options)
+        files = {} if blob is None else {_BLOB: blob}
         metadata = {**format_options(options), **marks, "inputs": json.dumps(inputs)}
         return Artifact(files, metadata)
 

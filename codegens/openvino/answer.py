@@ -11,7 +11,7 @@ from pathlib import Path
 
 from byoc.codegen import read_options
 
-from .openvino_device import openvino_core, shorten_refusal
+from .openvino_device import openvino_core, select_properties, shorten_refusal
 from .openvino_options import OpenVINOOptions
 
 
@@ -22,7 +22,7 @@ def main(folder: str, first: str, given: str) -> None:
     while (path := Path(folder) / f"{number}.onnx").exists():
         try:
             model = openvino_core().read_model(path)
-            openvino_core().compile_model(model, options.device, options.properties)
+            openvino_core().compile_model(model, options.device, select_properties(options))
             why = ""
         except RuntimeError as error:
             why = shorten_refusal(error)

@@ -177,27 +177,168 @@ def test_a_blob_that_openvino_does_not_take_is_compiled_anew(tmp_path: Path) -> 
         same(run({"x": ramp(2, 3)}), {"y": np.maximum(ramp(2, 3), 0)})
 
 
-ROTARY = """
-<ir_version: 10, opset_import: ["" : 23]>
-g (float[b, s, 64] x, int64[b, s] at) => (float[b, s, 64] y) {
-  y = RotaryEmbedding <num_heads = 4> (x, c, d, at)
+ROTARY = {
+    "onnx": """<ir_version: 10, opset_import: ["" : 23]>
+        g (float[B, S, 64] x, int64[B, S] at) => (float[B, S, 64] y) {
+          y = RotaryEmbedding <num_heads = 4> (x, c, d, at)
+        }""",
+    "microsoft": """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[B, S, 64] x, int64[B, S] at) => (float[B, S, 64] y) {
+          y = com.microsoft.RotaryEmbedding <num_heads = 4, interleaved = 0> (x, at, c, d)
+        }""",
 }
-"""
 
 
-def test_a_blob_that_computes_something_else_is_not_stored(tmp_path: Path) -> None:
-    """OpenVINO 2026.4.1 imports a RotaryEmbedding as garbage."""
-    proto = onnx.parser.parse_model(ROTARY)
+@pytest.mark.parametrize("name", ROTARY)
+@pytest.mark.parametrize("extents", [("B", "S"), ("2", "5")], ids=["open", "fixed"])
+def test_a_blob_that_computes_something_else_is_not_stored(
+    name: str, extents: tuple[str, str], tmp_path: Path
+) -> None:
+    """OpenVINO 2026.4.1 imports ONNX's RotaryEmbedding as garbage, and onnxruntime's rightly."""
+    batch, length = extents
+    proto = onnx.parser.parse_model(ROTARY[name].replace("[B, S", f"[{batch}, {length}"))
     angles = np.outer(np.arange(32), 10.0 ** -np.linspace(0, 3, 8)).astype(np.float32)
     tables = {"c": np.cos(angles), "d": np.sin(angles)}
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(t, n) for n, t in tables.items())
     made, artifact, run = compiled(proto, tmp_path, "openvino")
     inputs = {"x": ramp(2, 5, 64), "at": np.tile(np.arange(5), (2, 1))}
     anew = _load(made, Artifact(artifact.files, artifact.metadata))
-    expected = onnx.reference.ReferenceEvaluator(proto).run(None, inputs)[0]
+    expected = original(proto, inputs)["y"]
+
     for one in (run, anew):
         np.testing.assert_allclose(one(inputs)["y"], expected, rtol=1e-4, atol=1e-3)
+    imported = _import_anyhow(made, inputs)["y"]
+    off = np.abs(imported - expected).max() / np.ptp(expected)
+    assert (off < 1e-5) == bool(artifact.files)  # stored if and only if it is right
+
+
+def _import_anyhow(made: Any, inputs: dict[str, np.ndarray]) -> Any:
+    """Return what a region's blob computes, stored or not."""
+    from byoc.codegens.openvino import openvino_device as device  # noqa: PLC0415 - what is asked
+    from byoc.codegens.openvino.openvino_executor import OpenVINOExecutor  # noqa: PLC0415
+    from byoc.codegens.openvino.openvino_options import OpenVINOOptions  # noqa: PLC0415
+
+    model, names = device.compile_region_model(made, OpenVINOOptions())
+    imported = device.import_blob(model.export_model().getvalue(), OpenVINOOptions())
+    return OpenVINOExecutor(imported, names, made.outputs)(inputs)
+
+
+def test_a_blob_that_no_sample_can_be_run_of_is_not_stored(tmp_path: Path) -> None:
+    """Whole numbers of a sample are 0 and 1, which here are no shape of six elements."""
+    text = "g (float[2,3] x, int64[2] n) => (float[A,B] y) { y = Reshape(x, n) }"
+    _, artifact, run = compiled(parse(text), tmp_path, "openvino")
+
     assert artifact.files == {}
+    same(run({"x": ramp(2, 3), "n": np.array([3, 2])}), {"y": ramp(2, 3).reshape(3, 2)})
+
+
+def test_a_blob_is_not_stored_where_comparing_it_crashes_or_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from byoc.codegens.openvino import openvino_blob as blob  # noqa: PLC0415 - what is replaced
+
+    proto = parse("g (float[4] x, int64[1] n) => (float[1] y) { y = Gather(x, n) }")
+    compiling = compiled(proto, tmp_path, "openvino")[1]
+    monkeypatch.setattr(blob, "_PATIENCE", 0.0)
+    hanging = compiled(proto, tmp_path, "openvino")[1]
+    monkeypatch.setattr(blob, "_PATIENCE", 60.0)
+    monkeypatch.setattr(sys, "executable", "false")
+    crashing = compiled(proto, tmp_path, "openvino")[1]
+
+    assert [bool(each.files) for each in (compiling, hanging, crashing)] == [True, False, False]
+
+
+def test_a_blob_of_large_constants_is_not_stored(tmp_path: Path) -> None:
+    proto = parse(
+        "g (float[2,3] x) => (float[2,4] y) <float[3,4] w = {1,2,3,4,5,6,7,8,9,0,1,2}> "
+        "{ y = MatMul(x, w) }"
+    )
+    x = ramp(2, 3)
+
+    for limit, stored in (("48", True), ("47", False)):
+        _, artifact, run = compiled(proto, subfolder(tmp_path, limit), "openvino", blob_limit=limit)
+        assert bool(artifact.files) == stored
+        same(run({"x": x}), original(proto, {"x": x}))
+
+
+def few_bits(name: str) -> onnx.ModelProto:
+    """Return a product with weights of 4 bits in blocks of 32, of a row's 64."""
+    generator = np.random.default_rng(0)
+    scales = (generator.random((2, 48)) * 0.02 + 0.01).astype(np.float32)
+    if name == "MatMulNBits":
+        nodes = [
+            onnx.helper.make_node(
+                name, ["x", "w", "s"], ["y"], domain="com.microsoft", K=64, N=48, bits=4, block_size=32
+            )
+        ]
+        packed = generator.integers(0, 256, (48, 2, 16)).astype(np.uint8)
+        stored = [onnx.numpy_helper.from_array(packed, "w")]
+        scales = np.ascontiguousarray(scales.T).reshape(-1)
+    else:
+        nodes = [
+            onnx.helper.make_node("DequantizeLinear", ["w", "s"], ["f"], axis=0, block_size=32),
+            onnx.helper.make_node("MatMul", ["x", "f"], ["y"]),
+        ]
+        weights = generator.integers(-8, 8, 64 * 48)
+        stored = [onnx.helper.make_tensor("w", onnx.TensorProto.INT4, [64, 48], weights)]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, [4, 64])],
+        [onnx.helper.make_tensor_value_info("y", 1, [4, 48])],
+        [*stored, onnx.numpy_helper.from_array(scales, "s")],
+    )
+    domains = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    return onnx.helper.make_model(graph, opset_imports=domains, ir_version=10)
+
+
+@pytest.mark.parametrize("name", ["MatMulNBits", "DequantizeLinear"])
+def test_activations_are_quantized_for_weights_of_few_bits_only_if_asked(
+    name: str, tmp_path: Path
+) -> None:
+    proto = few_bits(name)
+    x = np.random.default_rng(1).normal(size=(4, 64)).astype(np.float32)
+    expected = original(proto, {"x": x})["y"]
+
+    off = {}
+    for asked in ("0", "32"):
+        made, artifact, run = compiled(
+            proto, subfolder(tmp_path, asked), "openvino", dynamic_quantization=asked, threads="1"
+        )
+        anew = _load(made, Artifact({}, artifact.metadata))
+        assert artifact.files
+        found = [one({"x": x})["y"] for one in (run, anew)]
+        off[asked] = [float(np.abs(y - expected).max() / np.ptp(expected)) for y in found]
+    assert max(off["0"]) < 1e-6
+    assert 1e-3 < min(off["32"]) <= max(off["32"]) < 1e-2
+
+
+def test_accuracy_does_not_depend_on_what_openvino_takes_by_default(tmp_path: Path) -> None:
+    for precision, name in (("f32", "f32"), ("bf16", "bf16")):
+        made, artifact, run = compiled(
+            parse(RELU), subfolder(tmp_path, name), "openvino", precision=precision, threads="1"
+        )
+        for one in (run, _load(made, Artifact({}, artifact.metadata))):
+            model = one.model
+            assert model.get_property("INFERENCE_PRECISION_HINT").get_type_name() == name
+            assert model.get_property("KV_CACHE_PRECISION").get_type_name() == name
+            assert model.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == 0
+
+
+def test_a_device_gets_the_properties_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    from byoc.codegens.openvino import openvino_device as device  # noqa: PLC0415 - what is replaced
+    from byoc.codegens.openvino.openvino_options import OpenVINOOptions  # noqa: PLC0415
+
+    class Core:
+        def get_property(self, device: str, name: str) -> list[str]:
+            assert (device, name) == ("NPU", "SUPPORTED_PROPERTIES")
+            return ["INFERENCE_PRECISION_HINT"]
+
+    monkeypatch.setattr(device, "openvino_core", Core)
+
+    assert device.select_properties(OpenVINOOptions(device="NPU")) == {"INFERENCE_PRECISION_HINT": "f32"}
+    for name in ("CPU", "AUTO", "HETERO:CPU"):
+        assert len(device.select_properties(OpenVINOOptions(device=name))) == 3
 
 
 def test_without_a_blob_nothing_is_stored(tmp_path: Path) -> None:
@@ -260,6 +401,10 @@ def test_a_composite_that_is_refused_is_named(tmp_path: Path) -> None:
             "codegen openvino refuses its options: threads is -1, but must be at least 0",
         ),
         (
+            {"dynamic_quantization": "-32"},
+            "codegen openvino refuses its options: dynamic_quantization is -32, but must be at least 0",
+        ),
+        (
             {"precision": "f64"},
             "codegen openvino takes as option 'precision' one of f32, bf16, f16 (did you mean f16?), "
             "not 'f64'",
@@ -267,7 +412,7 @@ def test_a_composite_that_is_refused_is_named(tmp_path: Path) -> None:
         (
             {"thread": "1"},
             "codegen openvino has no option 'thread' (did you mean threads?); "
-            "it has: threads, precision, integers, blob, device",
+            "it has: threads, precision, dynamic_quantization, integers, blob, blob_limit, device",
         ),
     ],
 )
@@ -352,6 +497,12 @@ def test_a_network_is_cut_compiled_and_verified(name: str, rules: str, tmp_path:
     assert result.verification is not None
     assert result.verification.passed
     assert result.plan.regions
+
+
+def subfolder(folder: Path, name: str) -> Path:
+    """Return a new folder in another."""
+    (folder / name).mkdir()
+    return folder / name
 
 
 def _quantized(zero: int) -> onnx.ModelProto:

@@ -80,6 +80,8 @@ def table(judged: Sequence[Judged]) -> Iterator[str]:
     yield f"{len(judged)} models of one node, {len({one.case.op for one in judged})} operators"
     yield "from " + ", ".join(f"{source} {number}" for source, number in sources.items())
     yield "OpenVINO: " + ", ".join(f"{kind} {number}" for kind, number in answers.most_common())
+    wrong = [one.case.name for one in judged if one.answer.imported == "wrong"]
+    yield f"computed right, and wrong when imported: {len(wrong)}{': ' * bool(wrong)}{', '.join(wrong)}"
     yield f"the rule file agrees on {len(judged) - len(accepts) - len(refusals)}"
     yield from _disagreements("false accepts", accepts, len(judged) - answers["takes"])
     yield from _disagreements("false refusals", refusals, answers["takes"])

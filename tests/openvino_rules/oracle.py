@@ -1,13 +1,15 @@
 """OpenVINO's own answer for small models: does its CPU plug-in take one, and are the numbers right.
 
-It is asked in processes of its own, since a model may make it crash or hang; each process imports
-OpenVINO once, and is replaced when it is lost.
+It compiles with the properties that the codegen `openvino` gives. What the codegen would store of a
+model is imported, too, and has to be right as well. It is asked in processes of its own, since a model
+may make it crash or hang; each process imports OpenVINO once, and is replaced when it is lost.
 """
 
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -20,9 +22,14 @@ from numpy.typing import NDArray
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
 
+from byoc.codegens.openvino.openvino_blob import export_blob  # noqa: E402
+from byoc.codegens.openvino.openvino_device import compile_region_model, import_blob  # noqa: E402
+from byoc.codegens.openvino.openvino_options import OpenVINOOptions  # noqa: E402
 from differing import differs  # noqa: E402 - needs the path
 
-_OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+from byoc.codegen import read_region  # noqa: E402
+
+_OPTIONS = OpenVINOOptions(threads=1)
 _NARROW = ("bf16", "f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "i4", "u4")
 _PATIENCE = 60.0  # seconds for a model; a large convolution takes one or two
 
@@ -47,10 +54,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a model in OpenVINO; `why` is the end of what it said, or what was off."""
+    """What became of a model in OpenVINO; `why` is the end of what it said, or what was off.
+
+    `imported` says of a model that is computed right whether it is so, too, when what was compiled is
+    exported and imported. Where it is not, the codegen must not store it, else the numbers are wrong.
+    """
 
     kind: Literal["takes", "refuses", "wrong numbers", "crash"]
     why: str = ""
+    imported: Literal["", "right", "wrong"] = field(default="", compare=False)
 
     def __bool__(self) -> bool:
         """Return whether it compiles the model and computes it right."""
@@ -137,7 +149,7 @@ def serve(pipe: Connection) -> None:
 def _answer(openvino: Any, core: Any, question: Question) -> Answer:
     try:
         model = core.read_model(question.model)
-        compiled = core.compile_model(model, "CPU", _OPTIONS)
+        compiled = core.compile_model(model, "CPU", _OPTIONS.properties)
     except Exception as error:  # whatever it says is the answer
         return Answer("refuses", _sentence(error))
     try:
@@ -146,7 +158,36 @@ def _answer(openvino: Any, core: Any, question: Question) -> Answer:
                 return Answer("wrong numbers", wrong)
     except Exception as error:
         return Answer("refuses", f"when run: {_sentence(error)}")
-    return Answer("takes")
+    wrong = _wrong_when_imported(openvino, compiled, question)
+    if wrong and _is_stored(question):
+        return Answer("wrong numbers", f"imported: {wrong}", "wrong")
+    return Answer("takes", imported="wrong" if wrong else "right")
+
+
+def _wrong_when_imported(openvino: Any, compiled: Any, question: Question) -> str:
+    """Return what is off when the compiled model is exported and imported, nothing if all is right."""
+    try:
+        imported = import_blob(compiled.export_model().getvalue(), _OPTIONS)
+        if imported is None:
+            return "it is refused"
+        for data in question.data:
+            for wrong in _wrong(openvino, imported, data):
+                return wrong
+    except Exception as error:
+        return _sentence(error)
+    return ""
+
+
+def _is_stored(question: Question) -> bool:
+    """Return whether the codegen stores what it compiles of a model, as a region."""
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        path = Path(folder) / "region.onnx"
+        path.write_bytes(question.model)
+        try:
+            region = read_region(path, "region", "any")
+            return export_blob(region, *compile_region_model(region, _OPTIONS), _OPTIONS) is not None
+        except Exception:  # sequences, texts: this reaches no accelerator
+            return False
 
 
 def _wrong(openvino: Any, compiled: Any, data: Data) -> Iterator[str]:
