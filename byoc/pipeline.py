@@ -28,6 +28,7 @@ from byoc.stages import (
     Ask,
     Compile,
     Convert,
+    Estimate,
     EstimateGains,
     Group,
     LeaveInFloat,
@@ -61,7 +62,7 @@ __all__ = [
 
 PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Rewrite(), Quantize())
 PLANNING: tuple[Stage, ...] = (Annotate(), Group(), Ask(), Place(), Outline(), Convert())
-EMISSION: tuple[Stage, ...] = (Compile(), Verify(), EstimateGains(), Pack())
+EMISSION: tuple[Stage, ...] = (Compile(), Estimate(), Verify(), EstimateGains(), Pack())
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +182,7 @@ def emit(state: State) -> State:
 
 def _make_result(state: State) -> Result:
     output = Path(state.options.output or "")
-    report = make_report(state.plan, state.verification, output)
+    report = make_report(state.plan, state.verification, output, state.estimates)
     verified = state.verification if isinstance(state.verification, Verification) else None
     return Result(state.plan, report, output, verified, state.not_signed)
 

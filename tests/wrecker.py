@@ -152,11 +152,6 @@ class Wrecker:
         _wreck("cost")
         return 0.25
 
-    def estimate(self, region: Region, options: Options, artifact: Artifact) -> Cycles:
-        _wreck("estimate")
-        assert artifact.files == {"code": b"\x00\xff", "empty": b""}
-        return Cycles(500 + options.level, 1000)
-
     def context(self, artifact: Artifact) -> Context:
         _wreck("context")
         return Context("Wrecker", "code", ("x",), ("y",), more={"speed": 3})
@@ -170,3 +165,8 @@ class WreckerTogether(Wrecker):
     def compile_all(self, regions: Sequence[Region], options: Any) -> Mapping[str, Artifact]:
         _wreck("compile_all")
         return {region.name: self.compile(region, options) for region in regions}
+
+    def estimate(self, region: Region, options: Options, artifact: Artifact) -> Cycles:
+        _wreck("estimate")
+        assert artifact.files == {"code": b"\x00\xff", "empty": b""}
+        return Cycles(500 + options.level, 1000)

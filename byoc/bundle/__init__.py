@@ -33,6 +33,7 @@ from byoc.bundle._packing import pack_folder
 from byoc.bundle._reading import Bundle, inspect, is_bundle, open_bundle
 from byoc.bundle._report import (
     Compute,
+    EstimateReport,
     HostReason,
     NodeCounts,
     OpenDimension,

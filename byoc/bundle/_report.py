@@ -95,10 +95,19 @@ class SizePrediction(ReportModel):
     host_only: float
 
 
+class EstimateReport(ReportModel):
+    """What a compiler says that a run takes: seconds, and `cycles` at `hertz` if it counts these."""
+
+    seconds: float
+    cycles: float | None = None
+    hertz: float | None = None
+
+
 class RegionReport(ReportModel):
     """A region: its graph path, its user's nodes, how often it runs, and the seconds of one run.
 
-    `not_here` is why the machine that compiled it could not run it, and so not verify it.
+    `seconds` are predicted before it is compiled, `estimate` is the compiler's own afterwards; both have
+    the launch. `not_here` is why the machine that compiled it could not run it, and so not verify it.
     """
 
     name: str
@@ -111,13 +120,15 @@ class RegionReport(ReportModel):
     outputs: tuple[ReportedTensor, ...]
     seconds: float
     borders: tuple[RegionNeighbour, ...]
+    estimate: EstimateReport | None = None
     not_here: str = ""
 
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        if not data["not_here"]:
-            del data["not_here"]
+        for name in ("estimate", "not_here"):
+            if not data[name]:
+                del data[name]
         return data
 
 

@@ -49,7 +49,7 @@ def print_comparison(
     if losses:
         _print_losses(losses)
     if regions:
-        print_lines(["", "Regions, as their codegens time them:"])
+        print_lines(["", "Regions, as their codegens time or estimate them:"])
         print_rows([_format_region_row(name, each) for name, each in regions], form)
 
 
@@ -178,6 +178,7 @@ def _make_region_row(model: str, each: TimedRegion) -> dict[str, Any]:
         "where": each.where,
         "predicted": each.predicted,
         "codegen": each.codegen_seconds,
+        "estimated": each.is_estimate,
         "error": each.error,
     }
 
@@ -187,5 +188,6 @@ def _format_region_row(model: str, each: TimedRegion) -> dict[str, Any]:
         **_make_region_row(model, each),
         "predicted": format_quantity(each.predicted, "s"),
         "codegen": format_quantity(each.codegen_seconds, "s"),
+        "estimated": "yes" if each.is_estimate else "",
         "error": f"{each.error:+.0%}",
     }

@@ -28,6 +28,7 @@ from byoc.profiling import (
 )
 from byoc.runtime import load_bundle
 from byoc.samples import model_samples
+from byoc.verification import make_reference_executor
 from byoc.zoo import load_model
 
 _ZOO = "zoo:"
@@ -117,8 +118,9 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
             show(name)
             if is_bundle(Path(name)):
                 bundle = options.open_bundle(Path(name))
-                found.append(_compare_bundle(name, bundle, None, patience))
-                regions += _find_regions(name, bundle)
+                timed = _find_regions(name, bundle)
+                found.append(_compare_bundle(name, bundle, None, patience, timed))
+                regions += [(name, each) for each in timed]
             elif rules is not None:
                 with TemporaryDirectory(prefix="byoc-") as folder:
                     output = Path(folder) / "bundle"
@@ -134,8 +136,9 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
                     )
                     unknown = sum(graph.graph_problem.estimated for graph in made.plan.root.walk())
                     bundle = open_bundle(output, trust=True)
-                    found.append(_compare_bundle(name, bundle, unknown, patience))
-                    regions += _find_regions(name, bundle)
+                    timed = _find_regions(name, bundle)
+                    found.append(_compare_bundle(name, bundle, unknown, patience, timed))
+                    regions += [(name, each) for each in timed]
                 if loss:
                     show(f"{name}: measure units")
                     asked = PlanOptions(
@@ -161,25 +164,43 @@ def _refuse_bundles(models: Sequence[str], loss: bool, costs: bool) -> None:
 
 
 def _compare_bundle(
-    name: str, bundle: Bundle, unknown: int | None, patience: Patience
+    name: str,
+    bundle: Bundle,
+    unknown: int | None,
+    patience: Patience,
+    timed: Sequence[TimedRegion],
 ) -> PredictionComparison:
+    """Compare a bundle; where compilers estimate all regions, nothing but the host is measured."""
     predicted = bundle.manifest.report.predicted.seconds
     asked = str(bundle.manifest.asked.get("model", ""))
     if asked.startswith(_ZOO) and not bundle.manifest.asked.get("dims"):
         inputs = model_samples(load_model(asked))
     else:
         inputs = model_samples(prepare_model(bundle.model(), name, bundle.folder))
-    session = load_bundle(bundle)
+    estimates = {each.region: each.codegen_seconds for each in timed if each.is_estimate}
+    if all(region.name in estimates and not region.graph for region in bundle.manifest.report.regions):
+        runs = {region.name: make_reference_executor(region) for _, region, _ in bundle.regions()}
+        session = load_bundle(bundle, runs)
+    else:
+        estimates, session = {}, load_bundle(bundle)
     target = " and ".join(bundle.manifest.targets)
     regions = {region.name: region.seconds for region in bundle.manifest.report.regions}
     return compare_placement(
-        name, target, session, inputs, predicted, unknown or 0, patience, regions=regions
+        name,
+        target,
+        session,
+        inputs,
+        predicted,
+        unknown or 0,
+        patience,
+        regions=regions,
+        estimates=estimates,
     )
 
 
-def _find_regions(name: str, bundle: Bundle) -> list[tuple[str, TimedRegion]]:
-    """Return the regions that their codegens can time, each with the model's name."""
+def _find_regions(name: str, bundle: Bundle) -> list[TimedRegion]:
+    """Return the regions that their codegens can time."""
     try:
-        return [(name, each) for each in time_regions(bundle)]
+        return time_regions(bundle)
     except (InputError, CompileError) as error:
         raise InputError(f"{name}: {error}") from None

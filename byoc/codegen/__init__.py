@@ -61,6 +61,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._interface import NotHereError as NotHereError
     from byoc.codegen._interface import Region as Region
     from byoc.codegen._interface import ResourceError as ResourceError
+    from byoc.codegen._interface import to_seconds as to_seconds
     from byoc.codegen._isolation import Measure as Measure
     from byoc.codegen._isolation import measure_executor as measure_executor
     from byoc.codegen._operations import Operation as Operation
@@ -152,7 +153,7 @@ _MODULES = {
     "byoc.codegen._identical_regions": "find_alike find_identical region_structure",
     "byoc.codegen._interface": (
         "API_VERSION AnyArray Artifact Codegen CompileError Cycles Executor NotHereError Region "
-        "ResourceError"
+        "ResourceError to_seconds"
     ),
     "byoc.codegen._isolation": "Measure measure_executor",
     "byoc.codegen._operations": "Operation",

@@ -5,7 +5,7 @@ compiler, its options, this machine.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,11 +14,11 @@ from onnx import ModelProto
 from onnx.compose import add_prefix
 
 from byoc.cache import Cache, CacheEntry
-from byoc.codegen._abilities import Measured, Oracle
+from byoc.codegen._abilities import Measured, Oracle, can_estimate
 from byoc.codegen._artifact_cache import hash_compiler
-from byoc.codegen._calling import ask_verdicts, measure_seconds
+from byoc.codegen._calling import ask_verdicts, estimate_region, measure_seconds
 from byoc.codegen._identical_regions import region_fingerprint
-from byoc.codegen._interface import Codegen, CompileError, Region
+from byoc.codegen._interface import Artifact, Codegen, CompileError, Region, to_seconds
 from byoc.codegen._refusals import CodegenFailedError
 from byoc.errors import ByocError, InputError, Verdict, describe_error, must_propagate
 from byoc.model import GraphIndex, is_inserted
@@ -56,24 +56,37 @@ class CompilerAnswers:
                 self._add("legality", regions[number], found[number])
         return [str(answer) for answer in found]
 
-    def find_seconds(self, region: Region) -> float | None:
-        """Return the seconds of a region by `cost`, None where the codegen refuses to say.
+    @property
+    def has_seconds(self) -> bool:
+        """Whether the codegen can be asked for seconds, by `estimate` or `cost`."""
+        return can_estimate(self.codegen) or isinstance(self.codegen, Measured)
 
-        Raises CodegenFailedError when `cost` fails.
+    def find_seconds(self, region: Region, compile_region: Callable[[Region], Artifact]) -> float | None:
+        """Return the seconds of a region, None where the codegen refuses to say.
+
+        They are those of `estimate`, for which the region is compiled, or else of `cost`. Raises
+        CodegenFailedError when the codegen fails.
         """
-        found = self._find("seconds", region)
+        question = "estimate" if can_estimate(self.codegen) else "seconds"
+        found = self._find(question, region)
         if found is None:
-            assert isinstance(self.codegen, Measured)
             try:
-                found = measure_seconds(self.codegen, region)
+                found = self._ask_seconds(region, compile_region)
             except CodegenFailedError:
                 raise
             except CompileError as error:
                 if not error.lasting:
                     return None
                 found = -1.0
-            self._add("seconds", region, found)
+            self._add(question, region, found)
         return None if found < 0 else float(found)
+
+    def _ask_seconds(self, region: Region, compile_region: Callable[[Region], Artifact]) -> float:
+        if can_estimate(self.codegen):
+            artifact = compile_region(region)
+            return to_seconds(estimate_region(self.codegen, region, self.options, artifact))
+        assert isinstance(self.codegen, Measured)
+        return measure_seconds(self.codegen, region)
 
     def _check(self, model: ModelProto) -> Sequence[Verdict]:
         assert isinstance(self.codegen, Oracle)

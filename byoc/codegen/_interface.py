@@ -277,6 +277,11 @@ class Cycles:
         return self.count / self.hertz
 
 
+def to_seconds(estimate: float | Cycles) -> float:
+    """Return the seconds of an estimate, which may be in cycles."""
+    return estimate.seconds if isinstance(estimate, Cycles) else estimate
+
+
 @dataclass(frozen=True, eq=False)
 class Artifact:
     """The result of compiling a region.

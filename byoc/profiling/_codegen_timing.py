@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -13,7 +14,14 @@ import numpy as np
 import onnx
 
 from byoc.bundle import RegionCompiler, WeightFile, move_weights
-from byoc.codegen import Codegen, Region, read_region
+from byoc.codegen import (
+    Codegen,
+    Region,
+    can_estimate,
+    estimate_region,
+    read_region,
+    to_seconds,
+)
 from byoc.costs import HostLink, MeasuredWhole, Task, build_tasks
 from byoc.errors import YES, InputError
 from byoc.model import (
@@ -45,8 +53,23 @@ RegionCall = tuple[GraphIndex, onnx.NodeProto]
 
 
 @dataclass(frozen=True, eq=False)
+class PreparedRegion:
+    """A region to measure: loaded, with its inputs; or the `estimate` of its compiler in seconds."""
+
+    run: CheckedExecutor | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    estimate: float = nan
+
+    def measure(self, patience: Patience, clock: Clock) -> list[float]:
+        """Return the seconds of its runs, or the estimate alone. Raise InputError if it does not run."""
+        if self.run is None:
+            return [self.estimate]
+        return self.run.measure(self.inputs, partial(measure_runs, patience=patience, clock=clock))
+
+
+@dataclass(frozen=True, eq=False)
 class MeasuredCodegen:
-    """A codegen that runs here, its options, and the way to measure it."""
+    """A codegen that runs here or estimates, its options, and the way to measure it."""
 
     codegen: Codegen
     options: Mapping[str, str] = field(default_factory=dict)
@@ -64,23 +87,35 @@ class MeasuredCodegen:
         return RegionCompiler(self.codegen, self.options)
 
     @property
+    def estimates(self) -> bool:
+        """Whether the seconds are the compiler's estimates, so that nothing runs."""
+        return can_estimate(self.codegen)
+
+    @property
     def compile_options(self) -> Any:
         """The options passed to `compile`. Raise InputError if one is not valid."""
         return self.compiler.parsed_options
 
-    def load(self, region: Region, proto: onnx.ModelProto) -> tuple[CheckedExecutor, Mapping[str, Any]]:
-        """Compile and load a region, and make its inputs. Raise InputError if the codegen cannot."""
+    def prepare(self, region: Region, proto: onnx.ModelProto) -> "PreparedRegion":
+        """Compile a region, and load it unless the compiler estimates what it takes.
+
+        Raise InputError if the codegen cannot.
+        """
+        if can_estimate(self.codegen):
+            artifact = self.compiler.compile(region)
+            options = self.compile_options
+            seconds = to_seconds(estimate_region(self.codegen, region, options, artifact))
+            return PreparedRegion(estimate=seconds)
         run = compile_and_load(self.compiler, region)
-        return run, sample_inputs(GraphIndex(proto, get_stated_types(proto)))
+        return PreparedRegion(run, sample_inputs(GraphIndex(proto, get_stated_types(proto))))
 
     def measure(self, region: Region, proto: onnx.ModelProto) -> list[float]:
         """Measure the calls of a region in seconds, including the transfer of its arrays to the device.
 
-        In a worker process they are measured there. Raise InputError if the codegen cannot compile or
-        load it.
+        In a worker process they are measured there. The estimate of a compiler is the only one. Raise
+        InputError if the codegen cannot compile or load it.
         """
-        run, inputs = self.load(region, proto)
-        return run.measure(inputs, partial(measure_runs, patience=self.patience, clock=self.clock))
+        return self.prepare(region, proto).measure(self.patience, self.clock)
 
 
 def time_units(
@@ -160,21 +195,20 @@ def measure_call(
     model: Model, target: Target | None, device: MeasuredCodegen, name: str, call: RegionCall
 ) -> list[float]:
     """Measure a region by itself. Raise InputError if the codegen cannot compile or load it."""
-    with open_call(model, target, device, name, call) as (run, inputs):
-        measure = partial(measure_runs, patience=device.patience, clock=device.clock)
-        return run.measure(inputs, measure)
+    with open_call(model, target, device, name, call) as region:
+        return region.measure(device.patience, device.clock)
 
 
 @contextmanager
 def open_call(
     model: Model, target: Target | None, device: MeasuredCodegen, name: str, call: RegionCall
-) -> Iterator[tuple[CheckedExecutor, Mapping[str, Any]]]:
-    """Give a region compiled and loaded, and inputs; raise as `measure_call`."""
+) -> Iterator[PreparedRegion]:
+    """Give a region that is ready to be measured; raise as `measure_call`."""
     with TemporaryDirectory(prefix="byoc-") as folder:
         proto = extract_call(*call, model.index.type_protos)
         owner = target.name if target is not None else _NO_TARGET
         region, stored = _store_region(proto, model.folder, Path(folder), name, owner)
-        yield device.load(region, stored)
+        yield device.prepare(region, stored)
 
 
 def list_units(model: Model, target: Target | None) -> tuple[list[Unit], list[Task]]:

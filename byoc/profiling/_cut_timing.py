@@ -8,7 +8,6 @@ back to it, which is what is measured, stands for one crossing between host and 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from byoc.profiling._codegen_timing import (
     list_units,
     open_call,
 )
-from byoc.profiling._sampling import Patience, measure_runs
+from byoc.profiling._sampling import Patience
 from byoc.rules import Target
 from byoc.support import report_step
 
@@ -84,13 +83,12 @@ def _measure_rounds(
             opened.enter_context(open_call(model, target, device, name, call))
             for name, call in calls.items()
         ]
-        measure = partial(measure_runs, patience=_RUNS, clock=device.clock)
         rounds: list[list[float]] = []
         spent = 0.0
         while len(rounds) < _ROUNDS and (
             len(rounds) < _LEAST_ROUNDS or spent < len(regions) * device.patience.seconds
         ):
-            rounds.append([min(run.measure(inputs, measure)) for run, inputs in regions])
+            rounds.append([min(region.measure(_RUNS, device.clock)) for region in regions])
             spent += sum(rounds[-1])
         return np.array(rounds)
 

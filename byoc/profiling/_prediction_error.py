@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from byoc.bundle import Bundle, require_consent
-from byoc.codegen import Measured, measure_seconds
+from byoc.codegen import (
+    Measured,
+    can_estimate,
+    drop_executing_options,
+    estimate_region,
+    measure_seconds,
+    parse_codegen_options,
+    to_seconds,
+)
 from byoc.costs import CostModel, UnseenPrediction, mean_factor, node_prices, price_graph
 from byoc.errors import InputError
 from byoc.model import Model, get_node_name, get_operator_name
@@ -139,22 +147,26 @@ def compare_placement(  # noqa: PLR0913, PLR0917 - what was predicted of what
     patience: Patience,
     clock: Clock = perf_counter,
     regions: Mapping[str, float] = MappingProxyType({}),
+    estimates: Mapping[str, float] = MappingProxyType({}),
 ) -> PredictionComparison:
     """Measure a bundle that is ready to run, and compare the prediction.
 
-    `regions` are the predicted seconds of each region of the main graph, launches included.
+    `regions` are the predicted seconds of each region of the main graph, launches included. With
+    `estimates`, those of their compilers, regions count with these, and the host's stages are measured.
     """
-    measured = Samples.of(measure_runs(lambda: session(inputs), patience, clock))
-    stages: list[list[float]] = [[] for _ in session.stages]
-    for _ in range(patience.warmup + measured.count):
-        known = {**session.program.constants, **inputs}
-        for found, stage in zip(stages, session.stages, strict=True):
-            stage_inputs = {name: known[name] for name in stage.inputs}
-            before = clock()
-            outputs = stage.run(stage_inputs)
-            found.append(clock() - before)
-            known.update(outputs)
-    each = [Samples.of(found[patience.warmup :]) for found in stages]
+    rounds: list[list[float]] = []
+
+    def run_stages() -> None:
+        rounds.append(_time_stages(session, inputs, clock, estimates))
+
+    if estimates:
+        count = len(measure_runs(run_stages, patience, clock))
+        measured = Samples.of([sum(found) for found in rounds[-count:]])
+    else:
+        measured = Samples.of(measure_runs(lambda: session(inputs), patience, clock))
+        for _ in range(patience.warmup + measured.count):
+            run_stages()
+    each = [Samples.of(found) for found in zip(*rounds[-measured.count :], strict=True)]
     parts = sum(samples.median for samples in each)
     pairs = tuple(
         NodePair(stage.name, stage.device, regions[stage.name], samples)
@@ -162,6 +174,21 @@ def compare_placement(  # noqa: PLR0913, PLR0917 - what was predicted of what
         if stage.name in regions
     )
     return PredictionComparison(name, where, predicted, measured, parts, unknown, None, pairs)
+
+
+def _time_stages(
+    session: Session, inputs: Mapping[str, Any], clock: Clock, estimates: Mapping[str, float]
+) -> list[float]:
+    """Run the stages of a session in order; return the seconds of each, its estimate if it has one."""
+    known = {**session.program.constants, **inputs}
+    found = []
+    for stage in session.stages:
+        stage_inputs = {name: known[name] for name in stage.inputs}
+        before = clock()
+        outputs = stage.run(stage_inputs)
+        found.append(estimates.get(stage.name, clock() - before))
+        known.update(outputs)
+    return found
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
@@ -181,12 +208,16 @@ def mean_error_factor(found: Sequence[PredictionComparison]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TimedRegion:
-    """The predicted seconds of a region, and those its codegen reports, without transfers."""
+    """The predicted seconds of a region, and those its codegen reports, without transfers.
+
+    `is_estimate` says that they are what its compiler thinks, and not timed on the device.
+    """
 
     region: str
     where: str
     predicted: float
     codegen_seconds: float
+    is_estimate: bool = False
 
     @property
     def error(self) -> float:
@@ -195,21 +226,33 @@ class TimedRegion:
 
 
 def time_regions(bundle: Bundle) -> list[TimedRegion]:
-    """Return the regions of a bundle whose codegens can report a time.
+    """Return the regions of a bundle whose codegens can report a time, by `estimate` or else by `cost`.
 
     Raise InputError if a codegen is missing or not allowed, or the report lacks a region, and
     CompileError if a codegen fails to report a time.
     """
     require_consent(bundle)
     predicted = {region.name: region.seconds for region in bundle.manifest.report.regions}
+    options = {region.name: region.codegen_options for region in bundle.manifest.regions}
+    regions = bundle.regions()
+    of_name = {region.name: region for _, region, _ in regions}
+    twins = bundle.identical_regions
     found = []
-    for name, region, _ in bundle.regions():
+    for name, region, artifact in regions:
         codegen = bundle.codegens.find(name)
-        if isinstance(codegen, Measured):
-            if region.name not in predicted:
-                raise InputError(f"the bundle's report does not say what was predicted of {region.name}")
-            reported = measure_seconds(codegen, region)
-            found.append(TimedRegion(region.name, region.target, predicted[region.name], reported))
+        if can_estimate(codegen):
+            own = of_name[twins.get(region.name, region.name)]  # whose names the artifact has
+            given = drop_executing_options(codegen, options[region.name])
+            parsed = parse_codegen_options(bundle.codegens.find(name), given)
+            seconds = to_seconds(estimate_region(codegen, own, parsed, artifact))
+        elif isinstance(codegen, Measured):
+            seconds = measure_seconds(codegen, region)
+        else:
+            continue
+        if region.name not in predicted:
+            raise InputError(f"the bundle's report does not say what was predicted of {region.name}")
+        expected, is_estimate = predicted[region.name], can_estimate(codegen)
+        found.append(TimedRegion(region.name, region.target, expected, seconds, is_estimate))
     return found
 
 

@@ -251,6 +251,10 @@ def _measure_units(
         if len(problems) > _MAX_SHOWN:
             notes.append(f"{model.source}: not measured: {len(problems) - _MAX_SHOWN} more")
     _require_entries(records, notes)
+    if device.estimates:
+        notes.append(
+            f"seconds are what the compiler of {device.name} estimates: nothing ran, but for copies"
+        )
     report_step("launch and copies")
     launch = measure_launch(device, records)
     link = None if options.device == HOST else measure_copies(device.patience, device.clock)
@@ -269,7 +273,7 @@ def _measure_units(
     wholes = [without_crossing(model, whole, launch, link) for model, whole in found]
     table = records.make_table(
         device.name,
-        _describe_source([model.name for model in loaded]),
+        _describe_source([model.name for model in loaded], device.estimates),
         describe_machine(),
         link=link,
         launch=launch,
@@ -298,8 +302,9 @@ def _describe_wide_entries(table: CostTable) -> list[str]:
     ]
 
 
-def _describe_source(names: Sequence[str]) -> str:
-    return f"measured on {', '.join(names)}"
+def _describe_source(names: Sequence[str], estimated: bool = False) -> str:
+    how = "estimated by its compiler" if estimated else "measured"
+    return f"{how} on {', '.join(names)}"
 
 
 def _require_entries(records: MeasurementRecords, notes: Sequence[str]) -> None:

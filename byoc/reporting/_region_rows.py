@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from byoc.bundle import RegionReport, ReportedTensor
 from byoc.reporting._quantities import format_count, format_quantity
 
-NUMBER_COLUMNS = ("nodes", "inputs", "outputs", "runs", "predicted", "together")
+NUMBER_COLUMNS = ("nodes", "inputs", "outputs", "runs", "predicted", "estimate", "together")
 """The columns that are aligned on the right."""
 
 
@@ -31,8 +31,9 @@ def fold_regions(regions: Sequence[RegionReport]) -> list[RegionKind]:
             for side in (region.inputs, region.outputs)
         ]
         composites = tuple(sorted(region.composites.items()))
-        seconds = f"{region.seconds:.6g}"  # equal but for the order of a sum
-        key = (region.device, region.graph, region.nodes, region.trips, composites, *types, seconds)
+        told = [region.seconds, *([] if region.estimate is None else [region.estimate.seconds])]
+        seconds = [f"{each:.6g}" for each in told]  # equal but for the order of a sum
+        key = (region.device, region.graph, region.nodes, region.trips, composites, *types, *seconds)
         known = kinds.get(key, RegionKind(region, 0, 0.0))
         added = known.seconds + region.trips * region.seconds
         kinds[key] = replace(known, count=known.count + 1, seconds=added)
@@ -54,6 +55,7 @@ def make_region_rows(kinds: Sequence[RegionKind]) -> list[dict[str, str]]:
     """Return a row for each kind of region; if some are in bodies, with their paths and trip counts."""
     inside = any(kind.first.graph for kind in kinds)
     folded = any(kind.count > 1 for kind in kinds)
+    estimated = any(kind.first.estimate is not None for kind in kinds)
     rows = []
     for kind in kinds:
         region = kind.first
@@ -68,10 +70,15 @@ def make_region_rows(kinds: Sequence[RegionKind]) -> list[dict[str, str]]:
                 "outputs": _format_boundary(region.outputs),
                 **({"runs": f"{region.trips:g} x"} if inside else {}),
                 "predicted": format_quantity(region.seconds, "s"),
+                **({"estimate": _format_estimate(region)} if estimated else {}),
                 **({"together": format_quantity(kind.seconds, "s")} if folded else {}),
             }
         )
     return rows
+
+
+def _format_estimate(region: RegionReport) -> str:
+    return "" if region.estimate is None else format_quantity(region.estimate.seconds, "s")
 
 
 def _format_boundary(values: Sequence[ReportedTensor]) -> str:

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from math import fsum
 from pathlib import Path
+from types import MappingProxyType
 
 from byoc.bundle import (
     Compute,
+    EstimateReport,
     NodeCounts,
     OpenDimension,
     PrecisionReport,
@@ -87,8 +89,16 @@ def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -
     return len(found)
 
 
-def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | None = None) -> Report:
-    """Make the report of a plan, with its verification or the reason why there was none."""
+def make_report(
+    plan: Plan,
+    outcome: Verification | NotVerified,
+    bundle: Path | None = None,
+    estimates: Mapping[str, EstimateReport] = MappingProxyType({}),
+) -> Report:
+    """Make the report of a plan, with its verification or the reason why there was none.
+
+    `estimates` are the compilers' own of regions, by name.
+    """
     operations, total = plan.offloaded_operations
     not_here = outcome.not_here if isinstance(outcome, Verification) else {}
     return Report(
@@ -99,7 +109,7 @@ def make_report(plan: Plan, outcome: Verification | NotVerified, bundle: Path | 
         compute=Compute(operations=total, offloaded=operations / total if total else 0.0),
         predicted=_report_costs(plan),
         regions=tuple(
-            _report_region(graph, region, not_here.get(region.name, ""))
+            _report_region(graph, region, estimates.get(region.name), not_here.get(region.name, ""))
             for graph in plan.root.walk()
             for region in graph.regions
         ),
@@ -168,7 +178,9 @@ def _report_costs(plan: Plan) -> PredictedCosts:
     )
 
 
-def _report_region(plan: GraphPlan, region: PlannedRegion, not_here: str) -> RegionReport:
+def _report_region(
+    plan: GraphPlan, region: PlannedRegion, estimate: EstimateReport | None, not_here: str
+) -> RegionReport:
     types, interface = region.index.types, region.interface
     sizes = region.index.planned.sizes
     return RegionReport(
@@ -182,6 +194,7 @@ def _report_region(plan: GraphPlan, region: PlannedRegion, not_here: str) -> Reg
         outputs=tuple(_report_tensor(name, types.get(name), sizes) for name in interface.outputs),
         seconds=region.seconds,
         borders=tuple(find_neighbours(plan, region)),
+        estimate=estimate,
         not_here=not_here,
     )
 

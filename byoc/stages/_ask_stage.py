@@ -31,7 +31,7 @@ class Ask:
             cache = options.open_cache()
             with closing(Codegens(options.isolation or Isolation())) as codegens:
                 given = options.codegen_options or {}
-                compilers = load_compilers(settings.targets, names, given, codegens)
+                compilers = load_compilers(settings.targets, names, given, codegens, cache)
                 units = state.units[id(state.index)]
                 answers = ask_codegens(
                     state.model, state.index, units, settings, compilers, options.ask, cache

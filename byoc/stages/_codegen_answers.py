@@ -2,12 +2,20 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from byoc.bundle import RegionCompiler, WeightFile, move_weights, write_regions
 from byoc.cache import Cache
-from byoc.codegen import CodegenFailedError, CompilerAnswers, Measured, Oracle, Region
+from byoc.codegen import (
+    Artifact,
+    CodegenFailedError,
+    CompileError,
+    CompilerAnswers,
+    Oracle,
+    Region,
+)
 from byoc.costs import Task, build_tasks, find_device_tasks, launch_price, with_seconds
 from byoc.model import GraphIndex, Model, find_boundary, is_large, name_nodes
 from byoc.patterns import Unit
@@ -80,7 +88,7 @@ def ask_codegens(  # noqa: PLR0913, PLR0917 - what is asked, and who
                 found = _ask_legality(found, index, target, answers, asked, regions)
             if questions != "legality":
                 launch = launch_price(settings.costs[device]).seconds
-                found = _ask_costs(found, index, target, answers, asked, regions, launch)
+                found = _ask_costs(found, index, target, answers, asked, regions, launch, compiler)
     return found
 
 
@@ -176,11 +184,12 @@ def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
     asked: Sequence[AskedUnit],
     regions: Sequence[Region],
     launch: float,
+    compiler: RegionCompiler,
 ) -> CodegenAnswers:
     """Return the answers with the seconds of a target's units, without those of a launch."""
     name = answers.codegen.name
-    if not isinstance(answers.codegen, Measured):
-        note = f"codegen {name} cannot be asked what units cost: it has no `cost`"
+    if not answers.has_seconds:
+        note = f"codegen {name} cannot be asked what units cost: it has no `estimate` and no `cost`"
         return replace(found, notes=(*found.notes, note))
     refused = found.refused.get(target.name, {})
     seconds: dict[TaskKey, float] = {}
@@ -190,7 +199,7 @@ def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
         if each.task.view or not each.task.sized or is_refused:
             continue
         try:
-            told = answers.find_seconds(region)
+            told = answers.find_seconds(region, partial(_compile_alone, compiler))
         except CodegenFailedError as error:
             failures.append(f"codegen {name} failed to say what {each.task} costs: {error}")
             continue
@@ -199,3 +208,17 @@ def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
     note = f"codegen {name} gave the seconds of {len(seconds)} kinds of units of {target.name}"
     everyone = {**found.seconds, target.name: seconds}
     return replace(found, seconds=everyone, notes=(*found.notes, note, *failures[:1]))
+
+
+def _compile_alone(compiler: RegionCompiler, region: Region) -> Artifact:
+    """Return the artifact of a region, that of the cache where it has one. Raises CompileError."""
+    known = compiler.cache.find((region,))
+    if known is not None:
+        return known[region.name]
+    try:
+        made = compiler.compile(region)
+    except CompileError as error:
+        compiler.cache.add_refusal((region,), error)
+        raise
+    compiler.cache.add((region,), {region.name: made})
+    return made

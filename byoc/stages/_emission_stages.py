@@ -23,6 +23,7 @@ from byoc.planning import Plan, estimate_gains, find_break_evens
 from byoc.reporting import make_decision_document, make_report
 from byoc.runtime import RegionFailedError, RegionNotHereError
 from byoc.samples import model_samples
+from byoc.stages._region_estimates import add_estimate_notes, estimate_regions
 from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import State
 from byoc.support import report_step
@@ -72,6 +73,18 @@ class Compile:
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """Ask the compilers, as far as they can say, what the compiled regions take."""
+
+    def run(self, state: State) -> State:
+        """Fill in `estimates`, and the plan's notes on them."""
+        found = estimate_regions(state.bundle, state.compilers)
+        asked = state.options.ask in {"costs", "both"}
+        plan = add_estimate_notes(state.plan, found, asked)
+        return replace(state, plan=plan, estimates=found.by_region)
+
+
+@dataclass(frozen=True)
 class Verify:
     """Compare each region with onnxruntime where there is a gate, then the bundle with the original.
 
@@ -109,7 +122,7 @@ class Pack:
 
     def run(self, state: State) -> State:
         """Fill in `not_signed`."""
-        report = make_report(state.plan, state.verification)
+        report = make_report(state.plan, state.verification, estimates=state.estimates)
         manifest = state.bundle.manifest.model_copy(update={"report": report})
         digest = write_manifest(state.folder, manifest)
         return replace(state, not_signed=sign_bundle(state.folder, digest, state.options.sign))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from onnx import ModelProto
 
-from byoc.bundle import Bundle, RegionCompiler
+from byoc.bundle import Bundle, EstimateReport, RegionCompiler
 from byoc.codegen import Codegens
 from byoc.model import GraphIndex, Model
 from byoc.options import Options
@@ -94,10 +94,12 @@ class State:
     outlined: ModelProto = _LATER
     plan: Plan = _LATER
 
-    # Compile, Verify
+    # Compile, Estimate, Verify
     folder: Path = _LATER
     """The folder to write the bundle into, which becomes `output` when all went well."""
     bundle: Bundle = _LATER
+    estimates: Mapping[str, EstimateReport] = field(default_factory=dict)
+    """The compilers' estimates of regions, by name."""
     verification: Verification | NotVerified = _LATER
     """The comparison with the original, or why there was none."""
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import onnx
 
-from byoc.codegen import YES, Artifact, Executor, Region, Verdict, refuse
+from byoc.codegen import YES, Artifact, Cycles, Executor, Region, Verdict, refuse
 
 from .compiler import NAME, DLAOptions, check_nodes, compile_region
 from .machine import VERSION, read_figures
-from .region_artifact import ISA, exchange_weights, make_artifact, make_executor
+from .region_artifact import ISA, exchange_weights, make_artifact, make_executor, read_cycles
 
 __all__ = ["DLA"]
 
@@ -62,9 +62,6 @@ class DLA:
         """Return for each node whether it can be lowered, or why it cannot."""
         return check_nodes(model)
 
-    def cost(self, region: Region) -> float:
-        """Return the simulated seconds of a region, with those of the launch.
-
-        They are those of the program with default options.
-        """
-        return compile_region(region, DLAOptions(), read_figures()).statistics.seconds
+    def estimate(self, region: Region, options: DLAOptions, artifact: Artifact) -> Cycles:
+        """Return the cycles that the simulator counts for the program, with those of the launch."""
+        return read_cycles(artifact, read_figures())

@@ -14,6 +14,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from byoc.codegen import (
     Artifact,
+    CompileError,
+    Cycles,
     Executor,
     InputError,
     Region,
@@ -190,6 +192,7 @@ PROGRAM = "program.bin"
 WEIGHTS = "weights.bin"
 PIECES = "pieces.json"
 _PIECE_LIST = TypeAdapter(list[WeightPiece])
+_CYCLES = "cycles"
 ISA = "isa"
 """Metadata key of the version of the instruction set."""
 
@@ -210,7 +213,7 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
         "arena_bound": str(built.schedule.bound),
         "weights": str(len(built.weights)),
         "layers": str(len(built.network.layers)),
-        "cycles": str(statistics.cycles),
+        _CYCLES: str(statistics.cycles),
         "seconds": f"{statistics.seconds:.9f}",
         "bytes_loaded": str(statistics.total("loaded")),
         "bytes_stored": str(statistics.total("stored")),
@@ -222,6 +225,17 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
         PIECES: _PIECE_LIST.dump_json(list(built.pieces)),
     }
     return Artifact(files, metadata)
+
+
+def read_cycles(artifact: Artifact, figures: MachineFigures) -> Cycles:
+    """Return the cycles of one run that an artifact's metadata has, at the clock of the machine.
+
+    Raises CompileError where it has none.
+    """
+    text = artifact.metadata.get(_CYCLES, "")
+    if not text.isdecimal():
+        raise CompileError("the artifact's metadata has no cycles")
+    return Cycles(int(text), figures.frequency)
 
 
 def exchange_weights(region: Region, first: Region, artifact: Artifact) -> Artifact | None:

@@ -127,7 +127,7 @@ def test_nothing_is_asked_of_a_codegen_that_cannot_be_asked(tmp_path: Path) -> N
     result = byoc.partition(parse(MODEL), VANILLA, ask="both", what_if=False)
     assert result.plan.root.notes[-2:] == (
         "codegen reference cannot be asked which nodes it takes: it has no `check`",
-        "codegen reference cannot be asked what units cost: it has no `cost`",
+        "codegen reference cannot be asked what units cost: it has no `estimate` and no `cost`",
     )
 
 

@@ -12,7 +12,7 @@ from clocks import Clock
 from support import prepared
 from vendors import CompileOnly
 
-from byoc.codegen import Artifact, CompileError, Executor, Region, find_codegen
+from byoc.codegen import Artifact, CompileError, Cycles, Executor, Region, find_codegen
 from byoc.costs import MeasuredWhole
 from byoc.profiling import (
     MeasuredCodegen,
@@ -101,6 +101,23 @@ def test_each_operator_is_measured_once_and_refusals_have_reasons() -> None:
     assert measuring.codegen.ran == ["Add"] * 4 + ["Relu"] * 4  # type: ignore[attr-defined]
     assert time_units(prepared(TEXT), None, measuring, records) == problems  # nothing is measured twice
     assert len(measuring.codegen.ran) == 8  # type: ignore[attr-defined]
+
+
+class Thinking(Taking):
+    """The same, whose compiler says what a region takes: 10 cycles for an operation, and a launch."""
+
+    def estimate(self, region: Region, options: Any, artifact: Artifact) -> Cycles:
+        return Cycles(10 * len(region.load().graph.node) + 1, 10.0)
+
+
+def test_nothing_runs_where_the_compiler_estimates(tmp_path: Path) -> None:
+    records, measuring = MeasurementRecords(), device(Thinking(Clock()))
+    assert time_units(prepared(TEXT), None, measuring, records) == [
+        "Tanh on float32[1, 8] -> float32[1, 8]: no Tanh here"
+    ]
+    assert rows(records) == {"Add": 1.1, "Relu": 1.1}
+    assert measure_launch(measuring, records) == 1.1
+    assert measuring.codegen.ran == []  # type: ignore[attr-defined]
 
 
 def test_composites_are_measured_whole(tmp_path: Path) -> None:

@@ -157,6 +157,27 @@ def test_a_placement_is_measured_whole_and_stage_by_stage() -> None:
     assert result.error == 0.5
 
 
+def test_regions_count_with_the_estimates_of_their_compilers() -> None:
+    """Of two stages of 2 s and 3 s the second is estimated to take 0.5 s."""
+    clock = Clock()
+
+    def stage(name: str, reads: str, makes: str, seconds: float) -> Stage:
+        def run(given: Mapping[str, Any]) -> Mapping[str, Any]:
+            clock.now += seconds
+            return {makes: given[reads] + 1}
+
+        return Stage(name, (reads,), run, {}, (makes,), device=name)
+
+    stages = [stage("host", "x", "a", 2.0), stage("acc_0", "a", "y", 3.0)]
+    session = Session(("x",), {}, StageProgram(stages, {}, ("y",), {}))
+    result = compare_placement(
+        "m", "acc", session, {"x": 1}, 5.0, 0, PATIENCE, clock, {"acc_0": 1.0}, {"acc_0": 0.5}
+    )
+    assert (result.measured.median, result.parts, result.error) == (2.5, 2.5, 1.0)
+    (pair,) = result.pairs
+    assert (pair.name, pair.predicted, pair.measured.median) == ("acc_0", 1.0, 0.5)
+
+
 def test_the_real_profiler_times_every_node() -> None:
     """Only what there is: no test goes by the time that something took."""
     model = prepare_model(parse(TEXT.replace("float[N]", "float[3]")), "test")

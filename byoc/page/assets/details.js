@@ -201,6 +201,7 @@ class Details {
     this.pane.append(makeList([
       ["nodes", report ? report.nodes : part.nodes.length],
       ["predicted", `${formatSeconds(region.seconds)}, its launch included`],
+      ["compiler's estimate", report && report.estimate ? `${formatSeconds(report.estimate.seconds)}, ${roundNumber(report.estimate.seconds / region.seconds)} × predicted${report.estimate.cycles ? `; ${formatNumber(Math.round(report.estimate.cycles))} cycles` : ""}` : ""],
       ["measured", measured ? `${formatSeconds(measured[0] / measured[1])}, ${roundNumber(measured[0] / measured[1] / region.seconds)} × predicted, as ${(this.tables.data.codegens || {})[region.name] || "its codegen"} runs it here` : ""],
       ["not verified", report && report.not_here ? `it cannot run on the machine that compiled it: ${report.not_here}` : ""],
       ["host alone", formatSeconds(host)],

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from byoc.codegens.dla.compiler import DLAOptions
 from byoc.codegens.dla.machine import disassemble
 from byoc.codegens.dla.region_artifact import INTERFACE, PIECES, PROGRAM, WEIGHTS
 from byoc.codegens.dla.simulator import Simulator
 from dla_regions import executed, floats, model, region
 
-from byoc.codegen import Artifact, find_codegen, parse_codegen_options
+from byoc.codegen import Artifact, CompileError, find_codegen, parse_codegen_options
 from byoc.errors import InputError
 from byoc.testing import CodegenConformance
 
@@ -86,7 +87,11 @@ def test_predicted_cycles_are_those_of_the_simulator(
     statistics = results[0].statistics
     assert artifact.metadata["cycles"] == str(statistics.cycles)
     assert artifact.metadata["bytes_loaded"] == str(statistics.total("loaded"))
-    assert FOUND.cost(made) == statistics.seconds
+    estimate = FOUND.estimate(made, DLAOptions(), artifact)
+    assert estimate.count == statistics.cycles
+    assert estimate.seconds == pytest.approx(statistics.seconds, rel=1e-12)
+    with pytest.raises(CompileError, match="the artifact's metadata has no cycles"):
+        FOUND.estimate(made, DLAOptions(), replace(artifact, metadata={}))
 
 
 def test_what_was_made_for_another_machine_does_not_fit(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""The compilers' own estimates of the regions that they compiled."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from byoc.bundle import Bundle, EstimateReport, RegionCompiler
+from byoc.codegen import (
+    Artifact,
+    CodegenFailedError,
+    CompileError,
+    Cycles,
+    Region,
+    can_estimate,
+    estimate_region,
+)
+from byoc.errors import MissingRuntimeError
+from byoc.planning import Plan
+from byoc.reporting import format_quantity
+from byoc.support import Note
+
+_DISAGREEMENT = 1.25
+
+
+@dataclass(frozen=True, eq=False)
+class RegionEstimates:
+    """The estimates by region name, and notes on codegens that failed to give one."""
+
+    by_region: Mapping[str, EstimateReport] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+
+
+def estimate_regions(bundle: Bundle, compilers: Mapping[str, RegionCompiler]) -> RegionEstimates:
+    """Ask the compilers of targets, as far as they can estimate, about the regions of a bundle."""
+    found: dict[str, EstimateReport] = {}
+    notes: list[Note] = []
+    twins = bundle.identical_regions
+    for name, region, artifact in bundle.regions():
+        compiler = compilers[region.target]
+        if region.name in twins:
+            if twins[region.name] in found:
+                found[region.name] = found[twins[region.name]]
+        elif can_estimate(compiler.codegen):
+            try:
+                found[region.name] = _estimate(compiler, region, artifact)
+            except (CodegenFailedError, MissingRuntimeError) as error:
+                text = f"codegen {name} failed to estimate {region.name}: {error}"
+                notes.append(Note("warning", text))
+            except CompileError:  # it does not say
+                continue
+    return RegionEstimates(found, tuple(notes))
+
+
+def _estimate(compiler: RegionCompiler, region: Region, artifact: Artifact) -> EstimateReport:
+    assert can_estimate(compiler.codegen)
+    made = estimate_region(compiler.codegen, region, compiler.parsed_options, artifact)
+    if isinstance(made, Cycles):
+        return EstimateReport(seconds=made.seconds, cycles=made.count, hertz=made.hertz)
+    return EstimateReport(seconds=made)
+
+
+def add_estimate_notes(plan: Plan, estimates: RegionEstimates, asked: bool) -> Plan:
+    """Return a plan with the notes, and one for each target whose compiler disagrees with its costs.
+
+    Where compilers were `asked` before placing, the plan is by their seconds, and there is no such note.
+    """
+    notes = [*estimates.notes]
+    for target in plan.targets if not asked else ():
+        pairs = [
+            (region.trips * region.seconds, region.trips * estimates.by_region[region.name].seconds)
+            for region in plan.regions
+            if region.target is target and region.name in estimates.by_region
+        ]
+        predicted, estimated = (sum(column) for column in zip(*pairs, strict=True)) if pairs else (0, 0)
+        if estimated > _DISAGREEMENT * predicted or predicted > _DISAGREEMENT * estimated:
+            text = (
+                f"the compiler estimates {format_quantity(estimated, 's')} for the regions of "
+                f"{target.name}, predicted are {format_quantity(predicted, 's')}; "
+                "--ask costs places by its seconds"
+            )
+            notes.append(Note("note", text))
+    return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
