@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from cutting import cut_once, numbered_regions  # noqa: F401 - fixtures
+from elsewhere import configure, old_python  # noqa: F401 - fixtures
 from hypothesis import settings
 from support import THOROUGH, Ran
 from wrecking import wreck  # noqa: F401 - a fixture

@@ -1,7 +1,8 @@
 """`byoc codegens`, `strategies`, `cost-models`, `passes`: list plug-ins; `new-codegen`: begin one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ from byoc.support import (
     list_plugin_options,
     load_plugin,
 )
+from byoc.trust import list_codegens, read_settings
 
 TableRow = dict[str, Any]
 
@@ -46,7 +48,7 @@ def codegens(
     if name is not None:
         _print_codegen(name, form)
         return
-    found = describe_codegens(list_installed(CODEGENS))
+    found = describe_codegens(list_codegens())
 
     def describe(called: str) -> TableRow:
         described = found[called]
@@ -54,14 +56,29 @@ def codegens(
             raise described
         return {"executable": "executable" in described.abilities}
 
-    print_rows(_list_plugins(CODEGENS, {"executable": None}, describe), form)
+    rows = _list_plugins(CODEGENS, {"executable": None}, describe, _list_interpreters())
+    print_rows(rows, form)
 
 
-def _list_plugins(group: str, empty: TableRow, describe: Callable[[str], TableRow]) -> list[TableRow]:
-    """Return a row for each plug-in of a group; one that cannot be loaded has `empty` values."""
+def _list_interpreters() -> dict[str, str]:
+    """Return where the codegens of the user's settings come from, by name."""
+    return {name: f"{each.module} in {each.python}" for name, each in read_settings().codegens.items()}
+
+
+def _list_plugins(
+    group: str,
+    empty: TableRow,
+    describe: Callable[[str], TableRow],
+    also: Mapping[str, str] = MappingProxyType({}),
+) -> list[TableRow]:
+    """Return a row for each plug-in of a group, and for those that come from elsewhere.
+
+    One that cannot be loaded has `empty` values.
+    """
     rows = []
-    for name, point in list_installed(group).items():
-        row: TableRow = {"name": name, "from": get_distribution(point), **empty, "problem": ""}
+    origins = {name: get_distribution(point) for name, point in list_installed(group).items()}
+    for name, origin in sorted({**also, **origins}.items()):
+        row: TableRow = {"name": name, "from": origin, **empty, "problem": ""}
         try:
             with reserve_stdout():
                 row |= describe(name)
@@ -76,12 +93,15 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
         found = describe_codegens([name])[name]
     if isinstance(found, InputError):
         raise found
-    point, options = list_installed(CODEGENS)[name], found.options
+    point, options = list_installed(CODEGENS).get(name), found.options
+    interpreter = _list_interpreters().get(name)
+    dist = None if point is None else point.dist
     shown: TableRow = {
         "name": name,
         "description": found.summary,
-        "distribution": point.dist.name if point.dist else None,
-        "version": point.dist.version if point.dist else None,
+        "distribution": dist.name if dist else None,
+        "version": dist.version if dist else None,
+        "interpreter": interpreter,
         "api": found.api,
         "native": found.native,
         "abilities": list(found.abilities),
@@ -91,7 +111,8 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
         print_json(shown)
         return
     print_line(name + f": {shown['description']}" * bool(shown["description"]))
-    print_line(f"from: {get_distribution(point)}, interface version {shown['api']}")
+    origin = f"{interpreter} ({found.interpreter})" if point is None else get_distribution(point)
+    print_line(f"from: {origin}, interface version {shown['api']}")
     print_line(f"abilities: {', '.join(shown['abilities']) or 'none but to compile'}")
     if shown["native"]:
         print_line("native: yes, it executes what is in a bundle, which has to be trusted")

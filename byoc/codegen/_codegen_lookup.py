@@ -9,6 +9,8 @@ from byoc.codegen._interface import (
     Codegen,
 )
 from byoc.codegen._isolation import IsolatedCodegen
+from byoc.codegen._other_python import OtherPythonCodegen, find_in_other_python
+from byoc.codegen._worker import Isolation
 from byoc.errors import (
     InputError,
 )
@@ -21,6 +23,7 @@ from byoc.support import (
     load_plugin,
     read_options,
 )
+from byoc.trust import find_interpreter, read_settings
 
 
 def find_codegen(name: str) -> Codegen:
@@ -29,7 +32,25 @@ def find_codegen(name: str) -> Codegen:
     Raises InputError when there is none, when it cannot be loaded or is not a codegen, when it
     implements an unsupported version of the interface, or when its `name` is another one.
     """
-    found: Codegen = load_plugin(CODEGENS, name, lambda kind: _instantiate(kind, name))
+    found: Codegen = load_plugin(
+        CODEGENS, name, lambda kind: _instantiate(kind, name), read_settings().codegens
+    )
+    return found
+
+
+def find_configured(name: str, isolation: Isolation) -> OtherPythonCodegen | None:
+    """Return the codegen of a name that the user's settings have in another Python, None without one.
+
+    Raises InputError as `find_codegen` does.
+    """
+    interpreter = find_interpreter(name)
+    if interpreter is None:
+        return None
+    found = find_in_other_python(name, isolation, interpreter)
+    try:
+        _check_version(found.description)
+    except UnsuitablePluginError as error:
+        raise InputError(f"codegen '{name}' in {interpreter.python} {error}") from None
     return found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
-from byoc.codegen._codegen_lookup import find_codegen
+from byoc.codegen._codegen_lookup import find_codegen, find_configured
 from byoc.codegen._descriptions import CodegenDescription, describe_codegen
 from byoc.codegen._interface import Codegen
 from byoc.codegen._isolation import IsolatedCodegen, find_isolated, import_codegen
@@ -23,11 +23,17 @@ class Codegens:
     _found: dict[str, Codegen] = field(default_factory=dict)
 
     def find(self, name: str) -> Codegen:
-        """Return the installed codegen of a name. Raises InputError as `find_codegen` does."""
-        if self.isolation is None or (self.isolation.unless_trusted and not has_worker_processes()):
-            return find_codegen(name)
+        """Return the codegen of a name. Raises InputError as `find_codegen` does."""
         if name not in self._found:
-            self._found[name] = find_isolated(name, self.isolation)
+            configured = find_configured(name, self.isolation or Isolation())
+            if configured is not None:
+                self._found[name] = configured
+            elif self.isolation is None or (
+                self.isolation.unless_trusted and not has_worker_processes()
+            ):
+                return find_codegen(name)
+            else:
+                self._found[name] = find_isolated(name, self.isolation)
         return self._found[name]
 
     def close(self) -> None:
@@ -53,6 +59,10 @@ def describe_codegens(names: Iterable[str]) -> dict[str, CodegenDescription | In
     with ExitStack() as opened:
         for name in names:
             try:
+                configured = find_configured(name, UNLESS_TRUSTED)
+                if configured is not None:
+                    found[name] = opened.enter_context(closing(configured)).description
+                    continue
                 if not has_worker_processes():
                     found[name] = describe_codegen(find_codegen(name))
                     continue

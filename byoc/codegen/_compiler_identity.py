@@ -10,9 +10,9 @@ import platform
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.onnxrt import get_session_settings
 from byoc.support import CODEGENS, format_options, list_installed
 
+_OWN_PACKAGE = __name__.partition(".")[0]
 _OWN_LIBRARIES = ("onnx", "numpy", "scipy", "protobuf")  # with which byoc makes what a codegen reads
 _MAX_READ_BYTES = 4 << 20  # size and time stand for the content of a larger file: a shared library
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -47,13 +48,24 @@ def describe_compiler(codegen: Codegen, options: Any) -> dict[str, str] | None:
         "api": str(getattr(codegen, "api", API_VERSION)),
         "options": repr(sorted(_describe_options(options).items())),
         "libraries": repr(_describe_libraries(codegen, point.dist)),
-        "sources": _hash_packages(point),
+        "sources": _hash_packages([_OWN_PACKAGE, point.module.partition(".")[0], point.module]),
         "environment": repr(_list_variables(codegen.name)),
         "python": f"{sys.implementation.cache_tag} {platform.machine()} {platform.system()}",
         "processors": f"{_count_processors()} {_hash_abilities()}",
         "sessions": repr(get_session_settings()),
     }
     return described | {f"own {name}": value for name, value in own.items()}
+
+
+def describe_byoc(codegen: str) -> dict[str, str]:
+    """Describe all that artifacts of another Python depend on in this one, and on this machine."""
+    return {
+        "codegen": codegen,
+        "libraries": repr([(name, _find_version(name)) for name in (*_OWN_LIBRARIES, "onnx-byoc")]),
+        "sources": _hash_packages([_OWN_PACKAGE]),
+        "environment": repr(_list_variables(codegen)),
+        "processors": f"{platform.machine()} {_count_processors()} {_hash_abilities()}",
+    }
 
 
 def _describe_options(options: Any) -> Mapping[str, str]:
@@ -110,13 +122,13 @@ def _read_name_and_version(found: Distribution) -> tuple[str, str]:
     return fields.get("Name") or found.name, fields.get("Version") or found.version
 
 
-def _hash_packages(point: EntryPoint) -> str:
-    """Return a hash of the files of byoc's package and of the codegen's.
+def _hash_packages(names: Iterable[str]) -> str:
+    """Return a hash of the files of packages.
 
     Their content counts, since a checkout changes while its version stays.
     """
     digest = hashlib.sha256()
-    for name in sorted({__name__.partition(".")[0], point.module.partition(".")[0], point.module}):
+    for name in sorted({*names}):
         for place in _find_places(name):
             for path in _walk_files(place):
                 digest.update(f"{name} {path.removeprefix(place)} ".encode(errors="replace"))

@@ -22,6 +22,7 @@ class CodegenDescription:
     are keys of `ABILITIES`. `options` is None where it reads its options itself. The others are class
     attributes: `open_shapes` (executors take other extents than declared), `recompiles` (`load` itself
     handles an artifact that does not fit) and `native` (`load` executes what an artifact holds).
+    `interpreter` is the Python that runs it where that is another one.
     """
 
     summary: str
@@ -31,6 +32,7 @@ class CodegenDescription:
     open_shapes: bool
     recompiles: bool
     native: bool
+    interpreter: str = ""
 
     @property
     def executing_options(self) -> list[str]:
@@ -40,9 +42,8 @@ class CodegenDescription:
 
 def describe_codegen(codegen: Codegen) -> CodegenDescription:
     """Describe a codegen of this process."""
-    options = getattr(codegen, "Options", None)
-    listed = None if options is None else tuple(map(_without_parser, list_options(options)))
-    flags = {
+    listed = describe_options(getattr(codegen, "Options", None))
+    flags: dict[str, Any] = {
         name: bool(getattr(codegen, name, False)) for name in ("open_shapes", "recompiles", "native")
     }
     return CodegenDescription(
@@ -52,6 +53,11 @@ def describe_codegen(codegen: Codegen) -> CodegenDescription:
         listed,
         **flags,
     )
+
+
+def describe_options(options: type | None) -> tuple[OptionDescription, ...] | None:
+    """Describe a codegen's dataclass of options, None where it has not got any."""
+    return None if options is None else tuple(map(_without_parser, list_options(options)))
 
 
 def write_description(codegen: Codegen) -> Mapping[str, Any]:

@@ -88,9 +88,19 @@ class IsolatedCodegen:
         """The process, started unless it runs. Raises InputError when the codegen cannot be loaded."""
         with self.lock:
             if self._worker is None or not self._worker.is_alive:
-                self._worker = Worker(self.isolation.environment)
-                self._description = import_codegen(self._worker, self.name, self.isolation)
+                self._worker, self._description = self.start()
             return self._worker
+
+    def start(self) -> tuple[Worker, CodegenDescription]:
+        """Start a process and import the codegen there. Raises InputError where that fails."""
+        worker = Worker(self.isolation.environment)
+        return worker, import_codegen(worker, self.name, self.isolation)
+
+    def add_abilities(self) -> None:
+        """Give this object the methods that the codegen has."""
+        abilities = [ABILITY_CLASSES[ability] for ability in self.description.abilities]
+        kind = type(self)
+        self.__class__ = type(kind.__name__, (*abilities, kind), {})
 
     def close(self) -> None:
         """End the process."""
@@ -139,7 +149,13 @@ class IsolatedCodegen:
         Raises what the method raises, and CodegenFailedError when the process fails.
         """
         with self.lock:
-            return _ask(self.worker, self.isolation, method, read, request, write)
+            return ask_worker(self.worker, self.isolation, method, read, request, write)
+
+    def measure(
+        self, executor: int, write: Callable[[SharedMemory], Mapping[str, Any]], measure: Measure
+    ) -> list[float]:
+        """Measure an executor on inputs in the process; return the seconds of its runs."""
+        return self.call("measure", read_runs, write, executor=executor, measure=measure)
 
 
 def import_codegen(worker: Worker, name: str, isolation: Isolation) -> CodegenDescription:
@@ -149,12 +165,14 @@ def import_codegen(worker: Worker, name: str, isolation: Isolation) -> CodegenDe
     """
     request = {"codegen": name, "path": os.environ.get(PATH_VARIABLE)}
     try:
-        return _ask(worker, isolation, "import", lambda result, _: read_description(result), request)
+        return ask_worker(
+            worker, isolation, "import", lambda result, _: read_description(result), request
+        )
     except (CodegenFailedError, RaisedInWorkerError) as error:
         raise InputError(f"codegen {name} cannot be loaded: {error}") from error
 
 
-def _ask(  # noqa: PLR0913, PLR0917 - a call and its two ends
+def ask_worker(  # noqa: PLR0913, PLR0917 - a call and its two ends
     worker: Worker,
     isolation: Isolation,
     method: str,
@@ -162,6 +180,7 @@ def _ask(  # noqa: PLR0913, PLR0917 - a call and its two ends
     request: Mapping[str, Any],
     write: Callable[[SharedMemory], Mapping[str, Any]] = lambda _: {},
 ) -> T:
+    """Call a method in a worker process; raises as `Worker.call`."""
     worker.memory.clear()
     released, worker.released[:] = list(worker.released), []
     common = {"settings": get_session_settings(), "released": released}
@@ -225,7 +244,7 @@ class _GivesContexts(IsolatedCodegen):
         return self.call("context", read_context, partial(_write_artifact, artifact))
 
 
-_ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
+ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "executable": _Loads,
     "oracle": _Checks,
     "measured": _Measures,
@@ -244,8 +263,7 @@ def find_isolated(name: str, isolation: Isolation) -> IsolatedCodegen:
     Raises InputError as `find_codegen` does, and when no process can be started.
     """
     found = IsolatedCodegen(name, isolation)
-    abilities = [_ABILITY_CLASSES[ability] for ability in found.description.abilities]
-    found.__class__ = type(IsolatedCodegen.__name__, (*abilities, IsolatedCodegen), {})
+    found.add_abilities()
     return found
 
 
@@ -269,7 +287,7 @@ class _IsolatedExecutor:
         codegen, write = self._codegen, partial(_write_inputs, inputs)
         with codegen.lock:
             self._load_again()
-            return codegen.call("measure", read_runs, write, executor=self._number, measure=measure)
+            return codegen.measure(self._number, write, measure)
 
     def _load_again(self) -> None:
         """Load the region where the process is not the one that it was loaded in."""

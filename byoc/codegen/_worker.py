@@ -12,11 +12,11 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from byoc.codegen._interface import CompileError, NotHereError, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
@@ -113,28 +113,70 @@ class RaisedInWorkerError(Exception):
     """An exception of a codegen's own in its worker; a subclass has the exception's name."""
 
 
+class WorkerProgram(Protocol):
+    """The program that a worker process runs: how it is started, and how it takes requests.
+
+    `command` is the command without its last arguments, the descriptors of the socket, of the shared
+    memory, and of the pipe that is closed when byoc ends. Before it answers a request it may ask
+    questions.
+    """
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The command."""
+        ...
+
+    def make_environment(self) -> dict[str, str]:
+        """Return the environment variables of the process."""
+        ...
+
+    def write_request(self, number: int, method: str, request: Mapping[str, Any]) -> bytes:
+        """Return a request as the program reads it."""
+        ...
+
+    def answer_question(self, question: Any, memory: SharedMemory) -> bytes:
+        """Return the answer to a question of the program. Raises BrokenMessageError for what is none."""
+        ...
+
+
+class _OwnProgram:
+    """byoc itself, in the same interpreter: it takes requests as pickles, and asks no questions."""
+
+    # -P: modules in the working directory are not imported, as with the `byoc` command.
+    command = (sys.executable, "-P", "-m", _MODULE)
+
+    def make_environment(self) -> dict[str, str]:
+        path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
+        return {**os.environ, PATH_VARIABLE: path}
+
+    def write_request(self, number: int, method: str, request: Mapping[str, Any]) -> bytes:
+        return pickle.dumps((number, method, request))
+
+    def answer_question(self, question: Any, memory: SharedMemory) -> bytes:
+        raise BrokenMessageError("it asks a question")
+
+
 class Worker:
     """A started process of one codegen, for one call at a time; the first that fails to answer ends it.
 
     `released` takes the numbers of executors that are not needed any more, for the next request.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """Start the process, with further environment variables.
+    def __init__(self, environment: Mapping[str, str], program: "WorkerProgram | None" = None) -> None:
+        """Start the process, of byoc's own program by default, with further environment variables.
 
         Raises InputError when that is not possible.
         """
+        self._program = program or _OwnProgram()
         self.memory = _create_memory()
         self.released: list[int] = []
         self._link, theirs = socket.socketpair()
         watched, life = os.pipe()
-        path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
         passed = (theirs.fileno(), self.memory.descriptor, watched)
         try:
             self._process = subprocess.Popen(
-                # -P: modules in the working directory are not imported, as with the `byoc` command.
-                [sys.executable, "-P", "-m", _MODULE, *map(str, passed)],
-                env={**os.environ, **environment, PATH_VARIABLE: path},
+                [*self._program.command, *map(str, passed)],
+                env={**self._program.make_environment(), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=_stderr_or_null(),  # standard output is for byoc's results
                 start_new_session=True,
@@ -167,13 +209,17 @@ class Worker:
         Raises the exception that the answer describes. Raises CodegenFailedError, and ends the process,
         when the answer is none, when it takes longer than `seconds`, or when the process dies.
         """
+        self._number += 1
+        content = self._program.write_request(self._number, method, request)
+        deadline = None if seconds is None else monotonic() + seconds
         try:
-            self._number += 1
-            deadline = None if seconds is None else monotonic() + seconds
-            content = pickle.dumps((self._number, method, request))
-            answer = parse_answer(self._exchange(content, method, deadline, seconds))
-            if not isinstance(answer, dict) or answer.get("number") != self._number:
-                raise BrokenMessageError("it answers another request")
+            while True:
+                answer = parse_answer(self._exchange(content, method, deadline, seconds))
+                if not isinstance(answer, dict) or answer.get("number") != self._number:
+                    raise BrokenMessageError("it answers another request")
+                if "question" not in answer:
+                    break
+                content = self._program.answer_question(answer["question"], self.memory)
             if "failure" not in answer:
                 return read(answer.get("result"), self.memory)
             failure = _read_failure(answer["failure"])

@@ -10,7 +10,7 @@ from byoc.codegen import UNLESS_TRUSTED, Codegens
 from byoc.errors import InputError
 from byoc.passes import load_region_pass
 from byoc.rules import Target, find_missing_plugins, load_rules
-from byoc.support import CODEGENS, list_installed
+from byoc.trust import list_codegens
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _find_pass_problems(target: Target) -> Iterator[str]:
 def _find_option_problems(target: Target, codegens: Codegens) -> list[str]:
     """Return the mistakes in the options of a file's codegen, which is asked in a worker process."""
     name = target.rules.codegen
-    if not target.rules.codegen_options or name not in list_installed(CODEGENS):
+    if not target.rules.codegen_options or name not in list_codegens():
         return []
     try:
         return find_rule_file_problems(target, codegens.find(name))

@@ -15,7 +15,6 @@ from byoc.rules._rule_schema import RuleFile
 from byoc.rules._schema_values import ANY_DTYPE
 from byoc.support import (
     ANNOTATIONS,
-    CODEGENS,
     COST_MODELS,
     COSTS,
     find_file,
@@ -26,6 +25,7 @@ from byoc.support import (
     read_mapping,
     validate_content,
 )
+from byoc.trust import list_codegens
 
 _MAX_FILES = 8
 
@@ -123,7 +123,7 @@ def find_missing_plugins(target: Target) -> list[str]:
         _ = target.cost_model
     except InputError as error:
         problems.append(str(error))
-    codegen, there = target.rules.codegen, list_installed(CODEGENS)
+    codegen, there = target.rules.codegen, list_codegens()
     if codegen not in there:
         text = (
             f"no such codegen '{codegen}'{suggest_nearest(codegen, there)}; installed: "

@@ -83,15 +83,20 @@ class UnsuitablePluginError(Exception):
     """A plug-in cannot be used; the message continues a sentence that begins with its name."""
 
 
-def load_plugin(group: str, name: str, make: Callable[[Any], Any] = lambda kind: kind()) -> Any:
+def load_plugin(
+    group: str,
+    name: str,
+    make: Callable[[Any], Any] = lambda kind: kind(),
+    also: Iterable[str] = (),
+) -> Any:
     """Load a plug-in and return `make` of the registered object, by default an instance of it.
 
-    Raises InputError when there is no plug-in of that name, there are several, it cannot be imported or
-    made, or `make` raises UnfitError.
+    `also` are further names to suggest. Raises InputError when there is no plug-in of that name, there
+    are several, it cannot be imported or made, or `make` raises UnsuitablePluginError.
     """
     points = list_installed(group)
     if name not in points:
-        raise _make_unknown_error(group, name, points)
+        raise _make_unknown_error(group, name, sorted({*points, *also}))
     _refuse_to_choose(group, name, {p.value: p for p in find_entry_points(group) if p.name == name})
     source = f"{_KIND_NAMES[group]} '{name}' of {get_distribution(points[name])}"
     try:

@@ -1,7 +1,15 @@
-"""Signatures of bundles: the key of this machine, and the keys of others that a user trusts."""
+"""What a user trusts: the key of this machine, the keys of others, interpreters of codegens."""
 
 from byoc.trust._cryptography import SECRET_BYTES, DataCode
 from byoc.trust._machine_key import MachineKey, get_key_file, open_or_create_key, read_key
+from byoc.trust._settings import (
+    InterpreterSettings,
+    Settings,
+    find_interpreter,
+    get_settings_file,
+    list_codegens,
+    read_settings,
+)
 from byoc.trust._signature import (
     MAX_SIGNATURE_BYTES,
     SIGNATURE_FILE,

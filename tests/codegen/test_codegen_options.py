@@ -323,7 +323,7 @@ def test_the_command_line_shows_a_codegen(
     options = shown.pop("options")
     assert shown == {
         **{"name": "tuned", "description": "Compiles what it was told", "api": 2},
-        **{"distribution": None, "version": None, "native": False},
+        **{"distribution": None, "version": None, "interpreter": None, "native": False},
         "abilities": ["stamped"],
     }
     assert [option["option"] for option in options] == [option.name for option in list_options(Options)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _NAME = re.compile(r"(?<![\w./-])byoc(?:\.[A-Za-z_]\w*)+(?![\w/])")
-_IMPORT = re.compile(r"^ *(?:>>> )?from (byoc[\w.]*) import (\([^)]*\)|[^#\n]+)", re.MULTILINE)
+_IMPORT = re.compile(r"^ *(?:>>> )?from (byoc(?:\.\w+)*) import (\([^)]*\)|[^#\n]+)", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

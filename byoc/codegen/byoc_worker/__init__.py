@@ -1,1 +1,174 @@
-"""What a codegen in another Python imports: `from byoc_worker import Artifact, CompileError`."""
+"""What a codegen in another Python imports: `from byoc_worker import Artifact, CompileError`.
+
+byoc puts this package into the interpreter that the user's settings name, which needs Python 3.8 or
+later and numpy. The names mean what they mean in `byoc.codegen`. All else stays in byoc's own
+interpreter, and a region asks for it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class CompileError(Exception):
+    """A codegen cannot compile a region, for the reason in the message.
+
+    `nodes` names the nodes at fault, each by its name or else its first output; it is empty when the
+    codegen does not know them. What may pass (a time limit, a service that does not answer) is not
+    `lasting`.
+    """
+
+    def __init__(self, reason: object, nodes: Sequence[str] = (), *, lasting: bool = True) -> None:
+        """Keep the rest beside the message, which is made one line."""
+        super().__init__(" ".join(str(reason).split()))
+        self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
+        self.lasting = lasting
+
+
+class ResourceError(CompileError):
+    """A region is too large for the device; a region with fewer nodes may compile."""
+
+
+class NotHereError(Exception):
+    """This machine cannot run an artifact that is right: `load` raises it with the reason."""
+
+    def __init__(self, reason: object) -> None:
+        """Make the message one line."""
+        super().__init__(" ".join(str(reason).split()))
+
+
+class Artifact:
+    """The result of compiling a region: the contents of files by plain names, and texts by name."""
+
+    def __init__(
+        self, files: Mapping[str, bytes] | None = None, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Keep both."""
+        self.files = {} if files is None else dict(files)
+        self.metadata = {} if metadata is None else dict(metadata)
+
+
+class Cycles:
+    """A time in cycles of a device: their number, and how many there are in a second."""
+
+    def __init__(self, count: float, hertz: float) -> None:
+        """Keep both."""
+        self.count, self.hertz = count, hertz
+
+
+class Verdict:
+    """Falsy if there are reasons against; these are sentences for the user, the most severe first."""
+
+    def __init__(self, reasons: Sequence[str] = ()) -> None:
+        """Keep the reasons."""
+        self.reasons = tuple(reasons)
+
+    def __bool__(self) -> bool:
+        """Return whether there is no reason against."""
+        return not self.reasons
+
+
+YES = Verdict()
+
+
+def refuse(*reasons: str) -> Verdict:
+    """Make a refusal with the given reasons."""
+    return Verdict(reasons)
+
+
+class Bytes(int):
+    """The type of an option in bytes, which users may write with a unit: `128KiB`."""
+
+
+class Record:
+    """A value of byoc with the attributes that it has there: `kind` is the name of its class.
+
+    Operations, contracts, types and quantizations are records.
+    """
+
+    def __init__(self, kind: str, attributes: Mapping[str, Any]) -> None:
+        """Keep the attributes."""
+        self.__dict__.update(attributes)
+        self._kind = kind
+
+    def __repr__(self) -> str:
+        """Return for instance `TensorType(dtype='float32', shape=(1, 3))`."""
+        named = ", ".join(f"{k}={v!r}" for k, v in self.__dict__.items() if k != "_kind")
+        return f"{self._kind}({named})"
+
+
+class Region:
+    """A region to compile: a complete ONNX model of standard operators and composites.
+
+    `path` is the model file, whose large constants are external data beside it. `inputs`, `outputs` and
+    `constants` are the contracts of tensors, `composites` names. The methods ask byoc, which decodes the
+    model in its own interpreter; what they gave is not kept.
+    """
+
+    def __init__(self, ask: Any, number: int, attributes: Mapping[str, Any]) -> None:
+        """Keep the function that asks byoc, the region's number there, and its attributes."""
+        self._ask, self._number = ask, number
+        self.name: str = attributes["name"]
+        self.target: str = attributes["target"]
+        self.path = Path(attributes["path"])
+        self.inputs: tuple[Any, ...] = attributes["inputs"]
+        self.outputs: tuple[Any, ...] = attributes["outputs"]
+        self.composites: tuple[str, ...] = attributes["composites"]
+        self.constants: tuple[Any, ...] = attributes["constants"]
+
+    def operations(
+        self, fold: bool = True, boundary: bool = False, quantized: bool = False
+    ) -> tuple[Any, ...]:
+        """Return the region's operations, in order of execution; all but `node` is there."""
+        asked = {"fold": fold, "boundary": boundary}
+        if quantized:
+            asked["quantized"] = True
+        found: tuple[Any, ...] = self._ask(self._number, "operations", asked)
+        return found
+
+    def type(self, name: str) -> Any:
+        """Return the dtype and shape of any tensor in the region, None where they are not known."""
+        return self._ask(self._number, "type", {"name": name})
+
+    def constant(self, name: str) -> Any:
+        """Return a constant by name as an array. Raises KeyError when the region has no such one."""
+        return self._ask(self._number, "constant", {"name": name})
+
+    def samples(self) -> Sequence[Mapping[str, Any]]:
+        """Return calibration samples as they reach the inputs; empty when the user gave no data."""
+        found: Sequence[Mapping[str, Any]] = self._ask(self._number, "samples", {})
+        return found
+
+    def arena(self, alignment: int = 64) -> Any:
+        """Plan the region's activation memory: an order, and an offset for each tensor."""
+        return self._ask(self._number, "arena", {"alignment": alignment})
+
+    def save(
+        self,
+        fold: bool = False,
+        inline: bool = False,
+        opset: int | None = None,
+        ir_version: int | None = None,
+    ) -> Path:
+        """Have the model written to a file of its own, for a tool or an older onnx; return its path.
+
+        With `inline` composites are replaced by their bodies, with `fold` constants are computed. Large
+        constants are external data beside the file. It is there as long as the region is.
+        """
+        asked = {"fold": fold, "inline": inline, "opset": opset, "ir_version": ir_version}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return Path(self._ask(self._number, "save", given))
+
+    def load(
+        self,
+        fold: bool = False,
+        inline: bool = False,
+        opset: int | None = None,
+        ir_version: int | None = None,
+    ) -> Any:
+        """Return the model by the onnx of this interpreter, constants included; raises ImportError."""
+        import onnx  # noqa: PLC0415 - it need not be there
+
+        return onnx.load(str(self.save(fold, inline, opset, ir_version)))

@@ -1,0 +1,117 @@
+"""Values that cross between byoc and a codegen in another Python: records of regions, and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from . import Bytes, Record
+from .link import read_array
+
+if TYPE_CHECKING:
+    from .link import SharedMemory
+
+_TYPES = {str: "str", Path: "str", int: "int", Bytes: "bytes", float: "float", bool: "bool"}
+
+
+class OptionsError(Exception):
+    """The options of a codegen are refused by the class that declares them."""
+
+
+def read_value(value: Any, memory: SharedMemory) -> Any:
+    """Return a value of byoc's; arrays and bytes are in the memory.
+
+    Lists, mappings and records are JSON objects of one key.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "array":
+        return read_array(content, memory)
+    if kind == "bytes":
+        return memory.read(content).tobytes()
+    if kind == "map":
+        return {name: read_value(each, memory) for name, each in content}
+    if kind == "record":
+        name, attributes = content
+        return Record(name, {key: read_value(each, memory) for key, each in attributes.items()})
+    items = [read_value(each, memory) for each in content]
+    return tuple(items) if kind == "tuple" else items
+
+
+def describe_options(kind: Any) -> list[dict[str, Any]] | None:
+    """Describe the fields of a codegen's `Options`, None where it has not got any.
+
+    Raises TypeError for what is no dataclass, and for a field that cannot be given as text.
+    """
+    if kind is None:
+        return None
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        raise TypeError("its `Options` is not a dataclass")
+    types = get_type_hints(kind)
+    return [_describe_option(each, types[each.name]) for each in fields(kind) if each.init]
+
+
+def make_options(codegen: Any, given: Mapping[str, Any]) -> Any:
+    """Make a codegen's options of values. Raises OptionsError where its class refuses them."""
+    kind = getattr(codegen, "Options", None)
+    if kind is None:
+        return dict(given)
+    types = get_type_hints(kind)
+    try:
+        return kind(**{name: _convert(value, types[name]) for name, value in given.items()})
+    except Exception as error:  # the class's own checks
+        text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise OptionsError(f"codegen {codegen.name} refuses its options: {text}") from None
+
+
+def _describe_option(field: Field[Any], annotation: Any) -> dict[str, Any]:
+    kind, choices, optional = _describe_type(annotation, field.name)
+    required = field.default is MISSING and field.default_factory is MISSING
+    default = None
+    if not required:
+        factory = field.default_factory
+        default = field.default if factory is MISSING else factory()
+    default = default.value if isinstance(default, Enum) else default
+    return {
+        "name": field.name,
+        "type": kind,
+        "choices": choices,
+        "optional": optional,
+        "required": required,
+        "default": str(default) if isinstance(default, Path) else default,
+        "help": str(field.metadata.get("help", "")),
+        "executes": bool(field.metadata.get("executes")),
+    }
+
+
+def _describe_type(annotation: Any, name: str) -> tuple[str, list[Any], bool]:
+    """Return the name of a field's type, its choices, and whether it may be None."""
+    inner, optional = _split_optional(annotation)
+    if get_origin(inner) is Literal:
+        return "choice", list(get_args(inner)), optional
+    if isinstance(inner, type) and issubclass(inner, Enum):
+        return "choice", [member.value for member in inner], optional
+    if inner in _TYPES:
+        return _TYPES[inner], [], optional
+    raise TypeError(f"its option '{name}' is a {annotation}, which cannot be given as text")
+
+
+def _split_optional(annotation: Any) -> tuple[Any, bool]:
+    parts = get_args(annotation)
+    # `X | None` of Python 3.10 is of another class than Optional[X].
+    is_union = get_origin(annotation) is Union or type(annotation).__name__ == "UnionType"
+    left = [part for part in parts if part is not type(None)]
+    if is_union and len(left) == 1 and len(parts) == 2:
+        return left[0], True
+    return annotation, False
+
+
+def _convert(value: Any, annotation: Any) -> Any:
+    inner, _ = _split_optional(annotation)
+    if value is not None and isinstance(inner, type) and issubclass(inner, (Enum, Path, Bytes)):
+        return inner(value)
+    return value

@@ -1,0 +1,223 @@
+"""A codegen for another Python, from 3.8 on: a table of operators, run by the numpy that is there.
+
+`ACME_DOES` in the environment says what it does wrong, and in which method: `compile segv`.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+from byoc_worker import (
+    YES,
+    Artifact,
+    Bytes,
+    CompileError,
+    Cycles,
+    NotHereError,
+    ResourceError,
+    refuse,
+)
+
+RUNS = {
+    "Add": np.add,
+    "Mul": np.multiply,
+    "Sub": np.subtract,
+    "MatMul": np.matmul,
+    "Relu": lambda x: np.maximum(x, x.dtype.type(0)),
+}
+KEPT = []  # regions of earlier calls
+
+
+def _write(content):
+    os.write(int(sys.argv[2]), len(content).to_bytes(8, "little") + content)
+
+
+def _raise(error):
+    raise error
+
+
+WAYS = {
+    "segv": lambda: ctypes.string_at(0),
+    "exit": lambda: os._exit(7),
+    "sys.exit": lambda: sys.exit(3),
+    "hang": lambda: time.sleep(600),
+    "garbage": lambda: os.write(int(sys.argv[2]), b"\xff" * 64),
+    "answer": lambda: _write(b'{"number": 2, "result": {"start": -1}}'),
+    "question": lambda: _write(b'{"number": 2, "question": {"region": 99}}'),
+    "other": lambda: _write(
+        b'{"number": 2, "question": {"region": 1, "method": "load", "arguments": {}}}'
+    ),
+    "raise": {}.popitem,
+    "refuse": lambda: _raise(CompileError("it is\nFriday", ["a"], lasting=False)),
+    "large": lambda: _raise(ResourceError("too many")),
+    "absent": lambda: _raise(NotHereError("no device")),
+    "print": lambda: print("noise"),  # noqa: T201
+    "constant": lambda: KEPT[-1].constant("no_such"),
+}
+
+
+def _misbehave(method):
+    asked = os.environ.get("ACME_DOES", "").split()
+    if asked[:1] == [method]:
+        WAYS[asked[1]]()
+
+
+_misbehave("import")
+
+
+class Mode(Enum):
+    fast = "fast"
+    small = "small"
+
+
+@dataclass(frozen=True)
+class Options:
+    speed: int = field(default=3, metadata={"help": "From 1 to 5."})
+    mode: Mode = Mode.fast
+    memory: Bytes = Bytes(1024)  # noqa: RUF009
+    license: Optional[str] = None
+    tool: str = field(default="cc", metadata={"executes": True})
+
+    def __post_init__(self):
+        if not 1 <= self.speed <= 5:
+            raise ValueError(f"speed is {self.speed}, at most 5")
+
+
+class Acme:
+    """Computes a table of operators. It does so in numpy."""
+
+    name = "acme-elsewhere"
+    api = 2
+    Options = Options
+    libraries = ("numpy",)
+
+    def compile(self, region, options):
+        KEPT.append(region)
+        if "RECORD" in os.environ:
+            with Path(os.environ["RECORD"]).open("a") as file:
+                file.write("compiled\n")
+        _misbehave("compile")
+        operations = region.operations()
+        unknown = [each for each in operations if each.op not in RUNS]
+        if unknown:
+            raise CompileError(f"no {unknown[0].op}", [each.name for each in unknown])
+        table = [[each.op, each.inputs, each.outputs] for each in operations]
+        stored = sorted({name for each in operations for name in each.constants})
+        constants = {name: region.constant(name) for name in stored}
+        weights = b"".join(np.ascontiguousarray(each).tobytes() for each in constants.values())
+        places = [[name, str(each.dtype), each.shape] for name, each in constants.items()]
+        metadata = {
+            "mode": options.mode.value,
+            "memory": str(int(options.memory)),
+            "numpy": np.__version__,
+        }
+        return Artifact(
+            {"code.json": json.dumps([table, places]).encode(), "weights": weights}, metadata
+        )
+
+    def load(self, region, artifact):
+        _misbehave("load")
+        table, places = json.loads(artifact.files["code.json"].decode())
+        constants, start = {}, 0
+        for name, dtype, shape in places:
+            count = int(np.prod(shape, dtype=int))
+            found = np.frombuffer(artifact.files["weights"], dtype, count, start)
+            constants[name] = found.reshape(shape)
+            start += found.nbytes
+
+        def run(inputs):
+            _misbehave("run")
+            values = dict(constants, **inputs)
+            for op, reads, (made,) in table:
+                values[made] = RUNS[op](*(values[name] for name in reads))
+            return {each.name: values[each.name] for each in region.outputs}
+
+        return run
+
+    def check(self, region):
+        _misbehave("check")
+        operations = region.operations(fold=False, boundary=True)
+        return [YES if each.op in RUNS else refuse("no " + each.op) for each in operations]
+
+    def estimate(self, region, options, artifact):
+        _misbehave("estimate")
+        return Cycles(100.0 * len(region.operations()), 1e6 * options.speed)
+
+    def cost(self, region):
+        return 0.25
+
+    def compatible(self, region, artifact):
+        there = "numpy " + np.__version__
+        return YES if artifact.metadata["numpy"] == np.__version__ else refuse("it is for " + there)
+
+    def cache_key(self, options):
+        return {"tool": "1"}
+
+
+class Reader(Acme):
+    """Writes down what it is told of a region."""
+
+    name = "reader"
+
+    def compile(self, region, options):
+        import onnx  # noqa: PLC0415
+
+        files = {
+            "operations.txt": repr(region.operations()),
+            "quantized.txt": repr(region.operations(fold=True, quantized=True)),
+            "contracts.txt": repr((region.inputs, region.outputs, region.constants)),
+            "type.txt": repr(region.type(region.inputs[0].name)),
+            "constants.txt": repr([region.constant(each.name).tolist() for each in region.constants]),
+            "arena.txt": repr(region.arena(16).size),
+            "path.txt": str(region.path.is_file()),
+        }
+        found = {name: text.encode() for name, text in files.items()}
+        found["whole.onnx"] = region.load().SerializeToString()
+        saved = Path(str(region.save(inline=True, fold=True)))
+        found["saved.onnx"] = onnx.load(str(saved)).SerializeToString()
+        return Artifact(found, {"onnx": onnx.__version__, "saved": str(saved)})
+
+
+class FromTheFuture(Acme):
+    """Speaks a version of the interface that there is not."""
+
+    name = "future"
+    api = 3
+
+
+class NoCodegen:
+    """Cannot compile."""
+
+    name = "none"
+
+
+class OddOptions(Acme):
+    """Has an option that cannot be given as text."""
+
+    name = "odd-options"
+
+    @dataclass(frozen=True)
+    class Options:
+        table: dict = field(default_factory=dict)
+
+
+class Careless(Acme):
+    """Gives a dictionary where an artifact is asked for, and text where a number is."""
+
+    name = "careless"
+
+    def compile(self, region, options):
+        return {"code": b""}
+
+    def cost(self, region):
+        return "much"
+
+    def load(self, region, artifact):
+        return 3

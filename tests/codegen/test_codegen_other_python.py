@@ -1,0 +1,453 @@
+"""Codegens in another Python: what they are told, what they give, and what goes wrong with them."""
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from elsewhere import PLUG_IN, Configure, write_settings
+from support import Ran, parse
+
+import byoc as package
+from byoc.codegen import (
+    CodegenFailedError,
+    Codegens,
+    CompileError,
+    Cycles,
+    Isolation,
+    NotHereError,
+    Region,
+    ResourceError,
+    ask_verdicts,
+    compile_region,
+    describe_codegens,
+    estimate_region,
+    load_region,
+    measure_executor,
+    measure_seconds,
+    parse_codegen_options,
+    read_region,
+)
+from byoc.errors import InputError
+from byoc.onnxrt import has_runtime
+
+MODEL = """g (float[2, 4] x) => (float[2, 3] y) <float[4, 3] w = {1,2,3,4,5,6,7,8,9,10,11,12}> {
+    a = Relu(x) m = MatMul(a, w) y = Add(m, m) }"""
+HOST_BETWEEN = """g (float[2, 4] x) => (float[2, 3] y) <float[4, 3] w = {1,2,3,4,5,6,7,8,9,10,11,12}> {
+    a = Relu(x) s = Sin(a) m = MatMul(s, w) y = Add(m, m) }"""
+RULES = PLUG_IN / "acme-elsewhere.yaml"
+NAME = "acme-elsewhere"
+X = np.array([[1, -2, 3, 4], [-1, 0, 2, -4]], np.float32)
+
+
+@pytest.fixture
+def region(tmp_path: Path) -> Region:
+    onnx.save(parse(MODEL), tmp_path / "r.onnx")
+    return read_region(tmp_path / "r.onnx", "acme_0", NAME)
+
+
+def _call(codegen: Any, method: str, region: Region) -> Any:
+    options = parse_codegen_options(codegen, {"speed": "2"})
+    if method == "compile":
+        return compile_region(codegen, region, options)
+    if method == "check":
+        return ask_verdicts(codegen, region.load())
+    if method == "cost":
+        return measure_seconds(codegen, region)
+    artifact = compile_region(codegen, region, options)
+    if method == "estimate":
+        return estimate_region(codegen, region, options, artifact)
+    run = load_region(codegen, region, artifact)
+    return run if method == "load" else run({"x": X})
+
+
+def test_a_codegen_in_an_older_python_compiles_and_runs(
+    old_python: str, configure: Configure, region: Region
+) -> None:
+    configure(python=old_python)
+    with closing(Codegens()) as codegens:
+        codegen: Any = codegens.find(NAME)
+        made = _call(codegen, "compile", region)
+        assert (made.metadata["mode"], made.metadata["memory"]) == ("fast", "1024")
+        assert int(made.metadata["numpy"].split(".")[0]) == 1 != int(np.__version__.split(".")[0])
+        given = _call(codegen, "run", region)["y"]
+        weights = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+        assert np.array_equal(given, 2 * (np.maximum(X, 0) @ weights))
+        assert [bool(verdict) for verdict in _call(codegen, "check", region)] == [True, True, True]
+        assert _call(codegen, "estimate", region) == Cycles(300.0, 2e6)
+        assert _call(codegen, "cost", region) == 0.25
+        assert codegen.compatible(region, made)
+
+
+@pytest.mark.skipif(not has_runtime(), reason="onnxruntime verifies")
+def test_a_bundle_by_an_older_python_is_verified_and_run(
+    old_python: str, configure: Configure, byoc: Callable[..., Ran], tmp_path: Path
+) -> None:
+    configure(python=old_python)
+    onnx.save(parse(HOST_BETWEEN), tmp_path / "m.onnx")
+    arguments = ("--strategy", "all-supported", "-o", tmp_path / "m.byoc", "--format", "json")
+    done = byoc("partition", tmp_path / "m.onnx", "--rules", RULES, *arguments)
+    assert (done.code, len(json.loads(done.out)["regions"])) == (0, 2)
+    ran = package.load(tmp_path / "m.byoc")({"x": X})
+    weights = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+    assert np.allclose(ran["y"], 2 * (np.sin(np.maximum(X, 0)) @ weights), rtol=1e-5)
+    asked = byoc("partition", tmp_path / "m.onnx", "--rules", RULES, "--ask", "both")
+    assert "was asked about 3 units of acme-elsewhere, and refuses 0" in asked.out + asked.err
+    assert byoc("verify", tmp_path / "m.byoc").code == 0
+
+
+def test_a_region_is_there_what_it_is_here(
+    old_python: str, configure: Configure, tmp_path: Path
+) -> None:
+    text = """g (uint8[1, 4] x) => (uint8[1, 4] y)
+        <float s = {0.5}, uint8 z = {3}, int8[4, 4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16},
+         float[4] ws = {0.1,0.2,0.3,0.4}, int8[4] wz = {0,0,0,0}> {
+        d = DequantizeLinear(x, s, z) v = DequantizeLinear<axis = 1>(w, ws, wz)
+        m = MatMul(d, v) r = Relu(m) y = QuantizeLinear(r, s, z) }"""
+    onnx.save(parse(text), tmp_path / "q.onnx")
+    region = read_region(tmp_path / "q.onnx", "reader_0", "reader")
+    configure("reader", "Reader", old_python)
+    with closing(Codegens()) as codegens:
+        made = compile_region(codegens.find("reader"), region, {})
+        saved = Path(made.metadata["saved"])
+        assert not made.metadata["onnx"].startswith(onnx.__version__)
+        whole = onnx.load_from_string(made.files["whole.onnx"])
+        assert whole.graph == region.load().graph
+        assert len(onnx.load_from_string(made.files["saved.onnx"]).graph.node) == 4
+        del region
+    told = {name: made.files[name].decode() for name in made.files if name.endswith(".txt")}
+    assert "op='MatMul'" in told["operations.txt"]
+    assert told["quantized.txt"].count("Operation(") == 3  # Relu and QuantizeLinear are parts
+    assert "scale=array([0.1, 0.2, 0.3, 0.4], dtype=float32)" in told["quantized.txt"]
+    assert "TensorContract(tensor='x', name='x'" in told["contracts.txt"]
+    assert told["type.txt"] == "TensorType(dtype='uint8', shape=(1, 4), elements=4, bytes=4)"
+    assert told["path.txt"] == "True"
+    assert not saved.exists()
+
+
+def test_options_are_read_here_and_made_there(configure: Configure, region: Region) -> None:
+    configure()
+    with closing(Codegens()) as codegens:
+        codegen: Any = codegens.find(NAME)
+        given = {"mode": "small", "memory": "4KiB", "license": "none"}
+        made = compile_region(codegen, region, parse_codegen_options(codegen, given))
+        assert (made.metadata["mode"], made.metadata["memory"]) == ("small", "4096")
+        for wrong, sentence in (
+            ({"sped": "1"}, "has no option 'sped' (did you mean speed?); it has: speed, mode, memory, "),
+            ({"mode": "slow"}, "takes as option 'mode' one of fast, small, not 'slow'"),
+            ({"speed": "9"}, "refuses its options: speed is 9, at most 5"),
+        ):
+            with pytest.raises(InputError) as caught:
+                parse_codegen_options(codegen, wrong)
+            assert str(caught.value).startswith(f"codegen {NAME} {sentence}")
+        assert "takes 'tool' from the user alone" in codegen.find_wrong_options({"tool": "x"})["tool"]
+
+
+METHODS = ("compile", "load", "run", "check", "estimate")
+
+
+def test_a_crash_in_any_method_is_one_sentence(configure: Configure, region: Region) -> None:
+    for method in METHODS:
+        configure(does=f"{method} segv")
+        with closing(Codegens()) as codegens, pytest.raises(CodegenFailedError) as caught:
+            _call(codegens.find(NAME), method, region)
+        assert str(caught.value) == f"its process was killed by SIGSEGV in {method}"
+
+
+REASONS = {
+    "exit": (CodegenFailedError, "its process ended with exit code 7 in compile"),
+    "sys.exit": (CodegenFailedError, "failed with SystemExit: 3"),
+    "hang": (CodegenFailedError, "compile took longer than 2 s and was stopped"),
+    "garbage": (CodegenFailedError, "its process gave an answer to compile that cannot be read"),
+    "answer": (CodegenFailedError, "its process gave an answer to compile that cannot be read"),
+    "question": (CodegenFailedError, "its process gave an answer to compile that cannot be read"),
+    "other": (CodegenFailedError, "its process gave an answer to compile that cannot be read"),
+    "raise": (CodegenFailedError, "failed with KeyError: 'popitem(): dictionary is empty'"),
+    "refuse": (CompileError, "it is Friday"),
+    "large": (ResourceError, "too many"),
+    "constant": (
+        CodegenFailedError,
+        "failed with KeyError: \"acme_0 has no constant 'no_such', it has: w\"",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", REASONS)
+def test_what_else_goes_wrong_is_one_sentence(way: str, configure: Configure, region: Region) -> None:
+    kind, sentence = REASONS[way]
+    configure(does=f"compile {way}")
+    with closing(Codegens(Isolation(call_timeout=2.0))) as codegens:
+        with pytest.raises(CompileError) as caught:
+            _call(codegens.find(NAME), "compile", region)
+        assert (type(caught.value), str(caught.value)) == (kind, sentence)
+        if way == "refuse":
+            assert (caught.value.nodes, caught.value.lasting) == (("a",), False)
+        if way == "raise":
+            assert 'acme_elsewhere.py", line ' in str(caught.value.__cause__.__cause__)  # type: ignore[union-attr]
+        configure()
+        assert _call(codegens.find(NAME), "cost", region) == 0.25  # the same process, or the next one
+
+
+def test_an_artifact_that_cannot_run_here(configure: Configure, region: Region) -> None:
+    configure(does="load absent")
+    with closing(Codegens()) as codegens, pytest.raises(NotHereError, match=r"^no device$"):
+        _call(codegens.find(NAME), "load", region)
+
+
+def test_what_methods_must_not_give(configure: Configure, region: Region) -> None:
+    configure("careless", "Careless")
+    with closing(Codegens()) as codegens:
+        codegen: Any = codegens.find("careless")
+        with pytest.raises(CodegenFailedError, match=r"^compile gave dict, not an Artifact$"):
+            compile_region(codegen, region, {})
+        with pytest.raises(CodegenFailedError, match=r"^it gave much, not seconds above 0$"):
+            measure_seconds(codegen, region)
+        with pytest.raises(Exception, match=r"^`load` gave a int instead of a function$"):
+            codegen.load(region, package.codegen.Artifact())
+
+
+def test_what_it_prints_goes_to_standard_error(
+    configure: Configure, region: Region, capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure(does="run print")
+    with closing(Codegens()) as codegens:
+        _call(codegens.find(NAME), "run", region)
+    assert capfd.readouterr() == ("", "noise\n")
+
+
+def test_runs_are_measured_there(configure: Configure, region: Region) -> None:
+    configure()
+    with closing(Codegens()) as codegens:
+        codegen: Any = codegens.find(NAME)
+        calls: list[Any] = []
+
+        def measure(call: Callable[[], object]) -> list[float]:
+            calls.append(call())
+            return [1.0, 2.0]
+
+        run = codegen.load(region, _call(codegen, "compile", region))
+        assert measure_executor(run, {"x": X}, measure) == [1.0, 2.0]
+        assert calls == [None]
+
+
+def _describe_problem(name: str = NAME) -> str:
+    found = describe_codegens([name])[name]
+    assert isinstance(found, InputError)
+    return str(found)
+
+
+def test_an_interpreter_that_is_none(configure: Configure, tmp_path: Path) -> None:
+    settings = tmp_path / "config" / "byoc" / "settings.yaml"
+    configure(python="/opt/no/python")
+    start = f"{settings}: codegens.{NAME}.python: "
+    assert _describe_problem() == f"{start}/opt/no/python: there is no such file"
+    text = tmp_path / "text"
+    text.write_text("no program")
+    configure(python=str(text))
+    assert _describe_problem() == f"{start}{text}: cannot be executed"
+    text.chmod(0o755)
+    configure(python=str(text))
+    assert "no process can be started for a codegen: [Errno 8] Exec format error" in _describe_problem()
+    configure(python="/bin/true")
+    begin = f"codegen {NAME} cannot be loaded (acme_elsewhere:Acme in /bin/true): "
+    assert _describe_problem() == f"{begin}its process ended with exit code 0 in import"
+
+
+def test_an_interpreter_without_numpy(configure: Configure, tmp_path: Path) -> None:
+    import venv  # noqa: PLC0415
+
+    venv.create(tmp_path / "bare", with_pip=False)
+    configure(python=str(tmp_path / "bare" / "bin" / "python"))
+    found = _describe_problem()
+    assert found.endswith("bare/bin/python): numpy cannot be imported there: No module named 'numpy'")
+
+
+def test_an_interpreter_that_is_too_old(configure: Configure, tmp_path: Path) -> None:
+    """One that calls itself 3.7: the check comes before anything that it could not read."""
+    fake = tmp_path / "python3.7"
+    code = (
+        "import sys; start = sys.argv[2]; sys.argv[1:3] = []; "
+        "sys.version_info = (3, 7, 9, 0, 0); exec(start)"
+    )
+    fake.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}' \"$@\"\n")
+    fake.chmod(0o755)
+    configure(python=str(fake))
+    assert _describe_problem().endswith("python3.7): it is Python 3.7, and a codegen needs 3.8 or later")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "end"),
+    [
+        ("NotThere", NAME, "AttributeError: module 'acme_elsewhere' has no attribute 'NotThere'"),
+        ("Acme", "other", "TypeError: it calls itself 'acme-elsewhere': rename either"),
+        ("NoCodegen", "none", "TypeError: it needs a `name` and a method `compile(region, options)`"),
+        (
+            "OddOptions",
+            "odd-options",
+            "TypeError: its option 'table' is a <class 'dict'>, which cannot be given as text",
+        ),
+    ],
+)
+def test_a_class_that_is_no_codegen(kind: str, name: str, end: str, configure: Configure) -> None:
+    configure(name, kind)
+    begin = f"codegen {name} cannot be loaded (acme_elsewhere:{kind} in {sys.executable}): "
+    assert _describe_problem(name) == begin + end
+
+
+def test_a_module_that_is_not_there_or_wrecks_its_import(configure: Configure) -> None:
+    configure(module="no_such:Acme")
+    assert _describe_problem().endswith("ModuleNotFoundError: No module named 'no_such'")
+    configure(does="import segv")
+    assert _describe_problem().endswith("): its process was killed by SIGSEGV in import")
+
+
+def test_a_version_of_the_interface_that_there_is_not(configure: Configure) -> None:
+    configure("future", "FromTheFuture")
+    assert "speaks version 3 of the codegen interface and this byoc no newer one than 2" in (
+        _describe_problem("future")
+    )
+
+
+MISTAKES = {
+    "codegens: {a: {python: python3, module: 'a:A'}}": (
+        "codegens.a.python: 'python3' is not an absolute path"
+    ),
+    "codegens: {a: {python: /p, module: a}}": (
+        "codegens.a.module: 'a' does not name a class, as package.module:Class does"
+    ),
+    "codegens: {a: {python: /p, modul: 'a:A'}}": (
+        "codegens.a.modul: no such key (did you mean module?); known: python, module, environment"
+    ),
+    "codegens: {a: {python: /p, module: 'a:A', environment: {'A=B': c}}}": (
+        "codegens.a.environment: 'A=B' cannot be an environment variable"
+    ),
+    "codegen: {}": "codegen: no such key (did you mean codegens?); known: codegens",
+    "codegens: {dla: {python: /p, module: 'a:A'}}": (
+        "codegens.dla: a codegen of this name is installed, too: give this one another name"
+    ),
+}
+
+
+@pytest.mark.parametrize("content", MISTAKES)
+def test_mistakes_in_the_settings(content: str, configure: Configure) -> None:
+    path = write_settings(content)
+    with pytest.raises(InputError) as caught:
+        Codegens().find("dla")
+    assert MISTAKES[content] in str(caught.value).replace("\n", " ")
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_settings_that_others_may_write_are_not_used(configure: Configure) -> None:
+    configure()
+    path = write_settings("codegens: {}")
+    path.chmod(0o666)
+    with pytest.raises(InputError, match=r"is not used: others may write it \(its mode is 666\)"):
+        Codegens().find("dla")
+
+
+def test_codegens_of_the_settings_are_listed(configure: Configure, byoc: Callable[..., Ran]) -> None:
+    configure()
+    rows = {row["name"]: row for row in json.loads(byoc("codegens", "--format", "json").out)}
+    assert rows[NAME]["from"] == f"acme_elsewhere:Acme in {sys.executable}"
+    assert rows[NAME]["executable"] is True
+    shown = byoc("codegens", NAME).out
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert f"(Python {version}, numpy {np.__version__}), interface version 2" in shown
+    assert "abilities: executable, oracle, measured, estimate, stamped, keyed" in shown
+    assert byoc("rules", "check", RULES).code == 0
+    with pytest.raises(
+        InputError, match=r"^acme-elsewhre: no such codegen \(did you mean acme-elsewhere\?\)"
+    ):
+        Codegens().find("acme-elsewhre")
+
+
+def test_nothing_but_the_settings_names_an_interpreter(
+    configure: Configure, byoc: Callable[..., Ran], tmp_path: Path
+) -> None:
+    configure(name="unused")
+    mark = tmp_path / "mark"
+    evil = tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    evil.chmod(0o755)
+    text = RULES.read_text()
+    for number, change in enumerate(
+        (f"python: {evil}\n", f"codegens: {{{NAME}: {{python: {evil}}}}}\n")
+    ):
+        rules = tmp_path / f"{number}.yaml"
+        rules.write_text(text + change)
+        done = byoc("rules", "check", rules)
+        assert (done.code, "no such key" in done.out + done.err) == (1, True)
+    rules.write_text(text.replace("codegen: acme-elsewhere", f"codegen: {evil}"))
+    onnx.save(parse(MODEL), tmp_path / "m.onnx")
+    done = byoc("partition", tmp_path / "m.onnx", "--rules", rules, "-o", tmp_path / "m.byoc")
+    assert (done.code, f"{evil}: no such codegen" in done.err) == (1, True)
+    assert not mark.exists()
+
+
+def test_variables_of_byocs_own_python_do_not_reach_it(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('of byoc')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    configure()
+    with closing(Codegens()) as codegens:
+        assert codegens.find(NAME).name == NAME
+
+
+@pytest.mark.skipif(not has_runtime(), reason="onnxruntime verifies")
+def test_what_it_compiled_is_kept_until_it_changes(
+    configure: Configure, byoc: Callable[..., Ran], tmp_path: Path
+) -> None:
+    folder = tmp_path / "plug-in"
+    folder.mkdir()
+    source = (PLUG_IN / "acme_elsewhere.py").read_text()
+    (folder / "acme_elsewhere.py").write_text(source)
+    record = tmp_path / "record"
+    environment = {"PYTHONPATH": str(folder), "RECORD": str(record)}
+    arguments = ("--strategy", "all-supported")
+
+    def count_compiled() -> int:
+        onnx.save(parse(MODEL), tmp_path / "m.onnx")
+        bundle = tmp_path / f"{len(list(tmp_path.iterdir()))}.byoc"
+        done = byoc("partition", tmp_path / "m.onnx", "--rules", RULES, *arguments, "-o", bundle)
+        assert done.code == 0
+        return record.read_text().count("compiled")
+
+    configure(environment=environment)
+    found = [count_compiled() for _ in range(2)]
+    (folder / "acme_elsewhere.py").write_text(source + "\n# another compiler\n")
+    found.append(count_compiled())
+    assert found == [1, 1, 2]
+
+
+@pytest.mark.skipif(not has_runtime(), reason="onnxruntime verifies")
+def test_the_documentation_followed_to_the_letter(
+    old_python: str,
+    configure: Configure,
+    byoc: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    page = (PLUG_IN.parents[2] / "docs" / "codegen.md").read_text("utf-8")
+    section = page.partition("### In another Python\n")[2].partition("\n## ")[0]
+    code, settings, commands = re.findall(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    (tmp_path / "acme_byoc.py").write_text(code)
+    settings = settings.replace("/opt/acme/venv/bin/python", old_python)
+    write_settings(settings.replace("/opt/acme/plugin", str(tmp_path)))
+    monkeypatch.chdir(tmp_path)
+    text = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Add(x, w) y = Relu(a) }"
+    onnx.save(parse(text), "model.onnx")
+    rules = RULES.read_text().replace("acme-elsewhere", "acme").replace("[Add,", "[")
+    Path("acme.yaml").write_text(rules + "  - {op: Add}\n")
+    for line in commands.splitlines():
+        extra = ["--strategy", "all-supported"] if "partition" in line else []
+        assert byoc(*shlex.split(line)[1:], *extra).code == 0, line
+    assert package.load("model.byoc")({"x": np.array([-4, 4], np.float32)})["y"].tolist() == [0, 6]
