@@ -18,7 +18,10 @@ from byoc.codegen._region_model import fold_region_model, infer_all_types
 from byoc.errors import InputError
 from byoc.model import (
     DTYPES,
+    ConversionError,
     TensorType,
+    convert_ir_version,
+    convert_opset,
     fold_constants,
     get_stated_types,
     open_shapes,
@@ -91,20 +94,39 @@ class Region:
     composites: tuple[str, ...] = ()
     constants: tuple[TensorContract, ...] = ()
 
-    def load(self, fold: bool = False, inline: bool = False) -> onnx.ModelProto:
+    def load(
+        self,
+        fold: bool = False,
+        inline: bool = False,
+        *,
+        opset: int | None = None,
+        ir_version: int | None = None,
+    ) -> onnx.ModelProto:
         """Return the model with all its constants in memory.
 
         With `inline`, each composite is replaced by its body, which leaves standard operators only. With
         `fold`, nodes with only constant inputs are computed, which leaves the nodes that the rules
-        accepted.
+        accepted. `opset` and `ir_version` are what a compiler reads: the model is converted by ONNX's
+        version converter, which implies `inline`. Raises CompileError, with the node where it is known,
+        for what cannot be said in these versions.
         """
+        converted = opset is not None or ir_version is not None
         model = onnx.load(self.path, load_external_data=False)
-        if inline and model.functions:
+        if (inline or converted) and model.functions:
             model = onnx.inliner.inline_local_functions(
                 model
             )  # protobuf allows 2 GB: so without the weights
         onnx.load_external_data_for_model(model, str(self.path.parent))
-        return fold_constants(model) if fold else model
+        if fold:
+            model = fold_constants(model)
+        try:
+            if opset is not None:
+                convert_opset(model, opset)
+            if ir_version is not None:
+                convert_ir_version(model, ir_version)
+        except ConversionError as error:
+            raise CompileError(str(error), error.nodes) from None
+        return model
 
     def graph(self, fold: bool = False, inline: bool = False) -> "gs.Graph":
         """Return the model as an onnx_graphsurgeon Graph, which the caller may change and export.

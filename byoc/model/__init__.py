@@ -60,6 +60,7 @@ from byoc.model._node_facts import (
     filter_plain,
     list_plain_elements,
 )
+from byoc.model._opset_conversion import ConversionError, convert_ir_version, convert_opset
 from byoc.model._outline import (
     MAX_IR,
     MIN_IR,

@@ -16,19 +16,20 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper, version_converter
+from onnx import NodeProto, TensorProto, numpy_helper
 
 from byoc.errors import InputError
 from byoc.model import (
     MIN_IR,
+    ConversionError,
     GraphIndex,
     Model,
     NameAllocator,
+    convert_opset,
     copy_without,
     get_input,
     get_stated_attributes,
     is_onnx,
-    make_skeleton,
     prepare_model,
     set_ir_version,
 )
@@ -59,34 +60,14 @@ def upgrade_opset(model: Model, least: int) -> Model:
     if version >= least:
         return model
     why = f"{model.source}: to be quantized it must be of operator set {least} or newer, not {version}"
-    if model.proto.functions:
-        raise InputError(f"{why}, and functions cannot be converted")
+    proto = copy_without(model.proto)
     try:
-        light = version_converter.convert_version(make_skeleton(model.proto, model.folder), least)
-    except Exception as error:  # the converter fails in many ways
-        reason = " ".join(str(error).split())[:300]
-        raise InputError(f"{why}, and cannot be converted: {reason}") from None
-    proto = copy_without(model.proto, "node", "value_info")
-    stored = {tensor.name for tensor in proto.graph.initializer}
-    proto.graph.initializer.extend(t for t in light.graph.initializer if t.name not in stored)
-    proto.graph.node.extend(light.graph.node)
-    _restore_metadata(proto, model.proto)
-    for entry in proto.opset_import:
-        if entry.domain in ("", "ai.onnx"):
-            entry.version = least
+        convert_opset(proto, least, model.folder)
+    except ConversionError as error:
+        raise InputError(f"{why}: {error}") from None
     return replace(
         prepare_model(proto, model.source, model.folder), make_samples=partial(model_samples, model)
     )
-
-
-def _restore_metadata(proto: ModelProto, source: ModelProto) -> None:
-    """Copy metadata and descriptions, which the converter drops, to the converted nodes."""
-    before: dict[str, NodeProto] = {node.output[0]: node for node in source.graph.node if node.output}
-    for node in proto.graph.node:
-        was = before.get(node.output[0]) if node.output else None
-        if was is not None and was.op_type == node.op_type and not node.metadata_props:
-            node.metadata_props.extend(was.metadata_props)
-            node.doc_string = was.doc_string
 
 
 _EPSILON = 1e-5

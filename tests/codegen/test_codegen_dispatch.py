@@ -315,6 +315,36 @@ def test_load_can_put_bodies_in_the_place_of_composites(tmp_path: Path) -> None:
     np.testing.assert_allclose(made["y"], original(model, given)["y"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("fold", [False, True])
+def test_load_converts_to_what_a_compiler_reads(fold: bool, tmp_path: Path) -> None:
+    model = convolution()
+    (region,) = regions(model, tmp_path, "layout: {activations: NHWC, weights: OHWI}")
+    given = {"x": ramp(1, 3, 8, 8)}
+    inputs = {"x_NHWC": given["x"].transpose(0, 2, 3, 1)}
+    for opset, ir_version in ((13, 7), (13, None), (21, 10), (None, 9)):
+        converted = region.load(fold, opset=opset, ir_version=ir_version)
+        onnx.checker.check_model(converted, full_check=True)
+        assert not converted.functions
+        assert converted.opset_import[0].version == opset or opset is None
+        assert converted.ir_version == ir_version or ir_version is None
+        made = run_session(open_session(converted), inputs)
+        (found,) = made.values()
+        expected = original(model, given)["y"].transpose(0, 2, 3, 1)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_cannot_be_converted_is_refused_with_its_node(tmp_path: Path) -> None:
+    text = "g (float[4] x) => (float[2] y, float[2] z) { [cut] y, z = Split(x) }"
+    (region,) = regions(parse(text), tmp_path)
+    with pytest.raises(
+        CompileError, match="^Split 'cut' cannot be converted to operator set 9: "
+    ) as caught:
+        region.load(opset=9)
+    assert caught.value.nodes == ("cut",)
+    with pytest.raises(CompileError, match="its operator sets need IR version 8 to"):
+        region.load(ir_version=4)
+
+
 def test_a_refusal_names_codegen_region_and_keeps_the_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
