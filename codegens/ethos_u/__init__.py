@@ -1,0 +1,126 @@
+"""The codegen for Arm's Ethos-U NPUs: int8 and int16 regions as TOSA 1.0, compiled by Vela.
+
+The artifact has Vela's command stream with the weights, which the NPU's driver loads, and the TOSA
+graph, which Arm's reference model executes bit by bit as the NPU does.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from byoc.codegen import (
+    YES,
+    AnyArray,
+    Artifact,
+    CompileError,
+    Cycles,
+    Executor,
+    Region,
+    TensorContract,
+    Verdict,
+    format_options,
+    refuse,
+)
+
+from . import (
+    lower_convolutions,
+    lower_data,
+    lower_elementwise,
+    lower_pools,
+    lower_products,
+    lower_reductions,
+    lower_resize,
+    lower_softmax,
+)
+from .ethos_check import check_nodes, find_refused
+from .lowering import lower_region
+from .reference_model import find_reference_model
+from .vela import EthosUOptions, compile_graph, vela_version
+
+__all__ = ["EthosU"]
+
+
+_STREAM = "region.npz"
+_GRAPH = "region.tosa"
+
+
+class EthosU:
+    """Codegen that compiles regions with Vela, and runs them on the TOSA reference model."""
+
+    name = "ethos_u"
+    api = 2
+    Options = EthosUOptions
+    concurrent = True
+    parallel = True  # most of the time goes by in Vela's process
+    libraries = ("ethos-u-vela", "flatbuffers")
+
+    def compile(self, region: Region, options: EthosUOptions) -> Artifact:
+        """Return command stream and TOSA graph, with Vela's figures.
+
+        Raises CompileError for what has no TOSA operators, and with Vela's reason for what it refuses,
+        each with the nodes at fault, and MissingRuntimeError without Vela.
+        """
+        made_by = vela_version()
+        graph, inputs = lower_region(region)
+        try:
+            made = compile_graph(graph, options)
+        except CompileError as error:
+            raise CompileError(
+                str(error), find_refused(region, options), lasting=error.lasting
+            ) from error
+        metadata = {
+            **format_options(options),
+            "vela": made_by,
+            "cycles": f"{made.cycles:.0f}",
+            "hertz": f"{made.hertz:.0f}",
+            "sram": str(made.sram),
+            "flash": str(made.flash),
+            "inputs": json.dumps(inputs),
+        }
+        return Artifact({_STREAM: made.stream, _GRAPH: graph}, metadata)
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        """Return a function that runs the graph on the reference model.
+
+        Raises NotHereError where the model is not installed.
+        """
+        model = find_reference_model()
+        graph = artifact.files[_GRAPH]
+        read = [region.inputs[position] for position in json.loads(artifact.metadata["inputs"])]
+
+        def run(inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+            arrays = [np.asarray(inputs[each.name]) for each in read]
+            made = model.run(graph, [array.reshape(array.shape or (1,)) for array in arrays])
+            return {
+                each.name: array.reshape(_find_shape(each))
+                for each, array in zip(region.outputs, made, strict=True)
+            }
+
+        return run
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return whether the command stream is of the installed Vela; where there is none, it is."""
+        try:
+            here = vela_version()
+        except Exception:
+            return YES
+        made = artifact.metadata.get("vela", "nothing")
+        return YES if made == here else refuse(f"the stream was made by Vela {made}, but this is {here}")
+
+    def estimate(self, region: Region, options: EthosUOptions, artifact: Artifact) -> Cycles:
+        """Return Vela's estimate of a run, at the clock of the system configuration."""
+        return Cycles(float(artifact.metadata["cycles"]), float(artifact.metadata["hertz"]))
+
+    def cache_key(self, options: EthosUOptions) -> dict[str, str]:
+        """Return Vela's version. Raises MissingRuntimeError as `compile` does."""
+        return {"vela": vela_version()}
+
+    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """Return for each node whether Vela compiles it, or its reason."""
+        return check_nodes(model)
+
+
+def _find_shape(contract: TensorContract) -> list[int]:
+    return [extent for extent in contract.type.shape or () if isinstance(extent, int)]

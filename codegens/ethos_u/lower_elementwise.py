@@ -1,0 +1,239 @@
+"""Operators on each element: of several operands in integers, of one operand by a table."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import NodeProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from byoc.codegen import CompileError, Operation
+
+from .constant_operands import real_scale
+from .lowering import LOWERINGS, Lowering, is_same
+from .region_values import Value, arrange, expand_rank
+from .tosa_file import Array
+
+_MOST_FACTOR = {"int8": 2**15 - 1, "int16": 2**14 - 1}
+"""The greatest whole number that Vela multiplies an operand of ADD by without an operator of its own."""
+_SLOPE_BITS = 15
+_FUNCTIONS = """
+Abs Acos Asin Atan Ceil Celu Cos Cosh Div Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log Mish
+Neg Pow Reciprocal Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
+"""
+
+
+@LOWERINGS.op("Add", "Sub", "Sum")
+def lower_sum(operation: Operation, lowering: Lowering) -> None:
+    """ADD and SUB of the operands as int32, each times a whole number in the ratio of the scales."""
+    if _has_table(operation, lowering):
+        lower_by_table(operation, lowering)
+        return
+    operands = _read_operands(operation, lowering)
+    wanted = lowering.result(operation)
+    factors, unit = find_factors([real_scale(each) for each in operands], _MOST_FACTOR[wanted.dtype])
+    parts = [lowering.widen(each, factor) for each, factor in zip(operands, factors, strict=True)]
+    total = parts[0]
+    for part in parts[1:]:
+        total = lowering.graph.combine("SUB" if operation.op == "Sub" else "ADD", total, part)
+    stored = lowering.narrow(total, unit / float(wanted.scale), wanted)
+    lowering.finish(operation, Value(stored, operands[0].order, wanted))
+
+
+@LOWERINGS.op("Mul")
+def lower_product(operation: Operation, lowering: Lowering) -> None:
+    """MUL of the operands less their zero points."""
+    if _has_table(operation, lowering):
+        lower_by_table(operation, lowering)
+        return
+    operands = _read_operands(operation, lowering)
+    wanted = lowering.result(operation)
+    product = lowering.graph.combine("MUL", lowering.widen(operands[0]), lowering.widen(operands[1]))
+    factor = real_scale(operands[0]) * real_scale(operands[1]) / float(wanted.scale)
+    stored = lowering.narrow(product, factor, wanted)
+    lowering.finish(operation, Value(stored, operands[0].order, wanted))
+
+
+@LOWERINGS.op("Max", "Min")
+def lower_extreme(operation: Operation, lowering: Lowering) -> None:
+    """MAXIMUM and MINIMUM of the operands in the result's quantization, which keeps their order."""
+    if _has_table(operation, lowering):
+        lower_by_table(operation, lowering)
+        return
+    wanted = lowering.result(operation)
+    operands = [lowering.requantize(each, wanted) for each in _read_operands(operation, lowering)]
+    op = "MAXIMUM" if operation.op == "Max" else "MINIMUM"  # of int32 alone
+    result = lowering.widen(operands[0])
+    for each in operands[1:]:
+        result = lowering.graph.combine(op, result, lowering.widen(each))
+    stored = lowering.narrow(result, 1.0, wanted)
+    lowering.finish(operation, Value(stored, operands[0].order, wanted))
+
+
+@LOWERINGS.op("Relu", "Clip")
+def lower_clamp(operation: Operation, lowering: Lowering) -> None:
+    """CLAMP where the quantization stays; else a table."""
+    source = lowering.read(operation, 0)
+    stated = operation.output_quantization[0] if operation.output_quantization else None
+    if stated is None and operation.op == "Relu":
+        assert source.quantization is not None
+        low = int(source.quantization.zero_point)
+        tensor = lowering.graph.clamp(source.tensor, low, np.iinfo(source.tensor.dtype).max)
+        lowering.finish(operation, replace(source, tensor=tensor), limit=False)
+        return
+    wanted = lowering.result(operation)
+    if is_same(source.quantization, wanted) or wanted.dtype != "int8":  # type: ignore[arg-type]
+        lowering.finish(operation, lowering.requantize(source, wanted))
+    else:
+        lower_by_table(operation, lowering)
+
+
+@LOWERINGS.op("QuantizeLinear")
+def lower_requantize(operation: Operation, lowering: Lowering) -> None:
+    """A table between two quantizations, RESCALE for int16."""
+    source = lowering.read(operation, 0)
+    lowering.finish(operation, lowering.requantize(source, lowering.result(operation)))
+
+
+@LOWERINGS.op("PRelu")
+def lower_prelu(operation: Operation, lowering: Lowering) -> None:
+    """The positive part, and the negative part times the slope, both times whole numbers."""
+    if _has_table(operation, lowering):
+        lower_by_table(operation, lowering)
+        return
+    source, slope = _read_operands(operation, lowering)
+    wanted = lowering.result(operation)
+    if slope.tensor.data is None or slope.quantization is None:
+        raise CompileError("the slope of a PRelu must be a constant")
+    graph = lowering.graph
+    real = slope.quantization.dequantize(slope.tensor.data).astype(np.float64)
+    bits = _SLOPE_BITS - max(int(np.ceil(np.log2(max(np.abs(real).max(), 1.0)))), 0)
+    wide, zero = lowering.widen(source), graph.constant(np.zeros([1] * source.rank), "int32")
+    one = graph.constant(np.full([1] * source.rank, 2**bits), "int32")
+    slopes = graph.constant(np.rint(real * 2**bits), "int32")
+    positive = graph.combine("MUL", graph.combine("MAXIMUM", wide, zero), one)
+    negative = graph.combine("MUL", graph.combine("MINIMUM", wide, zero), slopes)
+    factor = real_scale(source) / float(wanted.scale) / 2**bits
+    stored = lowering.narrow(graph.combine("ADD", positive, negative), factor, wanted)
+    lowering.finish(operation, Value(stored, source.order, wanted))
+
+
+@LOWERINGS.op(*_FUNCTIONS.split())
+def lower_by_table(operation: Operation, lowering: Lowering) -> None:
+    """TABLE: what DequantizeLinear, the operator and QuantizeLinear make of each of the 256 integers."""
+    position = _find_operand(operation, lowering)
+    if position is None or not _has_table(operation, lowering):
+        raise CompileError(
+            f"{operation.op} is taken of int8, its other operands constants of one element"
+        )
+    source = lowering.read(operation, position)
+    wanted = lowering.result(operation)
+    assert source.quantization is not None
+    real = source.quantization.dequantize(np.arange(-128, 128, dtype=np.int8))
+    constants = {
+        number: _read_scalar(operation, lowering, number)
+        for number, name in enumerate(operation.inputs)
+        if name and number != position
+    }
+    with np.errstate(all="ignore"):
+        made = _evaluate(operation.node, position, real, constants, lowering.region.model)
+        stored = wanted.quantize(np.nan_to_num(made, nan=0.0, posinf=np.inf, neginf=-np.inf))
+    if operation.output_limits and operation.output_limits[0] is not None:
+        stored = np.clip(stored, *operation.output_limits[0])
+    tensor = lowering.graph.look_up(source.tensor, stored)
+    lowering.finish(operation, Value(tensor, source.order, wanted), limit=False)
+
+
+def find_factors(scales: Sequence[float], most: int) -> tuple[list[int], float]:
+    """Return whole numbers of at most `most` in the ratio of scales, and the scale of 1.
+
+    That of the largest scale is at least half of `most`, unless smaller ones are in the very ratio, and
+    chosen so that the others are nearest to their own.
+    """
+    ratios = np.array(scales) / max(scales)
+    candidates = np.concatenate([np.arange(1, 257), np.arange((most + 1) // 2, most + 1)])
+    exact = candidates[:, None] * ratios
+    errors = np.abs(np.rint(exact) - exact).max(axis=1) / candidates
+    best = int(candidates[np.argmin(np.where(errors < 1e-9, 0.0, errors))])
+    return [int(factor) for factor in np.rint(best * ratios)], max(scales) / best
+
+
+def _evaluate(
+    node: NodeProto,
+    position: int,
+    real: Array,
+    constants: dict[int, Array],
+    model: onnx.ModelProto,
+) -> Array:
+    """Return what a node makes of real numbers, by ONNX's reference implementation."""
+    alone = NodeProto()
+    alone.CopyFrom(node)
+    alone.input[:] = [
+        "x" if number == position else f"c{number}" if number in constants else ""
+        for number in range(len(node.input))
+    ]
+    alone.output[:] = ["y"]
+    kind = helper.np_dtype_to_tensor_dtype(real.dtype)
+    graph = helper.make_graph(
+        [alone],
+        "table",
+        [helper.make_tensor_value_info("x", kind, real.shape)],
+        [helper.make_tensor_value_info("y", kind, real.shape)],
+        [numpy_helper.from_array(value, f"c{number}") for number, value in constants.items()],
+    )
+    imports = [each for each in model.opset_import if each.domain in ("", "ai.onnx")]
+    alone_model = helper.make_model(graph, opset_imports=imports)
+    try:
+        (made,) = ReferenceEvaluator(alone_model).run(None, {"x": real})
+    except Exception as error:  # whatever the implementation of an operator raises
+        raise CompileError(f"{node.op_type} cannot be computed for its table: {error}") from None
+    return np.asarray(made)
+
+
+def _has_table(operation: Operation, lowering: Lowering) -> bool:
+    """Return whether an operation is a function of one int8 operand: the others have one element."""
+    position = _find_operand(operation, lowering)
+    if position is None or lowering.read(operation, position).tensor.dtype != "int8":
+        return False
+    wanted = lowering.result(operation)
+    if wanted.dtype != "int8":
+        return False
+    others = [number for number, name in enumerate(operation.inputs) if name and number != position]
+    rank = lowering.read(operation, position).rank
+    return all(
+        lowering.region.constant(operation.inputs[number]).size == 1
+        and lowering.region.constant(operation.inputs[number]).ndim <= rank
+        for number in others
+    )
+
+
+def _find_operand(operation: Operation, lowering: Lowering) -> int | None:
+    """Return the position of the only operand that is computed, else None."""
+    computed = [
+        number
+        for number, name in enumerate(operation.inputs)
+        if name and not lowering.is_constant(operation, number)
+    ]
+    return computed[0] if len(computed) == 1 else None
+
+
+def _read_scalar(operation: Operation, lowering: Lowering, number: int) -> Array:
+    """Return a constant operand of one element as a real number."""
+    stored = lowering.region.constant(operation.inputs[number])
+    quantization = (
+        operation.input_quantization[number] if number < len(operation.input_quantization) else None
+    )
+    return stored if quantization is None else quantization.dequantize(stored)
+
+
+def _read_operands(operation: Operation, lowering: Lowering) -> list[Value]:
+    """Return the operands, all of the result's rank, their axes in the order of the largest one's."""
+    operands = [lowering.read(operation, number) for number in range(len(operation.inputs))]
+    if len({each.tensor.dtype for each in operands}) > 1:
+        raise CompileError(f"the operands of {operation.op} are of different types")
+    rank = max(each.rank for each in operands)
+    graph = lowering.graph
+    operands = [expand_rank(graph, each, rank) for each in operands]
+    largest = max(operands, key=lambda each: (each.tensor.data is None, each.tensor.elements))
+    return [arrange(graph, each, largest.order) for each in operands]

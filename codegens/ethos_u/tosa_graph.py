@@ -1,0 +1,254 @@
+"""A TOSA graph under construction: tensors by value, operators in order."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .tosa_file import Array, FileOperator, FileTensor, write_tosa
+
+SINGLE_ROUND = 1
+_PROPAGATE = 1  # NaN, which integers never are
+ACCUMULATORS = {"int32": 5, "int48": 6}
+_MAX_SHIFT = 62
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A tensor of a TOSA graph: `data` is its value if it is a constant."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: Array | None = None
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass
+class TosaGraph:
+    """Collects the tensors and operators of a graph, and writes its flatbuffer."""
+
+    tensors: list[FileTensor] = field(default_factory=list)
+    operators: list[FileOperator] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
+
+    def add_input(self, dtype: str, shape: Sequence[int]) -> Tensor:
+        """Return a new input of the graph. Shapes of rank 0 have one element in TOSA's rank 1."""
+        made = self._add_tensor(dtype, shape)
+        self.inputs.append(made.name)
+        return made
+
+    def add_output(self, tensor: Tensor) -> None:
+        """Make a tensor the next output; a constant, an input or an output is copied first."""
+        if tensor.data is not None or tensor.name in (*self.inputs, *self.outputs):
+            tensor = self.add("IDENTITY", [self.materialize(tensor)], tensor.dtype, tensor.shape)
+        self.outputs.append(tensor.name)
+
+    def constant(self, array: Array, dtype: str) -> Tensor:
+        """Return a constant; it becomes part of the graph when an operator reads it."""
+        array = np.asarray(array)
+        return Tensor("", dtype, tuple(array.shape) or (1,), array.reshape(array.shape or (1,)))
+
+    def add(
+        self, op: str, inputs: Sequence[Tensor], dtype: str, shape: Sequence[int], **attributes: Any
+    ) -> Tensor:
+        """Add an operator of one output, and return that."""
+        names = tuple(self.materialize(each).name for each in inputs)
+        made = self._add_tensor(dtype, shape)
+        self.operators.append(FileOperator(op, names, (made.name,), attributes))
+        return made
+
+    def materialize(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the graph: for a constant the one of a CONST operator, made once."""
+        if tensor.data is None or tensor.name:
+            return tensor
+        key = (tensor.dtype, tensor.shape, np.ascontiguousarray(tensor.data).tobytes())
+        if key not in self.constants:
+            name = self.constants[key] = f"c{len(self.constants)}"
+            self.tensors.append(FileTensor(name, tensor.dtype, tensor.shape, tensor.data))
+            op = "CONST_SHAPE" if tensor.dtype == "shape" else "CONST"
+            self.operators.append(FileOperator(op, (), (name,)))
+        return Tensor(self.constants[key], tensor.dtype, tensor.shape, tensor.data)
+
+    def write(self) -> bytes:
+        """Return the flatbuffer."""
+        return write_tosa(self.tensors, self.operators, self.inputs, self.outputs)
+
+    def reshape(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return a tensor in another shape of as many elements."""
+        shape = tuple(shape) or (1,)
+        if shape == tensor.shape:
+            return tensor
+        if tensor.data is not None:
+            return self.constant(tensor.data.reshape(shape), tensor.dtype)
+        return self.add("RESHAPE", [tensor, self._shape(shape)], tensor.dtype, shape)
+
+    def transpose(self, tensor: Tensor, perms: Sequence[int]) -> Tensor:
+        """Return a tensor with its axes in another order; a reshape if only axes of extent 1 move."""
+        shape = tuple(tensor.shape[axis] for axis in perms)
+        moved = [axis for axis in perms if tensor.shape[axis] != 1]
+        if tensor.data is not None:
+            return self.constant(tensor.data.transpose(perms), tensor.dtype)
+        if moved == sorted(moved):
+            return self.reshape(tensor, shape)
+        return self.add("TRANSPOSE", [tensor], tensor.dtype, shape, perms=list(perms))
+
+    def slice(self, tensor: Tensor, start: Sequence[int], size: Sequence[int]) -> Tensor:
+        """Return a part of a tensor."""
+        if tuple(size) == tensor.shape:
+            return tensor
+        if tensor.data is not None:
+            part = tuple(slice(first, first + count) for first, count in zip(start, size, strict=True))
+            return self.constant(tensor.data[part], tensor.dtype)
+        return self.add(
+            "SLICE", [tensor, self._shape(start), self._shape(size)], tensor.dtype, tuple(size)
+        )
+
+    def pad(self, tensor: Tensor, pads: Sequence[tuple[int, int]], value: int) -> Tensor:
+        """Return a tensor with `value` before and behind the elements of each axis."""
+        if not any(before or behind for before, behind in pads):
+            return tensor
+        shape = [extent + sum(pair) for extent, pair in zip(tensor.shape, pads, strict=True)]
+        flat = [count for pair in pads for count in pair]
+        filler = self.constant(np.array([value]), tensor.dtype)
+        return self.add("PAD", [tensor, self._shape(flat), filler], tensor.dtype, shape)
+
+    def tile(self, tensor: Tensor, multiples: Sequence[int]) -> Tensor:
+        """Return a tensor repeated along its axes."""
+        if all(count == 1 for count in multiples):
+            return tensor
+        shape = [extent * count for extent, count in zip(tensor.shape, multiples, strict=True)]
+        return self.add("TILE", [tensor, self._shape(multiples)], tensor.dtype, shape)
+
+    def concatenate(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
+        """Return tensors behind each other along an axis."""
+        if len(tensors) == 1:
+            return tensors[0]
+        shape = list(tensors[0].shape)
+        shape[axis] = sum(each.shape[axis] for each in tensors)
+        return self.add("CONCAT", tensors, tensors[0].dtype, shape, axis=axis)
+
+    def clamp(self, tensor: Tensor, low: int, high: int) -> Tensor:
+        """Return a tensor with its elements limited; itself where the dtype's limits are meant."""
+        info = np.iinfo(tensor.dtype)
+        if low <= info.min and high >= info.max:
+            return tensor
+        least, most = (np.array([each], tensor.dtype).tobytes() for each in (low, high))
+        return self.add(
+            "CLAMP",
+            [tensor],
+            tensor.dtype,
+            tensor.shape,
+            min_val=least,
+            max_val=most,
+            nan_mode=_PROPAGATE,
+        )
+
+    def look_up(self, tensor: Tensor, table: Array) -> Tensor:
+        """Return `table[element + 128]` of each element of an int8 tensor."""
+        return self.add("TABLE", [tensor, self.constant(table, "int8")], "int8", tensor.shape)
+
+    def rescale(
+        self,
+        tensor: Tensor,
+        dtype: str,
+        scale: Array | float,
+        zero_points: tuple[int, int] = (0, 0),
+    ) -> Tensor:
+        """Return `(element - zero_points[0]) * scale + zero_points[1]`, rounded half up, saturated.
+
+        `scale` is one number, or one for each index of the last axis. Multipliers have 31 bits; those of
+        int48 elements have 15.
+        """
+        scale = np.atleast_1d(np.asarray(scale, np.float64))
+        narrow = tensor.dtype == "int48"
+        multipliers, shifts = quantize_scales(scale, 15 if narrow else 31)
+        constants = [
+            self.constant(multipliers, "int16" if narrow else "int32"),
+            self.constant(shifts, "int8"),
+            self.constant(np.array([zero_points[0]]), tensor.dtype),
+            self.constant(np.array([zero_points[1]]), dtype),
+        ]
+        attributes = {
+            "scale32": not narrow,
+            "rounding_mode": SINGLE_ROUND,
+            "per_channel": scale.size > 1,
+        }
+        return self.add("RESCALE", [tensor, *constants], dtype, tensor.shape, **attributes)
+
+    def convolve(
+        self,
+        op: str,
+        operands: Sequence[Tensor],
+        zero_point: int,
+        shape: Sequence[int],
+        attributes: Mapping[str, Any],
+    ) -> Tensor:
+        """Return the sums of a convolution of input, weights and bias: int32, or int48.
+
+        `zero_point` is that of the input; weights have 0.
+        """
+        dtype = "int48" if operands[0].dtype == "int16" else "int32"
+        points = [
+            self.constant(np.array([point]), each.dtype)
+            for point, each in zip((zero_point, 0), operands[:2], strict=True)
+        ]
+        kind = {"acc_type": ACCUMULATORS[dtype], "local_bound": False}
+        return self.add(op, [*operands, *points], dtype, shape, **attributes, **kind)
+
+    def reduce(self, op: str, tensor: Tensor, axis: int) -> Tensor:
+        """Return REDUCE_MAX, REDUCE_MIN or REDUCE_SUM along an axis, which stays with extent 1."""
+        shape = [1 if position == axis else extent for position, extent in enumerate(tensor.shape)]
+        mode = {} if op == "REDUCE_SUM" else {"nan_mode": _PROPAGATE}
+        return self.add(op, [tensor], tensor.dtype, shape, axis=axis, **mode)
+
+    def combine(self, op: str, first: Tensor, second: Tensor, shift: int = 0) -> Tensor:
+        """Return ADD, SUB, MUL, MAXIMUM or MINIMUM and the like of two tensors of one rank.
+
+        `shift` is that of MUL: the product is rounded, and divided by 2 to its power.
+        """
+        shape = np.broadcast_shapes(first.shape, second.shape)
+        operands = [first, second]
+        attributes: dict[str, Any] = {}
+        if op == "MUL":
+            operands.append(self.constant(np.array([shift]), "int8"))
+        elif op in ("MAXIMUM", "MINIMUM"):
+            attributes["nan_mode"] = _PROPAGATE
+        elif op == "ARITHMETIC_RIGHT_SHIFT":
+            attributes["round"] = True
+        return self.add(op, operands, first.dtype, shape, **attributes)
+
+    def _add_tensor(self, dtype: str, shape: Sequence[int]) -> Tensor:
+        made = Tensor(f"t{len(self.tensors)}", dtype, tuple(int(extent) for extent in shape) or (1,))
+        self.tensors.append(FileTensor(made.name, made.dtype, made.shape))
+        return made
+
+    def _shape(self, values: Sequence[int]) -> Tensor:
+        return self.constant(np.array(values, np.int64), "shape")
+
+
+def quantize_scales(scales: Array, bits: int) -> tuple[Array, Array]:
+    """Return multipliers of at most `bits` bits, and shifts: scale = multiplier / 2**shift.
+
+    Shifts are between 2 and 62 (TOSA 1.0, apply_scale_32 and apply_scale_16): smaller scales lose bits,
+    larger ones raise ValueError.
+    """
+    fractions, exponents = np.frexp(scales.astype(np.float64))
+    multipliers = np.rint(fractions * 2.0**bits).astype(np.int64)
+    shifts = bits - exponents.astype(np.int64)
+    full = multipliers == 1 << bits
+    multipliers, shifts = np.where(full, multipliers >> 1, multipliers), shifts - full
+    if np.any(shifts < 2) or np.any(scales < 0):
+        raise ValueError(
+            f"a scale of {float(np.max(np.abs(scales))):.3g} cannot be a multiplier and a shift"
+        )
+    excess = np.clip(shifts - _MAX_SHIFT, 0, bits + 1)
+    multipliers = np.where(shifts > _MAX_SHIFT, multipliers >> excess, multipliers)
+    return multipliers, np.minimum(shifts, _MAX_SHIFT)

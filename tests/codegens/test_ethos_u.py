@@ -1,0 +1,224 @@
+"""The codegen `ethos_u`: Vela asked what it takes, its graphs run on Arm's reference model."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from byoc.codegens.ethos_u import EthosU
+from byoc.codegens.ethos_u.lowering import lower_region
+from byoc.codegens.ethos_u.vela import EthosUOptions, compile_graphs
+from compiling import refusal, region
+from cutting import original
+from ethos_u_models import CASES, Case
+from quantized import feed
+
+import byoc
+from byoc import zoo
+from byoc.codegen import (
+    Artifact,
+    CompileError,
+    Cycles,
+    NotHereError,
+    can_estimate,
+    find_codegen,
+    parse_codegen_options,
+)
+from byoc.numerics import compute_signal_to_noise
+
+pytestmark = [
+    pytest.mark.ethos_u,
+    pytest.mark.skipif(find_spec("ethosu") is None, reason="ethos-u-vela is not installed"),
+]
+executed = pytest.mark.skipif(
+    "BYOC_TOSA_PYTHON" not in os.environ and find_spec("tosa_reference_model") is None,
+    reason="BYOC_TOSA_PYTHON names no interpreter with the TOSA reference model",
+)
+CONV = CASES["conv"]
+BROAD = Case("r = MaxPool<kernel_shape=[2,2],dilations=[2,2]>(dx)", "[1,8,8,10]")
+"""What has no TOSA operators."""
+LONG = Case("r = AveragePool<kernel_shape=[2,2],strides=[4,4]>(dx)", "[1,8,3,3]")
+"""What Vela refuses."""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The region and Vela's result of each case; Vela is asked about all at once."""
+    regions = {
+        name: region(case.make_model(), tmp_path_factory.mktemp("case")) for name, case in CASES.items()
+    }
+    graphs = [lower_region(each)[0] for each in regions.values()]
+    results = compile_graphs(graphs, EthosUOptions())
+    return {
+        name: (regions[name], graph, result)
+        for name, graph, result in zip(regions, graphs, results, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_vela_compiles_an_operator(name: str, compiled: dict[str, Any]) -> None:
+    result = compiled[name][2]
+
+    assert not isinstance(result, CompileError), result
+    assert result.cycles > 0
+
+
+@executed
+@pytest.mark.parametrize("name", CASES)
+def test_it_computes_what_onnxruntime_does(name: str, compiled: dict[str, Any]) -> None:
+    made, graph, _ = compiled[name]
+    proto = CASES[name].make_model()
+    inputs = feed(proto)
+    artifact = Artifact({"region.tosa": graph}, {"inputs": json.dumps(list(range(len(made.inputs))))})
+
+    given = EthosU().load(made, artifact)(inputs)
+
+    for output, expected in original(proto, inputs).items():
+        assert given[output].dtype == expected.dtype
+        assert given[output].shape == expected.shape
+        assert np.unique(expected).size > 2
+        distance = np.abs(given[output].astype(int) - expected.astype(int))
+        assert distance.max() <= (1 if CASES[name].differing else 0)
+        assert (distance > 0).mean() <= CASES[name].differing
+
+
+def test_an_artifact_has_the_stream_and_velas_figures(tmp_path: Path) -> None:
+    made = region(CONV.make_model(), tmp_path)
+    small, large = (
+        EthosU().compile(made, EthosUOptions(accelerator=name))
+        for name in ("ethos-u55-32", "ethos-u85-256")
+    )
+
+    with np.load(_write(tmp_path / "stream.npz", small.files["region.npz"])) as stream:
+        assert {"cmd_data", "weight_data"} <= set(stream)
+    assert small.files["region.tosa"] == large.files["region.tosa"]
+    assert small.metadata["accelerator"] == "ethos-u55-32"
+    assert int(small.metadata["cycles"]) > int(large.metadata["cycles"])
+    assert int(small.metadata["sram"]) > 0
+    assert int(small.metadata["flash"]) > 0
+    assert EthosU().compatible(made, small)
+    assert not EthosU().compatible(made, Artifact(small.files, {**small.metadata, "vela": "1.0"}))
+
+
+def test_the_estimate_is_velas_at_the_clock_of_the_system(tmp_path: Path) -> None:
+    made = region(CONV.make_model(), tmp_path)
+    codegen: Any = find_codegen("ethos_u")
+    assert can_estimate(codegen)
+    seconds = {}
+    for system in ("Ethos_U55_High_End_Embedded", "Ethos_U55_Deep_Embedded"):
+        options = parse_codegen_options(codegen, {"system_config": system})
+        artifact = codegen.compile(made, options)
+        estimate = codegen.estimate(made, options, artifact)
+        assert isinstance(estimate, Cycles)
+        seconds[estimate.hertz] = estimate.seconds
+
+    assert set(seconds) == {500e6, 200e6}
+    assert seconds[200e6] > 2 * seconds[500e6]
+
+
+def test_the_same_region_gives_the_same_bytes(tmp_path: Path) -> None:
+    made = region(CONV.make_model(), tmp_path)
+    first, second = (EthosU().compile(made, EthosUOptions()) for _ in range(2))
+
+    assert first.files == second.files
+    assert first.metadata == second.metadata
+
+
+@pytest.mark.parametrize("memory", ["Sram_Only", "Shared_Sram"])
+def test_a_memory_mode_is_velas(memory: str, tmp_path: Path) -> None:
+    made = region(CONV.make_model(), tmp_path)
+    artifact = EthosU().compile(made, EthosUOptions(memory_mode=memory, optimise="Size"))
+
+    assert artifact.metadata["memory_mode"] == memory
+
+
+def test_what_vela_does_not_know_is_its_own_sentence(tmp_path: Path) -> None:
+    error = refusal(region(CONV.make_model(), tmp_path), "ethos_u", memory_mode="Nowhere")
+
+    assert "Nowhere" in str(error)
+
+
+def test_what_has_no_operators_is_refused_by_name(tmp_path: Path) -> None:
+    error = refusal(region(BROAD.make_model(), tmp_path), "ethos_u")
+
+    assert str(error) == "MaxPool is taken of images, without dilation"
+    assert error.nodes == ("n1",)
+
+
+def test_what_vela_refuses_is_found_by_asking_about_each(tmp_path: Path) -> None:
+    error = refusal(region(LONG.make_model(), tmp_path), "ethos_u")
+
+    assert str(error).startswith("Vela refuses it: ")
+    assert error.nodes == ("n1",)
+
+
+def test_all_that_is_not_taken_is_named_at_once(tmp_path: Path) -> None:
+    line = "a = Hardmax(dx) b = QuantizeLinear(a,sx,z) c = DequantizeLinear(b,sx,z) r = Hardmax(c)"
+    error = refusal(region(Case(line).make_model(), tmp_path), "ethos_u")
+
+    assert str(error) == "no TOSA operators are written for Hardmax, and 1 more are not taken"
+    assert error.nodes == ("n1", "n4")
+
+
+def test_floats_are_refused(tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 18]> g (float[4] x) => (float[4] y) { y = Relu(x) }'
+    error = refusal(region(onnx.parser.parse_model(text), tmp_path), "ethos_u")
+
+    assert "'x' is float32[4], and no integer of 8 or 16 bits" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [(CONV, ""), (BROAD, "MaxPool is taken of images, without dilation"), (LONG, "Vela refuses it")],
+)
+def test_the_oracle_says_it_of_each_node(case: Case, expected: str) -> None:
+    proto = case.make_model()
+    verdicts = EthosU().check(proto)
+
+    refused = [
+        node.name for node, verdict in zip(proto.graph.node, verdicts, strict=True) if not verdict
+    ]
+    assert refused == (["n1", "n2"] if expected else [])
+    assert all(expected in str(verdict) for verdict in verdicts if not verdict)
+
+
+def test_without_the_reference_model_an_artifact_cannot_run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = region(CONV.make_model(), tmp_path)
+    artifact = EthosU().compile(made, EthosUOptions())
+    monkeypatch.setenv("BYOC_TOSA_PYTHON", str(tmp_path / "python"))
+
+    with pytest.raises(NotHereError, match=r"the TOSA reference model, .* is not here"):
+        EthosU().load(made, artifact)
+
+
+@executed
+def test_a_network_is_the_quantized_one_up_to_its_noise(tmp_path: Path) -> None:
+    """A step of a scale here and there grows through a network of 26 convolutions."""
+    outputs = {}
+    for codegen in ("reference", "ethos_u"):
+        byoc.partition(
+            "zoo:squeezenet",
+            "ethos-u55",
+            output=tmp_path / codegen,
+            codegen=codegen,
+            strategy="all-supported",
+            precision=byoc.Precision("int8", None, "random"),
+            verify=False,
+            strict=True,
+        )
+        outputs[codegen] = byoc.load(tmp_path / codegen)(zoo.sample_inputs("squeezenet"))
+
+    (given,), (expected,) = (list(made.values()) for made in outputs.values())
+    assert np.argmax(given) == np.argmax(expected)
+    assert compute_signal_to_noise(expected, given) > 40
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
