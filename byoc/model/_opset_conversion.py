@@ -213,12 +213,8 @@ class _Conversion:
         if len(node.input) > schema.max_input or len(node.output) > schema.max_output:
             yield "it has fewer inputs or outputs"
             return
-        formals = (
-            schema.list_input_formals(len(node.input)),
-            schema.list_output_formals(len(node.output)),
-        )
         bound: dict[str, str] = {}
-        for name, formal in zip((*node.input, *node.output), (*formals[0], *formals[1]), strict=True):
+        for name, formal in zip(node.input, schema.list_input_formals(len(node.input)), strict=True):
             dtype = index.get_dtype(name)
             if not name or dtype is None or not formal.dtypes or not formal.homogeneous:
                 continue

@@ -337,7 +337,7 @@ def test_what_cannot_be_converted_is_refused_with_its_node(tmp_path: Path) -> No
     text = "g (float[4] x) => (float[2] y, float[2] z) { [cut] y, z = Split(x) }"
     (region,) = regions(parse(text), tmp_path)
     with pytest.raises(
-        CompileError, match="^Split 'cut' cannot be converted to operator set 9: "
+        CompileError, match=r"^Split 'cut' cannot be converted to operator set 9: "
     ) as caught:
         region.load(opset=9)
     assert caught.value.nodes == ("cut",)

@@ -11,6 +11,7 @@ from support import parse, sample_cases
 from byoc.model import ConversionError, convert_ir_version, convert_opset, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.samples import model_samples
+from byoc.zoo import load, sample_inputs
 
 MODELS = sorted((Path(__file__).parents[1] / "library" / "models").glob("*.onnx"))
 VERSIONS = (9, 11, 12, 13, 15, 17, 18, 19, 21, 23)
@@ -54,6 +55,19 @@ def test_most_models_can_be_of_the_operator_sets_that_tools_read() -> None:
             except ConversionError:
                 left += 1
     assert left < len(MODELS[::3]) * 3 / 4
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+def test_classic_networks_become_quantizable(name: str) -> None:
+    model = load(name)
+    converted = deepcopy(model)
+    convert_opset(converted, 21)
+    inputs = sample_inputs(name)
+    with without_optimizations():
+        expected = run_session(open_session(model), inputs)
+        found = run_session(open_session(converted), inputs)
+    for output, value in expected.items():
+        np.testing.assert_allclose(found[output], value, rtol=1e-5, atol=1e-7)
 
 
 TEXT = """g (float[2, 3] x) => (float[2, 3] y) <int64[2] s = {3, 2}> {
