@@ -62,7 +62,9 @@ if _TYPE_CHECKING:
     from byoc.codegen._interface import Region as Region
     from byoc.codegen._interface import ResourceError as ResourceError
     from byoc.codegen._interface import to_seconds as to_seconds
+    from byoc.codegen._isolation import Examine as Examine
     from byoc.codegen._isolation import Measure as Measure
+    from byoc.codegen._isolation import examine_executor as examine_executor
     from byoc.codegen._isolation import measure_executor as measure_executor
     from byoc.codegen._operations import Operation as Operation
     from byoc.codegen._quantization import Quantization as Quantization
@@ -155,7 +157,7 @@ _MODULES = {
         "API_VERSION AnyArray Artifact Codegen CompileError Cycles Executor NotHereError Region "
         "ResourceError to_seconds"
     ),
-    "byoc.codegen._isolation": "Measure measure_executor",
+    "byoc.codegen._isolation": "Examine Measure examine_executor measure_executor",
     "byoc.codegen._operations": "Operation",
     "byoc.codegen._quantization": "Quantization",
     "byoc.codegen._refusals": "ArtifactError CodegenFailedError Refusal RefusedError resolve_node_names",

@@ -5,6 +5,7 @@ unless the codegen refuses on purpose. The others pass on what a codegen raises,
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from math import inf
 from numbers import Real
 from typing import Any
@@ -126,6 +127,10 @@ def ask_cache_key(codegen: Keyed, options: Any) -> dict[str, str]:
     return found
 
 
+class RemoteExecutor:
+    """An executor in another process, where its first call is checked: a base class of such."""
+
+
 def load_region(codegen: Executable, region: Region, artifact: Artifact) -> Executor:
     """Load an artifact; return its executor, whose first call is checked to leave its inputs alone.
 
@@ -134,7 +139,7 @@ def load_region(codegen: Executable, region: Region, artifact: Artifact) -> Exec
     run = codegen.load(region, artifact)
     if not callable(run):
         raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
-    return _InputCheck(run)
+    return run if isinstance(run, RemoteExecutor) else _InputCheck(run)
 
 
 class _InputCheck:
@@ -172,6 +177,16 @@ def run_executor(run: Executor, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise TypeError(f"it gave a {type(given).__name__} instead of outputs by name")
     return given
+
+
+def take_turns(run: Executor, lock: AbstractContextManager[Any]) -> Executor:
+    """Return an executor whose runs hold a lock."""
+
+    def execute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        with lock:
+            return run_executor(run, inputs)
+
+    return execute
 
 
 def ask_compatible(codegen: Stamped, region: Region, artifact: Artifact) -> Verdict:

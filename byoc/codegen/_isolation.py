@@ -2,8 +2,8 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import RLock
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from onnx import ModelProto
 
 from byoc.codegen._abilities import Context
-from byoc.codegen._calling import run_executor
+from byoc.codegen._calling import RemoteExecutor, run_executor, take_turns
 from byoc.codegen._descriptions import CodegenDescription, read_description
 from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, Region
 from byoc.codegen._refusals import CodegenFailedError
@@ -28,6 +28,7 @@ from byoc.codegen._results import (
     read_pairs_of_texts,
     read_runs,
     read_seconds,
+    read_sentences,
     read_verdict,
     read_verdicts,
 )
@@ -43,6 +44,8 @@ from byoc.onnxrt import get_session_settings, with_session_settings
 T = TypeVar("T")
 Measure = Callable[[Callable[[], object]], Sequence[float]]
 """Measures a function: gives the seconds of each run that counts. One for a worker can be pickled."""
+Examine = Callable[[Executor, Mapping[str, Any]], Iterable[str]]
+"""Examines an executor on some inputs: gives sentences. One for a worker can be pickled."""
 
 
 class IsolatedCodegen:
@@ -267,7 +270,7 @@ def find_isolated(name: str, isolation: Isolation) -> IsolatedCodegen:
     return found
 
 
-class _IsolatedExecutor:
+class _IsolatedExecutor(RemoteExecutor):
     """A region that is loaded in a codegen's process, and loaded again in the next one after it died."""
 
     def __init__(self, codegen: IsolatedCodegen, region: Region, artifact: Artifact) -> None:
@@ -288,6 +291,12 @@ class _IsolatedExecutor:
         with codegen.lock:
             self._load_again()
             return codegen.measure(self._number, write, measure)
+
+    def examine(self, inputs: Mapping[str, Any], examine: Examine) -> list[str]:
+        codegen, write = self._codegen, partial(_write_inputs, inputs)
+        with codegen.lock:
+            self._load_again()
+            return codegen.call("examine", read_sentences, write, executor=self._number, examine=examine)
 
     def _load_again(self) -> None:
         """Load the region where the process is not the one that it was loaded in."""
@@ -313,6 +322,21 @@ def measure_executor(run: Executor, inputs: Mapping[str, Any], measure: Measure)
     if isinstance(run, _IsolatedExecutor):
         return run.measure(inputs, measure)
     return list(measure(lambda: run_executor(run, inputs)))
+
+
+def examine_executor(
+    run: Executor,
+    inputs: Mapping[str, Any],
+    examine: Examine,
+    lock: AbstractContextManager[Any],
+) -> list[str]:
+    """Examine an executor on some inputs: return the sentences. Each run holds `lock`.
+
+    It is called where the codegen is, so that it sees what becomes of arrays and threads there.
+    """
+    if isinstance(run, _IsolatedExecutor):
+        return run.examine(inputs, examine)
+    return list(examine(take_turns(run, lock), inputs))
 
 
 def _copy_region(region: Region) -> Region:

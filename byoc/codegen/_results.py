@@ -86,6 +86,10 @@ def read_runs(result: Any, _: SharedMemory) -> list[float]:
     return runs
 
 
+def read_sentences(result: Any, _: SharedMemory) -> list[str]:
+    return read_texts(result)
+
+
 def read_context(result: Any, _: SharedMemory) -> Context:
     names = {entry.name for entry in fields(Context)}
     if not isinstance(result, dict) or result.keys() != names or not isinstance(result["more"], dict):

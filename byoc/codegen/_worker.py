@@ -44,6 +44,7 @@ _MODULE = "byoc.codegen._worker_process"
 _LOOK_SECONDS = 0.2  # how often it is looked whether a silent worker still runs
 _END_SECONDS = 5.0  # for a worker that closed its side of the link to end
 _SIGNAL_HINTS = {"SIGKILL": ", as happens when memory runs out"}
+_SHOWN_METHODS = {"examine": "run"}  # what the codegen's own method is
 _MOST_TRACEBACK_CHARACTERS = 20_000
 
 
@@ -210,11 +211,12 @@ class Worker:
         when the answer is none, when it takes longer than `seconds`, or when the process dies.
         """
         self._number += 1
+        shown = _SHOWN_METHODS.get(method, method)
         content = self._program.write_request(self._number, method, request)
         deadline = None if seconds is None else monotonic() + seconds
         try:
             while True:
-                answer = parse_answer(self._exchange(content, method, deadline, seconds))
+                answer = parse_answer(self._exchange(content, shown, deadline, seconds))
                 if not isinstance(answer, dict) or answer.get("number") != self._number:
                     raise BrokenMessageError("it answers another request")
                 if "question" not in answer:

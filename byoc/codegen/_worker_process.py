@@ -12,7 +12,9 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
+from threading import RLock
 from typing import Any
 
 from byoc.codegen._calling import (
@@ -28,6 +30,7 @@ from byoc.codegen._calling import (
     measure_seconds,
     read_context,
     run_executor,
+    take_turns,
 )
 from byoc.codegen._codegen_lookup import (
     find_codegen,
@@ -95,6 +98,7 @@ class CodegenService:
             "load": self._load,
             "run": self._run,
             "measure": self._measure,
+            "examine": self._examine,
             "compatible": self._compatible,
             "check": self._check,
             "cost": lambda asked: measure_seconds(self._codegen, asked["region"]),
@@ -162,6 +166,13 @@ class CodegenService:
         run = self._executors[request["executor"]]
         inputs = {name: read_array(entry, self._memory) for name, entry in request["inputs"]}
         return list(request["measure"](lambda: run_executor(run, inputs)))
+
+    def _examine(self, request: Request) -> Any:
+        is_concurrent = getattr(self._codegen, "concurrent", False)
+        lock = nullcontext() if is_concurrent else RLock()
+        run = take_turns(self._executors[request["executor"]], lock)
+        inputs = {name: read_array(entry, self._memory) for name, entry in request["inputs"]}
+        return list(request["examine"](run, inputs))
 
     def _compatible(self, request: Request) -> Any:
         artifact = self._read_artifact(request)

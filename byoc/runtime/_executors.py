@@ -12,6 +12,7 @@ from byoc.codegen import (
     Codegen,
     CodegenFailedError,
     Codegens,
+    Examine,
     Executable,
     Executor,
     Measure,
@@ -20,6 +21,7 @@ from byoc.codegen import (
     Stamped,
     ask_compatible,
     drop_executing_options,
+    examine_executor,
     load_region,
     measure_executor,
     run_executor,
@@ -109,6 +111,16 @@ class CheckedExecutor:
         try:
             with self.lock:
                 return measure_executor(self.run, inputs, measure)
+        except BaseException as error:  # as above
+            raise _region_failure(error, self.who, self.check.region, "failed") from error
+
+    def examine(self, inputs: Mapping[str, Any], examine: Examine) -> list[str]:
+        """Examine the executor without checks, where its codegen is; return the sentences.
+
+        Raises RegionFailedError.
+        """
+        try:
+            return examine_executor(self.run, inputs, examine, self.lock)
         except BaseException as error:  # as above
             raise _region_failure(error, self.who, self.check.region, "failed") from error
 

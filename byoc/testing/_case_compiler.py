@@ -3,8 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from onnx import ModelProto
 
 from byoc.bundle import Bundle, RegionCompiler, build_manifest, write_bundle, write_manifest
 from byoc.codegen import Artifact, Codegen, CompileError, Region
@@ -20,7 +23,7 @@ from byoc.reporting import make_report
 from byoc.rules import Target, annotate_graph, load_rules
 from byoc.samples import NoSampleError, model_samples
 from byoc.testing._cases import Case, parse_one_node
-from byoc.testing._operator_cases import list_onnx_operators, operator_cases
+from byoc.testing._operator_cases import list_onnx_operators, operator_cases, read_own_cases
 from byoc.testing._region_forms import SHAPES, NodeWords, draw_form, list_node_choices
 from byoc.verification import (
     NotVerifiableError,
@@ -36,6 +39,7 @@ _PREFERRED_DTYPES = (
     *("int32", "int64", "int8", "uint8", "int16", "uint16", "bool"),
 )
 _MAX_DRAWINGS = 6  # attempts to draw a form
+_MAX_CALIBRATED = 12  # models of an operator that are quantized, and so calibrated
 
 
 class NotTakenError(Exception):
@@ -91,10 +95,9 @@ class PlannedCase:
 
 
 def list_target_operators(target: Target) -> list[str]:
-    """Return the ONNX operators in a target's rules, in their order; all if a rule accepts any."""
+    """Return the operators in a target's rules, in their order; all of ONNX's if a rule accepts any."""
     named = dict.fromkeys(op for rule in target.rules.ops for op in rule.op)
-    known = list_onnx_operators()
-    return known if ANY_OPERATOR in named else [op for op in named if op in known]
+    return list_onnx_operators() if ANY_OPERATOR in named else list(named)
 
 
 @dataclass(eq=False)
@@ -112,6 +115,11 @@ class CaseCompiler:
     def target(self) -> Target:
         """The target. Raises InputError for a rule file that is wrong."""
         return load_rules(self.rules)
+
+    @cached_property
+    def takes_any(self) -> bool:
+        """Whether a rule accepts any operator, so that the file names none."""
+        return any(ANY_OPERATOR in rule.op for rule in self.target.rules.ops)
 
     @cached_property
     def precisions(self) -> tuple[Precision, ...]:
@@ -191,28 +199,23 @@ class CaseCompiler:
         found = [(r, artifact) for _, r, artifact in bundle.regions() if r.name not in twins]
         return CompiledCase(planned, bundle, found, runs)
 
-    def plan_operator(self, operator: str, most: int) -> Iterator[PlannedCase]:
-        """Yield planned models of one node of an operator that the rules accept.
+    def plan_operator(
+        self, operator: str, precision: Precision, own: Sequence[str | ModelProto] = ()
+    ) -> Iterator[PlannedCase | NotTakenError]:
+        """Yield models of one node of an operator as they are planned, or why the rules do not take one.
 
-        Raises NotTakenError with a rule's reason when there are none.
+        `own` are models that are known beside those of this kit, and come first.
         """
-        found, reason = 0, f"no model of {operator} is known to this kit"
-        for precision in self.precisions:
-            for number, case in enumerate(operator_cases(operator, self.dtypes)):
-                if precision is not NATIVE and number >= most:  # each of them is calibrated
-                    break
-                try:
-                    if precision is NATIVE:
-                        self._require_accepted(case)
-                    yield self.plan_case(case, precision)
-                except (NotTakenError, InputError) as error:
-                    reason = str(error)
-                    continue
-                found += 1
-                if found % most == 0:
-                    break
-        if not found:
-            raise NotTakenError(reason)
+        cases = chain(read_own_cases(own, self.dtypes), operator_cases(operator, self.dtypes))
+        for number, case in enumerate(cases):
+            if precision is not NATIVE and number == _MAX_CALIBRATED:
+                return
+            try:
+                if precision is NATIVE:
+                    self._require_accepted(case)
+                yield self.plan_case(case, precision)
+            except (NotTakenError, InputError) as error:
+                yield NotTakenError(str(error))
 
     def _require_accepted(self, case: Case) -> None:
         """Raise NotTakenError unless the rules accept all nodes of a case; faster than planning it."""

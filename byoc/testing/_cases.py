@@ -17,6 +17,12 @@ CaseShape = Sequence[int | str]
 
 DEFAULT_OPSET = 17
 IR_VERSION = 8
+_WINDOWS = frozenset(
+    (
+        *("AveragePool", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GlobalAveragePool"),
+        *("GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool", "MaxUnpool", "QLinearConv"),
+    )
+)
 _OPERAND = re.compile(r"([A-Za-z]\w*)([=!])([^\s,()]*)")
 
 
@@ -102,7 +108,7 @@ class GraphSketch:
         )
         opsets = [helper.make_opsetid("", self.opset)]
         model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets)
-        found = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        found = _infer_types(model)
         _require_types(found)
         return found
 
@@ -116,6 +122,27 @@ class GraphSketch:
             for name, (dtype, shape) in self.inputs.items()
         }
         return Case(name, self.build_model(outputs), inputs)
+
+
+def _infer_types(model: ModelProto) -> ModelProto:
+    """Return a model with inferred types. Raises ONNX's exceptions, and ValueError for an image's rank.
+
+    ONNX 1.21 ends the process when an operator with a window reads a tensor of less than three
+    dimensions, so nodes are inferred one by one as far as such an operator follows.
+    """
+    windows = [place for place, node in enumerate(model.graph.node) if node.op_type in _WINDOWS]
+    for place in windows:
+        before = ModelProto()
+        before.CopyFrom(model)
+        del before.graph.node[place:], before.graph.output[:]
+        graph = onnx.shape_inference.infer_shapes(before, strict_mode=True).graph
+        ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+        for value in (*graph.input, *graph.value_info):
+            ranks[value.name] = len(value.type.tensor_type.shape.dim)
+        image = model.graph.node[place].input[0]
+        if ranks.get(image, 0) < 3:
+            raise ValueError(f"'{image}' is no image: its rank is below 3")
+    return onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
 
 def _require_types(model: ModelProto) -> None:

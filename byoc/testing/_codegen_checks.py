@@ -1,12 +1,10 @@
 """The checks of a codegen; each yields its problems, none when it passes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from byoc.codegen import (
     Artifact,
@@ -14,6 +12,7 @@ from byoc.codegen import (
     Executable,
     Executor,
     Measured,
+    NotHereError,
     Oracle,
     Region,
     Stamped,
@@ -25,8 +24,9 @@ from byoc.codegen import (
 )
 from byoc.errors import ByocError, InputError, Verdict, refuse
 from byoc.onnxrt import without_optimizations
-from byoc.runtime import load_executor
+from byoc.runtime import CheckedExecutor, load_executor
 from byoc.testing._case_compiler import CompiledCase
+from byoc.testing._executor_checks import ExecutorCheck, find_differences
 from byoc.testing._fresh_process import (
     RegionAnswer,
     RegionTask,
@@ -35,11 +35,10 @@ from byoc.testing._fresh_process import (
     hash_files,
     run_fresh_process,
 )
-from byoc.verification import Thresholds, compare_tensors, make_reference_executor, quantized_tensors_of
+from byoc.verification import Thresholds, make_reference_executor, quantized_tensors_of
 
 Values = Mapping[str, Any]
 
-_THREAD_CALLS = 32  # of an executor by two threads
 _OTHER_BYTES = (
     "other bytes (write no times, addresses, paths or sets into it, or claim `deterministic=False`)"
 )
@@ -59,20 +58,20 @@ class CodegenChecks:
         run = self._load_without_copies(region, artifact)
         return lambda inputs: run({name: np.array(value) for name, value in inputs.items()})
 
-    def _load_without_copies(self, region: Region, artifact: Artifact) -> Executor:
+    def _load_without_copies(self, region: Region, artifact: Artifact) -> CheckedExecutor:
         assert isinstance(self.codegen, Executable)
         with without_optimizations():
             return load_executor(self.codegen, self.codegen.name, region, artifact)
 
     def find_differences(self, region: Region, expected: Values, actual: Values) -> Iterator[str]:
         """Yield a sentence for each output that differs from the expected one."""
-        for error in compare_tensors(expected, actual, self.thresholds, quantized_tensors_of(region)):
-            if not error.within:
-                problem = error.problem or f"differs from plain onnxruntime's {error.error_phrase}"
-                yield f"output '{error.name}' {problem}"
+        yield from find_differences(expected, actual, self.thresholds, quantized_tensors_of(region))
 
     def check_results(self, cut: CompiledCase) -> list[str]:
-        """Check that each region computes what plain onnxruntime does, in two runs."""
+        """Check that each region computes what plain onnxruntime does, in two runs.
+
+        Raises NotHereError where this machine cannot run an artifact.
+        """
         problems: list[str] = []
         for region, artifact in cut.regions:
             try:
@@ -80,6 +79,10 @@ class CodegenChecks:
                 for inputs, expected in cut.expected_runs[region.name].values * 2:
                     problems += self.find_differences(region, expected, run(inputs))
             except InputError as error:
+                if isinstance(error.__cause__, NotHereError):
+                    raise error.__cause__ from None
+                if isinstance(error, NotHereError):
+                    raise
                 problems.append(error_reason(error))
         return list(dict.fromkeys(f"{cut.name}: {problem}" for problem in problems))
 
@@ -112,83 +115,25 @@ class CodegenChecks:
             for what in found:
                 yield f"{cut.name}: the {what} is there at one of two compiles only"
 
-    def check_files(self, cut: CompiledCase) -> Iterator[str]:
-        """Check that compile, load and run do not change the region's files."""
+    def check_files(self, cut: CompiledCase, runs: bool) -> Iterator[str]:
+        """Check that compile does not change the region's files, nor load and run where it `runs`."""
         before = hash_files(cut.bundle.folder)
         for region, _ in cut.regions:
             artifact = compile_region(self.codegen, region, self.options)
-            if isinstance(self.codegen, Executable):
+            if runs:
                 self.load(region, artifact)(cut.expected_runs[region.name].values[0][0])
         after = hash_files(cut.bundle.folder)
         for name in _differing_keys(before, after):
             yield f"{cut.name}: it changed '{name}', which is byoc's: work on a copy"
 
-    def check_inputs(self, cut: CompiledCase) -> list[str]:
-        """Check that a run does not change its inputs, and accepts read-only ones."""
-        ((region, artifact), inputs, _) = _first_run(cut)
+    def check_executor(self, cut: CompiledCase, check: type[ExecutorCheck]) -> Iterator[str]:
+        """Check what an executor does to the arrays and threads of its caller, where its codegen is."""
+        (region, artifact), inputs, expected = _first_run(cut)
         run = self._load_without_copies(region, artifact)
         given = {name: np.array(value) for name, value in inputs.items()}
-        run(given)
-        problems = [
-            f"{cut.name}: it writes to its input '{name}', which another stage may read: copy it first"
-            for name, value in inputs.items()
-            if not _same_bytes(given[name], value)
-        ]
-        for value in given.values():
-            value.flags.writeable = False
-        if problems:
-            return problems
-        try:
-            run(given)
-        except InputError as error:
-            problems.append(f"{cut.name}: it does not take inputs that are read-only: {error}")
-        return problems
-
-    def check_strides(self, cut: CompiledCase) -> Iterator[str]:
-        """Check that inputs may have any strides."""
-        assert isinstance(self.codegen, Executable)
-        ((region, artifact), inputs, expected) = _first_run(cut)
-        with without_optimizations():
-            run = self.codegen.load(region, artifact)
-        given = {name: _with_strides(value) for name, value in inputs.items()}
-        for problem in self.find_differences(region, expected, run(given)):
-            yield f"{cut.name}, inputs not contiguous: {problem}"
-
-    def check_outputs_last(self, cut: CompiledCase) -> Iterator[str]:
-        """Check that a run does not overwrite the outputs of the run before."""
-        ((region, artifact), inputs, _) = _first_run(cut)
-        run = self.load(region, artifact)
-        first = run(inputs)
-        kept = {name: np.array(value) for name, value in first.items()}
-        run(_roll_inputs(inputs, 1))
-        for name, value in kept.items():
-            if not _same_bytes(value, first[name]):
-                yield (
-                    f"{cut.name}: the next run overwrites output '{name}' of the one before: "
-                    "give out copies"
-                )
-
-    def check_threads(self, cut: CompiledCase) -> Iterator[str]:
-        """Check that two threads that call one executor get the right results."""
-        ((region, artifact), inputs, _) = _first_run(cut)
-        run = self.load(region, artifact)
-        given = [_roll_inputs(inputs, number) for number in range(_THREAD_CALLS)]
-        expected = [{n: np.array(v) for n, v in run(each).items()} for each in given]
-        with ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(run, given))
-        wrong = sum(
-            any(True for _ in self.find_differences(region, one, other))
-            for one, other in zip(expected, found, strict=True)
-        )
-        cure = (
-            "keep no state between calls, or leave out `concurrent = True`"
-            if getattr(self.codegen, "concurrent", False)
-            else "keep nothing that belongs to the thread that loads"
-        )
-        if wrong:
-            yield (
-                f"{cut.name}: {wrong} of {_THREAD_CALLS} calls by two threads gave other numbers: {cure}"
-            )
+        quantized = quantized_tensors_of(region)
+        for problem in run.examine(given, check(expected, self.thresholds, quantized)):
+            yield f"{cut.name}{problem}"
 
     def run_in_fresh_process(
         self, cuts: Sequence[CompiledCase], options: Mapping[str, str]
@@ -309,22 +254,3 @@ def _first_run(cut: CompiledCase) -> tuple[tuple[Region, Artifact], Values, Valu
 
 def _differing_keys(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
-
-
-def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two arrays have the same bytes."""
-    return one.tobytes() == other.tobytes()
-
-
-def _roll_inputs(inputs: Values, number: int) -> dict[str, Any]:
-    """Return other inputs of the same types, with all elements shifted by `number` places."""
-    return {name: np.roll(value, number) for name, value in inputs.items()}
-
-
-def _with_strides(value: NDArray[Any]) -> NDArray[Any]:
-    """Return the same array with gaps between its elements."""
-    if not value.ndim:
-        return value
-    wide = np.zeros((*value.shape[:-1], 2 * value.shape[-1]), value.dtype)
-    wide[..., ::2] = value
-    return wide[..., ::2]

@@ -1,5 +1,6 @@
 """The settings of a vendor's test class, and the compiled cases that its tests share."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -7,8 +8,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from onnx import ModelProto
 
-from byoc.codegen import Codegen, Codegens, Executable, Isolation, parse_codegen_options
+from byoc.codegen import (
+    Codegen,
+    Codegens,
+    Executable,
+    Isolation,
+    NotHereError,
+    parse_codegen_options,
+)
 from byoc.errors import ByocError, InputError, describe_error
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.rules import load_rules
@@ -17,6 +26,9 @@ from byoc.testing._codegen_checks import CodegenChecks, FreshResults
 from byoc.testing._fresh_process import error_reason
 from byoc.testing._region_forms import FORMS
 from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
+
+VARIABLE = "BYOC_CONFORMANCE"
+"""The environment variable that says which set of tests to run, `fast` or `full`."""
 
 SAMPLE_FORM = "chain"
 """The form that tests of execution use; other forms are tested for their results only."""
@@ -43,7 +55,9 @@ class ConformanceKit:
         """Find the codegen. Raises InputError when it, an option or the rule file is wrong."""
         if not has_runtime():
             raise InputError(INSTALL_HINT)
-        codegen = Codegens(Isolation() if asked.isolate else None).find(asked.codegen)
+        # On systems without worker processes the codegen is in this one.
+        isolation = Isolation(call_timeout=asked.timeout, unless_trusted=True)
+        codegen = Codegens(isolation if asked.isolate else None).find(asked.codegen)
         self.codegen: Codegen = codegen
         self.settings = asked
         self.folder = folder
@@ -52,6 +66,9 @@ class ConformanceKit:
         thresholds = Thresholds(units=tolerance.pop(QUANTIZED_THRESHOLD), relative=tolerance)
         self.checks = CodegenChecks(codegen, parse_codegen_options(codegen, asked.options), thresholds)
         _ = self.cases.target
+        self.reason_not_run = ""
+        if not isinstance(codegen, Executable):
+            self.reason_not_run = f"codegen {codegen.name} has no `load`"
         self._forms: dict[str, CompiledCase | Exception] = {}
         self._fresh: FreshResults | Exception | None = None
 
@@ -71,6 +88,24 @@ class ConformanceKit:
         """Return a form compiled with other names and constants; raises as `compile_form`."""
         return self.cases.compile(self.cases.plan_form(name, seed=1))
 
+    def check_results(self, cut: CompiledCase) -> list[str]:
+        """Return what a case computes wrongly; nothing where this machine cannot run it.
+
+        `reason_not_run` says why it cannot.
+        """
+        if self.reason_not_run:
+            return []
+        try:
+            return self.checks.check_results(cut)
+        except NotHereError as error:
+            self.reason_not_run = f"codegen {self.codegen.name}: {error}"
+            return []
+
+    @property
+    def runs_sample(self) -> bool:
+        """Whether this machine can run what the codegen compiles."""
+        return bool(self.sample) and not self.reason_not_run
+
     @property
     def sample(self) -> CompiledCase:
         """A region of one input and one output; skips the test where that region does not work."""
@@ -82,18 +117,20 @@ class ConformanceKit:
             pytest.skip(
                 f"test_form[{SAMPLE_FORM}] fails, which this check builds on: {error_reason(error)}"
             )
-        if isinstance(self.codegen, Executable):
-            problems = self.checks.check_results(found)
-            if problems:
-                pytest.skip(f"test_form[{SAMPLE_FORM}] fails, which this check builds on: {problems[0]}")
+        problems = self.check_results(found)
+        if problems:
+            pytest.skip(f"test_form[{SAMPLE_FORM}] fails, which this check builds on: {problems[0]}")
         return found
 
     @property
     def fresh_results(self) -> FreshResults:
-        """The results of all working forms in a fresh process, which is started once."""
+        """The results of all working forms in a fresh process, which is started once.
+
+        In the fast set it is the sample's alone.
+        """
         if self._fresh is None:
             cuts = [self.sample]
-            for name in FORMS:
+            for name in () if self.settings.is_fast() else FORMS:
                 if name != SAMPLE_FORM and not self.settings.skip_reason(name):
                     try:
                         cuts.append(self.compile_form(name))
@@ -122,7 +159,10 @@ class ConformanceBase:
     skips: ClassVar[Mapping[str, str]] = {}
     operators: ClassVar[Sequence[str]] = ()
     most_cases: ClassVar[int] = 6
-    isolate: ClassVar[bool] = False
+    cases: ClassVar[Mapping[str, Sequence[str | ModelProto]]] = {}
+    isolate: ClassVar[bool] = True
+    timeout: ClassVar[float] = 600.0
+    fast: ClassVar[bool] = False
 
     _kits: ClassVar[dict[type, Any]] = {}
 
@@ -141,7 +181,7 @@ class ConformanceBase:
         if kind == "form":
             return list(FORMS)
         if kind == "model":
-            return list(cls.zoo)
+            return [] if cls.is_fast() else list(cls.zoo)
         try:
             target = load_rules(cls.rules)
             if kind == "composite":
@@ -175,6 +215,17 @@ class ConformanceBase:
         return found
 
     @classmethod
+    def is_fast(cls) -> bool:
+        """Return whether the fast set is asked for: by the environment, or else by the class.
+
+        Fails the test where the environment says neither `fast` nor `full`.
+        """
+        asked = os.environ.get(VARIABLE, "")
+        if asked not in {"", "fast", "full"}:
+            pytest.fail(f"{VARIABLE} is '{asked}', not fast or full", pytrace=False)
+        return asked == "fast" or (cls.fast and not asked)
+
+    @classmethod
     def skip_reason(cls, name: str) -> str:
         """Return the reason to skip a test, operator, form, model or case; "" when there is none."""
         found = (
@@ -185,8 +236,8 @@ class ConformanceBase:
         return next(found, "")
 
     def _require_executable(self, kit: ConformanceKit) -> None:
-        if not isinstance(kit.codegen, Executable):
-            pytest.skip(f"codegen {self.codegen} has no `load`: what it compiles is not run here")
+        if kit.reason_not_run or not kit.runs_sample:
+            pytest.skip(f"{kit.reason_not_run}: what it compiles is not run here")
 
     def _skip_if_listed(self, name: str) -> None:
         reason = self.skip_reason(name)

@@ -5,15 +5,40 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from byoc.testing._cases import Case, parse_one_node
+from byoc.errors import InputError
+from byoc.testing._cases import DEFAULT_OPSET, Case, parse_one_node
 
+# Operators whose constants are of several types, as models; `DTYPE` stands for the type of floats.
+_MODELS = {
+    "QuantizeLinear": [
+        f"""(DTYPE[2, 3, 4] x) => ({kind}[2, 3, 4] y)
+        <DTYPE s = {{0.0078125}}, {kind} z = {{{zero}}}> {{ y = QuantizeLinear(x, s, z) }}"""
+        for kind, zero in (("uint8", 128), ("int8", 3))
+    ]
+    + [
+        """(DTYPE[1, 3, 4, 4] x) => (int8[1, 3, 4, 4] y)
+        <DTYPE[3] s = {0.0078125, 0.015625, 0.03125}, int8[3] z = {0, 0, 0}>
+        { y = QuantizeLinear<axis = 1>(x, s, z) }"""
+    ],
+    "DequantizeLinear": [
+        f"""({kind}[2, 3, 4] x) => (DTYPE[2, 3, 4] y)
+        <DTYPE s = {{0.03125}}, {kind} z = {{{zero}}}> {{ y = DequantizeLinear(x, s, z) }}"""
+        for kind, zero in (("uint8", 3), ("int8", -2))
+    ]
+    + [
+        """(int8[1, 3, 4, 4] x) => (DTYPE[1, 3, 4, 4] y)
+        <DTYPE[3] s = {0.0078125, 0.015625, 0.03125}, int8[3] z = {0, 0, 0}>
+        { y = DequantizeLinear<axis = 1>(x, s, z) }"""
+    ],
+}
+_KNOWN_IR_VERSION = 10  # to every onnxruntime that byoc runs with
 _SHAPES = ("1x4x6x6", "3x4", "2x3x4", "5", "")
 _UNARY = (
     *("Abs", "Acos", "Asin", "Atan", "Ceil", "Celu", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid"),
@@ -109,14 +134,46 @@ def operator_cases(operator: str, dtypes: Sequence[str]) -> Iterator[Case]:
     byoc's own models, in the given types, alternate with ONNX's tests, so that the first cover all
     kinds.
     """
-    own = (
-        case
-        for text in _own_models(operator)
-        for case in (parse_one_node(text, d) for d in dtypes)
-        if case
+    own = chain(
+        (
+            case
+            for text in _own_models(operator)
+            for case in (parse_one_node(text, d) for d in dtypes)
+            if case
+        ),
+        _parse_models(operator, dtypes),
     )
     for pair in zip_longest(own, _onnx_test_cases(operator)):
         yield from (case for case in pair if case is not None)
+
+
+def read_own_cases(own: Sequence[str | ModelProto], dtypes: Sequence[str]) -> Iterator[Case]:
+    """Yield a vendor's models: models, and texts in the notation of `parse_one_node` in each dtype.
+
+    Raises InputError for a text that ONNX makes no model of in any of them.
+    """
+    for given in own:
+        if isinstance(given, ModelProto):
+            yield Case(given.graph.name or "a model", given)
+            continue
+        found = [case for case in (parse_one_node(given, dtype) for dtype in dtypes) if case]
+        if not found:
+            raise InputError(f"cases: '{given}' is no model in {', '.join(dtypes)}")
+        yield from found
+
+
+def _parse_models(operator: str, dtypes: Sequence[str]) -> Iterator[Case]:
+    """Yield the models of an operator whose constants are of several types, in each floating type."""
+    for number, text in enumerate(_MODELS.get(operator, ())):
+        for dtype in dtypes:
+            if "float" not in dtype:
+                continue
+            known = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+            header = (
+                f'<ir_version: 9, opset_import: ["" : {21 if "16" in dtype else DEFAULT_OPSET}]> case'
+            )
+            model = onnx.parser.parse_model(f"{header} {text.replace('DTYPE', known)}")
+            yield Case(f"{operator} {number + 1} in {dtype}", model)
 
 
 def _own_models(operator: str) -> Iterator[str]:
@@ -136,7 +193,7 @@ def _own_models(operator: str) -> Iterator[str]:
 def _onnx_test_cases(operator: str) -> Iterator[Case]:
     """Yield ONNX's tests of an operator: unchanged, and with all inputs but one as constants."""
     for test in _onnx_tests(operator):
-        model, sets = test.model, test.data_sets
+        model, sets = _lower_opset(test.model), test.data_sets
         if model.functions or not sets:
             continue
         names = [value.name for value in model.graph.input]
@@ -146,6 +203,20 @@ def _onnx_test_cases(operator: str) -> Iterator[Case]:
         yield Case(test.name, model, given)
         if len(given) > 1:
             yield _with_constants(test.name, model, given)
+
+
+def _lower_opset(model: ModelProto) -> ModelProto:
+    """Return a test's model in the oldest opset, from ours on, that has its node as it is.
+
+    The tests are in the newest opset, which an older onnxruntime refuses whatever is in the model.
+    """
+    (entry,), node = model.opset_import, model.graph.node[0]
+    since = onnx.defs.get_schema(node.op_type, entry.version).since_version
+    lowered = ModelProto()
+    lowered.CopyFrom(model)
+    lowered.opset_import[0].version = min(entry.version, max(since, DEFAULT_OPSET))
+    lowered.ir_version = min(model.ir_version, _KNOWN_IR_VERSION)
+    return lowered
 
 
 def _to_array(value: Any) -> Any:

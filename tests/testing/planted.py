@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx
 
-from byoc.codegen import Artifact, CompileError, Executor, NoOptions, Region
+from byoc.codegen import Artifact, CompileError, Executor, NoOptions, NotHereError, Region
 from byoc.errors import YES, InputError, Verdict, refuse
 from byoc.onnxrt import open_session, session_runner
 
@@ -75,18 +76,75 @@ class SharedState(Honest):
 
 class WritesInputs(Honest):
     name = "writes_inputs"
+    first = 0  # the run from which on it does
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        run = super().load(region, artifact)
+        runs = count()
+
+        def execute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            outputs = run(inputs)
+            number = next(runs)
+            for value in inputs.values():
+                if value.flags.writeable and number >= self.first:
+                    value[...] = 7
+            return outputs
+
+        return execute
+
+
+class WritesLater(WritesInputs):
+    """Writes into inputs where byoc does not look any more."""
+
+    name = "writes_later"
+    first = 1
+
+
+class ReadOnly(Honest):
+    """Wants inputs that it may write into."""
+
+    name = "read_only"
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         run = super().load(region, artifact)
 
         def execute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-            outputs = run(inputs)
             for value in inputs.values():
-                if value.flags.writeable:
-                    value[...] = 7
-            return outputs
+                value.flags.writeable = True
+            return run(inputs)
 
         return execute
+
+
+class Dies(Honest):
+    """Ends its process when it compiles a MaxPool."""
+
+    name = "dies"
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        if any(node.op_type == "MaxPool" for node in region.nodes):
+            os.abort()
+        return super().compile(region, options)
+
+
+class Hangs(Honest):
+    """Never ends when it runs a MaxPool."""
+
+    name = "hangs"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        while any(node.op_type == "MaxPool" for node in region.nodes):
+            time.sleep(1)
+        return super().load(region, artifact)
+
+
+class Elsewhere(Honest):
+    """Compiles for a machine that this is not."""
+
+    name = "elsewhere"
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        raise NotHereError("it is compiled for a board")
 
 
 class NonDeterministic(Honest):
@@ -173,7 +231,7 @@ class Contiguous(Honest):
         def execute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
             return run(
                 {
-                    name: np.resize(value.base if value.base is not None else value, value.shape)
+                    name: value if value.flags.c_contiguous else np.resize(value.base, value.shape)
                     for name, value in inputs.items()
                 }
             )

@@ -12,6 +12,7 @@ from support import sample_cases
 from wrecking import Wreck
 
 from byoc.testing import Claims, CodegenConformance
+from byoc.testing._executor_checks import InputsUntouched, OutputsLast
 
 RULES = """
 target: planted
@@ -20,6 +21,12 @@ dtype: float32
 ops: [{op: [Relu, Add]}, {op: MaxPool, tensors: {X: {rank: 4}}}]
 composites: [{name: add_relu, pattern: "a = Add(x, z)\\ny = Relu(a)\\n"}]
 """
+SETTINGS: list[dict[str, object]] = [{}, {"isolate": False}, {"fast": True}]
+ONLY_OPERATORS = {
+    name: "this is about operators"
+    for name in vars(CodegenConformance)
+    if name.startswith("test_") and name != "test_operator"
+}
 COMPUTING = {"test_operator", "test_composite", "test_form"}
 OUTPUTS = {"several outputs", "an output read inside", "a shared constant"}
 STARTS_A_PROCESS = ("honest", "non_deterministic", "by_hash_order", "forgets_reload", "other_keys")
@@ -28,12 +35,14 @@ STARTS_A_PROCESS = ("honest", "non_deterministic", "by_hash_order", "forgets_rel
 FAULTS = [
     ("honest", set(), ""),
     ("shared_state", {"test_threads"}, "calls by two threads gave other numbers: keep no state"),
-    ("writes_inputs", {"test_inputs_untouched"}, "it writes to its input 'x'"),
+    ("writes_inputs", COMPUTING, "it wrote into its input 'x', which others read, too"),
+    ("writes_later", {"test_inputs_untouched"}, "it writes to its input 'x'"),
+    ("elsewhere", {"test_refusal"}, "it compiles an operator that there is not"),
     ("non_deterministic", {"test_deterministic"}, "compiled again, its artifact has other bytes"),
     ("by_hash_order", {"test_deterministic"}, "compiled in another process, its artifact has other"),
     ("undeclared", {"test_artifact"}, "'region.so' is a shared library: if `load` executes it"),
     ("declared", set(), ""),
-    ("garbage", {*COMPUTING, "test_artifact"}, "the metadata 'made' is not text"),
+    ("garbage", {*COMPUTING, "test_artifact", "test_refusal"}, "the metadata 'made' is not text"),
     ("wrong_dtype", COMPUTING, "gave output 'y' as float64"),
     ("wrong_numbers", COMPUTING, "differs from plain onnxruntime's by"),
     ("forgets_reload", {"test_fresh_process"}, "in a fresh process: loading failed with KeyError"),
@@ -46,7 +55,7 @@ FAULTS = [
     (
         "crashes",
         {"test_refusal"},
-        "compile raises KeyError ('org.byoc.testing'): raise CompileError",
+        "compile does not raise CompileError with a reason: failed with KeyError: 'org.byoc.testing'",
     ),
     ("takes_weights", set(), ""),
     ("keeps_weights", {"test_take_weights"}, "with the weights of another region: output 'other1_y'"),
@@ -70,7 +79,7 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def conformance(name: str, rules: Path) -> type[CodegenConformance]:
+def conformance(name: str, rules: Path, **settings: object) -> type[CodegenConformance]:
     content = {
         "codegen": name,
         "rules": str(rules),
@@ -78,6 +87,7 @@ def conformance(name: str, rules: Path) -> type[CodegenConformance]:
         "most_cases": 1,
         "claims": Claims(dynamic_batch=True, deterministic=name in STARTS_A_PROCESS),
         "skips": {} if name in STARTS_A_PROCESS else {"test_fresh_process": "it takes a second"},
+        **settings,
     }
     return type(f"Test_{name}", (CodegenConformance,), content)
 
@@ -100,11 +110,17 @@ def failures(cls: type[CodegenConformance], folder: Path) -> Iterator[tuple[str,
                 yield name, value, str(failure)
 
 
-@pytest.mark.parametrize(("name", "expected", "sentence"), sample_cases(FAULTS, every=3))
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    sample_cases([(settings, fault) for fault in FAULTS for settings in SETTINGS], every=7),
+    ids=lambda given: given[0] if isinstance(given, tuple) else "-".join(given),
+)
 def test_a_fault_is_found_where_it_is(
-    name: str, expected: set[str], sentence: str, rules: Path, tmp_path: Path
+    settings: dict[str, object], fault: tuple[str, set[str], str], rules: Path, tmp_path: Path
 ) -> None:
-    found = list(failures(conformance(name, rules), tmp_path))
+    name, expected, sentence = fault
+
+    found = list(failures(conformance(name, rules, **settings), tmp_path))
 
     assert {test for test, _, _ in found} == expected
     assert all(f"codegen {name}: " in told for _, _, told in found)
@@ -186,8 +202,8 @@ def test_in_a_process_of_its_own_a_crash_is_one_failed_test(rules: Path, wreck: 
     sample = kit.sample
     for method, check in {
         "compile": lambda: tests.test_operator(kit, "Relu"),
-        "load": lambda: tests._check(kit.checks.check_inputs, sample),
-        "run": lambda: tests._check(kit.checks.check_outputs_last, sample),
+        "load": lambda: tests._check(kit.checks.check_executor, sample, InputsUntouched),
+        "run": lambda: tests._check(kit.checks.check_executor, sample, OutputsLast),
         "compatible": lambda: tests.test_stamp(kit),
         "check": lambda: tests.test_oracle(kit),
         "cost": lambda: tests.test_measured(kit),
@@ -200,3 +216,50 @@ def test_in_a_process_of_its_own_a_crash_is_one_failed_test(rules: Path, wreck: 
         lines = str(caught.value).splitlines()
         assert lines
         assert all(f"its process was killed by SIGSEGV in {method}" in line for line in lines)
+
+
+def test_a_codegen_that_dies_or_hangs_fails_that_case_alone(rules: Path, tmp_path: Path) -> None:
+    for name, sentence in (("dies", "killed by SIGABRT in compile"), ("hangs", "longer than 3 s")):
+        cls = conformance(name, rules, fast=True, timeout=3.0)
+        cls.skips = ONLY_OPERATORS
+        found = list(failures(cls, tmp_path / name))
+
+        assert [value for _, value, _ in found] == ["MaxPool"]
+        assert sentence in found[0][2]
+
+
+def test_an_operator_without_a_case_is_said(rules: Path, tmp_path: Path) -> None:
+    text = rules.read_text().replace("Relu, Add]", "Relu, Add, com.acme.Blur, Unique]")
+    rules.write_text(text.replace("ops: [", "ops: [{op: QuantizeLinear, dtype: any}, "))
+    cls = conformance("honest", rules, isolate=False, fast=True)
+    cls.skips = {**ONLY_OPERATORS, "Unique": "it is tested on the board"}
+
+    found = {value: told for _, value, told in failures(cls, tmp_path)}
+
+    assert list(found) == ["com.acme.Blur"]
+    assert "no case: of com.acme.Blur the rules take no model" in found["com.acme.Blur"]
+    assert "give one in `cases`, or say in `skips` why it has none" in found["com.acme.Blur"]
+
+
+def test_a_vendors_own_cases_are_tested(rules: Path, tmp_path: Path) -> None:
+    cls = conformance("wrong_numbers", rules, isolate=False, fast=True)
+    cls.operators, cls.cases = ("Relu",), {"Relu": ["x:7x5 | Relu(x)"]}
+    cls.skips = ONLY_OPERATORS
+    ((_, _, told),) = failures(cls, tmp_path)
+    assert "Relu(x) in float32 on x:7x5: output 'y' differs" in told
+
+    cls.cases = {"Relu": ["x:7x5 | Rellu(x)"]}
+    with pytest.raises(
+        pytest.fail.Exception, match=r"cases: 'x:7x5 \| Rellu\(x\)' is no model in float32"
+    ):
+        cls().test_operator(cls.make_kit(lambda: tmp_path), "Relu")
+
+
+def test_the_environment_chooses_the_set(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = conformance("honest", rules, zoo=("squeezenet",))
+    for asked, models in (("", ["squeezenet"]), ("fast", []), ("full", ["squeezenet"])):
+        monkeypatch.setenv("BYOC_CONFORMANCE", asked)
+        assert cls.parameter_names("model") == models
+    monkeypatch.setenv("BYOC_CONFORMANCE", "quick")
+    with pytest.raises(pytest.fail.Exception, match="BYOC_CONFORMANCE is 'quick', not fast or full"):
+        cls.parameter_names("model")

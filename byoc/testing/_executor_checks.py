@@ -1,0 +1,137 @@
+"""Checks of what an executor does to the arrays and threads of its caller.
+
+They run in the process where the codegen is: what they see there does not cross to another one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.codegen import Executor
+from byoc.errors import describe_error
+from byoc.verification import Thresholds, compare_tensors
+
+Values = Mapping[str, Any]
+
+_THREAD_CALLS = 32  # of an executor by two threads
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutorCheck(ABC):
+    """A check of an executor on some inputs, whose outputs are `expected` within `thresholds`.
+
+    It is called with the executor and the inputs, and yields the ends of sentences, one for each
+    problem. `quantized` names the outputs that are integers and stand for real numbers.
+    """
+
+    expected: Values
+    thresholds: Thresholds
+    quantized: Collection[str]
+
+    @abstractmethod
+    def __call__(self, run: Executor, inputs: Values) -> Iterator[str]:
+        """Yield the problems."""
+
+    def differences(self, expected: Values, actual: Values) -> list[str]:
+        """Return a sentence for each output that differs from the expected one."""
+        return list(find_differences(expected, actual, self.thresholds, self.quantized))
+
+
+class InputsUntouched(ExecutorCheck):
+    """Runs do not change their inputs, and take read-only ones."""
+
+    def __call__(self, run: Executor, inputs: Values) -> Iterator[str]:
+        """Yield the problems."""
+        given = _copy(inputs)
+        for _ in range(2):
+            run(given)
+        changed = [name for name, value in inputs.items() if not _same_bytes(given[name], value)]
+        for name in changed:
+            yield f": it writes to its input '{name}', which another stage may read: copy it first"
+        for value in given.values():
+            value.flags.writeable = False
+        if changed:
+            return
+        try:
+            run(given)
+        except Exception as error:  # a plug-in can fail in any way
+            yield f": it does not take inputs that are read-only: {describe_error(error)}"
+
+
+class StridedInputs(ExecutorCheck):
+    """Inputs may have any strides."""
+
+    def __call__(self, run: Executor, inputs: Values) -> Iterator[str]:
+        """Yield the problems."""
+        given = {name: _with_strides(value) for name, value in inputs.items()}
+        for problem in self.differences(self.expected, run(given)):
+            yield f", inputs not contiguous: {problem}"
+
+
+class OutputsLast(ExecutorCheck):
+    """A run does not overwrite the outputs of the run before."""
+
+    def __call__(self, run: Executor, inputs: Values) -> Iterator[str]:
+        """Yield the problems."""
+        first = run(inputs)
+        kept = {name: np.array(value) for name, value in first.items()}
+        run(_roll_inputs(inputs, 1))
+        for name, value in kept.items():
+            if not _same_bytes(value, np.asarray(first[name])):
+                yield f": the next run overwrites output '{name}' of the one before: give out copies"
+
+
+class TwoThreads(ExecutorCheck):
+    """Two threads that call one executor get the right results."""
+
+    def __call__(self, run: Executor, inputs: Values) -> Iterator[str]:
+        """Yield the problems."""
+        given = [_roll_inputs(inputs, number) for number in range(_THREAD_CALLS)]
+        expected = [{n: np.array(v) for n, v in run(_copy(each)).items()} for each in given]
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda each: run(_copy(each)), given))
+        pairs = zip(expected, found, strict=True)
+        wrong = sum(bool(self.differences(one, other)) for one, other in pairs)
+        if wrong:
+            yield (
+                f": {wrong} of {_THREAD_CALLS} calls by two threads gave other numbers: keep no state "
+                "between calls, and nothing that belongs to the thread that loads"
+            )
+
+
+def find_differences(
+    expected: Values, actual: Values, thresholds: Thresholds, quantized: Collection[str]
+) -> Iterator[str]:
+    """Yield a sentence for each output that differs from the expected one."""
+    for error in compare_tensors(expected, actual, thresholds, quantized):
+        if not error.within:
+            problem = error.problem or f"differs from plain onnxruntime's {error.error_phrase}"
+            yield f"output '{error.name}' {problem}"
+
+
+def _copy(inputs: Values) -> dict[str, Any]:
+    return {name: np.array(value) for name, value in inputs.items()}
+
+
+def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two arrays have the same bytes."""
+    return one.tobytes() == other.tobytes()
+
+
+def _roll_inputs(inputs: Values, number: int) -> dict[str, Any]:
+    """Return other inputs of the same types, with all elements shifted by `number` places."""
+    return {name: np.roll(value, number) for name, value in inputs.items()}
+
+
+def _with_strides(value: NDArray[Any]) -> NDArray[Any]:
+    """Return the same array with gaps between its elements."""
+    if not value.ndim:
+        return value
+    wide = np.zeros((*value.shape[:-1], 2 * value.shape[-1]), value.dtype)
+    wide[..., ::2] = value
+    return wide[..., ::2]
