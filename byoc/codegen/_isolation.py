@@ -56,6 +56,7 @@ class IsolatedCodegen:
     """
 
     concurrent = False
+    examines = True  # its process can run functions of byoc
 
     def __init__(self, name: str, isolation: Isolation) -> None:
         """Keep the name and the limits."""
@@ -294,6 +295,8 @@ class _IsolatedExecutor(RemoteExecutor):
 
     def examine(self, inputs: Mapping[str, Any], examine: Examine) -> list[str]:
         codegen, write = self._codegen, partial(_write_inputs, inputs)
+        if not codegen.examines:
+            return list(examine(self, inputs))
         with codegen.lock:
             self._load_again()
             return codegen.call("examine", read_sentences, write, executor=self._number, examine=examine)
@@ -332,7 +335,8 @@ def examine_executor(
 ) -> list[str]:
     """Examine an executor on some inputs: return the sentences. Each run holds `lock`.
 
-    It is called where the codegen is, so that it sees what becomes of arrays and threads there.
+    It is called where the codegen is, so that it sees what becomes of arrays and threads there; here for
+    one in another Python, which has no functions of byoc.
     """
     if isinstance(run, _IsolatedExecutor):
         return run.examine(inputs, examine)

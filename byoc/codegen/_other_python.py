@@ -26,6 +26,8 @@ _PLAIN = (str, int, float, bool, type(None))
 class OtherPythonCodegen(IsolatedCodegen):
     """A codegen whose methods run in another interpreter; a subclass has the abilities that it has."""
 
+    examines = False
+
     def __init__(self, name: str, isolation: Isolation, interpreter: InterpreterSettings) -> None:
         """Keep the interpreter."""
         super().__init__(name, isolation)
