@@ -148,9 +148,16 @@ def test_a_codegen_is_shown_as_native(
     assert "native: yes, it executes what is in a bundle" in byoc("codegens", "native").out
     natives = {
         name: json.loads(byoc("codegens", name, "--format", "json").out)["native"]
-        for name in ("c", "dla", "openvino", "qnn", "reference")
+        for name in ("c", "dla", "iree", "openvino", "qnn", "reference")
     }
-    assert natives == {"c": True, "dla": False, "openvino": True, "qnn": True, "reference": False}
+    assert natives == {
+        "c": True,
+        "dla": False,
+        "iree": True,
+        "openvino": True,
+        "qnn": True,
+        "reference": False,
+    }
 
 
 def test_a_codegen_in_a_process_of_its_own_is_native_too() -> None:

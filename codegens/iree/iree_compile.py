@@ -1,0 +1,136 @@
+"""Compile regions and single nodes with IREE, in a worker process since a model may crash it."""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
+from pathlib import Path
+
+import onnx
+
+from byoc.codegen import (
+    YES,
+    CompileError,
+    MissingRuntimeError,
+    Region,
+    SingleNode,
+    Verdict,
+    check_each_node,
+    find_refused_nodes,
+    node_names,
+    refuse,
+    shorten_text,
+)
+
+from .iree_options import IREEOptions
+
+_MISSING = (
+    "iree is not installed (pip install 'onnx-byoc[iree]'; "
+    "--codegen reference runs on onnxruntime instead)"
+)
+_PATIENCE = 1800.0  # seconds for one region, or all nodes of a model
+_MAX_CHARACTERS = 300
+_MARK = "byoc-node-"
+_AT_NODE = re.compile(rf'"{_MARK}(\d+)"')
+_ERROR = re.compile(r"^.*?\berror: (?:loc\([^)]*\): )?(.*)$", re.MULTILINE)
+_NO_LOWERING = re.compile(r"failed to legalize operation '([\w.]+)'(?:.*?\bname = \"(onnx\.\w+)\")?")
+
+
+@cache
+def compiler_version() -> str:
+    """Return the version of IREE's compiler. Raises MissingRuntimeError if it is not installed."""
+    try:
+        return version("iree-base-compiler")
+    except PackageNotFoundError:
+        raise MissingRuntimeError(_MISSING) from None
+
+
+def compile_region(region: Region, options: IREEOptions) -> bytes:
+    """Return the compiled module of a region.
+
+    Raises CompileError with IREE's reason and the nodes at fault, as far as they are known.
+    """
+    model = region.load(fold=True, inline=True)
+    names = node_names(model.graph.node)
+    for number, node in enumerate(model.graph.node):
+        node.name = f"{_MARK}{number}"  # which messages then name
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        path = Path(folder) / "0.onnx"
+        onnx.save(model, path, save_as_external_data=True, location="weights.bin")
+        ((why, lasting),) = _run_worker(folder, 1, options)
+        if not why:
+            return path.with_suffix(".vmfb").read_bytes()
+    found = {names[int(number)] for number in _AT_NODE.findall(why) if int(number) < len(names)}
+    nodes = [name for name in names if name in found] or _refused_nodes(region, options)
+    raise CompileError(_shorten_message(why), nodes, lasting=lasting)
+
+
+def check_nodes(model: onnx.ModelProto, options: IREEOptions) -> Sequence[Verdict]:
+    """Return for each node of a model's graph whether IREE compiles it alone."""
+    compiler_version()
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        numbers = count()
+
+        def save(single: SingleNode) -> int:
+            number = next(numbers)
+            path = Path(folder) / f"{number}.onnx"
+            path.write_bytes(single.standard_model().SerializeToString())
+            return number
+
+        order = check_each_node(model, save)
+        answers = [why for why, _ in _run_worker(folder, next(numbers), options)]
+    verdicts = [refuse(_shorten_message(why)) if why else YES for why in answers]
+    return [verdicts[number] for number in order]
+
+
+def _refused_nodes(region: Region, options: IREEOptions) -> list[str]:
+    """Return the nodes of a region that IREE does not compile alone; none if that is unknown."""
+
+    def load() -> onnx.ModelProto:
+        return region.load(fold=True, inline=True)
+
+    return find_refused_nodes(load, lambda model: check_nodes(model, options))
+
+
+def _run_worker(folder: str, number: int, options: IREEOptions) -> list[tuple[str, bool]]:
+    """Compile the files 0.onnx, 1.onnx, ... in a folder; restart a worker that crashes.
+
+    Return for each what IREE says against it, and whether it would say so again.
+    """
+    answers: list[tuple[str, bool]] = []
+    flags = json.dumps(options.flags)
+    while len(answers) < number:
+        module = f"{__package__}.compile_worker"
+        command = [sys.executable, "-m", module, folder, str(len(answers)), flags]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        except subprocess.TimeoutExpired:
+            why = f"IREE gave no answer in {_PATIENCE:g} s"
+            raise CompileError(why, lasting=False) from None
+        answers += [(json.loads(line), True) for line in ran.stdout.splitlines()]
+        if len(answers) < number:
+            answers.append((_explain_end(Path(folder) / f"{len(answers)}.txt", ran), False))
+    return answers
+
+
+def _explain_end(messages: Path, ran: "subprocess.CompletedProcess[str]") -> str:
+    """Return why a worker ended: IREE's compiler ends its process where it does not know a CPU."""
+    text = messages.read_text(errors="replace") if messages.exists() else ran.stderr
+    if ran.returncode > 0 and text.strip():
+        return text
+    return f"its compiler ended with {ran.returncode}"
+
+
+def _shorten_message(text: str) -> str:
+    """Return the sentence in which IREE says why, without its dumps of code."""
+    errors = _ERROR.findall(text)
+    first = errors[0] if errors else " ".join(text.split())
+    missing = _NO_LOWERING.match(first)
+    if missing:
+        return f"IREE has no lowering for {missing[2] or missing[1]}"
+    return shorten_text(f"IREE refuses: {first}", _MAX_CHARACTERS)
