@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from .emitters import EmitterTable
+
+T = TypeVar("T")
 
 
 class CompileError(Exception):
@@ -37,6 +41,12 @@ class NotHereError(Exception):
     def __init__(self, reason: object) -> None:
         """Make the message one line."""
         super().__init__(" ".join(str(reason).split()))
+
+
+class Emitters(EmitterTable[T]):
+    """A table of functions that emit code for an operation, by operator or composite."""
+
+    refusal = CompileError
 
 
 class Artifact:
@@ -104,7 +114,7 @@ class Region:
 
     `path` is the model file, whose large constants are external data beside it. `inputs`, `outputs` and
     `constants` are the contracts of tensors, `composites` names. The methods ask byoc, which decodes the
-    model in its own interpreter; what they gave is not kept.
+    model in its own interpreter; what they gave is not kept here.
     """
 
     def __init__(self, ask: Any, number: int, attributes: Mapping[str, Any]) -> None:
@@ -154,8 +164,10 @@ class Region:
     ) -> Path:
         """Have the model written to a file of its own, for a tool or an older onnx; return its path.
 
-        With `inline` composites are replaced by their bodies, with `fold` constants are computed. Large
-        constants are external data beside the file. It is there as long as the region is.
+        With `inline` composites are replaced by their bodies, with `fold` constants are computed.
+        `opset` and `ir_version` are what the tool reads: the model is converted, which raises
+        CompileError where that is not possible. Large constants are external data beside the file. It
+        is there as long as the region is.
         """
         asked = {"fold": fold, "inline": inline, "opset": opset, "ir_version": ir_version}
         given = {name: value for name, value in asked.items() if value is not None}

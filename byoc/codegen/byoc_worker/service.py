@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import distributions
@@ -21,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import Artifact, CompileError, Cycles, NotHereError, Region, ResourceError, Verdict
+from . import Artifact, CompileError, Cycles, Region, Verdict
+from .failures import WrongAnswerError, describe_failure
 from .link import (
     SharedMemory,
     end_with_parent,
@@ -32,14 +32,10 @@ from .link import (
     write_array,
     write_files,
 )
-from .values import OptionsError, describe_options, make_options, read_value
+from .values import describe_options, make_options, read_value
 
 if TYPE_CHECKING:
     Request = Mapping[str, Any]
-
-
-class WrongAnswerError(Exception):
-    """A method of a codegen gave what it must not."""
 
 
 _METHODS = {
@@ -52,10 +48,6 @@ _METHODS = {
     "together": "compile_all",
     "weights": "take_weights",
 }
-_KINDS = (
-    *((ResourceError, "too large"), (CompileError, "refused"), (NotHereError, "not here")),
-    *((OptionsError, "input"), (WrongAnswerError, "failed")),
-)
 _MAX_READ_BYTES = 4 << 20  # size and time stand for the content of a larger file
 _LEFT_OUT = {"__pycache__", ".git"}
 
@@ -67,6 +59,7 @@ class Service:
         """Begin without a codegen; the first request names it."""
         self._link, self._memory = link, memory
         self._codegen: Any = None
+        self._module = ""
         self._request = 0
         self._asking = Lock()
         self._executors: dict[int, tuple[Callable[[Any], Any], dict[str, str]]] = {}
@@ -103,7 +96,8 @@ class Service:
                 result = self._methods[method](request)
                 text = json.dumps({"number": self._request, "result": result})
             except BaseException as error:  # a plug-in can fail in any way
-                text = json.dumps({"number": self._request, "failure": describe_failure(error)})
+                failure = describe_failure(error, self._module)
+                text = json.dumps({"number": self._request, "failure": failure})
             send_frame(self._link, text.encode())
 
     def ask(self, region: int, method: str, arguments: Mapping[str, Any]) -> Any:
@@ -129,8 +123,8 @@ class Service:
         return Region(self.ask, entry["number"], read_value(entry["attributes"], self._memory))
 
     def _find(self, request: Request) -> Any:
-        module, _, path = request["module"].partition(":")
-        found: Any = import_module(module)
+        self._module, _, path = request["module"].partition(":")
+        found: Any = import_module(self._module)
         for name in path.split("."):
             found = getattr(found, name)
         self._codegen = found()
@@ -199,7 +193,7 @@ class Service:
         if not callable(run):
             raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
         self._loaded += 1
-        self._executors[self._loaded] = run, dict(request["region"]["output_dtypes"])
+        self._executors[self._loaded] = _InputCheck(run), dict(request["region"]["output_dtypes"])
         return self._loaded
 
     def _run(self, request: Request) -> Any:
@@ -254,6 +248,27 @@ class Service:
         return {"files": files, "metadata": list(artifact.metadata.items())}
 
 
+class _InputCheck:
+    """An executor whose first call raises TypeError if it writes into its inputs.
+
+    Here they are copies, and in byoc's own interpreter the host reads them, too.
+    """
+
+    def __init__(self, run: Callable[[Any], Any]) -> None:
+        self._run, self._is_checked = run, False
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Any:
+        if self._is_checked:
+            return self._run(inputs)
+        before = {name: array.tobytes() for name, array in inputs.items() if not array.dtype.hasobject}
+        outputs = self._run(inputs)
+        for name, content in before.items():
+            if inputs[name].tobytes() != content:
+                raise TypeError(f"it wrote into its input '{name}', which others read, too")
+        self._is_checked = True
+        return outputs
+
+
 def _list_reasons(verdict: Any) -> list[str]:
     if not isinstance(verdict, Verdict):
         raise TypeError(f"it gave a {type(verdict).__name__} instead of a Verdict")
@@ -268,25 +283,6 @@ def _read_seconds(given: Any) -> float:
     if not 0 < seconds < float("inf"):
         raise WrongAnswerError(f"it gave {str(given)[:100]}, not seconds above 0")
     return seconds
-
-
-def describe_failure(error: BaseException) -> dict[str, Any]:
-    """Return an exception as JSON."""
-    try:
-        text = " ".join(str(error).split())
-        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    except Exception:  # the texts of exceptions are the codegen's own
-        text = lines = ""
-    nodes = getattr(error, "nodes", ()) if isinstance(error, CompileError) else ()
-    return {
-        "kind": next((kind for kinds, kind in _KINDS if isinstance(error, kinds)), "raised"),
-        "type": type(error).__name__,
-        "text": text,
-        "nodes": [name for name in nodes if isinstance(name, str) and name],
-        "lasting": bool(getattr(error, "lasting", True)),
-        "region": "",
-        "traceback": lines,
-    }
 
 
 def _get_first_sentence(kind: type) -> str:

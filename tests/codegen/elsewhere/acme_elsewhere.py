@@ -20,6 +20,7 @@ from byoc_worker import (
     Bytes,
     CompileError,
     Cycles,
+    Emitters,
     NotHereError,
     ResourceError,
     refuse,
@@ -161,6 +162,19 @@ class Acme:
         return {"tool": "1"}
 
 
+EMIT = Emitters()
+
+
+@EMIT.op("MatMul", "Relu")
+def emit_float(operation, mark):
+    return f"{operation.op} {mark} {operation.outputs[0]}"
+
+
+@EMIT.op("DequantizeLinear", "QuantizeLinear")
+def emit_integers(operation, mark):
+    return operation.attributes["axis"]
+
+
 class Reader(Acme):
     """Writes down what it is told of a region."""
 
@@ -180,8 +194,9 @@ class Reader(Acme):
         }
         found = {name: text.encode() for name, text in files.items()}
         found["whole.onnx"] = region.load().SerializeToString()
-        saved = Path(str(region.save(inline=True, fold=True)))
+        saved = region.save(inline=True, fold=True, opset=13, ir_version=7)
         found["saved.onnx"] = onnx.load(str(saved)).SerializeToString()
+        found["emitted.txt"] = repr(EMIT(region, "to", fold=False)).encode()
         return Artifact(found, {"onnx": onnx.__version__, "saved": str(saved)})
 
 
@@ -206,6 +221,19 @@ class OddOptions(Acme):
     @dataclass(frozen=True)
     class Options:
         table: dict = field(default_factory=dict)
+
+
+class Writer(Acme):
+    """Writes into its inputs."""
+
+    name = "writer"
+
+    def load(self, region, artifact):
+        def run(inputs):
+            inputs["x"] *= 2
+            return {"y": inputs["x"]}
+
+        return run
 
 
 class Careless(Acme):
