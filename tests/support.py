@@ -1,6 +1,7 @@
 """What tests of every room use: models written as ONNX text, and what a run of the command line gave."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -107,3 +108,8 @@ class Ran:
     code: int
     out: str
     err: str
+
+
+def without_location(text: str) -> str:
+    """Return a text without the file and line of a vendor's code, `(acme/lowering.py:42)`, in it."""
+    return re.sub(r" \([\w./-]+\.py:\d+\)", "", text)

@@ -15,8 +15,9 @@ from onnx import ModelProto, NodeProto, helper
 
 from byoc.bundle._manifest import RegionEntry, entry_to_contract
 from byoc.codegen import Artifact, Codegen, Context, ContextSource, read_context
-from byoc.errors import ByocError, InputError, describe_error, get_error_text, must_propagate
+from byoc.errors import ByocError, InputError, get_error_text, must_propagate
 from byoc.model import GraphIndex, copy_without, write_type
+from byoc.support import describe_failure
 
 CONTEXT_MODEL_FILE = "model_ctx.onnx"
 CONTEXT_DOMAIN = "com.microsoft"
@@ -125,7 +126,7 @@ def _read_context(
     except BaseException as error:  # a plug-in can fail in any way
         if must_propagate(error):
             raise
-        raise InputError(f"{who}: context failed with {describe_error(error)}") from error
+        raise InputError(f"{who}: context failed with {describe_failure(error)}") from error
     if context.file not in files:
         raise InputError(f"codegen {entry.codegen}: the artifact of {own.name} has no '{context.file}'")
     theirs = [value.name for value in (*own.inputs, *own.outputs)]

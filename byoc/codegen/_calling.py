@@ -39,11 +39,11 @@ from byoc.errors import (
     ByocError,
     MissingRuntimeError,
     Verdict,
-    describe_error,
     get_error_text,
     must_propagate,
     shorten_text,
 )
+from byoc.support import describe_failure
 
 _NO_REASON = "it does not say why"
 
@@ -233,7 +233,7 @@ def _call_codegen(ask: Callable[[], Any]) -> Any:
     except BaseException as error:  # a plug-in can fail in any way
         if must_propagate(error):
             raise
-        raise CodegenFailedError(f"failed with {describe_error(error)}") from error
+        raise CodegenFailedError(f"failed with {describe_failure(error)}") from error
 
 
 def list_node_names(error: CompileError) -> list[str]:

@@ -20,8 +20,9 @@ from byoc.codegen._calling import ask_verdicts, estimate_region, measure_seconds
 from byoc.codegen._identical_regions import region_fingerprint
 from byoc.codegen._interface import Artifact, Codegen, CompileError, Region, to_seconds
 from byoc.codegen._refusals import CodegenFailedError
-from byoc.errors import ByocError, InputError, Verdict, describe_error, must_propagate
+from byoc.errors import ByocError, InputError, Verdict, must_propagate
 from byoc.model import GraphIndex, is_inserted
+from byoc.support import describe_failure
 
 _MAX_BATCH_BYTES = 1 << 28  # of the models of one call: a protobuf holds at most 2 GB
 
@@ -97,7 +98,7 @@ class CompilerAnswers:
         except BaseException as error:  # a plug-in can fail in any way
             if must_propagate(error):
                 raise
-            said = f"codegen {self.codegen.name} failed when it was asked: {describe_error(error)}"
+            said = f"codegen {self.codegen.name} failed when it was asked: {describe_failure(error)}"
             raise InputError(said) from error
 
     def _find(self, question: str, region: Region) -> Any:

@@ -30,7 +30,7 @@ from byoc.codegen.byoc_worker.link import (
     send_frame,
 )
 from byoc.errors import InputError, MissingRuntimeError, escape_unprintable
-from byoc.support import describe_exit, name_signal
+from byoc.support import LocatedError, describe_exit, name_signal
 
 PATH_VARIABLE = "PYTHONPATH"
 
@@ -110,7 +110,7 @@ class VendorError(Exception):
         return f"in the process of the codegen:\n{self.args[0]}"
 
 
-class RaisedInWorkerError(Exception):
+class RaisedInWorkerError(LocatedError):
     """An exception of a codegen's own in its worker; a subclass has the exception's name."""
 
 
@@ -317,6 +317,7 @@ def _read_failure(failure: Any) -> BaseException:
         raise BrokenMessageError("a failure is missing")
     keys = ("kind", "type", "text", "region", "traceback")
     kind, name, text, region, lines = read_texts([failure.get(key) for key in keys])
+    (location,) = read_texts([failure.get("location", "")])
     nodes, lasting = read_texts(failure.get("nodes")), failure.get("lasting")
     error: BaseException
     if region:
@@ -328,7 +329,8 @@ def _read_failure(failure: Any) -> BaseException:
     elif kind == "input":
         error = InputError(*text.splitlines())
     elif kind == "raised":
-        error = type(escape_unprintable(name), (RaisedInWorkerError,), {})(text)
+        found = {"location": escape_unprintable(location)}
+        error = type(escape_unprintable(name), (RaisedInWorkerError,), found)(text)
     else:
         kinds = {"too large": ResourceError, "failed": CodegenFailedError}
         error = kinds.get(kind, CompileError)(text, nodes, lasting=lasting is True)

@@ -62,6 +62,7 @@ from byoc.codegen.byoc_worker.link import (
 )
 from byoc.errors import ByocError, InputError, MissingRuntimeError, get_error_text
 from byoc.onnxrt import with_session_settings
+from byoc.support import locate_error
 
 Request = Mapping[str, Any]
 
@@ -219,6 +220,7 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
         "nodes": list_node_names(error) if isinstance(error, CompileError) else [],
         "lasting": bool(getattr(error, "lasting", True)),
         "region": error.region if isinstance(error, ArtifactError) else "",
+        "location": locate_error(error),
         "traceback": _format_traceback(error),
     }
 

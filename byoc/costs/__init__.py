@@ -26,7 +26,13 @@ from byoc.costs._measured_costs import CostTable, Linear, Measurement
 from byoc.costs._model_wrappers import Fallback, Priced, with_link, with_seconds
 from byoc.costs._objective import ENERGY, LATENCY, Objective, parse_objective
 from byoc.costs._parameters import with_parameters
-from byoc.costs._price_query import find_device_tasks, launch_price, node_prices, transfer_prices
+from byoc.costs._price_query import (
+    find_device_tasks,
+    launch_price,
+    node_prices,
+    price_task,
+    transfer_prices,
+)
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.costs._roofline import Roofline
 from byoc.costs._task import FAMILIES, Task, Tasks, build_tasks

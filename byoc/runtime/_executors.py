@@ -30,11 +30,11 @@ from byoc.errors import (
     ByocError,
     InputError,
     MissingRuntimeError,
-    describe_error,
     get_error_text,
     must_propagate,
 )
 from byoc.runtime._shape_check import ShapeCheck
+from byoc.support import describe_failure
 
 _NO_REASON = "it does not say why"
 
@@ -170,7 +170,7 @@ def _region_failure(error: BaseException, who: str, region: Region, what: str) -
     elif must_propagate(error):
         raise error
     else:
-        why = f"{what} with {describe_error(error)}"
+        why = f"{what} with {describe_failure(error)}"
     defect = isinstance(error, CodegenFailedError) or not isinstance(error, ByocError)
     return RegionFailedError(f"{who}: {why}", region.name, why, defect)
 

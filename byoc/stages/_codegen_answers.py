@@ -143,6 +143,13 @@ def _write_units(
         )
         for number, each in enumerate(asked)
     ]
+    return write_planned(model, index, planned, folder)
+
+
+def write_planned(
+    model: Model, index: GraphIndex, planned: Sequence[PlannedRegion], folder: Path
+) -> list[Region]:
+    """Write regions of a graph as they would be compiled; return them in order."""
     converted = cut_regions(index, planned, model.folder)
     with WeightFile(folder) as weights:
         proto = move_weights(converted.proto, model.folder, weights)
@@ -199,7 +206,7 @@ def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
         if each.task.view or not each.task.sized or is_refused:
             continue
         try:
-            told = answers.find_seconds(region, partial(_compile_alone, compiler))
+            told = answers.find_seconds(region, partial(compile_alone, compiler))
         except CodegenFailedError as error:
             failures.append(f"codegen {name} failed to say what {each.task} costs: {error}")
             continue
@@ -210,7 +217,7 @@ def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
     return replace(found, seconds=everyone, notes=(*found.notes, note, *failures[:1]))
 
 
-def _compile_alone(compiler: RegionCompiler, region: Region) -> Artifact:
+def compile_alone(compiler: RegionCompiler, region: Region) -> Artifact:
     """Return the artifact of a region, that of the cache where it has one. Raises CompileError."""
     known = compiler.cache.find((region,))
     if known is not None:

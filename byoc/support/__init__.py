@@ -58,6 +58,7 @@ from byoc.support._plugins import (
 )
 from byoc.support._progress import format_part, report_each, report_step, show_progress
 from byoc.support._user_folders import find_user_folder
+from byoc.support._vendor_code import LocatedError, describe_failure, locate_error
 from byoc.support._workspace import open_workspace, remove_leftovers, replace_path
 from byoc.support._yamlfile import (
     StrictModel,

@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from byoc.errors import InputError, describe_error, must_propagate, suggest_nearest
+from byoc.errors import InputError, must_propagate, suggest_nearest
+from byoc.support._vendor_code import describe_failure
 
 CODEGENS = "byoc.codegens"
 STRATEGIES = "byoc.strategies"
@@ -106,7 +107,7 @@ def load_plugin(
     except (Exception, SystemExit) as error:  # it can fail in any way; other plug-ins must go on working
         if isinstance(error, SystemExit) and must_propagate(error):
             raise
-        raise InputError(f"{source} cannot be loaded: {describe_error(error)}") from error
+        raise InputError(f"{source} cannot be loaded: {describe_failure(error)}") from error
 
 
 def get_first_sentence(kind: type) -> str:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 import vendors
 from cutting import CHAIN, UNLIKE, cut, files, ramp, same_as_original
-from support import parse
+from support import parse, without_location
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, CompileError, Region
@@ -120,7 +120,7 @@ def test_a_compile_that_goes_wrong_is_one_sentence(
     vendors.install(monkeypatch, odd=vendors.compiles(answer))
     with pytest.raises(CompileError) as caught:
         cut(parse(CHAIN), tmp_path / "b", codegen="odd")
-    assert str(caught.value) == sentence
+    assert without_location(str(caught.value)) == sentence
     assert list(tmp_path.iterdir()) == []
 
 
@@ -250,7 +250,7 @@ def test_a_load_that_fails_names_codegen_and_region(
     vendors.install(monkeypatch, offline=Offline)
     with pytest.raises(InputError) as caught:
         cut(parse(CHAIN), tmp_path / "b", codegen="offline")
-    assert str(caught.value) == (
+    assert without_location(str(caught.value)) == (
         "the bundle does not run: "
         "codegen offline: dla_0: loading failed with OSError: no device /dev/npu0 "
         "(nothing was written; --no-verify writes it all the same)"

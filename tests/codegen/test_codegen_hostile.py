@@ -12,7 +12,7 @@ import onnx
 import pytest
 import vendors
 from cutting import CHAIN, cut, ramp, same_as_original
-from support import parse
+from support import parse, without_location
 
 from byoc.codegen import Artifact, ArtifactError, CompileError, Region, compile_together, read_region
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text
@@ -128,12 +128,12 @@ def test_a_hostile_compile_is_one_sentence(
     if strict:
         with pytest.raises(InputError) as caught:
             cut(parse(CHAIN), tmp_path / "b", codegen="odd", strict=True)
-        assert str(caught.value) == f"codegen odd: dla_0: {sentence}"
+        assert without_location(str(caught.value)) == f"codegen odd: dla_0: {sentence}"
         assert list(tmp_path.iterdir()) == []
         return
     result = cut(parse(CHAIN), tmp_path / "b", codegen="odd", strict=False)
     assert result.plan.regions == ()
-    assert result.plan.refusals[0].reason == sentence
+    assert without_location(result.plan.refusals[0].reason) == sentence
     same_as_original(parse(CHAIN), tmp_path / "b", {"x": ramp(1, 4)})
 
 
@@ -154,7 +154,7 @@ def test_a_closed_mapping_from_compile_all(tmp_path: Path, monkeypatch: pytest.M
             return Closed()
 
     vendors.install(monkeypatch, odd=Odd)
-    with pytest.raises(CompileError, match=r"dla_0: failed with RuntimeError: closed\Z"):
+    with pytest.raises(CompileError, match=r"dla_0: failed with RuntimeError: closed \(test_"):
         cut(parse(CHAIN), tmp_path / "b", codegen="odd", strict=True, verify=False)
 
 

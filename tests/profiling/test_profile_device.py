@@ -147,7 +147,7 @@ def test_without_a_small_region_what_was_measured_counts() -> None:
     time_units(prepared(TEXT), None, device(), records)
     assert measure_launch(device(Large(Clock())), records) == 5.0
     problems = time_units(prepared(TEXT), None, device(Large(Clock())), MeasurementRecords())
-    assert problems[0].endswith("failed with RuntimeError: no licence")
+    assert "failed with RuntimeError: no licence (test_profile_device.py:" in problems[0]
 
 
 def test_a_codegen_that_cannot_run_its_artifacts() -> None:
