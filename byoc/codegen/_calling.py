@@ -10,7 +10,6 @@ from math import inf
 from numbers import Real
 from typing import Any
 
-import numpy as np
 from onnx import ModelProto
 
 from byoc.codegen._abilities import (
@@ -35,6 +34,7 @@ from byoc.codegen._interface import (
     ResourceError,
 )
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
+from byoc.codegen.byoc_worker.input_check import InputCheck
 from byoc.errors import (
     ByocError,
     MissingRuntimeError,
@@ -139,36 +139,7 @@ def load_region(codegen: Executable, region: Region, artifact: Artifact) -> Exec
     run = codegen.load(region, artifact)
     if not callable(run):
         raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
-    return run if isinstance(run, RemoteExecutor) else _InputCheck(run)
-
-
-class _InputCheck:
-    """An executor whose first call raises TypeError if it writes into its inputs.
-
-    The host reads these tensors, too. A worker gets copies of them, so that such a region would be right
-    there and wrong in this process. Later calls are not checked: a comparison costs two copies.
-    """
-
-    __slots__ = ("_is_checked", "_run")
-
-    def __init__(self, run: Executor) -> None:
-        self._run, self._is_checked = run, False
-
-    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._is_checked:
-            return self._run(inputs)
-        arrays = {
-            name: value
-            for name, value in inputs.items()
-            if isinstance(value, np.ndarray) and not value.dtype.hasobject
-        }
-        before = {name: array.tobytes() for name, array in arrays.items()}
-        given = self._run(inputs)
-        for name, content in before.items():
-            if arrays[name].tobytes() != content:
-                raise TypeError(f"it wrote into its input '{name}', which others read, too")
-        self._is_checked = True
-        return given
+    return run if isinstance(run, RemoteExecutor) else InputCheck(run)
 
 
 def run_executor(run: Executor, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -27,8 +27,10 @@ from byoc.codegen import (
     ResourceError,
     ask_verdicts,
     compile_region,
+    compile_together,
     describe_codegens,
     estimate_region,
+    exchange_weights,
     load_region,
     measure_executor,
     measure_seconds,
@@ -211,10 +213,27 @@ def test_what_methods_must_not_give(configure: Configure, region: Region) -> Non
         codegen: Any = codegens.find("careless")
         with pytest.raises(CodegenFailedError, match=r"^compile gave dict, not an Artifact$"):
             compile_region(codegen, region, {})
-        with pytest.raises(CodegenFailedError, match=r"^it gave much, not seconds above 0$"):
+        with pytest.raises(CodegenFailedError, match=r"^cost gave 'much', not seconds above 0$"):
             measure_seconds(codegen, region)
         with pytest.raises(Exception, match=r"^`load` gave a int instead of a function$"):
             codegen.load(region, package.codegen.Artifact())
+
+
+def test_regions_that_are_compiled_together_and_ones_with_other_weights(
+    configure: Configure, region: Region, tmp_path: Path
+) -> None:
+    configure("together", "Together")
+    onnx.save(parse(MODEL.replace("12}", "-5}")), tmp_path / "s.onnx")
+    second = read_region(tmp_path / "s.onnx", "acme_1", NAME)
+    with closing(Codegens()) as codegens:
+        codegen: Any = codegens.find("together")
+        options = parse_codegen_options(codegen, {})
+        made = compile_together(codegen, [region, second], options)
+        assert [each.metadata["with"] for each in made.values()] == ["acme_0", "acme_0, acme_1"]
+        taken = exchange_weights(codegen, second, region, made["acme_0"], options)
+        assert taken is not None
+        assert taken.files == made["acme_1"].files
+        assert exchange_weights(codegen, region, region, made["acme_0"], options) is None
 
 
 def test_a_region_that_writes_into_its_inputs(configure: Configure, region: Region) -> None:
@@ -270,6 +289,16 @@ def test_an_interpreter_that_is_none(configure: Configure, tmp_path: Path) -> No
     configure(python="/bin/true")
     begin = f"codegen {NAME} cannot be loaded (acme_elsewhere:Acme in /bin/true): "
     assert _describe_problem() == f"{begin}its process ended with exit code 0 in import"
+
+
+def test_one_that_cannot_be_loaded_is_listed_with_its_problem(
+    configure: Configure, byoc: Callable[..., Ran]
+) -> None:
+    configure(module="no_such:Acme")
+    done = byoc("codegens", "--format", "json")
+    problems = {row["name"]: row["problem"] for row in json.loads(done.out)}
+    assert (done.code, problems["dla"]) == (0, "")
+    assert problems[NAME].endswith("ModuleNotFoundError: No module named 'no_such'")
 
 
 def test_an_interpreter_without_numpy(configure: Configure, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from . import Artifact, CompileError, Cycles, Region, Verdict
 from .failures import WrongAnswerError, describe_failure
+from .input_check import InputCheck
 from .link import (
     SharedMemory,
     end_with_parent,
@@ -79,7 +80,7 @@ class Service:
             "repeat": self._repeat,
             "compatible": self._compatible,
             "check": lambda asked: [_list_reasons(v) for v in self._codegen.check(self._region(asked))],
-            "cost": lambda asked: _read_seconds(self._codegen.cost(self._region(asked))),
+            "cost": lambda asked: _read_number(self._codegen.cost(self._region(asked)), "cost"),
             "estimate": self._estimate,
         }
 
@@ -193,7 +194,7 @@ class Service:
         if not callable(run):
             raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
         self._loaded += 1
-        self._executors[self._loaded] = _InputCheck(run), dict(request["region"]["output_dtypes"])
+        self._executors[self._loaded] = InputCheck(run), dict(request["region"]["output_dtypes"])
         return self._loaded
 
     def _run(self, request: Request) -> Any:
@@ -224,7 +225,7 @@ class Service:
         region, artifact = self._region(request), self._read_artifact(request)
         found = self._codegen.estimate(region, self._read_options(request), artifact)
         numbers = [found.count, found.hertz] if isinstance(found, Cycles) else [found]
-        return list(map(_read_seconds, numbers))
+        return [_read_number(number, "estimate") for number in numbers]
 
     def _read_inputs(self, request: Request) -> dict[str, Any]:
         return {name: read_array(entry, self._memory) for name, entry in request["inputs"]}
@@ -248,41 +249,20 @@ class Service:
         return {"files": files, "metadata": list(artifact.metadata.items())}
 
 
-class _InputCheck:
-    """An executor whose first call raises TypeError if it writes into its inputs.
-
-    Here they are copies, and in byoc's own interpreter the host reads them, too.
-    """
-
-    def __init__(self, run: Callable[[Any], Any]) -> None:
-        self._run, self._is_checked = run, False
-
-    def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        if self._is_checked:
-            return self._run(inputs)
-        before = {name: array.tobytes() for name, array in inputs.items() if not array.dtype.hasobject}
-        outputs = self._run(inputs)
-        for name, content in before.items():
-            if inputs[name].tobytes() != content:
-                raise TypeError(f"it wrote into its input '{name}', which others read, too")
-        self._is_checked = True
-        return outputs
-
-
 def _list_reasons(verdict: Any) -> list[str]:
     if not isinstance(verdict, Verdict):
         raise TypeError(f"it gave a {type(verdict).__name__} instead of a Verdict")
     return list(verdict.reasons)
 
 
-def _read_seconds(given: Any) -> float:
+def _read_number(given: Any, method: str) -> float:
     try:
-        seconds = float(given)
+        number = float(given)
     except (TypeError, ValueError):
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise WrongAnswerError(f"it gave {str(given)[:100]}, not seconds above 0")
-    return seconds
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise WrongAnswerError(f"{method} gave {repr(given)[:100]}, not seconds above 0")
+    return number
 
 
 def _get_first_sentence(kind: type) -> str:

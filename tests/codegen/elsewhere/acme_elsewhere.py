@@ -236,6 +236,26 @@ class Writer(Acme):
         return run
 
 
+class Together(Acme):
+    """Compiles all regions in one call, and takes other weights."""
+
+    name = "together"
+
+    def compile_all(self, regions, options):
+        found, names = {}, []
+        for region in regions:
+            names.append(region.name)
+            made = self.compile(region, options)
+            found[region.name] = Artifact(made.files, {"with": ", ".join(names)})
+        return found
+
+    def take_weights(self, region, first, artifact, options):
+        if region.name == first.name:
+            return None
+        weights = self.compile(region, options).files["weights"]
+        return Artifact(dict(artifact.files, weights=weights), artifact.metadata)
+
+
 class Careless(Acme):
     """Gives a dictionary where an artifact is asked for, and text where a number is."""
 
