@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    Field,
     PlainSerializer,
     PlainValidator,
     SerializerFunctionWrapHandler,
@@ -213,7 +214,7 @@ class TrialCandidate:
 
 _LEFT_OUT_IF_EMPTY = (
     *("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at", "perturbed"),
-    "passes",
+    *("passes", "generations"),
 )
 
 
@@ -224,7 +225,8 @@ class Report(ReportModel):
     `verification_missing` says that they were to be verified. `what_if_left_out` counts the reasons for
     refusing nodes that `what_if` leaves untried. `open_dimensions` are those whose size the model and
     the user leave open; `predicted_at` has predictions at the ends of ranges; `perturbed` what becomes
-    of the placement at other costs; `passes` the effects of those that rewrote the model or its regions.
+    of the placement at other costs; `passes` the effects of those that rewrote the model or its regions;
+    `generations` the generations of targets whose rule files have several, by target.
     """
 
     model: str
@@ -250,6 +252,12 @@ class Report(ReportModel):
     predicted_at: tuple[SizePrediction, ...] = ()
     perturbed: PerturbedPlan | None = None
     passes: tuple[PassEffect, ...] = ()
+    generations: dict[str, str] = Field(default_factory=dict)
+
+    def name_target(self, name: str) -> str:
+        """Return the name of a target, with the generation where its rule file has several."""
+        generation = self.generations.get(name)
+        return f"{name} ({generation})" if generation else name
 
     @property
     def failures(self) -> tuple[RefusalReport, ...]:

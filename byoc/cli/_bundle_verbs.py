@@ -123,7 +123,7 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
         "signed by": judged.key or "nobody",
         "trusted": ("yes, " if judged.trusted else "no, ") + judged.reason,
         "model": _format_option(manifest.asked.get("model", "")),
-        "targets": ", ".join(manifest.targets),
+        "targets": ", ".join(map(manifest.report.name_target, manifest.targets)),
         "precision": _describe_precision(manifest.report.precision),
         "asked": ", ".join(f"{name} {value}" for name, value in asked.items() if value),
         "made with": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),

@@ -1,7 +1,7 @@
 """`byoc rules`: list rule files; check them; print their schema and the library of composites."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -40,11 +40,18 @@ def rules(context: typer.Context, form: FormatOption = OutputFormat.text) -> Non
             "cost_model": described.cost_model,
             "operators": len({op for rule in described.ops for op in rule.op}),
             "composites": len(described.composites),
+            "generations": _list_generations(described.generations, described.generation, form),
         }
 
     with reserve_stdout():
         rows = list(make_file_rows(ANNOTATIONS, describe))
     print_rows(rows, form)
+
+
+def _list_generations(names: Iterable[str], default: str, form: OutputFormat) -> list[str] | str:
+    """Return the generations of a file, the default one first; in tables as a text."""
+    sorted_names = sorted(names, key=lambda name: name != default)
+    return sorted_names if form is OutputFormat.json else ", ".join(sorted_names)
 
 
 @app.command("check")
@@ -80,6 +87,8 @@ def _describe_success(row: TableRow) -> str:
     return (
         f"{row['file']}: ok, {operators} operator{'s' * (operators != 1)}, "
         f"{composites} composite{'s' * (composites != 1)}"
+        + f", {len(row['generations'])} generations"
+        * bool(row["generations"])
     )
 
 

@@ -13,6 +13,7 @@ from byoc.errors import InputError
 from byoc.pipeline import Result, partition
 from byoc.planning import SavedPlacement, read_placement
 from byoc.reporting import make_decision_document
+from byoc.rules import split_generation
 from byoc.support import ANNOTATIONS, find_file, read_limited, read_mapping
 from byoc.zoo import Source
 
@@ -95,7 +96,7 @@ def read_snapshot(source: Placed, model: Source | None, options: Mapping[str, An
 def _require_rules(name: str) -> None:
     """Raise InputError unless a rule file of that name is installed."""
     try:
-        find_file(ANNOTATIONS, name)
+        find_file(ANNOTATIONS, split_generation(name)[0])
     except InputError:
         missing = (
             "no such bundle, report, saved placement or rule file (byoc rules lists installed ones)"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from byoc.options import PlanOptions
+from byoc.rules import split_generation
 from byoc.support import is_file
 from byoc.zoo import ZOO
 
@@ -91,7 +92,7 @@ class Case:
         if self.host_cost_model is not None:
             given["host_cost_model"] = self.find(self.host_cost_model)
         return PlanOptions(
-            tuple(self.find(name) for name in self.rules),
+            tuple(self.find_rules(name) for name in self.rules),
             objective=self.objective,
             cost_options={name: self._find_value(text) for name, text in self.cost_options.items()},
             strategy_options={f"{self.strategy}:{n}": v for n, v in self.own_options.items()},
@@ -108,6 +109,12 @@ class Case:
     def find(self, name: str) -> str:
         """Return the path of a file in the folder of the study; any other name as it is."""
         return find_beside(self.folder, name)
+
+    def find_rules(self, name: str) -> str:
+        """Return the path of a rule file in the folder of the study, its generation kept."""
+        found = self.find(name)
+        file, generation = split_generation(name)
+        return f"{self.find(file)}:{generation}" if found == name and generation else found
 
     def _find_value(self, text: str) -> str:
         """Return an option's value; the path of a file in the folder, where it names one."""

@@ -170,7 +170,7 @@ def _check_axes(study: StudyFile, cases: Sequence[Case], source: str) -> None:
     for number, text in enumerate(study.objectives):
         _note_problem(problems, f"objectives[{number}]", lambda text=text: parse_objective(text))
     for number, names in enumerate(study.rules):
-        found = [first.find(name) for name in names]
+        found = [first.find_rules(name) for name in names]
         _note_problem(problems, f"rules[{number}]", lambda found=found: load_targets(found))
     if not problems:
         for number, each in enumerate(study.strategies):

@@ -26,7 +26,7 @@ from byoc.planning._plan_data import (
     RefusedRegion,
     WhatIf,
 )
-from byoc.planning._plan_settings import PlanSettings, read_weight_layout
+from byoc.planning._plan_settings import PlanSettings, apply_rule_parameters, read_weight_layout
 from byoc.planning._problem_file import format_problem
 from byoc.planning._refusals import RefusalHistory
 from byoc.planning._region_names import name_regions

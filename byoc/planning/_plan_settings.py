@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from math import inf
 
 from byoc.boundary.convert import BoundaryFormat
-from byoc.costs import LATENCY, CostModel, Objective, PlacementDevice, Policy
+from byoc.costs import (
+    LATENCY,
+    CostModel,
+    Objective,
+    PlacementDevice,
+    Policy,
+    with_parameters,
+)
 from byoc.errors import InputError
 from byoc.model import TensorLayout, parse_layout
 from byoc.placement import UNLIMITED, Strategy
@@ -31,6 +38,18 @@ def read_weight_layout(target: Target) -> TensorLayout | None:
     Raises InputError when its layout is none.
     """
     return _read_layout(target, "weights", target.rules.layout.weights)
+
+
+def apply_rule_parameters(costs: CostModel, target: Target) -> CostModel:
+    """Return a target's cost model with the values that its rule file has in place of the model's.
+
+    Raises InputError, with the location in the rule file, for one that does not fit the model.
+    """
+    try:
+        return with_parameters(costs, target.rules.cost_parameters)
+    except InputError as error:
+        place = f"{target.source}: {target.locate('cost_parameters')}"
+        raise InputError(*(f"{place}: {line}" for line in error.lines)) from None
 
 
 def _read_layout(target: Target, key: str, word: str | None) -> TensorLayout | None:

@@ -135,6 +135,7 @@ def make_report(
         predicted_at=tuple(map(SizePrediction.model_validate, plan.predicted_at)),
         perturbed=plan.root.perturbed,
         passes=plan.passes,
+        generations={each.name: each.generation for each in plan.targets if each.generation},
     )
 
 

@@ -21,7 +21,9 @@ def summarize_report(report: Report) -> str:
     """Format the one-line summary of a report."""
     nodes, regions = report.nodes, len(report.regions)
     used = {region.device for region in report.regions}
-    target = " and ".join(name for name in report.targets if not used or name in used)
+    target = " and ".join(
+        report.name_target(name) for name in report.targets if not used or name in used
+    )
     return (
         f"{report.model}: {nodes.offloaded} of {format_count(nodes.total, 'node')} "
         f"({_format_compute(report)}) on {target} in "

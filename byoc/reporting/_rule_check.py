@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from byoc.bundle import find_rule_file_problems
 from byoc.codegen import UNLESS_TRUSTED, Codegens
+from byoc.costs import load_device_costs
 from byoc.errors import InputError
 from byoc.passes import load_region_pass
-from byoc.rules import Target, find_missing_plugins, load_rules
+from byoc.planning import apply_rule_parameters
+from byoc.rules import Target, find_missing_plugins, load_rules, split_generation
 from byoc.trust import list_codegens
 
 
@@ -17,13 +19,15 @@ from byoc.trust import list_codegens
 class RuleCheck:
     """The mistakes in a rule file, a sentence with its location for each.
 
-    `operators` and `composites` are their numbers, None for a file that cannot be loaded.
+    `operators` and `composites` are their numbers, of the default generation where the file has several,
+    None for a file that cannot be loaded. `generations` are their names.
     """
 
     file: str
     operators: int | None
     composites: int | None
     problems: list[str]
+    generations: tuple[str, ...] = ()
 
 
 def check_rules(files: str | Path | Sequence[str | Path]) -> list[RuleCheck]:
@@ -41,15 +45,44 @@ def check_rules(files: str | Path | Sequence[str | Path]) -> list[RuleCheck]:
 def _check_file(file: str, codegens: Codegens) -> RuleCheck:
     try:
         target = load_rules(file)
+        others = _load_other_generations(file, target)
     except InputError as error:
         return RuleCheck(file, None, None, list(error.lines))
     operators = len({op for rule in target.rules.ops for op in rule.op})
-    problems = [
-        *find_missing_plugins(target),
-        *_find_option_problems(target, codegens),
-        *_find_pass_problems(target),
-    ]
-    return RuleCheck(file, operators, len(target.rules.composites), problems)
+    problems = dict.fromkeys(
+        problem
+        for each in (target, *others)
+        for problem in (
+            *find_missing_plugins(each),
+            *_find_cost_problems(each),
+            *_find_option_problems(each, codegens),
+            *_find_pass_problems(each),
+        )
+    )
+    names = tuple(target.rules.generations)
+    return RuleCheck(file, operators, len(target.rules.composites), list(problems), names)
+
+
+def _load_other_generations(file: str, target: Target) -> list[Target]:
+    """Return the generations of a file that `file` does not name; none where it names one itself."""
+    if split_generation(file)[1]:
+        return []
+    names = [name for name in target.rules.generations if name != target.generation]
+    return [replace(load_rules(f"{file}:{name}"), source=file) for name in names]
+
+
+def _find_cost_problems(target: Target) -> Iterator[str]:
+    """Yield the mistakes in the parameters that a file gives to its cost model."""
+    if not target.rules.cost_parameters:
+        return
+    try:
+        costs = load_device_costs(target.cost_model)
+    except InputError:  # a model that is not there is a mistake of its own
+        return
+    try:
+        apply_rule_parameters(costs, target)
+    except InputError as error:
+        yield from error.lines
 
 
 def _find_pass_problems(target: Target) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from byoc.rules._annotator import Annotator, annotate_graph
 from byoc.rules._composite_library import LibraryComposite, format_clash, read_library
+from byoc.rules._generations import split_generation
 from byoc.rules._host_nodes import find_unmatched_names
 from byoc.rules._json_schema import make_json_schema
 from byoc.rules._objections import Attempt, Objection

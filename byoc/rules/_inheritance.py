@@ -1,9 +1,10 @@
 """Inheritance of rule files: merging a file with the one that it extends.
 
-The rules for an operator replace the inherited ones; a composite replaces one of the same name; `host`
-lists are joined; `layout`, `quantization`, `limits` and `codegen_options` are merged key by key, but
-options are not inherited if the file names another codegen. Own rules and composites precede inherited
-ones. Parts under `drop` are not inherited.
+The rules for an operator replace the inherited ones; a composite or a generation replaces one of the
+same name; `host` lists are joined; `layout`, `quantization`, `limits`, `codegen_options` and
+`cost_parameters` are merged key by key, but options are not inherited if the file names another codegen,
+nor parameters if it names another cost model. Own rules and composites precede inherited ones. Parts
+under `drop` are not inherited.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,8 @@ from byoc.errors import suggest_nearest
 from byoc.rules._rule_schema import CompositeRule, Drop, Host, Nodes, OpRule, RuleFile
 
 _MERGED_BY_KEY = ("layout", "quantization", "limits")
-_OPTIONS_KEY = "codegen_options"
+# What is given to a plug-in or a file, by the key that names that.
+_GIVEN_TO = {"codegen_options": "codegen", "cost_parameters": "cost_model"}
 NodesT = TypeVar("NodesT", bound=Nodes)
 _MERGED_BY_PART = ("ops", "composites", "host")
 _NOT_INHERITED = ("extends", "drop")
@@ -22,11 +24,12 @@ _NOT_INHERITED = ("extends", "drop")
 def apply_defaults(content: Mapping[Any, Any], base: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return the keys of a file, with those that it lacks from the file that it extends, as read."""
     base = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
-    codegen = base.get("codegen", RuleFile.model_fields["codegen"].default)
-    if content.get("codegen", codegen) != codegen:
-        base.pop(_OPTIONS_KEY, None)
+    for key, owner in _GIVEN_TO.items():
+        name = base.get(owner, RuleFile.model_fields[owner].default)
+        if content.get(owner, name) != name:
+            base.pop(key, None)
     result = {**base, **content}
-    for key in (*_MERGED_BY_KEY, _OPTIONS_KEY):
+    for key in (*_MERGED_BY_KEY, *_GIVEN_TO, "generations"):
         own, below = content.get(key), base.get(key)
         if isinstance(own, dict) and isinstance(below, dict):
             result[key] = {**below, **own}
@@ -48,16 +51,14 @@ def merge_rules(
         keys += [
             f"{key}.{name}" for name in getattr(base, key).model_fields_set - {*(content.get(key) or ())}
         ]
-    keys += [
-        f"{_OPTIONS_KEY}.{name}"
-        for name in rules.codegen_options
-        if name not in (content.get(_OPTIONS_KEY) or ())
-    ]
+    for key in _GIVEN_TO:
+        own = content.get(key) or ()
+        keys += [f"{key}.{name}" for name in getattr(rules, key) if name not in own]
     places = {key: key for key in keys}
     drop = rules.drop
     ops = _merge_ops(rules.ops if "ops" in content else (), base.ops, drop.ops, places)
-    own = rules.composites if "composites" in content else ()
-    composites = _merge_composites(own, base.composites, drop.composites, places)
+    written = rules.composites if "composites" in content else ()
+    composites = _merge_composites(written, base.composites, drop.composites, places)
     host = rules.host if "host" in content else Host()
     after = _merge_nodes("host.after", host.after, base.host.after, drop.host.after, places)
     whole = _merge_nodes("host", host, base.host, drop.host, places).model_copy(update={"after": after})

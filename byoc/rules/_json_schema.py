@@ -5,7 +5,7 @@ from typing import Any
 from byoc.patterns import ANY_OPERATOR
 from byoc.rules._composite_library import read_library
 from byoc.rules._rule_schema import RuleFile
-from byoc.rules._schema_values import ANY_DTYPE
+from byoc.rules._schema_values import ANY_DTYPE, NOT_IN_GENERATIONS
 from byoc.schemas import DTYPE_NUMBERS, list_onnx_operators
 
 SCHEMA_FILE = "rules.schema.json"
@@ -41,6 +41,15 @@ def make_json_schema() -> dict[str, Any]:
         ]
     }
     parts["dtypes"] = {"enum": [ANY_DTYPE, *sorted(DTYPE_NUMBERS)]}
+    keys = [key for key in schema["properties"] if key not in NOT_IN_GENERATIONS]
+    changes = {
+        key: {
+            "$ref": f"#/properties/{key}",
+            "description": schema["properties"][key].get("description", ""),
+        }
+        for key in keys
+    }
+    parts["generation"] = {"type": "object", "additionalProperties": False, "properties": changes}
     parts["library"] = {"enum": list(read_library().entries)}
     for name in _NULLABLE:
         for key, part in parts[name]["properties"].items():

@@ -9,6 +9,12 @@ from typing import Any
 from byoc.errors import InputError, suggest_nearest
 from byoc.patterns import Pattern
 from byoc.rules._composite_library import make_patterns
+from byoc.rules._generations import (
+    describe_unknown_generation,
+    find_generation_problems,
+    list_locations,
+    split_generation,
+)
 from byoc.rules._inheritance import apply_defaults, merge_rules
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import RuleFile
@@ -87,18 +93,38 @@ class Target:
         """
         return make_patterns(self.rules.composites)
 
+    @property
+    def generation(self) -> str:
+        """The generation of the hardware that is described; empty where the file has none."""
+        return self.rules.generation
+
+    @property
+    def display_name(self) -> str:
+        """The name, with the generation where the file has several: `ethos-u55 (u55-128)`."""
+        return f"{self.name} ({self.generation})" if self.generation else self.name
+
     def locate(self, merged_place: str) -> str:
         """Return the location of a part of `rules`: `ops[3]`, or `dla.yaml: ops[3]` if inherited."""
-        return self.locations.get(merged_place, merged_place)
+        outer = merged_place
+        while outer and outer not in self.locations:
+            outer = outer[: max(outer.rfind("."), outer.rfind("["), 0)]
+        return self.locations[outer] + merged_place[len(outer) :] if outer else merged_place
 
 
 def load_rules(name: str | Path) -> Target:
     """Load a rule file: `name` is its path, or the name of an installed one, such as `dla`.
 
-    Raises InputError with a line for each mistake in the file.
+    `dla:GENERATION` names one of the generations of the hardware that the file has, else its default
+    holds. Raises InputError with a line for each mistake in the file, and for a generation that it does
+    not have.
     """
     source = str(name)
-    return replace(_read_rules(find_file(ANNOTATIONS, source), ()).target, source=source)
+    file, generation = split_generation(source)
+    read = _read_rules(find_file(ANNOTATIONS, file), ())
+    chosen = generation or read.target.generation
+    if chosen:
+        read = _choose_generation(read, chosen, source)
+    return replace(read.target, source=source)
 
 
 def require_dtype(target: Target, dtype: str) -> None:
@@ -135,10 +161,15 @@ def find_missing_plugins(target: Target) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _RuleFileContent:
-    """A target, and the keys of its file and of extended files as they were read."""
+    """A target, and the keys of its file and of extended files as they were read.
+
+    `path` is the file, `origins` has the files of its generations, which it may have inherited.
+    """
 
     target: Target
     content: Mapping[Any, Any]
+    path: Path
+    origins: Mapping[str, Path]
 
 
 def _read_rules(path: Path, chain: tuple[Path, ...]) -> _RuleFileContent:
@@ -155,15 +186,56 @@ def _read_rules(path: Path, chain: tuple[Path, ...]) -> _RuleFileContent:
     problems += lint_rule_file(content, base.target.rules if base else None)
     if rules is None or problems:
         raise make_file_error(path, problems)
-    if base is None:
-        return _RuleFileContent(Target(str(path), rules, folder=path.parent), content)
-    joined, places = merge_rules(rules, content, base.target.rules)
+    target = Target(str(path), rules, folder=path.parent)
+    if base is not None:
+        joined, locations = _join(path, content, rules, base.target)
+        folder = path.parent if "cost_model" in content else base.target.folder
+        target = Target(path.name, joined, locations, folder)
+    if wrong := list(find_generation_problems(content, target.rules)):
+        raise make_file_error(path, wrong)
+    origins = {**(base.origins if base else {}), **dict.fromkeys(content.get("generations", ()), path)}
+    return _RuleFileContent(target, whole, path, origins)
+
+
+def _join(
+    path: Path, content: Mapping[Any, Any], rules: RuleFile, base: Target
+) -> tuple[RuleFile, dict[str, str]]:
+    """Return rules joined with those that they extend, and the locations of what is inherited."""
+    joined, places = merge_rules(rules, content, base.rules)
     if not joined.ops:
         raise make_file_error(path, ["drop.ops: no rule for an operator is left"])
-    name = base.target.source
-    written = {place: base.target.locations.get(old, f"{name}: {old}") for place, old in places.items()}
-    folder = path.parent if "cost_model" in content else base.target.folder
-    return _RuleFileContent(Target(path.name, joined, written, folder), whole)
+    return joined, {
+        place: base.locate(old) if base.locate(old) != old else f"{base.source}: {old}"
+        for place, old in places.items()
+    }
+
+
+def _choose_generation(read: _RuleFileContent, name: str, source: str) -> _RuleFileContent:
+    """Return a file with what one of its generations changes; messages name it `source`.
+
+    Raises InputError where it has no such generation, or the two do not fit together.
+    """
+    base = read.target
+    if problem := describe_unknown_generation(name, base.rules):
+        raise InputError(f"{source}: {problem}")
+    changes, origin = base.rules.generations[name], read.origins[name]
+    whole = apply_defaults(changes, read.content)
+    rules, problems = validate_content(whole, RuleFile)
+    if rules is None:
+        raise make_file_error(origin, [f"generations.{name}.{problem}" for problem in problems])
+    joined, places = merge_rules(rules, changes, base.rules)
+    if not joined.ops:
+        raise make_file_error(origin, [f"generations.{name}.drop.ops: no rule for an operator is left"])
+    at = f"generations.{name}" if origin == read.path else f"{origin.name}: generations.{name}"
+    locations = {place: f"{at}.{place}" for place in list_locations(changes)}
+    locations |= {place: base.locate(old) for place, old in places.items()}
+    target = replace(
+        base,
+        rules=joined.model_copy(update={"generation": name}),
+        locations=locations,
+        folder=origin.parent if "cost_model" in changes else base.folder,
+    )
+    return replace(read, target=target, content=whole)
 
 
 def _find_own_problems(content: Mapping[Any, Any]) -> list[str]:
@@ -176,9 +248,13 @@ def _find_own_problems(content: Mapping[Any, Any]) -> list[str]:
 
 
 def _read_base(path: Path, name: str, chain: tuple[Path, ...]) -> _RuleFileContent:
-    beside = path.parent / name
+    if is_file(path.parent / name):
+        file, generation = name, ""
+    else:
+        file, generation = split_generation(name)
+    beside = path.parent / file
     try:
-        found = beside if is_file(beside) else find_installed_file(ANNOTATIONS, name)
+        found = beside if is_file(beside) else find_installed_file(ANNOTATIONS, file)
     except InputError as error:
         raise InputError(f"{path}: extends: {error}") from None
     if any(found.samefile(other) for other in chain):
@@ -186,4 +262,18 @@ def _read_base(path: Path, name: str, chain: tuple[Path, ...]) -> _RuleFileConte
     if len(chain) >= _MAX_FILES:
         raise InputError(f"{path}: extends: at most {_MAX_FILES} files may build on one another")
     read = _read_rules(found, chain)
+    if generation:
+        read = _fix_generation(_choose_generation(read, generation, f"{path}: extends"))
     return replace(read, target=replace(read.target, source=found.name))
+
+
+def _fix_generation(read: _RuleFileContent) -> _RuleFileContent:
+    """Return a file with the generation that was chosen of it as all that it describes."""
+    content = {key: v for key, v in read.content.items() if key not in ("generation", "generations")}
+    rules = read.target.rules.model_copy(update={"generation": "", "generations": {}})
+    locations = {
+        place: at if ": " in at else f"{read.path.name}: {at}"
+        for place, at in read.target.locations.items()
+    }
+    target = replace(read.target, rules=rules, locations=locations)
+    return replace(read, target=target, content=content, origins={})

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from byoc.rules._schema_values import (
+    GENERATION_NAME,
     AttributeRule,
     Axis,
     Bounds,
@@ -18,9 +19,11 @@ from byoc.rules._schema_values import (
     Dim,
     Dtypes,
     ElementRule,
+    Generation,
     Integers,
     Names,
     Operators,
+    OptionText,
     Size,
     SizeBounds,
     make_optional_field,
@@ -262,16 +265,6 @@ class Drop(StrictModel):
     host: Host = Field(default=Host(), description="Entries of `host` that are left out, as written.")
 
 
-def _as_text(value: object) -> object:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, (int, float)) else value
-
-
-# Codegens read their options from text.
-_OptionText = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | bool | int | float)]
-
-
 class RuleFile(StrictModel):
     """A rule file: a target, its operators and composites, its cost model and codegen."""
 
@@ -283,16 +276,28 @@ class RuleFile(StrictModel):
         description="The accelerator's name; functions get the domain byoc.NAME."
     )
     description: str = Field(default="", description="A line for people.")
+    generation: str = Field(
+        default="", description="The one of `generations` that holds where FILE:GENERATION names none."
+    )
+    generations: dict[Annotated[str, Field(pattern=GENERATION_NAME)], Generation] = Field(
+        default_factory=dict,
+        description="Generations of the hardware by name, each with what a file that extends this one "
+        "would say.",
+    )
     codegen: str = Field(default="reference", description="The installed codegen for the regions.")
-    codegen_options: dict[str, _OptionText] = Field(
+    codegen_options: dict[str, OptionText] = Field(
         default_factory=dict, description="The codegen's options by name: see byoc codegens NAME."
     )
-    passes: dict[str, dict[str, _OptionText]] = Field(
+    passes: dict[str, dict[str, OptionText]] = Field(
         default_factory=dict,
         description="Passes that rewrite regions before the codegen gets them, in this order, each with "
         "its options: see byoc passes.",
     )
     cost_model: str = Field(description="The cost model: a path, or an installed name.")
+    cost_parameters: dict[str, bool | int | float | str] = Field(
+        default_factory=dict,
+        description="Values in place of those of the cost model's file, by its keys: peak.int8, launch.",
+    )
     regions: Literal["connected", "phase"] = Field(
         default="connected",
         description="connected: a region hangs together; phase: branches may share one.",

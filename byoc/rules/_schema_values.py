@@ -213,3 +213,20 @@ Dim = Annotated[
         _as_dim, json_schema_input_type=int | Annotated[list[int], Field(min_length=1)] | DimRule
     ),
 ]
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+OptionText = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | bool | int | float)]
+"""An option as codegens read it, from text; in YAML also a number, true or false."""
+
+GENERATION_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"
+"""The pattern of the names of generations."""
+NOT_IN_GENERATIONS = ("extends", "target", "generation", "generations")
+"""The keys of a rule file that a generation does not have."""
+Generation = Annotated[dict[str, Any], Field(json_schema_extra={"x-offered": "generation"})]
+"""What a generation changes, in keys of a rule file; checked when the file is loaded."""

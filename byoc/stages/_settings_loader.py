@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from byoc.costs import (
+    CostModel,
     Policy,
     find_host_beside,
     find_margin,
@@ -16,7 +17,7 @@ from byoc.costs import (
 from byoc.errors import InputError, suggest_nearest
 from byoc.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, list_files
 from byoc.placement import Perturbation, Robust, Strategy, limit_time
-from byoc.planning import CostDoubt, PlanSettings, read_placement
+from byoc.planning import CostDoubt, PlanSettings, apply_rule_parameters, read_placement
 from byoc.rules import Target, load_rules
 from byoc.support import STRATEGIES, list_installed, load_plugin, make_with_options, select_options
 
@@ -47,8 +48,8 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
     given = _split_by_owner(targets, options.cost_options or {}, "cost option")
     changed = _split_by_owner(targets, parameters or {}, "parameter")
     devices = tuple(
-        with_parameters(
-            load_device_costs(str(costs[target.name]), given[target.name]), changed[target.name]
+        _load_target_costs(
+            target, str(costs[target.name]), given[target.name], changed[target.name], options.cost_model
         )
         for target in targets
     )
@@ -69,6 +70,22 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
         placement=None if placement is None else read_placement(Path(placement)),
         doubt=_read_doubt(options, robust),
     )
+
+
+def _load_target_costs(
+    target: Target,
+    name: str,
+    given: Mapping[str, str],
+    changed: Mapping[str, Any],
+    asked: str | Path | Mapping[str, str | Path] | None,
+) -> CostModel:
+    """Return the cost model of a target, with the parameters of its rule file if that names the model.
+
+    `asked` are the cost models that the user names. Raises InputError when it cannot be loaded.
+    """
+    own = not (asked.get(target.name) if isinstance(asked, Mapping) else asked)
+    costs = load_device_costs(name, given)
+    return with_parameters(apply_rule_parameters(costs, target) if own else costs, changed)
 
 
 def _split_by_owner(

@@ -17,7 +17,7 @@ from byoc.model import DTYPE_NUMBERS, Model, prepare_model
 from byoc.patterns import ANY_OPERATOR
 from byoc.pipeline import make_plan
 from byoc.placement.strategies import AllSupported
-from byoc.planning import Plan, PlanSettings
+from byoc.planning import Plan, PlanSettings, apply_rule_parameters
 from byoc.quantization import NATIVE, Precision, has_float_mode
 from byoc.reporting import make_report
 from byoc.rules import Target, annotate_graph, load_rules
@@ -151,7 +151,7 @@ class CaseCompiler:
         target = self.target
         settings = PlanSettings(
             targets=(target,),
-            costs=(load_device_costs(target.cost_model),),
+            costs=(apply_rule_parameters(load_device_costs(target.cost_model), target),),
             host=load_host_costs("host"),
             strategy=AllSupported(),
         )

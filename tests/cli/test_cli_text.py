@@ -189,6 +189,7 @@ def test_inspect_as_json_is_the_manifest_and_who_signed_it(byoc: Cli) -> None:
                 "cost_model",
                 "operators",
                 "composites",
+                "generations",
                 "problem",
             ],
         ),

@@ -158,6 +158,8 @@ def _answer(openvino: Any, core: Any, question: Question) -> Answer:
                 return Answer("wrong numbers", wrong)
     except Exception as error:
         return Answer("refuses", f"when run: {_sentence(error)}")
+    if len(question.model) > _OPTIONS.blob_limit:
+        return Answer("takes")  # what is so large is not stored
     wrong = _wrong_when_imported(openvino, compiled, question)
     if wrong and _is_stored(question):
         return Answer("wrong numbers", f"imported: {wrong}", "wrong")

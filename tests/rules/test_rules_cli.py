@@ -46,12 +46,13 @@ def test_check_as_json(byoc: Cli, tmp_path: Path) -> None:
     ran = byoc("rules", "check", "dla", path, "--format", "json")
     assert ran.code == 1
     assert json.loads(ran.out) == [
-        {"file": "dla", "operators": 22, "composites": 8, "problems": []},
+        {"file": "dla", "operators": 22, "composites": 8, "problems": [], "generations": []},
         {
             "file": str(path),
             "operators": None,
             "composites": None,
             "problems": [f"{path}: ops[0].op: ONNX has no operator 'Reluu' (did you mean Relu?)"],
+            "generations": [],
         },
     ]
 

@@ -72,7 +72,12 @@ extends: dla
 drop: {ops: Sum, composites: [conv_bn], host: {ops: [Exp], names: ['^tail/'], after: {ops: TopK}}}
 target: dla2
 description: a line
+generation: second
+generations:
+  first: {}
+  second: {limits: {batch: 4}, cost_parameters: {launch: 2.0e-6}, ops: [{op: Exp}], drop: {ops: [Log]}}
 codegen: reference
+cost_parameters: {peak.float32: 1.0e+12, launch: 1.0e-6}
 codegen_options: {speed: high, tiles: 4, fast: true, share: 0.5}
 passes: {conv-to-matmul: {least_channels: 4}, quiet: {}}
 cost_model: dla
@@ -141,6 +146,9 @@ def test_every_key_fits() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
+        "{extends: dla, generations: {v1: {target: t}}}",
+        "{extends: dla, generations: {v1: {opps: []}}}",
+        "{extends: dla, cost_parameters: {launch: [1]}}",
         "{target: t, dtype: float32, ops: [{op: Relu}]}",
         "{extends: dla, opps: []}",
         "{extends: dla, dtype: []}",
