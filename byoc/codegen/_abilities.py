@@ -160,8 +160,13 @@ def list_abilities(codegen: object) -> tuple[str, ...]:
     return tuple(
         name
         for name, kind in ABILITIES.items()
-        if isinstance(codegen, kind) and version >= _FIRST_VERSIONS.get(name, 1)
+        if isinstance(codegen, kind) and is_in_version(name, version)
     )
+
+
+def is_in_version(ability: str, version: int) -> bool:
+    """Return whether a version of the interface has an ability."""
+    return version >= _FIRST_VERSIONS.get(ability, 1)
 
 
 def can_estimate(codegen: object) -> TypeGuard[Estimating]:

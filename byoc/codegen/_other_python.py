@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, make_dataclass
 from typing import Any, Literal, TypeVar
 
+from byoc.codegen._abilities import is_in_version
 from byoc.codegen._compiler_identity import describe_byoc
 from byoc.codegen._descriptions import CodegenDescription, describe_options
 from byoc.codegen._interface import API_VERSION
@@ -94,10 +95,12 @@ class OtherPythonCodegen(IsolatedCodegen):
             options = result["options"]
             self._program.options = None if options is None else _make_options(options)
             flags: dict[str, Any] = {n: result["flags"][n] is True for n in result["flags"]}
+            api = API_VERSION if result["api"] is None else int(result["api"])
+            known = [name for name in ABILITY_CLASSES if is_in_version(name, api)]
             return CodegenDescription(
                 str(result["summary"]),
-                API_VERSION if result["api"] is None else int(result["api"]),
-                tuple(name for name in ABILITY_CLASSES if name in result["abilities"]),
+                api,
+                tuple(name for name in known if name in result["abilities"]),
                 describe_options(self._program.options),
                 interpreter=str(result["interpreter"]),
                 **flags,

@@ -236,6 +236,13 @@ class Writer(Acme):
         return run
 
 
+class OldInterface(Acme):
+    """Speaks version 1, which has no estimates."""
+
+    name = "old-interface"
+    api = 1
+
+
 class Together(Acme):
     """Compiles all regions in one call, and takes other weights."""
 
