@@ -31,6 +31,8 @@ class RegionEstimates:
 
 def estimate_regions(bundle: Bundle, compilers: Mapping[str, RegionCompiler]) -> RegionEstimates:
     """Ask the compilers of targets, as far as they can estimate, about the regions of a bundle."""
+    if not any(can_estimate(compiler.codegen) for compiler in compilers.values()):
+        return RegionEstimates()
     found: dict[str, EstimateReport] = {}
     notes: list[Note] = []
     twins = bundle.identical_regions

@@ -18,9 +18,10 @@ from byoc.codegen import (
     NotHereError,
     parse_codegen_options,
 )
-from byoc.errors import ByocError, InputError, describe_error
+from byoc.errors import ByocError, InputError
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.rules import load_rules
+from byoc.support import describe_failure
 from byoc.testing._case_compiler import CaseCompiler, CompiledCase, NotTakenError, list_target_operators
 from byoc.testing._codegen_checks import CodegenChecks, FreshResults
 from byoc.testing._fresh_process import error_reason
@@ -260,4 +261,4 @@ def collect_problems(check: Callable[..., Iterable[str]], *cases: Any) -> list[s
     except ByocError as error:
         return [error_reason(error)]
     except Exception as error:  # the codegen is third-party code
-        return [f"fails with {describe_error(error)}"]
+        return [f"fails with {describe_failure(error)}"]

@@ -32,6 +32,17 @@ ESTIMATE = """
         alone, whole = (float(text) for text in os.environ["SECONDS"].split())
         return Cycles(1e9 * (alone if len(nodes) == 1 else whole), 1e9)
 """
+OF_VERSION_1 = """
+    api = 1
+
+    def cost(self, region):
+        with open(os.environ["COMPILED"], "a") as file:
+            file.write("cost:" + ",".join(node.op_type for node in region.nodes) + "\\n")
+        return 0.25
+
+    def estimate(self, effort):
+        raise NotImplementedError
+"""
 COSTS = """
 kind: roofline
 name: fast
@@ -115,6 +126,19 @@ def test_what_the_compiler_does_not_say_stays_the_cost_models(
     before, after = (each.plan.graph_problem.problem.seconds[:, 1] for each in (without, result))
     assert after[2] == before[2]
     assert after[0] != before[0]
+
+
+def test_a_plug_in_of_version_1_is_asked_for_cost_as_ever(
+    asked: Vendor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a worker process; its `estimate` is a method of its own."""
+    asked.write(more=OF_VERSION_1)
+    sizes, result, log = plan(asked, ask="costs", strategy="all-supported", output=tmp_path / "b")
+    assert sizes == [3]
+    assert [line for line in log if ":" in line] == ["cost:Relu", "cost:Add", "cost:Mul"]
+    assert result.report.regions[0].estimate is None
+    assert result.report.regions[0].seconds == pytest.approx(3 * (0.25 - 1e-5) + 1e-5)
+    same_as_original(parse(MODEL), tmp_path / "b", {"x": ramp(64, 4096)})
 
 
 @pytest.mark.parametrize("seed", range(5))

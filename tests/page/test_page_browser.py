@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vendors
+from cutting import DEVICE_ONLY, cut
 from support import parse
 
 import byoc
 from byoc.bundle import open_bundle
+from byoc.codegen import NotHereError
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
@@ -146,6 +149,37 @@ def test_a_user_finds_the_slowest_region(show: Any) -> None:
     page.click("#tab-gains")
     link = next(each.link for each in result.report.break_even if each.link is not None)
     assert f"it would pay from a link of {link / 1e9:.3g} GB/s" in page.inner_text("#list")
+
+
+def test_regions_have_what_their_compiler_estimates(show: Any, squeezenet: Path) -> None:
+    (region,) = open_bundle(squeezenet).manifest.report.regions
+    assert region.estimate is not None
+    assert region.estimate.cycles is not None
+    page = show(byoc.make_page(squeezenet))
+    search(page, region.name)
+    shown = page.inner_text("#details")
+    assert "compiler's estimate" in shown
+    assert f"{region.estimate.cycles:,.0f} cycles" in shown.replace("\u2009", ",").replace("\u202f", ",")
+
+
+def test_regions_for_another_machine_are_told_first(
+    show: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Board(vendors.Tables):
+        name = "board"
+
+        def load(self, region: Any, artifact: Any) -> Any:
+            raise NotHereError("there is no board")
+
+    vendors.install(monkeypatch, board=Board)
+    result = cut(parse(DEVICE_ONLY), tmp_path / "b", codegen="board")
+    page = show(result.make_page())
+    verdict = page.inner_text("#verdict")
+    assert "Not verified: dla_0 compiled, not verified here: there is no board" in verdict
+    assert "Verified, largest error" not in verdict
+    search(page, "dla_0")
+    shown = page.inner_text("#details")
+    assert "it cannot run on the machine that compiled it: there is no board" in shown
 
 
 def test_parts_open_and_close_by_keys_and_double_clicks(show: Any, ssdlite: Any) -> None:

@@ -109,16 +109,19 @@ def test_the_command_leaves_with_4_unless_that_is_allowed(
     assert "there is no board" in (tmp_path / "b" / "manifest.json").read_text()
 
 
+@pytest.mark.parametrize("isolate", [False, True])
 def test_an_artifact_that_fits_nowhere_here_is_not_compiled_again_at_once(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    isolate: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
     options = {**OPTIONS, "log": str(log)}
-    result = cut(model, tmp_path / "b", codegen="stamping", codegen_options=options, cache=False)
+    result = cut(
+        model, tmp_path / "b", codegen="stamping", codegen_options=options, cache=False, isolate=isolate
+    )
     assert result.report.regions[0].not_here == "it is for a board"
     assert log.read_text().splitlines() == ["Relu", "Add"]
     with pytest.raises(InputError, match="dla_0 cannot run on this machine: it is for a board"):
-        load(tmp_path / "b")
+        load(tmp_path / "b", isolate=isolate)
     assert log.read_text().splitlines() == ["Relu", "Add", "Relu"]  # which does not fit either
     monkeypatch.setenv("BOARD", "1")
     same_as_original(parse(UNLIKE), tmp_path / "b", {"x": ramp(1, 4)})
