@@ -42,8 +42,8 @@ def codegens(
     The other abilities of a codegen: "oracle" asks the real compiler which nodes it takes, "measured"
     times a region on the device, "estimate" says what its compiler thinks that one takes, "stamped"
     whether an artifact fits this machine, "keyed" what a cached one depends on, "together" compiles all
-    regions in one call, "weights" gives an artifact other weights without compiling, and "context"
-    serves --emit epcontext.
+    regions in one call, "weights" gives an artifact other weights without compiling, "context"
+    serves --emit epcontext, and "driver" runs artifacts without Python, from C.
     """
     if name is not None:
         _print_codegen(name, form)

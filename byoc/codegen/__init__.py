@@ -15,6 +15,8 @@ if _TYPE_CHECKING:
     from byoc.codegen._abilities import ABILITIES as ABILITIES
     from byoc.codegen._abilities import Context as Context
     from byoc.codegen._abilities import ContextSource as ContextSource
+    from byoc.codegen._abilities import Driven as Driven
+    from byoc.codegen._abilities import DriverSources as DriverSources
     from byoc.codegen._abilities import Estimating as Estimating
     from byoc.codegen._abilities import Executable as Executable
     from byoc.codegen._abilities import Keyed as Keyed
@@ -144,8 +146,8 @@ _MODULES = {
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
     ),
     "byoc.codegen._abilities": (
-        "ABILITIES Context ContextSource Estimating Executable Keyed Measured Oracle Stamped "
-        "TakesWeights Together can_estimate"
+        "ABILITIES Context ContextSource Driven DriverSources Estimating Executable Keyed Measured "
+        "Oracle Stamped TakesWeights Together can_estimate"
     ),
     "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
     "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",

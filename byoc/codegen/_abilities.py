@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -133,6 +134,27 @@ class ContextSource(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class DriverSources:
+    """The C sources of a driver (`byoc_driver.h`), and the libraries that it is linked with.
+
+    `name` is the codegen's. `libraries` are names for the linker: `m`.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    libraries: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Driven(Protocol):
+    """A codegen whose artifacts a driver in C runs, without Python (docs/driver.md)."""
+
+    def driver(self) -> DriverSources:
+        """Return the driver's sources."""
+        ...
+
+
 ABILITIES: Mapping[str, type] = MappingProxyType(
     {
         "executable": Executable,
@@ -144,11 +166,15 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
         "together": Together,
         "weights": TakesWeights,
         "context": ContextSource,
+        "driver": Driven,
     }
 )
 """The optional abilities of a codegen: display names to the Protocols that define them."""
 
-_FIRST_VERSIONS = {"estimate": 2}  # of the interface that have an ability; the others are of version 1
+_FIRST_VERSIONS = {
+    "estimate": 2,
+    "driver": 2,
+}  # of the interface that have an ability; the others are of version 1
 
 
 def list_abilities(codegen: object) -> tuple[str, ...]:

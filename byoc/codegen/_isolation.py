@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from onnx import ModelProto
 
-from byoc.codegen._abilities import Context
+from byoc.codegen._abilities import Context, DriverSources
 from byoc.codegen._calling import RemoteExecutor, run_executor, take_turns
 from byoc.codegen._descriptions import CodegenDescription, read_description
 from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, Region
@@ -20,6 +20,7 @@ from byoc.codegen._results import (
     read_artifact,
     read_artifacts,
     read_context,
+    read_driver,
     read_estimate,
     read_nothing,
     read_number,
@@ -248,6 +249,11 @@ class _GivesContexts(IsolatedCodegen):
         return self.call("context", read_context, partial(_write_artifact, artifact))
 
 
+class _HasDriver(IsolatedCodegen):
+    def driver(self) -> DriverSources:
+        return self.call("driver", read_driver)
+
+
 ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "executable": _Loads,
     "oracle": _Checks,
@@ -258,6 +264,7 @@ ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "together": _CompilesTogether,
     "weights": _TakesWeights,
     "context": _GivesContexts,
+    "driver": _HasDriver,
 }
 
 

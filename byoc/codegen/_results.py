@@ -2,9 +2,10 @@
 
 from dataclasses import fields
 from math import inf
+from pathlib import Path
 from typing import Any
 
-from byoc.codegen._abilities import Context
+from byoc.codegen._abilities import Context, DriverSources
 from byoc.codegen._interface import AnyArray, Artifact, Cycles
 from byoc.codegen.byoc_worker.link import (
     BrokenMessageError,
@@ -88,6 +89,15 @@ def read_runs(result: Any, _: SharedMemory) -> list[float]:
 
 def read_sentences(result: Any, _: SharedMemory) -> list[str]:
     return read_texts(result)
+
+
+def read_driver(result: Any, _: SharedMemory) -> DriverSources:
+    """Return the sources of a driver."""
+    if not isinstance(result, dict) or result.keys() != {"name", "files", "libraries"}:
+        raise BrokenMessageError("the sources of a driver are missing")
+    (name,) = read_texts([result["name"]])
+    files = tuple(map(Path, read_texts(result["files"])))
+    return DriverSources(name, files, tuple(read_texts(result["libraries"])))
 
 
 def read_context(result: Any, _: SharedMemory) -> Context:

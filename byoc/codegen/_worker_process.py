@@ -105,6 +105,7 @@ class CodegenService:
             "cost": lambda asked: measure_seconds(self._codegen, asked["region"]),
             "estimate": self._estimate,
             "context": self._context,
+            "driver": lambda _: self._describe_driver(),
         }
         with with_session_settings(request["settings"]):
             return methods[method](request)
@@ -190,6 +191,11 @@ class CodegenService:
 
     def _context(self, request: Request) -> Any:
         return asdict(read_context(self._codegen, self._read_artifact(request)))
+
+    def _describe_driver(self) -> Any:
+        sources = self._codegen.driver()
+        files = list(map(str, sources.files))
+        return {"name": sources.name, "files": files, "libraries": list(sources.libraries)}
 
     def _read_artifact(self, request: Request) -> Artifact:
         return Artifact(read_files(request["files"], self._memory), request["metadata"])

@@ -21,7 +21,7 @@ from byoc.schemas import (
     list_onnx_domains,
 )
 
-_HIDDEN_DOMAIN = "byoc.hidden"
+_HIDDEN_DOMAIN = "byoc_driver.hidden"
 _MAX_NAMES = 8
 
 

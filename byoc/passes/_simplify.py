@@ -17,7 +17,7 @@ _SKIPPED = ("graph_fusion", "dead_node_elimination")
 # Initializers need not be inputs from this version on.
 _FREE_INITIALIZERS_IR = 4
 _KNOWN_DOMAINS = ("ai.onnx.ml", "com.microsoft")
-_HIDDEN_DOMAIN = "byoc.hidden"
+_HIDDEN_DOMAIN = "byoc_driver.hidden"
 _TRAINING_INPUT = 2
 
 

@@ -4,10 +4,11 @@ It is meant to be copied; README.md in this folder gives the order to read the f
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import onnx
 
-from byoc.codegen import YES, Artifact, Cycles, Executor, Region, Verdict, refuse
+from byoc.codegen import YES, Artifact, Cycles, DriverSources, Executor, Region, Verdict, refuse
 
 from .compiler import NAME, DLAOptions, check_nodes, compile_region
 from .machine import VERSION, read_figures
@@ -57,6 +58,11 @@ class DLA:
         return refuse(
             f"the program is for version {made} of the instruction set, but this is version {VERSION}"
         )
+
+    def driver(self) -> DriverSources:
+        """Return the sources of the driver, which executes programs on this processor."""
+        folder = Path(__file__).parent / "driver"
+        return DriverSources(self.name, tuple(sorted(folder.glob("*.c"))), ("m",))
 
     def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """Return for each node whether it can be lowered, or why it cannot."""

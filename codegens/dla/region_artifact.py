@@ -1,8 +1,12 @@
-"""`interface.json`: addresses of the inputs and outputs of a program, and for people its layers.
+"""The artifact of a compiled region: program, weights, and addresses of inputs and outputs.
 
-The artifact of a compiled region: program, weights, and addresses of inputs and outputs.
+`interface.json` has the addresses with names, types and shapes, and for people the layers.
+`interface.bin` has the addresses alone, for the driver in C: the magic bytes DLAI, the version, the
+numbers of inputs and outputs, and for each a word that is 0 or 1 and the words of its box, all
+little-endian.
 """
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -42,6 +46,7 @@ from .machine import VERSION, DType, MachineFigures, Operand, assemble, disassem
 from .simulator import FaultError, SimulationError, Simulator, check_box, end_of
 
 INTERFACE = "interface.json"
+DRIVER_INTERFACE = "interface.bin"
 _Word = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -222,6 +227,7 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
         PROGRAM: assemble(built.program),
         WEIGHTS: built.weights,
         INTERFACE: interface.model_dump_json(indent=1).encode(),
+        DRIVER_INTERFACE: _encode_addresses(interface),
         PIECES: _PIECE_LIST.dump_json(list(built.pieces)),
     }
     return Artifact(files, metadata)
@@ -305,6 +311,15 @@ def make_executor(region: Region, artifact: Artifact, figures: MachineFigures) -
         }
 
     return run
+
+
+def _encode_addresses(interface: ProgramInterface) -> bytes:
+    """Return the addresses of inputs and outputs for the driver."""
+    parts = [struct.pack("<4sIII", b"DLAI", 1, len(interface.inputs), len(interface.outputs))]
+    for socket in (*interface.inputs, *interface.outputs):
+        words = [0] * 11 if socket.box is None else [*vars(socket.box.operand()).values()]
+        parts.append(struct.pack("<12I", socket.box is not None, *words))
+    return b"".join(parts)
 
 
 def _to_rows(values: Array, socket: Socket) -> Array:

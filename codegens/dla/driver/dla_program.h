@@ -1,0 +1,84 @@
+/* Programs of the vanilla accelerator: commands as structures, and how they are read and checked.
+ *
+ * The format and the meaning of each command are in ../machine/instructions.py, the reference manual.
+ */
+#ifndef DLA_PROGRAM_H
+#define DLA_PROGRAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DLA_FLOAT32 = 0, DLA_INT8 = 1, DLA_UINT8 = 2, DLA_INT32 = 3 };
+enum { DLA_ARENA = 0, DLA_WEIGHTS = 1 };
+enum { DLA_FIRST = 1, DLA_LAST = 2 };
+enum { DLA_MAX = 0, DLA_AVERAGE = 1 };
+enum {
+    DLA_SIGMOID, DLA_TANH, DLA_EXP, DLA_SQRT, DLA_HARD_SIGMOID, DLA_HARD_SWISH, DLA_LEAKY_RELU, DLA_ELU
+};
+enum {
+    DLA_LOAD = 1, DLA_STORE, DLA_CONV, DLA_POOL, DLA_ADD, DLA_MUL, DLA_SCALE, DLA_TABLE, DLA_FUNCTION, DLA_END
+};
+
+/* A box of a tensor in one memory; `rows` is 0 where an operand is left out. */
+typedef struct dla_box {
+    uint32_t tensor, address, first_row, window, rows, cols, channels;
+    uint32_t row_pitch, pixel_pitch, channel_pitch, dtype;
+} dla_box;
+
+typedef struct dla_pair {
+    uint32_t rows, cols;
+} dla_pair;
+
+/* A command. Operands that a command does not have are zeros. */
+typedef struct dla_command {
+    uint32_t opcode;
+    uint32_t kind;         /* of LOAD: the memory; of CONV: the flags; of POOL and FUNCTION: the kind */
+    dla_box x;             /* the first operand that is read */
+    dla_box other;         /* `b` of ADD and MUL, `weights` of CONV, `table` of TABLE */
+    dla_box parameters, accumulator, residual; /* of CONV */
+    dla_box y;             /* as the program has it: where CONV writes depends on its flags */
+    dla_pair kernel, strides, dilations, overhang;
+    uint32_t pads[4];      /* top, left, bottom, right */
+    uint32_t groups, padding_counts;
+    int32_t x_zero, other_zero, y_zero;
+    uint32_t mantissa, other_mantissa, shift;
+    float low, high;       /* of FUNCTION: alpha and beta */
+} dla_command;
+
+/* The sizes of a program's memories in bytes, and of the results that overlap what they are made from. */
+typedef struct dla_sizes {
+    size_t arena, scratchpad, weights, staging;
+} dla_sizes;
+
+/* Read a little-endian word. */
+uint32_t dla_read_word(const uint8_t *bytes);
+
+/* Read a box of eleven words. */
+dla_box dla_read_box(const uint8_t *bytes);
+
+/* Return the bytes of an element. */
+size_t dla_element_size(uint32_t dtype);
+
+/* Return the bytes of a box's elements, without gaps. */
+uint64_t dla_box_bytes(const dla_box *box);
+
+/* Return NULL if a box is in a memory of so many bytes, else the end of a sentence. */
+const char *dla_check_box(const dla_box *box, size_t memory_bytes);
+
+/* Read the command at `*place`, and move `*place` behind it. Returns NULL, or the end of a sentence. */
+const char *dla_read_command(const uint8_t *program, size_t bytes, size_t *place, dla_command *command);
+
+/* Check a whole program. Returns NULL and sets the sizes, or the end of a sentence, with the number of the
+ * command in `*number`, -1 for the header. */
+const char *dla_check_program(const uint8_t *program, size_t bytes, dla_sizes *sizes, long *number);
+
+/* The place of a program's first command. */
+#define DLA_FIRST_COMMAND 20u
+
+/* Return the box that a command writes. */
+const dla_box *dla_result_box(const dla_command *command);
+
+/* Return whether the result has to be made elsewhere first, since it overlaps what it is made from. */
+int dla_needs_staging(const dla_command *command);
+
+#endif

@@ -1,0 +1,124 @@
+"""Give a driver many damaged artifacts, under AddressSanitizer and UndefinedBehaviorSanitizer.
+
+    python tests/drivers_suite/fuzz.py [--inputs 100000] [--seed 0] [--codegen dla]
+
+The artifacts are those of four small regions, in float32 and int8. Exits 1 if the driver crashed.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+from byoc.codegen import Artifact, Region, find_codegen, parse_codegen_options, read_region
+from byoc.drivers import get_include_folder
+from byoc.model import DTYPE_NUMBERS
+
+SANITIZED = (
+    "-O1",
+    "-g",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-Wall",
+    "-Wextra",
+)
+_FLOAT = """net (float[1, 3, 8, 8] x, float[1, 4, 8, 8] r) => (float[1, 4, 4, 4] y, float[1, 4, 8, 8] z)
+{
+    a = Conv <pads = [1, 1, 1, 1]> (x, kernel)
+    b = Relu(a)
+    z = Add(b, r)
+    c = Conv <group = 4, dilations = [2, 2], pads = [2, 2, 2, 2]> (z, depthwise)
+    e = Sigmoid(c)
+    y = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (e)
+}"""
+_BYTES = """net (int8[1, 3, 8, 8] x) => (int8[1, 4, 4, 4] y)
+{
+    xf = DequantizeLinear(x, scale, zero)
+    kf = DequantizeLinear(bytes, scale, none)
+    a = Conv <pads = [1, 1, 1, 1]> (xf, kf)
+    aq = QuantizeLinear(a, scale, zero)
+    af = DequantizeLinear(aq, scale, zero)
+    m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (af)
+    mq = QuantizeLinear(m, scale, zero)
+    mf = DequantizeLinear(mq, scale, zero)
+    t = Tanh(mf)
+    y = QuantizeLinear(t, scale, zero)
+}"""
+_KERNEL = np.arange(108).reshape(4, 3, 3, 3) % 7 - 3
+_CONSTANTS = {
+    "kernel": _KERNEL.astype(np.float32),
+    "depthwise": _KERNEL[:, :1].astype(np.float32),
+    "bytes": _KERNEL.astype(np.int8),
+    "scale": np.array(0.05, np.float32),
+    "zero": np.array(3, np.int8),
+    "none": np.array(0, np.int8),
+}
+_NAMES = set(_CONSTANTS)
+_ENVIRONMENT = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}  # the harness ends without tidying up
+
+
+def compile_regions(codegen_name: str, folder: Path) -> Iterator[tuple[Region, Artifact]]:
+    """Yield compiled regions, with default options and with a small scratchpad."""
+    codegen = find_codegen(codegen_name)
+    for number, text in enumerate((_FLOAT, _BYTES)):
+        model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{text}')
+        words = set(text.replace(",", " ").replace(")", " ").replace("(", " ").split())
+        constants = [numpy_helper.from_array(_CONSTANTS[name], name) for name in sorted(words & _NAMES)]
+        model.graph.initializer.extend(constants)
+        path = folder / f"region_{number}.onnx"
+        onnx.save(model, path)
+        region = read_region(path, f"region_{number}", codegen_name)
+        for given in ({}, {"scratchpad": "2048"}):
+            yield region, codegen.compile(region, parse_codegen_options(codegen, given))
+
+
+def write_case(region: Region, artifact: Artifact, folder: Path) -> list[str]:
+    """Write an artifact and its description; return their paths."""
+    folder.mkdir()
+    lines = [
+        f"{side} {DTYPE_NUMBERS[each.type.dtype]} {each.type.bytes}"
+        for side, contracts in (("input", region.inputs), ("output", region.outputs))
+        for each in contracts
+    ]
+    (folder / "description").write_text("\n".join(lines))
+    paths = [folder / "description"]
+    for name, content in artifact.files.items():
+        if name.endswith(".bin"):
+            (folder / name).write_bytes(content)
+            paths.append(folder / name)
+    return list(map(str, paths))
+
+
+def main() -> None:
+    """Build the driver with sanitizers, and run it."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    asked.add_argument("--inputs", type=int, default=100_000)
+    asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--codegen", default="dla")
+    chosen = asked.parse_args()
+    sources = find_codegen(chosen.codegen).driver()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        program = folder / "fuzz_driver"
+        command = ["cc", "-std=c11", *SANITIZED, f"-I{get_include_folder()}", "-o", str(program)]
+        command += [str(Path(__file__).with_name("fuzz_driver.c")), *map(str, sources.files)]
+        subprocess.run([*command, *(f"-l{library}" for library in sources.libraries)], check=True)
+        cases = list(compile_regions(chosen.codegen, folder))
+        for number, (region, artifact) in enumerate(cases):
+            paths = write_case(region, artifact, folder / f"case_{number}")
+            inputs = chosen.inputs // len(cases)
+            asked_for = [str(program), str(inputs), str(chosen.seed + number), *paths]
+            ran = subprocess.run(asked_for, env=_ENVIRONMENT, check=False)
+            if ran.returncode:
+                sys.exit(f"case {number}: the driver ended with exit code {ran.returncode}")
+
+
+if __name__ == "__main__":
+    main()
