@@ -1,9 +1,9 @@
 """Noise: how far two right results of a tensor may lie apart, measured where an error is not allowed.
 
-Five things make noise, each measured on the same inputs: the rounding of the tensor's last operators,
+Six things make noise, each measured on the same inputs: the rounding of the tensor's last operators,
 onnxruntime's optimizations, the order in which contractions add up, the rounding of quantized
-activations to integers, and, where that cannot be measured, what a signal-to-noise ratio of 20 dB lets
-pass.
+activations to integers, quantized layers before that are one unit off, and, where none of the last two
+can be measured, what a signal-to-noise ratio of 20 dB lets pass.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -33,6 +33,7 @@ from byoc.verification._thresholds import (
     Thresholds,
 )
 from byoc.verification._tie_breaks import break_ties
+from byoc.verification._unit_noise import SHARE, UnitNoise
 from byoc.verification._verification_result import OutputError, TieBreak
 
 Values = Mapping[str, Any]
@@ -43,6 +44,7 @@ _ROUNDING = "rounding in the last operators"
 _OPTIMIZATIONS = "onnxruntime's optimizations"
 _ACCUMULATION = "the order in which contractions add up"
 _ACTIVATIONS = "rounding the activations to integers"
+_UNITS = "the layers before, one unit off"
 _RATIO = f"a signal-to-noise ratio of {LEAST_SIGNAL_TO_NOISE:g} dB"
 
 
@@ -69,6 +71,20 @@ def measure_difference(one: Any, other: Any) -> Difference:
     if not error.size:
         return Difference()
     return Difference(float(np.max(np.abs(error))), float(np.mean(error**2)))
+
+
+def measure_shift(one: Any, other: Any) -> float:
+    """Return the largest mean difference of a channel of two tensors of integers.
+
+    Channels are along axis 1 or along the last one; tensors of one axis or none have no channels.
+    """
+    error = np.asarray(one).astype(np.float64) - np.asarray(other).astype(np.float64)
+    if error.ndim < 2 or not error.size:
+        return 0.0
+    means = [
+        error.mean(tuple(i for i in range(error.ndim) if i != axis)) for axis in (1, error.ndim - 1)
+    ]
+    return max(float(np.abs(each).max()) for each in means)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +192,26 @@ class NoiseGauge:
             for source, allowed in ((_OPTIMIZATIONS, spread), (_ACTIVATIONS, rounding)):
                 name = _RATIO if source is _ACTIVATIONS and twin is None else source
                 found[name] = min(allowed.largest, most) if actual_error.power <= allowed.power else 0.0
+            if error.measure == "units" and error.absolute > max(found.values()):
+                largest = self._measure_units(compared, actual.get(error.name), error.name, thresholds)
+                found[_UNITS] = min(largest, max(most, thresholds.units))
         source = max(found, key=lambda name: found[name])
         return {"noise": found[source], "noise_source": source if found[source] else ""}
+
+    def _measure_units(self, wanted: Any, got: Any, name: str, thresholds: Thresholds) -> float:
+        """Return by how much integers move where layers before, and the last one, are a unit off.
+
+        It is 0 where the error is none of that: its mean square, or the mean of a channel, is larger.
+        """
+        runs = [run.get(name) for run in self._unit_noise.runs]
+        moved = [measure_difference(self.expected[name], run) for run in runs]
+        largest = max((each.largest for each in moved), default=0.0)
+        power = SHARE * thresholds.units**2 + max((each.power for each in moved), default=0.0)
+        shifts = (measure_shift(self.expected[name], run) for run in runs)
+        shift = SHARE * thresholds.units + _NOISE_SIDES * max(shifts, default=0.0)
+        if not largest or measure_difference(wanted, got).power > power:
+            return 0.0
+        return thresholds.units + _NOISE_SIDES * largest if measure_shift(wanted, got) <= shift else 0.0
 
     def _measure_spread(self, name: str, values: Values, thresholds: Thresholds) -> Difference:
         """Return by how much other right values are off, differences of tied rows left aside."""
@@ -217,6 +251,10 @@ class NoiseGauge:
     @cached_property
     def _accumulation(self) -> AccumulationNoise:
         return AccumulationNoise(self._flat, self.folder, self.inputs)
+
+    @cached_property
+    def _unit_noise(self) -> UnitNoise:
+        return UnitNoise(self._flat, self.folder, self.inputs)
 
     @cached_property
     def _optimized(self) -> Values:
