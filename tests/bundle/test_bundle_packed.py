@@ -266,7 +266,7 @@ import sys
 from pathlib import Path
 from byoc import Precision, partition
 model, rules, *data, output = sys.argv[1:]
-asked = {"precision": Precision(quantize="int8", data="random")} if data else {}
+asked = {"precision": Precision(quantize="int8", data="random"), "codegen": "reference"} if data else {}
 partition(model, rules.split(","), output=output, verify=False, **asked)
 """
 

@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 from support import Ran, parse, prepared
 
 import byoc
 from byoc.errors import InputError
+from byoc.quantization import Precision
 from byoc.rules import load_rules, split_generation
 from byoc.rules._rule_schema import RuleFile
 from byoc.support import StrictModel
@@ -331,6 +335,35 @@ def test_an_ethos_u55_computes_in_proportion_to_its_multipliers(name: str) -> No
     peak = target.rules.cost_parameters.get("peak.int8", 256e9)
 
     assert peak == ETHOS[name] * 2 * 500e6
+
+
+@pytest.mark.ethos_u
+@pytest.mark.skipif(find_spec("ethosu") is None, reason="ethos-u-vela is not installed")
+def test_the_compiler_is_told_of_the_generation_that_costs_are_of(tmp_path: Path) -> None:
+    """Predicted seconds and Vela's cycles fall together, from 32 multipliers to 256."""
+    text = "g (float[1,16,32,32] x) => (float[1,64,32,32] y) { y = Conv<pads=[1,1,1,1]>(x, w) }"
+    proto = parse(text)
+    weights = np.random.default_rng(0).normal(size=(64, 16, 3, 3)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    cycles, seconds = [], []
+    for name in ETHOS:
+        bundle = tmp_path / name
+        result = byoc.partition(
+            proto,
+            f"ethos-u55:{name}",
+            output=bundle,
+            strategy="all-supported",
+            precision=Precision(quantize="int8", data="random"),
+            verify=False,
+            what_if=False,
+        )
+        (region,) = byoc.open_bundle(bundle).manifest.regions
+        assert region.codegen_options == {"accelerator": f"ethos-{name}"}
+        cycles.append(float(region.artifact_metadata["cycles"]))
+        seconds.append(result.report.regions[0].seconds)
+    assert cycles == sorted(cycles, reverse=True)
+    assert seconds == sorted(seconds, reverse=True)
+    assert cycles[0] / cycles[-1] == pytest.approx(seconds[0] / seconds[-1], rel=0.5)
 
 
 def refusals(which: str, text: str, opset: int = 20) -> list[str]:
