@@ -501,3 +501,24 @@ def test_the_documentation_followed_to_the_letter(
         extra = ["--strategy", "all-supported"] if "partition" in line else []
         assert byoc(*shlex.split(line)[1:], *extra).code == 0, line
     assert package.load("model.byoc")({"x": np.array([-4, 4], np.float32)})["y"].tolist() == [0, 6]
+
+
+@pytest.mark.skipif(not has_runtime(), reason="onnxruntime verifies")
+def test_a_crash_leaves_a_working_bundle(
+    configure: Configure, byoc: Callable[..., Ran], tmp_path: Path
+) -> None:
+    onnx.save(parse(MODEL), tmp_path / "m.onnx")
+    arguments = (tmp_path / "m.onnx", "--rules", RULES, "--strategy", "all-supported", "-o")
+    configure(does="compile segv")
+    done = byoc("partition", *arguments, tmp_path / "host.byoc")
+    sentence = "its process was killed by SIGSEGV in compile"
+    assert (done.code, f"Codegen {NAME} failed: " in done.out, sentence in done.out) == (5, True, True)
+    assert package.load(tmp_path / "host.byoc")({"x": X})["y"].shape == (2, 3)
+    configure()
+    assert byoc("partition", *arguments, tmp_path / "m.byoc").code == 0
+    configure(does="run exit")
+    ran = byoc("run", tmp_path / "m.byoc", "--inputs", "random", "-o", tmp_path / "y.npz")
+    assert (ran.code, "its process ended with exit code 7 in run" in ran.err) == (1, True)
+    write_settings({})
+    ran = byoc("run", tmp_path / "m.byoc", "--inputs", "random", "-o", tmp_path / "y.npz")
+    assert (ran.code, f"{NAME}: no such codegen" in ran.err) == (1, True)
