@@ -89,9 +89,9 @@ class BundleComparison:
         """Compare every boundary tensor on the first sample."""
         try:
             reference = record_reference_runs(self.bundle, self._first)
-            self._boundary = compare_boundary(
-                self.bundle, self._first, reference, self._first_runs, self.thresholds
-            )
+            not_here = self._runs.not_here
+            ran = {name: run for name, run in self._first_runs.items() if name not in not_here}
+            self._boundary = compare_boundary(self.bundle, self._first, reference, ran, self.thresholds)
         except InputError as error:
             self._not_compared = str(error)
 

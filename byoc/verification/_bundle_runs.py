@@ -17,7 +17,7 @@ from byoc.runtime import (
     load_executors,
 )
 from byoc.verification._plain_models import convert_errors, make_reference_executor
-from byoc.verification._region_verification import RecordedRuns
+from byoc.verification._region_verification import NotVerifiableError, RecordedRuns
 
 _MAX_SHOWN = 80
 
@@ -38,16 +38,21 @@ class BundleRuns:
 
     @classmethod
     def load(cls, bundle: Bundle) -> "BundleRuns":
-        """Load a bundle. Raise InputError if that fails."""
+        """Load a bundle.
+
+        Raise InputError if that fails, and NotVerifiableError if plain onnxruntime cannot run a region
+        in place of a machine that is not here.
+        """
         recorded = {region.name: RecordedRuns() for region in bundle.manifest.regions}
+        not_here: dict[str, str] = {}
         with convert_errors(InputError, "the bundle does not run"), without_optimizations():
-            not_here: dict[str, str] = {}
             executors = load_executors(bundle, not_here)
-            executors |= {
-                region.name: make_reference_executor(region)
-                for _, region, _ in bundle.regions()
-                if region.name in not_here
-            }
+        for _, region, _ in bundle.regions() if not_here else ():
+            if region.name in not_here:
+                why = f"{region.name} cannot run on this machine: {not_here[region.name]}; otherwise"
+                with convert_errors(NotVerifiableError, why):
+                    executors[region.name] = make_reference_executor(region)
+        with convert_errors(InputError, "the bundle does not run"), without_optimizations():
             watched = {
                 name: lambda inputs, name=name, run=run: recorded[name].record(run)(inputs)
                 for name, run in executors.items()
