@@ -38,6 +38,7 @@ from byoc.codegen import (
     read_region,
 )
 from byoc.errors import InputError
+from byoc.model import to_numpy_dtype
 from byoc.onnxrt import has_runtime
 
 MODEL = """g (float[2, 4] x) => (float[2, 3] y) <float[4, 3] w = {1,2,3,4,5,6,7,8,9,10,11,12}> {
@@ -267,6 +268,25 @@ def test_runs_are_measured_there(configure: Configure, region: Region) -> None:
         run = codegen.load(region, _call(codegen, "compile", region))
         assert measure_executor(run, {"x": X}, measure) == [1.0, 2.0]
         assert calls == [None]
+
+
+def test_types_that_numpy_lacks_cross_as_unsigned_integers(
+    old_python: str, configure: Configure, tmp_path: Path
+) -> None:
+    text = """g (bfloat16[3] x) => (bfloat16[3] y, bfloat16[3] z) <bfloat16[3] w = {16256, 16384, 1}> {
+        y = Identity(x) z = Identity(w) }"""
+    onnx.save(parse(text), tmp_path / "b.onnx")
+    region = read_region(tmp_path / "b.onnx", "passing_0", "passing")
+    configure("passing", "Passing", old_python)
+    dtype = to_numpy_dtype("bfloat16")
+    with closing(Codegens()) as codegens:
+        codegen: Any = codegens.find("passing")
+        made = compile_region(codegen, region, {})
+        assert made.metadata["dtype"] == "uint16"
+        given = codegen.load(region, made)({"x": np.array([1.5, -2, 0], dtype)})
+    assert [each.dtype for each in given.values()] == [dtype, dtype]
+    assert given["y"].tolist() == [1.5, -2, 0]
+    assert given["z"].tobytes() == region.constant("w").tobytes()
 
 
 def test_abilities_are_those_of_the_version_that_it_speaks(configure: Configure) -> None:

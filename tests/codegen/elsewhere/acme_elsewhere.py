@@ -236,6 +236,20 @@ class Writer(Acme):
         return run
 
 
+class Passing(Acme):
+    """Gives its constant, and what it got, whatever the type."""
+
+    name = "passing"
+
+    def compile(self, region, options):
+        stored = region.constant("w")
+        return Artifact({}, {"dtype": str(stored.dtype)})
+
+    def load(self, region, artifact):
+        stored = region.constant("w")
+        return lambda inputs: {"y": inputs["x"], "z": stored}
+
+
 class OldInterface(Acme):
     """Speaks version 1, which has no estimates."""
 
