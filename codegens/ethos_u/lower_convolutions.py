@@ -17,6 +17,7 @@ from .windows import (
     find_begins,
     fit_window,
     order_image,
+    pad_ahead,
     read_image,
     read_pair,
 )
@@ -32,7 +33,9 @@ def lower_conv(operation: Operation, lowering: Lowering) -> None:
     wanted = lowering.result(operation)
     factors = real_scale(source) * read_scales(operation)
     bias = read_bias(operation, lowering, source, factors, weights.shape[0])
+    assert source.quantization is not None
     image, window = fit_window(read_image(source, lowering), lowering, operation, weights.shape[1:3])
+    image, window = pad_ahead(image, lowering, window, int(source.quantization.zero_point))
     group, channels = int(operation.attributes["group"]), image.tensor.shape[-1]
     if group > 1 and channels == group:  # [C*M, h, w, 1] to [h, w, C, M]
         deep = weights[..., 0].reshape(channels, -1, *weights.shape[1:3]).transpose(2, 3, 0, 1)

@@ -11,7 +11,9 @@ from .constant_operands import real_scale
 from .lowering import LOWERINGS, Lowering, is_same
 from .region_values import Value
 from .tosa_graph import ACCUMULATORS, Tensor
-from .windows import Window, convolve_ones, fit_window, read_image
+from .windows import Window, convolve_ones, fit_window, pad_ahead, read_image
+
+_MOST_PADDED = 8  # the height and width of an AVG_POOL2D with padding
 
 
 @LOWERINGS.op("MaxPool")
@@ -20,6 +22,7 @@ def lower_max_pool(operation: Operation, lowering: Lowering) -> None:
     if len(operation.outputs) > 1 and operation.outputs[1]:
         raise CompileError("the indices of a MaxPool are not made")
     image, window, kernel = _read_pool(operation, lowering)
+    image, window = pad_ahead(image, lowering, window, np.iinfo(image.tensor.dtype).min)
     wanted = image.quantization if not _is_stated(operation) else lowering.result(operation)
     assert wanted is not None
     made = lowering.graph.add(
@@ -43,7 +46,8 @@ def lower_average_pool(operation: Operation, lowering: Lowering) -> None:
     if padded and counts and operation.attributes.get("ceil_mode", 0):
         raise CompileError("an AveragePool that counts padding and rounds its extents up is not taken")
     assert image.quantization is not None
-    if is_same(image.quantization, wanted) and window.shape[0] == 1 and not (padded and counts):
+    fits = window.shape[0] == 1 and (not padded or (max(kernel) <= _MOST_PADDED and not counts))
+    if fits and is_same(image.quantization, wanted):
         lowering.finish(operation, _average(image, lowering, kernel, window))
         return
     sums, scale = convolve_ones(image, lowering, kernel, window), 1.0

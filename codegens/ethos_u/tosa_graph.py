@@ -1,5 +1,6 @@
 """A TOSA graph under construction: tensors by value, operators in order."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ SINGLE_ROUND = 1
 _PROPAGATE = 1  # NaN, which integers never are
 ACCUMULATORS = {"int32": 5, "int48": 6}
 _MAX_SHIFT = 62
+MOST_MOVED = 1 << 16
+"""The longest axis that Vela moves, and for ranks above 3 the greatest product of all but two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,7 @@ class TosaGraph:
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
+    reshaped: dict[str, Tensor] = field(default_factory=dict)  # of results of RESHAPE what they were
 
     def add_input(self, dtype: str, shape: Sequence[int]) -> Tensor:
         """Return a new input of the graph. Shapes of rank 0 have one element in TOSA's rank 1."""
@@ -78,8 +82,15 @@ class TosaGraph:
         return Tensor(self.constants[key], tensor.dtype, tensor.shape, tensor.data)
 
     def write(self) -> bytes:
-        """Return the flatbuffer."""
-        return write_tosa(self.tensors, self.operators, self.inputs, self.outputs)
+        """Return the flatbuffer, without operators whose results nothing reads."""
+        read = {*self.inputs, *self.outputs}
+        kept = list[FileOperator]()
+        for operator in reversed(self.operators):
+            if not read.isdisjoint(operator.outputs):
+                read.update(operator.inputs)
+                kept.append(operator)
+        tensors = [each for each in self.tensors if each.name in read]
+        return write_tosa(tensors, kept[::-1], self.inputs, self.outputs)
 
     def reshape(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
         """Return a tensor in another shape of as many elements."""
@@ -88,17 +99,45 @@ class TosaGraph:
             return tensor
         if tensor.data is not None:
             return self.constant(tensor.data.reshape(shape), tensor.dtype)
-        return self.add("RESHAPE", [tensor, self._shape(shape)], tensor.dtype, shape)
+        source = self.reshaped.get(tensor.name, tensor)
+        if source.shape == shape:
+            return source
+        made = self.add("RESHAPE", [source, self._shape(shape)], tensor.dtype, shape)
+        self.reshaped[made.name] = source
+        return made
 
     def transpose(self, tensor: Tensor, perms: Sequence[int]) -> Tensor:
-        """Return a tensor with its axes in another order; a reshape if only axes of extent 1 move."""
-        shape = tuple(tensor.shape[axis] for axis in perms)
-        moved = [axis for axis in perms if tensor.shape[axis] != 1]
+        """Return a tensor with its axes in another order.
+
+        Axes that stay side by side are moved as one, those of extent 1 for nothing. What is too large
+        for Vela at once is done axis by axis.
+        """
         if tensor.data is not None:
             return self.constant(tensor.data.transpose(perms), tensor.dtype)
-        if moved == sorted(moved):
-            return self.reshape(tensor, shape)
-        return self.add("TRANSPOSE", [tensor], tensor.dtype, shape, perms=list(perms))
+        shape = [tensor.shape[axis] for axis in perms]
+        extents, order = merge_axes(tensor.shape, perms)
+        if len(extents) > 3 and _most_of_others(extents) > MOST_MOVED:
+            return self.reshape(self._move_axes(self.reshape(tensor, extents), order), shape)
+        return self._transpose_merged(tensor, perms)
+
+    def _move_axes(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
+        """Return a tensor with its axes in an order: the last of that is first brought to the front."""
+        there = list(range(len(order)))
+        for axis in reversed(order):
+            place = there.index(axis)
+            perms = [place, *(each for each in range(len(order)) if each != place)]
+            there = [there[each] for each in perms]
+            tensor = self._transpose_merged(tensor, perms)
+        return tensor
+
+    def _transpose_merged(self, tensor: Tensor, perms: Sequence[int]) -> Tensor:
+        """Return a tensor with its axes in another order, by one TRANSPOSE of as few as possible."""
+        extents, order = merge_axes(tensor.shape, perms)
+        moved = self.reshape(tensor, extents)
+        if len(extents) > 1:
+            ordered = [extents[axis] for axis in order]
+            moved = self.add("TRANSPOSE", [moved], tensor.dtype, ordered, perms=order)
+        return self.reshape(moved, [tensor.shape[axis] for axis in perms])
 
     def slice(self, tensor: Tensor, start: Sequence[int], size: Sequence[int]) -> Tensor:
         """Return a part of a tensor."""
@@ -232,6 +271,31 @@ class TosaGraph:
 
     def _shape(self, values: Sequence[int]) -> Tensor:
         return self.constant(np.array(values, np.int64), "shape")
+
+
+def merge_axes(shape: Sequence[int], perms: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return a shape and an order of its axes that move elements alike, with as few axes as possible.
+
+    Axes of extent 1 are left out, and axes that are neighbours before and after are one, unless Vela
+    would not move so long a one.
+    """
+    groups = list[list[int]]()
+    for axis in (axis for axis in perms if shape[axis] != 1):
+        between = shape[groups[-1][-1] + 1 : axis] if groups and groups[-1][-1] < axis else (0,)
+        joined = math.prod(shape[each] for each in groups[-1]) * shape[axis] if groups else 0
+        if all(extent == 1 for extent in between) and joined <= MOST_MOVED:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    firsts = sorted(group[0] for group in groups)
+    extents = {group[0]: int(np.prod([shape[axis] for axis in group])) for group in groups}
+    return [extents[first] for first in firsts], [firsts.index(group[0]) for group in groups]
+
+
+def _most_of_others(extents: Sequence[int]) -> int:
+    """Return the greatest product of all axes but two, which Vela limits for a rank of 4 and more."""
+    ordered = sorted(extents)
+    return int(np.prod(ordered[2:], dtype=np.int64))
 
 
 def quantize_scales(scales: Array, bits: int) -> tuple[Array, Array]:

@@ -13,6 +13,8 @@ from .region_values import IMAGE, Value, arrange
 from .tosa_file import Array
 from .tosa_graph import Tensor
 
+_MOST_STEP = 3
+
 
 @dataclass(frozen=True)
 class Window:
@@ -88,6 +90,19 @@ def fit_window(
         pads += [begins[axis], max(end, 0)]
     tensor = lowering.graph.slice(image.tensor, [0] * 4, extents)
     return replace(image, tensor=tensor), Window(shape, tuple(pads), strides, dilations)
+
+
+def pad_ahead(image: Value, lowering: Lowering, window: Window, filler: int) -> tuple[Value, Window]:
+    """Return an image with its padding, and a window without pads, for steps above 3.
+
+    Vela takes such steps where there is neither padding nor dilation.
+    """
+    if max(window.strides) <= _MOST_STEP or not any(window.pads):
+        return image, window
+    top, bottom, left, right = window.pads
+    pads = [(0, 0), (top, bottom), (left, right), (0, 0)]
+    padded = replace(image, tensor=lowering.graph.pad(image.tensor, pads, filler))
+    return padded, replace(window, pads=(0, 0, 0, 0))
 
 
 def find_begins(

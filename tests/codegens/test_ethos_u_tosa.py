@@ -1,7 +1,7 @@
 """What `ethos_u` does without Vela and reference model: scales, orders of axes, graphs."""
 
 import math
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ pytest.importorskip("flatbuffers")
 
 from byoc.codegens.ethos_u.lower_elementwise import find_factors
 from byoc.codegens.ethos_u.region_values import Value, arrange, arrange_plain, reshape_value
-from byoc.codegens.ethos_u.tosa_graph import TosaGraph, quantize_scales
+from byoc.codegens.ethos_u.tosa_graph import TosaGraph, merge_axes, quantize_scales
 
 SCALES = st.floats(2.0**-31, 2.0**20)
 
@@ -92,8 +92,32 @@ def test_a_channel_shuffle_moves_channels_alone() -> None:
     joined = arrange(graph, reshape_value(graph, moved, (1, 8, 10, 12)), (0, 2, 3, 1))
 
     assert joined.tensor.shape == (1, 10, 12, 8)
-    ops = [each.op for each in graph.operators if not each.op.startswith("CONST")]
-    assert ops == ["RESHAPE", "TRANSPOSE", "RESHAPE"]
+    (move,) = (each for each in graph.operators if each.op == "TRANSPOSE")
+    assert move.attributes["perms"] == [0, 2, 1]  # rows and columns together, groups, channels
+
+
+@given(reshapes())
+def test_merged_axes_move_elements_alike(
+    case: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+) -> None:
+    shape, order, _ = case
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+
+    extents, perms = merge_axes(shape, order)
+
+    found = numbers.reshape(extents).transpose(perms) if extents else numbers
+    np.testing.assert_array_equal(found.reshape(-1), numbers.transpose(order).reshape(-1))
+    assert 1 not in extents
+    assert all(later != first + 1 for first, later in pairwise(perms))
+
+
+def test_a_transpose_that_is_too_large_at_once_moves_axis_by_axis() -> None:
+    graph = TosaGraph()
+    graph.transpose(graph.add_input("int8", (20, 300, 300, 30)), (3, 2, 1, 0))
+
+    moves = [each for each in graph.operators if each.op == "TRANSPOSE"]
+    assert len(moves) > 1
+    assert all(len(each.attributes["perms"]) <= 3 for each in moves), moves
 
 
 def test_axes_of_one_element_move_for_nothing() -> None:
