@@ -226,7 +226,9 @@ CASES: dict[str, Case] = {
     "flatten": Case("r = Flatten(dx)", "[1,960]"),
     "transpose": Case("r = Transpose<perm=[0,2,1,3]>(dx)", "[1,10,8,12]"),
     "transpose of rank 5": Case("r = Transpose<perm=[0,2,1,4,3]>(dx)", "[1,4,2,5,3]", "[1,2,4,3,5]"),
-    "transpose, axis by axis": Case("r = Transpose<perm=[3,2,1,0]>(dx)", "[3,300,300,2]", "[2,300,300,3]"),
+    "transpose, axis by axis": Case(
+        "r = Transpose<perm=[3,2,1,0]>(dx)", "[3,300,300,2]", "[2,300,300,3]"
+    ),
     "conv, stride 4, padded": Case(
         _BIASED + "r = Conv<pads=[1,1,1,1],strides=[4,4]>(dx,v,u)", "[1,6,3,3]", stored=_CONV
     ),
