@@ -42,7 +42,7 @@ class EthosUOptions:
     """
 
     accelerator: Accelerator = field(
-        default="ethos-u55-128", metadata={"help": "the NPU and its multiply-accumulates in a cycle"}
+        default="ethos-u55-256", metadata={"help": "the NPU and its multiply-accumulates in a cycle"}
     )
     system_config: str = field(
         default="", metadata={"help": "clock and memories, by Vela's name; empty is Vela's choice"}
