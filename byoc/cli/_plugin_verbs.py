@@ -1,6 +1,7 @@
 """`byoc codegens`, `strategies`, `cost-models`, `passes`: list plug-ins; `new-codegen`: begin one."""
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -30,6 +31,13 @@ from byoc.support import (
 from byoc.trust import list_codegens, read_settings
 
 TableRow = dict[str, Any]
+
+
+class CodegenStyle(Enum):
+    """The styles of `byoc new-codegen`."""
+
+    emitter = "emitter"
+    tool = "tool"
 
 
 def codegens(
@@ -228,14 +236,21 @@ def new_codegen(
     name: Annotated[str, typer.Argument(help="What users will call it, such as acme or my-npu.")],
     into: Annotated[
         Path | None,
-        typer.Option("--into", metavar="DIR", help="Write to this new folder instead of ./NAME."),
+        typer.Option(
+            "--into", metavar="DIR", help="Write to this folder, new or not, instead of ./NAME."
+        ),
     ] = None,
+    style: Annotated[
+        CodegenStyle,
+        typer.Option("--style", help="emitter: it writes code itself. tool: it drives a compiler."),
+    ] = CodegenStyle.emitter,
 ) -> None:
     """Write a complete package for a codegen of your own.
 
-    It has a codegen, a rule file, a cost model and tests, and works as it is."""
+    It has a codegen, a rule file, a cost model and tests, and works as it is. Files that are there are
+    never overwritten."""
     folder = Path(name) if into is None else into
-    for path in write(name, folder):
+    for path in write(name, folder, style=style.value):
         print_line(folder / path)
     place = folder if folder.is_absolute() else f"./{folder}"  # else pip takes it for a project's name
     print_lines(

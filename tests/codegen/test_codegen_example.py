@@ -23,11 +23,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "acme"
 def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Register the example's codegen, and return the folder of its rule file and cost model."""
     monkeypatch.syspath_prepend(EXAMPLE)
-    import acme  # noqa: PLC0415 - there while the test runs
+    import byoc_acme  # noqa: PLC0415 - there while the test runs
 
-    vendors.install(monkeypatch, acme=acme.Acme)
-    yield EXAMPLE / "acme"
-    for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
+    vendors.install(monkeypatch, acme=byoc_acme.Acme)
+    yield EXAMPLE / "byoc_acme"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "byoc_acme"]:
         del sys.modules[name]
 
 

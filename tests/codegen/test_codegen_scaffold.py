@@ -7,18 +7,20 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import vendors
 from cutting import files
 from support import Ran, sample_cases
 
-from byoc.codegen.scaffold import render_package
+from byoc.codegen.scaffold import Style, render_package
 from byoc.rules import load_rules
 from byoc.support import CODEGENS, list_installed
 
 ROOT = Path(__file__).parents[2]
 Byoc = Callable[..., Ran]
+STYLES = get_args(Style)
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +47,23 @@ def test_the_example_is_what_is_written(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize(
     ("name", "module", "cls"),
-    [("acme", "acme", "Acme"), ("my-npu", "my_npu", "MyNpu"), ("npu_2x-b", "npu_2x_b", "Npu2xB")],
+    [
+        ("acme", "byoc_acme", "Acme"),
+        ("my-npu", "byoc_my_npu", "MyNpu"),
+        ("npu_2x-b", "byoc_npu_2x_b", "Npu2xB"),
+    ],
 )
-def test_a_package_is_written(name: str, module: str, cls: str, byoc: Byoc, tmp_path: Path) -> None:
-    ran = byoc("new-codegen", name)
+@pytest.mark.parametrize("style", STYLES)
+def test_a_package_is_written(  # noqa: PLR0917 - what is asked for, and where
+    style: Style, name: str, module: str, cls: str, byoc: Byoc, tmp_path: Path
+) -> None:
+    ran = byoc("new-codegen", name, *(["--style", style] if style != "emitter" else []))
 
     assert (ran.code, ran.err) == (0, "")
     written = files(tmp_path / name)
-    assert ran.out.splitlines()[: len(written)] == [f"{name}/{path}" for path in render_package(name)]
+    assert ran.out.splitlines()[: len(written)] == [
+        f"{name}/{path}" for path in render_package(name, style)
+    ]
     assert f"pip install -e './{name}[test]'" in ran.out
     assert not re.search(rb"\{\{\w", b"".join(written.values()))
     project = tomllib.loads(written["pyproject.toml"].decode())["project"]
@@ -67,8 +78,8 @@ def test_a_package_is_written(name: str, module: str, cls: str, byoc: Byoc, tmp_
             ast.parse(content, path)
     assert load_rules(str(tmp_path / name / module / "annotations" / f"{name}.yaml")).name == name
     assert (
-        len(written["tests/test_conformance.py"].decode().partition(f"class Test{cls}")[2].splitlines())
-        == 4
+        f'class Test{cls}(CodegenConformance):\n    codegen = "{name}"\n'
+        in written["tests/test_conformance.py"].decode()
     )
 
 
@@ -81,13 +92,61 @@ def test_another_folder_can_be_named(byoc: Byoc, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]
 
 
-@pytest.mark.parametrize("there", ["folder", "file", "link"])
-def test_what_is_there_is_left_alone(there: str, byoc: Byoc, tmp_path: Path) -> None:
+def test_a_repository_that_is_there_is_written_into(byoc: Byoc, tmp_path: Path) -> None:
     place = tmp_path / "acme"
-    if there == "folder":
-        place.mkdir()
-        (place / "mine").write_text("kept")
-    elif there == "file":
+    (place / "tests").mkdir(parents=True)
+    for mine in ("mine", "tests/test_mine.py"):
+        (place / mine).write_text("kept")
+
+    assert byoc("new-codegen", "acme").code == 0
+
+    written = {name: text.decode() for name, text in files(place).items()}
+    kept = {"mine": "kept", "tests/test_mine.py": "kept"}
+    assert written == {**render_package("acme"), **kept}
+
+
+def test_nothing_is_overwritten(byoc: Byoc, tmp_path: Path) -> None:
+    place = tmp_path / "acme"
+    (place / "byoc_acme").mkdir(parents=True)
+    for mine in ("README.md", "byoc_acme/program.py"):
+        (place / mine).write_text("kept")
+    before = files(tmp_path)
+
+    ran = byoc("new-codegen", "acme")
+
+    assert (ran.code, ran.err) == (
+        1,
+        "byoc: acme: has README.md, byoc_acme/program.py already, and nothing is written "
+        "(--into DIR names another folder)\n",
+    )
+    assert files(tmp_path) == before
+
+
+def test_where_a_file_cannot_be_moved_none_stays(
+    byoc: Byoc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "mine").write_text("kept")
+    kept, count = Path.hardlink_to, iter(range(99))
+
+    def full(path: Path, target: Path) -> None:
+        if next(count) == 4:
+            raise OSError(28, "No space left on device")
+        kept(path, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", full)
+
+    ran = byoc("new-codegen", "acme")
+
+    assert (ran.code, ran.err) == (1, "byoc: acme: cannot be written: No space left on device\n")
+    assert files(tmp_path) == {"acme/mine": b"kept"}
+    assert [path.name for path in (tmp_path / "acme").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("there", ["file", "link"])
+def test_what_is_no_folder_is_left_alone(there: str, byoc: Byoc, tmp_path: Path) -> None:
+    place = tmp_path / "acme"
+    if there == "file":
         place.write_text("kept")
     else:
         place.symlink_to(tmp_path / "nowhere")
@@ -96,7 +155,7 @@ def test_what_is_there_is_left_alone(there: str, byoc: Byoc, tmp_path: Path) -> 
     ran = byoc("new-codegen", "acme")
 
     assert ran.code == 1
-    assert ran.err == "byoc: acme: exists already, and is left as it is (--into DIR names another)\n"
+    assert ran.err == "byoc: acme: is no folder, and is left as it is (--into DIR names another)\n"
     assert files(tmp_path) == before
 
 
@@ -140,11 +199,10 @@ def test_a_write_that_fails_leaves_nothing(
         ),
         *((name, "the name is reserved: Windows has a device") for name in ("con", "com1", "nul")),
         *((name, "the name of a codegen is made of") for name in ("../x", "", "a" * 33, "a.b")),
-        *((name, "the name is reserved") for name in ("json", "class", "host", "byoc", "tests")),
+        *((name, "the name is reserved") for name in ("none", "host", "byoc", "tests")),
         ("reference", "reference: onnx-byoc 0.1.0 brings a codegen of this name; choose another"),
         ("dla", "dla: onnx-byoc 0.1.0 brings a codegen of this name"),
         ("ethos-u55", "ethos-u55: onnx-byoc 0.1.0 brings a rule file of this name; choose another"),
-        ("numpy", "numpy: a Python package 'numpy' is installed already"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(name: str, told: str, byoc: Byoc, tmp_path: Path) -> None:
@@ -155,6 +213,27 @@ def test_a_name_that_cannot_be_is_refused(name: str, told: str, byoc: Byoc, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_package_of_a_sdk_is_not_hidden(byoc: Byoc, tmp_path: Path) -> None:
+    assert byoc("new-codegen", "numpy").code == 0
+    assert (tmp_path / "numpy" / "byoc_numpy" / "__init__.py").is_file()
+    assert not (tmp_path / "numpy" / "numpy").exists()
+
+
+def test_a_package_of_the_name_is_refused(
+    byoc: Byoc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site" / "byoc_acme").mkdir(parents=True)
+    (tmp_path / "site" / "byoc_acme" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+    ran = byoc("new-codegen", "acme")
+
+    assert (ran.code, ran.err) == (
+        1,
+        "byoc: acme: a Python package 'byoc_acme' is installed already\n",
+    )
+
+
 def test_a_codegen_that_is_installed_is_not_written_again(
     byoc: Byoc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,14 +242,15 @@ def test_a_codegen_that_is_installed_is_not_written_again(
     assert "brings a codegen of this name" in byoc("new-codegen", "acme").err
 
 
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", sample_cases(["acme", "a" * 32], "acme"))
 def test_what_is_written_is_clean(
-    name: str, byoc: Byoc, tmp_path: Path, pytestconfig: pytest.Config
+    name: str, style: Style, byoc: Byoc, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     pytest.importorskip("ruff")
     assert pytestconfig.cache is not None
     types = ("mypy", "--cache-dir", str(pytestconfig.cache.mkdir("mypy")))  # byoc's own, above all
-    assert byoc("new-codegen", name).code == 0
+    assert byoc("new-codegen", name, "--style", style).code == 0
 
     for check in (("ruff", "check"), ("ruff", "format", "--check"), types):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The example's own tests, without installing it: what `byoc new-codegen` writes, as it writes it."""
+"""The tests of both styles of packages that `byoc new-codegen` writes, without installing them."""
 
 import os
 import subprocess
@@ -6,30 +6,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from installing import install
 
+from byoc.codegen.scaffold import Style, new_codegen
 from byoc.support import CODEGENS, list_installed
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "acme"
 
 
 @pytest.mark.skipif("acme" in list_installed(CODEGENS), reason="the example is installed")
-def test_the_example_passes_its_own_tests(tmp_path: Path) -> None:
-    metadata = tmp_path / "byoc_acme-0.1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: byoc-acme\nVersion: 0.1.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[byoc.codegens]\nacme = acme:Acme\n"
-        "[byoc.annotations]\nacme = acme.annotations\n"
-        "[byoc.cost_models]\nacme = acme.cost_models\n"
-    )
+@pytest.mark.parametrize("style", ["emitter", "tool"])
+def test_a_new_package_passes_its_own_tests(style: Style, tmp_path: Path) -> None:
+    package = tmp_path / "acme"
+    new_codegen("acme", package, style=style)
+    install(package, tmp_path)
 
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", EXAMPLE],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", package],
         cwd=tmp_path,
         env={
             **os.environ,
-            "PYTHONPATH": f"{EXAMPLE}{os.pathsep}{tmp_path}",
+            "PYTHONPATH": f"{package}{os.pathsep}{tmp_path}",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "BYOC_CONFORMANCE": "fast",
         },
         capture_output=True,
         text=True,

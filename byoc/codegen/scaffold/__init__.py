@@ -1,15 +1,18 @@
 """A complete package for a new codegen, written from the templates beside this module.
 
-A template is a file of the new package, with `.tmpl` added to its name. In paths and contents `{{name}}`
-stands for the codegen's name, `{{module}}` for the Python package, and `{{class}}` for its class.
+A template is a file of the new package, with `.tmpl` added to its name; those of `common` are in every
+package, the others in packages of one style. In paths and contents `{{name}}` stands for the codegen's
+name, `{{module}}` for the Python package, `{{class}}` for its class, and `{{variable}}` for what its
+environment variables begin with.
 """
 
 import re
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
+from typing import Literal, get_args
 
 from byoc.codegen import is_plain_name
 from byoc.errors import InputError
@@ -24,6 +27,9 @@ from byoc.support import (
     replace_path,
 )
 
+Style = Literal["emitter", "tool"]
+"""The style of a codegen: one that writes code itself, or one that drives a compiler."""
+
 TEMPLATE = Path(__file__).parent / "template"
 
 _SUFFIX = ".tmpl"
@@ -33,52 +39,83 @@ _MAX_CHARACTERS = 32  # keeps all lines of the package short enough
 _RESERVED = frozenset({"any", "byoc", "host", "onnx", "test", "tests"})
 
 
-def new_codegen(name: str, folder: str | Path | None = None) -> list[Path]:
+def new_codegen(name: str, folder: str | Path | None = None, *, style: Style = "emitter") -> list[Path]:
     """Write a package for a new codegen.
 
-    `name` is what users will call it. `folder`, by default `./NAME`, must not exist yet. Returns the
-    files, relative to the folder, in order. Raises InputError for a name that is malformed or
-    taken, and for a folder that exists or cannot be written; nothing is left behind then.
+    `name` is what users will call it. `folder`, by default `./NAME`, may exist, with files of yours in
+    it. The `style` is `emitter` for a codegen that writes code itself, `tool` for one that drives a
+    compiler.
+    Returns the files, relative to the folder, in order. Raises InputError for a name that is malformed
+    or taken, a style that there is not, a file that is there already, and for a folder that cannot be
+    written; nothing is left behind then.
     """
     words = _check_words(name)
+    if style not in get_args(Style):
+        raise InputError(f"style {style!r}: it is one of {', '.join(get_args(Style))}")
     folder = Path(folder or name)
     try:
-        if folder.exists() or folder.is_symlink():
-            raise InputError(
-                f"{folder}: exists already, and is left as it is (--into DIR names another)"
-            )
-        if not folder.parent.is_dir():
-            raise InputError(f"{folder}: cannot be written: there is no folder '{folder.parent}'")
-        return _write_package(words, folder)
+        return _write_package(_render(words, style), folder)
     except (OSError, ValueError) as error:  # ValueError: no folder can have this name
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{folder}: cannot be written: {why}") from error
 
 
-def render_package(name: str) -> dict[str, str]:
+def render_package(name: str, style: Style = "emitter") -> dict[str, str]:
     """Return the contents of a codegen's package by relative path, in order. Does not check `name`."""
-    return _render(_placeholder_words(name))
+    return _render(_placeholder_words(name), style)
 
 
-def _write_package(words: Mapping[str, str], folder: Path) -> list[Path]:
+def _write_package(contents: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write files into a new folder, or beside the files of one. Raises InputError, and OSError."""
     place = folder.absolute()
+    if not place.parent.is_dir():
+        raise InputError(f"{folder}: cannot be written: there is no folder '{folder.parent}'")
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputError(f"{folder}: is no folder, and is left as it is (--into DIR names another)")
+    there = [path for path in contents if (place / path).exists() or (place / path).is_symlink()]
+    if there:
+        named = ", ".join(there)
+        raise InputError(
+            f"{folder}: has {named} already, and nothing is written (--into DIR names another folder)"
+        )
     with open_workspace(place.parent) as workspace:
         fresh = workspace / "new"
-        paths = []
-        for path, content in _render(words).items():
+        for path, content in contents.items():
             (fresh / path).parent.mkdir(parents=True, exist_ok=True)
             (fresh / path).write_text(content, encoding="utf-8")
-            paths.append(Path(path))
-        replace_path(fresh, place)  # all of it at once
-    return paths
+        if place.exists():
+            _move_files(fresh, place, list(contents))
+        else:
+            replace_path(fresh, place)  # all of it at once
+    return [Path(path) for path in contents]
 
 
-def _render(words: Mapping[str, str]) -> dict[str, str]:
+def _move_files(fresh: Path, place: Path, paths: list[str]) -> None:
+    """Move files into a folder; where one of them cannot be moved, none stays."""
+    made: list[Path] = []
+    try:
+        for path in paths:
+            for parent in reversed(Path(path).parents[:-1]):
+                if not (place / parent).exists():
+                    (place / parent).mkdir()
+                    made.append(place / parent)
+            (place / path).hardlink_to(fresh / path)  # which never overwrites
+            made.append(place / path)
+    except OSError:
+        for each in reversed(made):
+            with suppress(OSError):
+                each.rmdir() if each.is_dir() else each.unlink()
+        raise
+
+
+def _render(words: Mapping[str, str], style: Style) -> dict[str, str]:
     found = {}
-    for template in sorted(TEMPLATE.rglob(f"*{_SUFFIX}")):
-        path = template.relative_to(TEMPLATE).as_posix().removesuffix(_SUFFIX)
-        found[_fill_template(path, words)] = _fill_template(template.read_text(encoding="utf-8"), words)
-    return found
+    for folder in (TEMPLATE / "common", TEMPLATE / style):
+        for template in folder.rglob(f"*{_SUFFIX}"):
+            path = template.relative_to(folder).as_posix().removesuffix(_SUFFIX)
+            text = template.read_text(encoding="utf-8")
+            found[_fill_template(path, words)] = _fill_template(text, words)
+    return dict(sorted(found.items()))
 
 
 def _fill_template(text: str, words: Mapping[str, str]) -> str:
@@ -94,7 +131,7 @@ def _check_words(name: str) -> dict[str, str]:
         )
     words = _placeholder_words(name)
     module = words["module"]
-    if name in _RESERVED or iskeyword(module) or module in sys.stdlib_module_names:
+    if name in _RESERVED or iskeyword(words["class"]):
         raise InputError(f"{name}: the name is reserved: Python or byoc has a meaning for it")
     if not is_plain_name(name):
         raise InputError(f"{name}: the name is reserved: Windows has a device of this name")
@@ -116,6 +153,7 @@ def _placeholder_words(name: str) -> dict[str, str]:
     parts = re.split(r"[_-]", name)
     return {
         "name": name,
-        "module": "_".join(parts),
+        "module": "_".join(["byoc", *parts]),
         "class": "".join(part.capitalize() for part in parts),
+        "variable": "_".join(parts).upper(),
     }

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from byoc.codegen import YES, Artifact, Executor, Region, Verdict, refuse
 
-from acme.program import FORMAT, assemble
-from acme.simulator import run
+from byoc_acme.program import FORMAT, assemble
+from byoc_acme.simulator import run
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from byoc.codegen import Emitters, Operation, Region
+from byoc.codegen import Emitters, Operation, Quantization, Region
 from numpy.typing import NDArray
 
 FORMAT = "1"
@@ -16,9 +16,9 @@ emit: Emitters[Instruction] = Emitters()
 
 def assemble(region: Region) -> tuple[list[Instruction], dict[str, NDArray[np.generic]]]:
     """Return the program and its weights. Raises CompileError for an operator without a function."""
-    program = emit(region)
-    names = {name for operation in region.operations() for name in operation.constants}
-    return program, {name: region.constant(name) for name in sorted(names)}
+    operations = region.operations(quantized=True)  # integers at both ends where it is quantized
+    names = {name for operation in operations for name in operation.constants}
+    return emit(region, quantized=True), {name: region.constant(name) for name in sorted(names)}
 
 
 # One small function for each operator and composite of the rule file.
@@ -49,4 +49,16 @@ def _window(operation: Operation, line: str = "") -> Instruction:
 
 
 def _instruction(do: str, operation: Operation, **more: Any) -> Instruction:
-    return {"do": do, "in": list(operation.inputs), "out": operation.outputs[0], **more}
+    """Return an instruction; of a quantized operation with scales, and with limits of its integers."""
+    made: Instruction = {"do": do, "in": list(operation.inputs), "out": operation.outputs[0]}
+    (quantization,) = operation.output_quantization
+    if quantization is not None:
+        made["scales"] = [each and _scale(each) for each in operation.input_quantization]
+        made["to"] = {**_scale(quantization), "dtype": quantization.dtype}
+        made["limits"] = operation.output_limits[0]  # of a Relu behind the operator, too
+    return {**made, **more}
+
+
+def _scale(quantization: Quantization) -> Instruction:
+    """Return the scale and the zero point, a number each or one for each channel."""
+    return {"scale": quantization.scale.tolist(), "zero": quantization.zero_point.tolist()}
