@@ -21,7 +21,8 @@ class CodegenDescription:
     `summary` is the first sentence of its documentation, `api` the version of the interface, `abilities`
     are keys of `ABILITIES`. `options` is None where it reads its options itself. The others are class
     attributes: `open_shapes` (executors take other extents than declared), `recompiles` (`load` itself
-    handles an artifact that does not fit) and `native` (`load` executes what an artifact holds).
+    handles an artifact that does not fit), `native` (`load` executes what an artifact holds) and
+    `calibrates` (`compile` reads `Region.samples`).
     `interpreter` is the Python that runs it where that is another one.
     """
 
@@ -32,6 +33,7 @@ class CodegenDescription:
     open_shapes: bool
     recompiles: bool
     native: bool
+    calibrates: bool = False
     interpreter: str = ""
 
     @property
@@ -44,7 +46,8 @@ def describe_codegen(codegen: Codegen) -> CodegenDescription:
     """Describe a codegen of this process."""
     listed = describe_options(getattr(codegen, "Options", None))
     flags: dict[str, Any] = {
-        name: bool(getattr(codegen, name, False)) for name in ("open_shapes", "recompiles", "native")
+        name: bool(getattr(codegen, name, False))
+        for name in ("open_shapes", "recompiles", "native", "calibrates")
     }
     return CodegenDescription(
         get_first_sentence(type(codegen)),

@@ -21,7 +21,7 @@ from onnx import (
 
 from byoc.boundary.contracts import TensorContract
 from byoc.codegen._interface import Region
-from byoc.codegen._region_digest import METADATA_KEYS, digest_constant
+from byoc.codegen._region_digest import METADATA_KEYS, digest_constant, digest_samples
 from byoc.model import Dim, TensorType
 
 _STRUCTURES: "WeakKeyDictionary[Region, str]" = WeakKeyDictionary()
@@ -59,7 +59,7 @@ def _group_by_structure(regions: Sequence[Region]) -> Iterable[Sequence[Region]]
 def _find_structure(region: Region) -> str:
     """Return a region's structure, worked out once."""
     if region not in _STRUCTURES:
-        _STRUCTURES[region] = region_structure(region)
+        _STRUCTURES[region] = region_structure(region) + digest_samples(region).hex()
     return _STRUCTURES[region]
 
 

@@ -27,6 +27,7 @@ from byoc.model import (
     open_shapes,
     read_array,
     read_tensor_types,
+    to_numpy_dtype,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class Region:
     of execution.
 
     `inputs`, `outputs` and `constants` are the contracts of the boundary tensors and of the stored
-    tensors: name, dtype and shape, layout, quantization, and the side that converts.
+    tensors: name, dtype and shape, layout, quantization, and the side that converts. `samples_file` is
+    where `samples` reads from, None where there are none.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Region:
     outputs: tuple[TensorContract, ...]
     composites: tuple[str, ...] = ()
     constants: tuple[TensorContract, ...] = ()
+    samples_file: Path | None = None
 
     def load(
         self,
@@ -189,6 +192,26 @@ class Region:
         from byoc.codegen._region_arena import plan_arena  # noqa: PLC0415 - it loads scipy
 
         return plan_arena(self._folded_model, self.inputs, self.outputs, self.name, alignment)
+
+    def samples(self) -> Sequence[Mapping[str, AnyArray]]:
+        """Return the user's samples as they reach the region: arrays by the names of `inputs`.
+
+        They are there for codegens whose class says `calibrates`, where the user gave data (`--inputs`,
+        or a folder as `--data`) and the region is in the main graph; else there are none.
+        """
+        if self.samples_file is None:
+            return ()
+        with np.load(self.samples_file) as stored:
+            arrays = [stored[name] for name in stored.files]
+        dtypes = [to_numpy_dtype(each.type.dtype) for each in self.inputs]
+        rows = (arrays[i : i + len(dtypes)] for i in range(0, len(arrays), len(dtypes)))
+        return tuple(  # numpy stores what it does not know as bytes
+            {
+                each.name: value.view(dtype) if value.dtype.kind == "V" else value
+                for each, value, dtype in zip(self.inputs, row, dtypes, strict=True)
+            }
+            for row in rows
+        )
 
     @property
     def nodes(self) -> Sequence[onnx.NodeProto]:
@@ -328,8 +351,9 @@ class Codegen(Protocol):
     library, pickled objects, compiled code), so that only trusted bundles are loaded.
 
     `parallel` is True where several threads may call `compile` at once. `cached` is False where
-    artifacts are not to be kept for the next run. `libraries` names the distributions that it compiles
-    with, whose versions artifacts depend on; by default all that its own distribution requires.
+    artifacts are not to be kept for the next run. `calibrates` is True where it reads the samples of
+    regions (`Region.samples`), which are then measured. `libraries` names the distributions that it
+    compiles with, whose versions artifacts depend on; by default all that its own distribution requires.
     """
 
     name: str

@@ -89,6 +89,11 @@ class IsolatedCodegen:
         return self.description.native
 
     @property
+    def calibrates(self) -> bool:
+        """Whether its `compile` reads the samples of regions."""
+        return self.description.calibrates
+
+    @property
     def worker(self) -> Worker:
         """The process, started unless it runs. Raises InputError when the codegen cannot be loaded."""
         with self.lock:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from byoc.boundary.contracts import TensorContract
@@ -83,7 +84,17 @@ def _digest_region(region: Region) -> bytes:
     for side in (region.inputs, region.outputs, region.constants):
         digest.update(f"{list(map(_sort_conversions, side))!r}\n".encode(errors="replace"))
     digest.update(repr(region.composites).encode(errors="replace"))
+    digest.update(digest_samples(region))
     return digest.digest()
+
+
+def digest_samples(region: Region) -> bytes:
+    """Return a digest of the samples of a region, empty without any."""
+    digest = hashlib.sha256()
+    for sample in region.samples():
+        for value in sample.values():
+            digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.digest() if region.samples_file is not None else b""
 
 
 def _replace_data(tensor: TensorProto, digest: bytes) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from byoc.bundle import (
     MODEL_FILE,
@@ -23,6 +25,7 @@ from byoc.planning import Plan, estimate_gains, find_break_evens
 from byoc.reporting import make_decision_document, make_report
 from byoc.runtime import RegionFailedError, RegionNotHereError
 from byoc.samples import model_samples
+from byoc.stages._calibration_samples import attach_samples
 from byoc.stages._region_estimates import add_estimate_notes, estimate_regions
 from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import State
@@ -52,9 +55,15 @@ class Compile:
         compilers = state.compilers
         options = state.options
         rewrite = RegionRewriter(state.passes, state.plan.targets, options.verify)
-        regions = write_bundle(
-            state.plan, state.folder, compilers, options.strict, options.jobs, rewrite
-        )
+        with TemporaryDirectory(prefix="byoc-") as samples:
+            regions = write_bundle(
+                state.plan,
+                state.folder,
+                compilers,
+                options.strict,
+                options.jobs,
+                lambda regions: attach_samples(rewrite(regions), state, Path(samples)),
+            )
         if rewrite.found:
             effects = (*state.plan.passes, *rewrite.effects)
             state = replace(state, plan=replace(state.plan, passes=effects))

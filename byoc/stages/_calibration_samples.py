@@ -1,0 +1,49 @@
+"""The user's samples for codegens that calibrate: what reaches each region, beside the regions."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from byoc.bundle import MODEL_FILE
+from byoc.codegen import Region
+from byoc.model import read_model_file
+from byoc.onnxrt import has_runtime
+from byoc.samples import MAX_SAMPLES, Sample, read_samples
+from byoc.stages._state import State
+from byoc.support import report_step
+from byoc.verification import record_region_inputs
+
+
+def attach_samples(regions: Sequence[Region], state: State, folder: Path) -> Sequence[Region]:
+    """Return regions with what reaches them of the user's samples, in files of a folder.
+
+    Only those of codegens that calibrate have some. Raises InputError when the model does not run.
+    """
+    wanted = {
+        target
+        for target, compiler in state.compilers.items()
+        if getattr(compiler.codegen, "calibrates", False)
+    }
+    own = [region for region in regions if region.target in wanted and region.inputs]
+    samples = _read_samples(state) if own and has_runtime() else ()
+    if not samples:
+        return regions
+    report_step("run the samples")
+    proto = read_model_file(state.folder / MODEL_FILE)
+    names = {region.name: [each.name for each in region.inputs] for region in own}
+    files: dict[str, Path] = {}
+    given = [sample.inputs for sample in samples]
+    for name, rows in record_region_inputs(proto, state.folder, names, given):
+        files[name] = folder / f"{name}.npz"
+        np.savez(files[name], *(array for row in rows for array in row))
+    return [replace(region, samples_file=files.get(region.name)) for region in regions]
+
+
+def _read_samples(state: State) -> Sequence[Sample]:
+    """Return the samples to verify on, or else those that ranges were measured on."""
+    data = state.options.precision.data
+    if state.samples or data is None or str(data) == "random":
+        return state.samples
+    return read_samples(data, state.original, MAX_SAMPLES)
