@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,13 @@ def test_a_region_is_there_what_it_is_here(
         d = DequantizeLinear(x, s, z) v = DequantizeLinear<axis = 1>(w, ws, wz)
         m = MatMul(d, v) r = Relu(m) y = QuantizeLinear(r, s, z) }"""
     onnx.save(parse(text), tmp_path / "q.onnx")
-    region = read_region(tmp_path / "q.onnx", "reader_0", "reader")
+    np.savez(tmp_path / "samples.npz", np.uint8([[1, 2, 3, 4]]), np.uint8([[5, 6, 7, 8]]))
+    region = replace(
+        read_region(tmp_path / "q.onnx", "reader_0", "reader"), samples_file=tmp_path / "samples.npz"
+    )
     configure("reader", "Reader", old_python)
     with closing(Codegens()) as codegens:
+        assert codegens.find("reader").calibrates  # type: ignore[attr-defined]
         made = compile_region(codegens.find("reader"), region, {})
         saved = Path(made.metadata["saved"])
         assert not made.metadata["onnx"].startswith(onnx.__version__)
@@ -134,6 +139,7 @@ def test_a_region_is_there_what_it_is_here(
     assert "TensorContract(tensor='x', name='x'" in told["contracts.txt"]
     assert told["type.txt"] == "TensorType(dtype='uint8', shape=(1, 4), elements=4, bytes=4)"
     assert told["path.txt"] == "True"
+    assert told["samples.txt"] == "[{'x': [[1, 2, 3, 4]]}, {'x': [[5, 6, 7, 8]]}]"
     assert told["emitted.txt"] == "[1, 1, 'MatMul to m', 'Relu to r', 1]"
     assert not saved.exists()
 

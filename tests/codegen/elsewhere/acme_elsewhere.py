@@ -179,6 +179,7 @@ class Reader(Acme):
     """Writes down what it is told of a region."""
 
     name = "reader"
+    calibrates = True
 
     def compile(self, region, options):
         import onnx  # noqa: PLC0415
@@ -190,6 +191,7 @@ class Reader(Acme):
             "type.txt": repr(region.type(region.inputs[0].name)),
             "constants.txt": repr([region.constant(each.name).tolist() for each in region.constants]),
             "arena.txt": repr(region.arena(16).size),
+            "samples.txt": repr([{k: v.tolist() for k, v in each.items()} for each in region.samples()]),
             "path.txt": str(region.path.is_file()),
         }
         found = {name: text.encode() for name, text in files.items()}
