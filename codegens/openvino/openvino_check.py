@@ -22,7 +22,7 @@ from byoc.codegen import (
     refuse,
 )
 
-from .openvino_device import openvino_core, save_region
+from .openvino_device import openvino_core, save_region, state_defaults
 from .openvino_options import OpenVINOOptions
 
 _PATIENCE = 600.0  # seconds for all nodes
@@ -38,6 +38,7 @@ def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
         def save(single: SingleNode) -> int:
             number = next(numbers)
             model = single.standard_model()
+            state_defaults(model)
             (Path(folder) / f"{number}.onnx").write_bytes(model.SerializeToString())
             return number
 

@@ -92,6 +92,22 @@ def import_blob(blob: bytes, options: OpenVINOOptions) -> Any | None:
         return None
 
 
+def state_defaults(model: onnx.ModelProto) -> bool:
+    """Write an attribute that OpenVINO's reader wants written; return whether one was left out.
+
+    It is `interleaved` of com.microsoft.RotaryEmbedding, whose default is 0.
+    """
+    found = False
+    bodies = [model.graph, *model.functions]
+    for node in (node for body in bodies for node in body.node):
+        if (node.domain, node.op_type) == ("com.microsoft", "RotaryEmbedding") and not any(
+            attribute.name == "interleaved" for attribute in node.attribute
+        ):
+            node.attribute.append(onnx.helper.make_attribute("interleaved", 0))
+            found = True
+    return found
+
+
 def _read(region: Region) -> Any:
     """Return a region as OpenVINO's model.
 
@@ -99,9 +115,10 @@ def _read(region: Region) -> Any:
     model in a file; it refuses external data outside the folder of the file, also by links.
     """
     bare = onnx.load(region.path, load_external_data=False)
-    if not bare.functions:
+    if not state_defaults(bare) and not bare.functions:
         return openvino_core().read_model(region.path)
     model = region.load(inline=True)
+    state_defaults(model)
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= _MAX_IN_MEMORY:
         return openvino_core().read_model(model.SerializeToString())
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
@@ -113,6 +130,7 @@ def _read(region: Region) -> Any:
 def save_region(region: Region, path: Path) -> None:
     """Write a region in standard operators to a file, its weights beside it."""
     model = region.load(inline=True)
+    state_defaults(model)
     onnx.save(model, path, save_as_external_data=True, location="weights.bin")
 
 

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from agreement import Judged, goal_missed, judge, refusal, table
 from cases import OneNode, light_nodes, operator_tests
+from contrib_cases import contrib_nodes
 from onnx import helper
 from oracle import Answer, Data, Question, ask, openvino_version
 from support import LIGHT, parse, sample_cases
@@ -39,7 +40,8 @@ SMALL = ("densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet")
 def test_the_rule_file_agrees_with_openvino(
     every: int, models: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sample = [*operator_tests(every), *light_nodes(every, models)]  # run.py asks for all
+    own = [*operator_tests(every), *light_nodes(every, models)]  # run.py asks for all
+    sample = [*own, *contrib_nodes()]
     judged = judge(sample, load_rules("openvino-cpu"))
 
     with capsys.disabled():
