@@ -18,6 +18,7 @@ from byoc.codegen._region_model import fold_region_model, infer_all_types
 from byoc.errors import InputError
 from byoc.model import (
     DTYPES,
+    WEIGHT,
     ConversionError,
     TensorType,
     convert_ir_version,
@@ -25,6 +26,8 @@ from byoc.model import (
     fold_constants,
     get_stated_types,
     open_shapes,
+    pack_operand,
+    parse_layout,
     read_array,
     read_tensor_types,
     to_numpy_dtype,
@@ -221,21 +224,32 @@ class Region:
     def constant(self, name: str, layout: str | None = None) -> AnyArray:
         """Return a constant by name, with the dtype and packed layout of its contract.
 
-        With `layout=""` it comes in ONNX's order of axes. Only that tensor is read from disk. What nodes
-        compute of constants alone is a constant, too, in ONNX's order of axes. Raises KeyError when the
-        region has no such constant.
+        With `layout=""` it comes in ONNX's order of axes; with another one, `NHWC` for instance, an
+        operand of images comes in that: of rank 4, broadcast along the same axes, whatever rank it has
+        in the model. Only that tensor is read from disk. What nodes compute of constants alone is a
+        constant, too, in ONNX's order of axes. Raises KeyError when the region has no such constant, and
+        ValueError for a rank above 4 in a layout.
         """
         contract = next((each for each in self.constants if each.name == name), None)
-        if contract is None:
-            for computed in (self._computed_constants, self._quantized_constants):
-                if name in computed:
-                    return computed[name]
-            there = ", ".join(each.name for each in self.constants) or "none"
-            raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
-        array = read_array(self._initializers[name], self.path.parent)
-        if not contract.layout or layout == "":
+        array = self._read_constant(name, contract)
+        order = self._convolution_weights.get(name, "") if contract is not None else ""
+        if layout is None:
+            packed = contract.layout if contract is not None else ""
+            return pack_weight(array, packed, order) if packed else array
+        if not layout:
             return array
-        return pack_weight(array, contract.layout, self._convolution_weights[name])
+        if order and parse_layout(layout).plain_axes == WEIGHT:
+            return pack_weight(array, layout, order)
+        return pack_operand(array, parse_layout(layout))
+
+    def _read_constant(self, name: str, contract: TensorContract | None) -> AnyArray:
+        if contract is not None:
+            return read_array(self._initializers[name], self.path.parent)
+        for computed in (self._computed_constants, self._quantized_constants):
+            if name in computed:
+                return computed[name]
+        there = ", ".join(each.name for each in self.constants) or "none"
+        raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
 
     @cached_property
     def model(self) -> onnx.ModelProto:

@@ -43,6 +43,7 @@ from byoc.model._layouts import (
     TensorLayout,
     can_convert_layout,
     make_layout_nodes,
+    pack_operand,
     parse_layout,
 )
 from byoc.model._model_loading import Model, check_model, prepare_model, read_model_file

@@ -238,6 +238,19 @@ _PAD_INPUTS_OPSET = 11
 _PAD_DTYPES = {"int16": "int32", "uint16": "int32", "bfloat16": "float32"}
 
 
+def pack_operand(array: NDArray[Any], layout: TensorLayout) -> NDArray[Any]:
+    """Return an operand of images in their layout; axes of extent 1 are broadcast in it as before.
+
+    Raises ValueError for a rank above 4.
+    """
+    if array.ndim > len(IMAGE):
+        raise ValueError(f"an operand of rank {array.ndim} has no layout {layout}")
+    full = array.reshape((1,) * (len(IMAGE) - array.ndim) + array.shape)
+    extents = dict(zip(layout.plain_axes, full.shape, strict=True))
+    blocks = tuple((axis, 1 if extents[axis] == 1 else size) for axis, size in layout.blocks)
+    return replace(layout, blocks=blocks).pack_array(full)
+
+
 @cache
 def can_convert_layout(layout: TensorLayout, kind: TensorType | None, opset: int) -> bool:
     """Return whether nodes can convert a tensor of a plain type to a layout and back.

@@ -142,9 +142,10 @@ class Region:
         """Return the dtype and shape of any tensor in the region, None where they are not known."""
         return self._ask(self._number, "type", {"name": name})
 
-    def constant(self, name: str) -> Any:
-        """Return a constant by name as an array. Raises KeyError when the region has no such one."""
-        return self._ask(self._number, "constant", {"name": name})
+    def constant(self, name: str, layout: Any = None) -> Any:
+        """Return a constant by name as an array, in a layout. Raises KeyError where there is none."""
+        asked = {"name": name} if layout is None else {"name": name, "layout": layout}
+        return self._ask(self._number, "constant", asked)
 
     def samples(self) -> Sequence[Mapping[str, Any]]:
         """Return calibration samples as they reach the inputs; empty when the user gave no data."""
