@@ -203,7 +203,7 @@ def lower_alone(region: Region, operation: Operation) -> bytes:
             lowering.values[name] = _enter_tensor(lowering, name, region.type(name), [operation.name])
     for error in lower_operation(lowering, operation):
         raise error
-    for name in filter(None, operation.outputs):
+    for name in filter(lowering.values.__contains__, operation.outputs):
         value = lowering.values[name]
         lowering.graph.add_output(arrange(lowering.graph, value, _usual_order(value.rank)).tensor)
     return lowering.graph.write()
@@ -278,7 +278,9 @@ def _read_shape(name: str, kind: TensorType | None, nodes: Sequence[str] = ()) -
 
 def _add_output(lowering: Lowering, contract: TensorContract, makers: Sequence[str]) -> None:
     """Make a value an output. Raises CompileError naming what makes it."""
-    value = lowering.values[contract.inner]
+    value = lowering.values.get(contract.inner)
+    if value is None:
+        raise CompileError(f"'{contract.name}' is not made", makers)
     if contract.type.dtype != value.tensor.dtype:
         raise CompileError(
             f"'{contract.name}' is {contract.type}, and no integer of 8 or 16 bits", makers

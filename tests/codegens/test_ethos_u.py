@@ -186,6 +186,12 @@ def test_the_oracle_says_it_of_each_node(case: Case, expected: str) -> None:
     assert all(expected in str(verdict) for verdict in verdicts if not verdict)
 
 
+def test_the_oracle_says_it_of_a_dropout_whose_mask_nobody_reads() -> None:
+    proto = Case("r, mask = Dropout(dx)").make_model()
+
+    assert all(EthosU().check(proto))
+
+
 def test_without_the_reference_model_an_artifact_cannot_run_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
