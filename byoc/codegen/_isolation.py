@@ -33,7 +33,8 @@ from byoc.codegen._results import (
     read_verdict,
     read_verdicts,
 )
-from byoc.codegen._worker import PATH_VARIABLE, Isolation, RaisedInWorkerError, Reader, Worker
+from byoc.codegen._worker import Isolation, RaisedInWorkerError, Reader, Worker
+from byoc.codegen._worker_program import PATH_VARIABLE
 from byoc.codegen.byoc_worker.link import (
     SharedMemory,
     write_array,
@@ -104,7 +105,11 @@ class IsolatedCodegen:
     def start(self) -> tuple[Worker, CodegenDescription]:
         """Start a process and import the codegen there. Raises InputError where that fails."""
         worker = Worker(self.isolation.environment)
-        return worker, import_codegen(worker, self.name, self.isolation)
+        try:
+            return worker, import_codegen(worker, self.name, self.isolation)
+        except BaseException:
+            worker.close()
+            raise
 
     def add_abilities(self) -> None:
         """Give this object the methods that the codegen has."""

@@ -45,7 +45,10 @@ class OtherPythonCodegen(IsolatedCodegen):
         request = {"codegen": self.name, "module": module}
         try:
             return worker, ask_worker(worker, self.isolation, "import", self._read_import, request)
-        except (InputError, RaisedInWorkerError) as error:
+        except BaseException as error:
+            worker.close()
+            if not isinstance(error, (InputError, RaisedInWorkerError)):
+                raise
             kind = f"{type(error).__name__}: " if isinstance(error, RaisedInWorkerError) else ""
             raise InputError(
                 f"codegen {self.name} cannot be loaded ({module} in {python}): {kind}{error}"

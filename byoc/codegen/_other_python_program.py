@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from byoc.codegen._interface import Region
 from byoc.codegen._region_files import read_region
-from byoc.codegen._worker import PATH_VARIABLE
+from byoc.codegen._worker_program import PATH_VARIABLE
 from byoc.codegen.byoc_worker.link import BrokenMessageError, SharedMemory, write_array
 from byoc.errors import InputError, describe_error
 from byoc.model import to_numpy_dtype

@@ -5,21 +5,20 @@ killed, since the kernel then closes a pipe that the worker watches.
 """
 
 import os
-import pickle
 import select
 import signal
 import socket
 import subprocess
-import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from byoc.codegen._interface import CompileError, NotHereError, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
+from byoc.codegen._worker_program import OwnProgram, WorkerProgram
 from byoc.codegen.byoc_worker.link import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
@@ -32,15 +31,12 @@ from byoc.codegen.byoc_worker.link import (
 from byoc.errors import InputError, MissingRuntimeError, escape_unprintable
 from byoc.support import LocatedError, describe_exit, name_signal
 
-PATH_VARIABLE = "PYTHONPATH"
-
 T = TypeVar("T")
 Reader = Callable[[Any, SharedMemory], T]
 """Reads the result of an answer; raises BrokenMessageError."""
 
 _LEAST_IMPORT_SECONDS = 60.0
 _MOST_SECONDS = 1_000_000  # sockets wait for at most 2^31 ms
-_MODULE = "byoc.codegen._worker_process"
 _LOOK_SECONDS = 0.2  # how often it is looked whether a silent worker still runs
 _END_SECONDS = 5.0  # for a worker that closed its side of the link to end
 _SIGNAL_HINTS = {"SIGKILL": ", as happens when memory runs out"}
@@ -114,61 +110,18 @@ class RaisedInWorkerError(LocatedError):
     """An exception of a codegen's own in its worker; a subclass has the exception's name."""
 
 
-class WorkerProgram(Protocol):
-    """The program that a worker process runs: how it is started, and how it takes requests.
-
-    `command` is the command without its last arguments, the descriptors of the socket, of the shared
-    memory, and of the pipe that is closed when byoc ends. Before it answers a request it may ask
-    questions.
-    """
-
-    @property
-    def command(self) -> Sequence[str]:
-        """The command."""
-        ...
-
-    def make_environment(self) -> dict[str, str]:
-        """Return the environment variables of the process."""
-        ...
-
-    def write_request(self, number: int, method: str, request: Mapping[str, Any]) -> bytes:
-        """Return a request as the program reads it."""
-        ...
-
-    def answer_question(self, question: Any, memory: SharedMemory) -> bytes:
-        """Return the answer to a question of the program. Raises BrokenMessageError for what is none."""
-        ...
-
-
-class _OwnProgram:
-    """byoc itself, in the same interpreter: it takes requests as pickles, and asks no questions."""
-
-    # -P: modules in the working directory are not imported, as with the `byoc` command.
-    command = (sys.executable, "-P", "-m", _MODULE)
-
-    def make_environment(self) -> dict[str, str]:
-        path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
-        return {**os.environ, PATH_VARIABLE: path}
-
-    def write_request(self, number: int, method: str, request: Mapping[str, Any]) -> bytes:
-        return pickle.dumps((number, method, request))
-
-    def answer_question(self, question: Any, memory: SharedMemory) -> bytes:
-        raise BrokenMessageError("it asks a question")
-
-
 class Worker:
     """A started process of one codegen, for one call at a time; the first that fails to answer ends it.
 
     `released` takes the numbers of executors that are not needed any more, for the next request.
     """
 
-    def __init__(self, environment: Mapping[str, str], program: "WorkerProgram | None" = None) -> None:
+    def __init__(self, environment: Mapping[str, str], program: WorkerProgram | None = None) -> None:
         """Start the process, of byoc's own program by default, with further environment variables.
 
         Raises InputError when that is not possible.
         """
-        self._program = program or _OwnProgram()
+        self._program = program or OwnProgram()
         self.memory = _create_memory()
         self.released: list[int] = []
         self._link, theirs = socket.socketpair()

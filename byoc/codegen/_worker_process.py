@@ -48,7 +48,7 @@ from byoc.codegen._interface import (
     ResourceError,
 )
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
-from byoc.codegen._worker import PATH_VARIABLE
+from byoc.codegen._worker_program import PATH_VARIABLE
 from byoc.codegen.byoc_worker.link import (
     SharedMemory,
     end_with_parent,
