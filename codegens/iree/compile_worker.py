@@ -1,4 +1,4 @@
-"""The process that compiles: `python -m byoc.codegens.iree.compile_worker FOLDER FIRST FLAGS`.
+"""The process that compiles, run as a program with the arguments FOLDER, FIRST and FLAGS.
 
 For each file FIRST.onnx, FIRST + 1.onnx, ... in the folder it writes the compiled module, as FIRST.vmfb,
 and prints a line: a JSON string, empty or what IREE says against the model. FLAGS are a JSON list of
