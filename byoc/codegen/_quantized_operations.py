@@ -85,9 +85,13 @@ class _Grouping:
         name = operation.outputs[0]
         if name in self.dequantized:
             return replace(
-                operation, inputs=operation.inputs[:1], input_quantization=(self.dequantized[name],),
+                operation,
+                inputs=operation.inputs[:1],
                 constants=self._list_constants(operation.inputs[:1], operation),
-            )  # fmt: skip
+                input_quantization=(self.dequantized[name],),
+                output_quantization=(None,),
+                output_limits=(None,),
+            )
         given = operation.inputs[:1] if name in self.quantized else operation.inputs
         sources = [self.makers[name] if name in self.dequantized else None for name in given]
         inputs = tuple(
