@@ -21,6 +21,7 @@ if _TYPE_CHECKING:
     from byoc.comparison import PlacementDiff as PlacementDiff
     from byoc.comparison import build_problem as build_problem
     from byoc.comparison import compare as compare
+    from byoc.comparison import compare_rules as compare_rules
     from byoc.comparison import diff as diff
     from byoc.comparison import fastest as fastest
     from byoc.comparison import list_tasks as list_tasks
@@ -70,7 +71,8 @@ _NAMES = {
     "bundle": ("Bundle", "Report", "inspect", "open_bundle"),
     "codegen.scaffold": ("new_codegen",),
     "comparison": (
-        *("ModelProblem", "PlacementDiff", "build_problem", "compare", "diff", "fastest"),
+        *("ModelProblem", "PlacementDiff", "build_problem", "compare", "compare_rules"),
+        *("diff", "fastest"),
         *("list_tasks", "simplify", "study"),
     ),
     "errors": ("ByocError", "InputError", "MissingRuntimeError", "RequirementError", "Verdict"),

@@ -8,9 +8,19 @@ from typing import Annotated
 
 import typer
 
-from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
+from byoc.cli._common import (
+    DIFFERENT,
+    FormatOption,
+    OutputFormat,
+    print_json,
+    print_rows,
+    reserve_stdout,
+    show_status,
+)
 from byoc.cli._plugin_verbs import TableRow, make_file_rows
+from byoc.comparison import RuleComparison, compare_rules
 from byoc.console import print_line, print_lines
+from byoc.errors import InputError
 from byoc.patterns import parse_pattern
 from byoc.reporting import check_rules
 from byoc.rules import (
@@ -90,6 +100,69 @@ def _describe_success(row: TableRow) -> str:
         + f", {len(row['generations'])} generations"
         * bool(row["generations"])
     )
+
+
+@app.command("ask")
+def ask(  # noqa: PLR0913, PLR0917 - a parameter is an option
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A rule file, or the name of one.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Models to ask about.")],
+    codegen: Annotated[
+        str, typer.Option("--codegen", metavar="NAME", help="Ask this one, not that of the rule file.")
+    ] = "",
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--codegen-option", metavar="NAME=VALUE", help="An option of the codegen."),
+    ] = None,
+    compiles: Annotated[
+        bool, typer.Option("--compile", help="Compile each node, even if the codegen has a `check`.")
+    ] = False,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """Hold a rule file to the compiler: which nodes of models each of them takes.
+
+    The exit code is 6 where they differ."""
+    with show_status(), reserve_stdout():
+        given = dict(_split_option(each) for each in options or ())
+        found = compare_rules(file, models, codegen=codegen, codegen_options=given, compiles=compiles)
+    if form is OutputFormat.json:
+        print_json({"agrees": found.agrees, **asdict(found)})
+    else:
+        _print_comparison(found)
+    if not found.agrees:
+        raise typer.Exit(DIFFERENT)
+
+
+def _split_option(text: str) -> tuple[str, str]:
+    """Return the name and the value of an option. Raises InputError."""
+    name, mark, value = text.partition("=")
+    if not mark:
+        raise InputError(f"--codegen-option {text}: it is no NAME=VALUE")
+    return name, value
+
+
+def _print_comparison(found: RuleComparison) -> None:
+    """Print how often a rule file and a compiler agree, and every kind of nodes at which they do not."""
+    accepts, refusals = found.false_accepts, found.false_refusals
+    agreed = len(found.kinds) - len(accepts) - len(refusals)
+    print_line(
+        f"{found.file} and codegen {found.codegen}: {len(found.kinds)} kinds of nodes, {agreed} agree, "
+        f"{len(accepts)} false accepts, {len(refusals)} false refusals"
+    )
+    for title, kinds in (
+        ("False accepts: the rules take them, and the compiler does not", accepts),
+        ("False refusals: the compiler takes them, and the rules do not", refusals),
+    ):
+        if kinds:
+            print_lines(["", title])
+            for kind in kinds:
+                print_line(f"  {kind.op} '{kind.name}' of {kind.model}" + _count_others(kind.nodes))
+                print_line(f"    {kind.compiler or kind.rules}")
+                if kind.false_accept:
+                    print_line(f"    it has {', '.join(kind.features) or 'no attributes'}")
+
+
+def _count_others(nodes: int) -> str:
+    return f", and {nodes - 1} like it" if nodes > 1 else ""
 
 
 @app.command("schema")

@@ -81,9 +81,9 @@ def ask_codegens(  # noqa: PLR0913, PLR0917 - what is asked, and who
     for device, target in enumerate(settings.targets):
         compiler = compilers[target.name]
         answers = CompilerAnswers(compiler.codegen, compiler.parsed_options, cache)
-        asked = list(_find_distinct(index, units, device, settings.devices[device].wants.compute))
+        asked = list(find_distinct_units(index, units, device, settings.devices[device].wants.compute))
         with TemporaryDirectory(prefix="byoc-") as folder:
-            regions = _write_units(model, index, target, asked, Path(folder)) if asked else []
+            regions = write_units(model, index, target, asked, Path(folder)) if asked else []
             if questions != "costs":
                 found = _ask_legality(found, index, target, answers, asked, regions)
             if questions != "legality":
@@ -92,7 +92,7 @@ def ask_codegens(  # noqa: PLR0913, PLR0917 - what is asked, and who
     return found
 
 
-def _find_distinct(
+def find_distinct_units(
     index: GraphIndex, units: GraphUnits, device: int, compute: str | None
 ) -> Iterator[AskedUnit]:
     """Yield the units of a graph that a device's rules accept, alike ones as one.
@@ -126,7 +126,7 @@ def _list_settings(index: GraphIndex, unit: Unit) -> tuple[bytes, ...]:
     )
 
 
-def _write_units(
+def write_units(
     model: Model, index: GraphIndex, target: Target, asked: Sequence[AskedUnit], folder: Path
 ) -> list[Region]:
     """Write each unit as a region of its own, as it would be compiled; return the regions in order."""

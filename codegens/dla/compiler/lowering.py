@@ -208,8 +208,14 @@ class NetworkBuilder:
         return BoundaryPort(contract.name, contract.type.dtype, boundary_shape(contract), x)
 
     def _add_constant_output(self, name: str) -> None:
-        """Add the copy of a constant that is an output of the region."""
-        stored = self.reading.stored_array(name)
+        """Add the copy of a constant that is an output of the region.
+
+        Raises CompileError where it is an input instead, of a model that is nothing but a conversion.
+        """
+        try:
+            stored = self.reading.stored_array(name)
+        except KeyError:
+            raise CompileError(f"nothing but a conversion makes the output '{name}'") from None
         array = to_memory_layout(stored, stored.ndim)
         check_dtype(name, str(array.dtype))
         unused = self.unused_name(f"{name}/constant")

@@ -1,0 +1,201 @@
+"""`byoc.compare_rules`: what a rule file says of the nodes of models, beside what the compiler says."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from byoc.bundle import RegionCompiler, load_compilers
+from byoc.codegen import (
+    Codegens,
+    CompilerAnswers,
+    Isolation,
+    Oracle,
+    RefusedError,
+    Region,
+)
+from byoc.errors import InputError, Verdict
+from byoc.model import GraphIndex, get_node_name, is_qdq_node
+from byoc.patterns import ANY_OPERATOR
+from byoc.planning import load_units
+from byoc.rules import Target, load_rules
+from byoc.stages import find_distinct_units, write_units
+from byoc.zoo import Source
+
+_MOST_FEATURES = 4
+
+
+@dataclass(frozen=True)
+class ComparedKind:
+    """Nodes that are alike, and what the rule file and the compiler say of them.
+
+    `model` is the one with the first of the `nodes`, whose name is `name` and whose operator `op`.
+    `rules` and `compiler` are the reasons of a refusal, empty where they take it. `features` are types
+    and attributes; of a false accept those that no kind of the operator has which both take, where there
+    are such.
+    """
+
+    model: str
+    op: str
+    name: str
+    nodes: int
+    rules: str
+    compiler: str
+    features: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both take it, or both refuse it."""
+        return bool(self.rules) == bool(self.compiler)
+
+    @property
+    def false_accept(self) -> bool:
+        """Whether the rules take what the compiler refuses."""
+        return not self.rules and bool(self.compiler)
+
+    @property
+    def false_refusal(self) -> bool:
+        """Whether the rules refuse what the compiler takes."""
+        return bool(self.rules) and not self.compiler
+
+
+@dataclass(frozen=True)
+class RuleComparison:
+    """A rule `file` beside the compiler of a `codegen`, over the `kinds` of nodes of some models."""
+
+    file: str
+    codegen: str
+    kinds: tuple[ComparedKind, ...]
+
+    @property
+    def false_accepts(self) -> list[ComparedKind]:
+        """The kinds that the rules take and the compiler refuses."""
+        return [kind for kind in self.kinds if kind.false_accept]
+
+    @property
+    def false_refusals(self) -> list[ComparedKind]:
+        """The kinds that the rules refuse and the compiler takes."""
+        return [kind for kind in self.kinds if kind.false_refusal]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two agree on every kind."""
+        return all(kind.agrees for kind in self.kinds)
+
+
+def compare_rules(
+    rules: str | Path,
+    models: Source | Sequence[Source],
+    *,
+    codegen: str = "",
+    codegen_options: Mapping[str, Any] | None = None,
+    compiles: bool = False,
+) -> RuleComparison:
+    """Hold a rule file to the compiler of a codegen: `byoc rules ask`.
+
+    `rules` is a file or an installed name, `codegen` the one of the rule file unless given, with
+    `codegen_options`. Each node of the main graphs of `models` is asked about, with the quantization
+    around it; nodes that are alike count once. The codegen's `check` is asked, or, where it has none or
+    with `compiles`, each is compiled. Codegens run in processes of their own; one that dies refuses.
+
+    Raises InputError for a model or a rule file that is wrong, and a codegen that cannot be asked.
+    """
+    target = load_rules(rules)
+    name = codegen or target.rules.codegen
+    several = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]
+    given = {key: str(value) for key, value in (codegen_options or {}).items()}
+    found: dict[object, ComparedKind] = {}
+    with closing(Codegens(Isolation())) as codegens:
+        compiler = load_compilers([target], {target.name: name}, given, codegens)[target.name]
+        for model in several:
+            for key, kind in _compare_model(model, target, compiler, compiles):
+                same = found.get(key)
+                found[key] = replace(same, nodes=same.nodes + kind.nodes) if same else kind
+    kinds = tuple(_explain_accepts(list(found.values())))
+    return RuleComparison(str(rules), name, kinds)
+
+
+def _compare_model(
+    source: Source, target: Target, compiler: RegionCompiler, compiles: bool
+) -> Iterator[tuple[object, ComparedKind]]:
+    """Yield the kinds of nodes of a model's main graph, each with a key that alike ones have."""
+    model, own = load_units(source, [target])
+    verdicts = {
+        node: part.verdict
+        for unit in own[id(model.index)].units
+        for part in unit.on_device[0]
+        for node in part.nodes
+    }
+    wide = _accept_everything(target)
+    model, units = load_units(model, [wide])
+    index = model.index
+    asked = list(find_distinct_units(index, units[id(index)], 0, None))
+    with TemporaryDirectory(prefix="byoc-") as folder:
+        regions = write_units(model, index, wide, asked, Path(folder)) if asked else []
+        answers = _ask(compiler, regions, compiles)
+    for each, answer in zip(asked, answers, strict=True):
+        core = [node for node in each.unit.nodes if not is_qdq_node(index.nodes[node])]
+        node = (core or list(each.unit.nodes))[0]
+        verdict = verdicts.get(node, Verdict(("it is not placed",)))
+        said = "" if verdict else str(verdict) or "it does not say why"
+        features = tuple(_list_features(index, node))
+        name = get_node_name(index.nodes[node])
+        kind = ComparedKind(
+            model.source, index.nodes[node].op_type, name, len(each.nodes), said, answer, features
+        )
+        yield (each.task.key, said, answer), kind
+
+
+def _accept_everything(target: Target) -> Target:
+    """Return a target that takes any operator, quantized as well where the target has such rules."""
+    first = target.rules.ops[0]
+    rule = type(first).model_validate({"op": ANY_OPERATOR, "dtype": "any"})
+    rules = [rule]
+    if target.has_quantized_rules:
+        rules.append(rule.model_copy(update={"quantized": True}))
+    changed = {"ops": tuple(rules), "composites": ()}
+    return replace(target, rules=target.rules.model_copy(update=changed))
+
+
+def _ask(compiler: RegionCompiler, regions: Sequence[Region], compiles: bool) -> list[str]:
+    """Return for each region why the compiler refuses it, "" where it takes it."""
+    if isinstance(compiler.codegen, Oracle) and not compiles:
+        return CompilerAnswers(compiler.codegen, compiler.parsed_options).find_refusals(regions)
+    return [_compile(compiler, region) for region in regions]
+
+
+def _compile(compiler: RegionCompiler, region: Region) -> str:
+    try:
+        compiler.compile(region)
+    except RefusedError as error:
+        return error.refusals[0].reason or "it does not say why"
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _list_features(index: GraphIndex, node: int) -> Iterator[str]:
+    """Yield a node's attributes, and the types of its inputs, as text."""
+    for name, value in index.get_attributes(index.nodes[node]).items():
+        if isinstance(value, (int, float, str, bytes, list, tuple)):
+            shown = value.decode(errors="replace") if isinstance(value, bytes) else value
+            yield f"{name} = {list(shown) if isinstance(shown, tuple) else shown}"
+    for number, name in enumerate(index.nodes[node].input):
+        kind = index.types.get(name)
+        if name and kind is not None:
+            yield f"input {number} {kind}"
+
+
+def _explain_accepts(kinds: Sequence[ComparedKind]) -> Iterator[ComparedKind]:
+    """Yield kinds; of false accepts with those features alone that no kind has that both take."""
+    taken: dict[str, set[str]] = {}
+    for kind in kinds:
+        if not kind.rules and not kind.compiler:
+            taken.setdefault(kind.op, set()).update(kind.features)
+    for kind in kinds:
+        known = taken.get(kind.op, set())
+        own = tuple(feature for feature in kind.features if feature not in known)
+        chosen = own if kind.false_accept and own else kind.features
+        yield replace(kind, features=chosen[:_MOST_FEATURES] if kind.false_accept else chosen)
