@@ -113,8 +113,9 @@ class CaseSolver:
 def _prepare_model(case: Case, settings: PlanSettings) -> _PreparedModel:
     planning = case.planning
     digest = digest_model(case.model_path)
-    given = (planning.get(name) for name in ("dims", "shapes", "trips"))
-    model, units = load_units(case.model_path, settings.targets, *given)
+    dims, shapes, trips = (planning.get(name) for name in ("dims", "shapes", "trips"))
+    left_out = planning.get("no_passes", ())
+    model, units = load_units(case.model_path, settings.targets, dims, shapes, trips, left_out)
     return _PreparedModel(model.index, units, digest)
 
 

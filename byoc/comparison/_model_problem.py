@@ -137,7 +137,8 @@ def build_problem(model: Source | Model, options: PlanOptions) -> ModelProblem:
     cost model or an option is at fault.
     """
     settings = load_settings(options)
-    loaded, units = load_units(model, settings.targets, options.dims, options.shapes, options.trips)
+    given = options.dims, options.shapes, options.trips, options.no_passes
+    loaded, units = load_units(model, settings.targets, *given)
     index = loaded.index
     found = build_main_problem(index, settings, units)
     own = units[id(index)].units

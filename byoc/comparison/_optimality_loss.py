@@ -49,7 +49,8 @@ def compare_decisions(model: str, asked: PlanOptions, judge: PlanOptions) -> Opt
     Raises InputError when a model, a rule file or a cost model is at fault.
     """
     own, other = load_settings(asked), load_settings(judge)
-    loaded, units = load_units(model, own.targets, asked.dims, asked.shapes, asked.trips)
+    given = asked.dims, asked.shapes, asked.trips, asked.no_passes
+    loaded, units = load_units(model, own.targets, *given)
     index = loaded.index
     chosen = plan_graphs(index, own, units)
     priced, best = price_placement(chosen, other, units), plan_graphs(index, other, units)

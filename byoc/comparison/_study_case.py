@@ -72,7 +72,7 @@ class Case:
     @property
     def preparation_key(self) -> str:
         """The text of all that the units of the model follow from, before anything is priced."""
-        sizes = [self.planning.get(name) for name in ("dims", "shapes", "trips")]
+        sizes = [self.planning.get(name) for name in ("dims", "shapes", "trips", "no_passes")]
         return json.dumps([self.folder, self.model, list(self.rules), sizes], sort_keys=True)
 
     @property

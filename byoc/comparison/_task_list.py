@@ -71,7 +71,8 @@ def list_tasks(model: Source | Model, options: UnitOptions) -> tuple[TaskRow, ..
     """
     targets = load_targets(list_files(options.rules))
     trips = options.trips or {}
-    loaded, units = load_units(model, targets, options.dims, options.shapes, trips)
+    given = options.dims, options.shapes, trips, options.no_passes
+    loaded, units = load_units(model, targets, *given)
     index = loaded.index
     runs = dict(_count_runs(index, trips, 1.0))
     found: dict[tuple[str, object], TaskRow] = {}

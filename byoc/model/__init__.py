@@ -1,5 +1,6 @@
 """ONNX models: loading and checking them, an index of their graphs, layouts, outlining of regions."""
 
+from byoc.model._certain_types import type_certainly
 from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine, resolve_attributes
 from byoc.model._constants import (
     find_constant_value,
@@ -129,6 +130,7 @@ from byoc.model._walk import (
 from byoc.model.inference import (
     InferenceResult,
     KnownNode,
+    KnownValues,
     Rule,
     add_dims,
     bound_dim,

@@ -25,12 +25,21 @@ def find_certain_types(root: GraphIndex) -> CertainTypes:
     """
     if root.certain:
         return {index: index.type_protos for index in root.walk()}
+    pairs = zip(root.walk(), type_certainly(root).walk(), strict=True)
+    return {index: other.type_protos for index, other in pairs}
+
+
+def type_certainly(root: GraphIndex) -> GraphIndex:
+    """Return an index of the same nodes whose types are certain: the given one, if its are.
+
+    It is of a model without weights, and has no typed graph where inference fails.
+    """
+    if root.certain:
+        return root
     bare = replace_weights(root.proto, "value_info")
     name_open_dims(bare)
     for graph in walk_graphs(bare.graph):
         del graph.value_info[:]
         clear_output_shapes(graph)
     found = infer_types(bare, {})
-    certain = GraphIndex(bare, found.type_protos, found.typed_graph)
-    pairs = zip(root.walk(), certain.walk(), strict=True)
-    return {index: other.type_protos for index, other in pairs}
+    return GraphIndex(bare, found.type_protos, found.typed_graph)

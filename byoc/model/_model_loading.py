@@ -56,7 +56,8 @@ class Model:
 
     `source` is the user's name for it, `folder` holds its external data (None if there is none),
     `make_samples` makes suitable inputs from a seed (None if nobody knows how), `planned` are the sizes
-    of open dimensions that costs count with. The protobuf must not be edited.
+    of open dimensions that costs count with. `lost` are the names and first outputs of nodes that
+    clean-up dropped, behind the paths of their graphs. The protobuf must not be edited.
     """
 
     proto: ModelProto
@@ -65,6 +66,7 @@ class Model:
     inference: InferenceResult
     make_samples: Callable[[int], Mapping[str, Any]] | None = None
     planned: PlannedSizes = NOTHING_OPEN
+    lost: frozenset[str] = frozenset()
 
     @cached_property
     def index(self) -> GraphIndex:

@@ -7,6 +7,7 @@ from pathlib import Path
 from byoc.costs import Policy
 from byoc.model import DimensionOptions
 from byoc.options._record_values import (
+    list_names,
     record_choice,
     record_files,
     record_pairs,
@@ -46,6 +47,20 @@ class UnitOptions(DimensionOptions):
             panel=Panel.COSTS,
         ),
         record_pairs,
+    )
+    no_passes: str | Sequence[str] = declare_field(
+        (),
+        "names of clean-up passes that are not to run, or `all`: they run before a model is planned "
+        "without being asked for.",
+        Flag(
+            "Leave out this pass that runs without being asked for, or all: see byoc passes.",
+            Syntax.LIST,
+            names=("--no-pass",),
+            metavar="NAME",
+            panel=Panel.CODEGENS,
+        ),
+        lambda names: list_names(names) or None,
+        record_none=False,
     )
 
 

@@ -1,6 +1,6 @@
 """The graphs of a model that are placed, and their units: annotated and grouped for each target."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from byoc.costs import AlternativeComposite, can_partition_bodies, check_trips
@@ -16,6 +16,7 @@ from byoc.patterns import (
     open_units,
     sort_units,
 )
+from byoc.planning._clean_models import clean_for_targets
 from byoc.planning._pinned_nodes import PinnedNodes
 from byoc.rules import Target, annotate_graph
 from byoc.zoo import Source, load_model
@@ -29,19 +30,21 @@ class GraphUnits:
     alternatives: list[AlternativeComposite]
 
 
-def load_units(
+def load_units(  # noqa: PLR0913, PLR0917 - what units follow from
     source: Source | Model,
     targets: Sequence[Target],
     dims: Mapping[str, int | str] | None = None,
     shapes: Mapping[str, Sequence[Dim]] | None = None,
     trips: Mapping[str, float] | None = None,
+    no_passes: str | Collection[str] = (),
 ) -> tuple[Model, dict[int, GraphUnits]]:
-    """Load a model and group it for some targets; return it with the units of its graphs.
+    """Load, clean and group a model for some targets; return it with the units of its graphs.
 
-    `dims` and `shapes` are those of `load_model`, `trips` the trip counts that the user gives, by node.
-    Raises InputError as `load_model` and `check_trips` do.
+    `dims` and `shapes` are those of `load_model`, `trips` the trip counts that the user gives, by node,
+    `no_passes` the clean-up passes that are left out. Raises InputError as `load_model`,
+    `clean_for_targets` and `check_trips` do.
     """
-    model = load_model(source, dims, shapes)
+    model = clean_for_targets(load_model(source, dims, shapes), targets, no_passes).model
     check_trips(model.index, trips or {})
     if any(target.has_quantized_rules for target in targets):
         model = unshare_dequantize(model)

@@ -6,7 +6,7 @@ told, and left to the strategy.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -46,10 +46,13 @@ class SavedPlacement:
     source: str
     file: SavedPlacementFile
 
-    def resolve(self, index: GraphIndex, devices: Sequence[str]) -> PinnedNodes:
+    def resolve(
+        self, index: GraphIndex, devices: Sequence[str], lost: Collection[str] = ()
+    ) -> PinnedNodes:
         """Return the device of each node that the file decides; `devices` are the accelerators' names.
 
-        Raises InputError when the file names another device.
+        `lost` are names of nodes that clean-up dropped, which are not missed. Raises InputError when
+        the file names another device.
         """
         labels = {HOST: 0, **{name: number for number, name in enumerate(devices, 1)}}
         for node, device in self.file.nodes.items():
@@ -64,7 +67,9 @@ class SavedPlacement:
         for name, (graph, number) in found.items():
             pinned = PinnedNode(name, labels[self.file.nodes[name]], self.source)
             wanted.setdefault(id(graph), {})[number] = pinned
-        gone = [name for name in self.file.nodes if name not in found and name not in several]
+        known = {*found, *several, *lost}
+        gone = [name for name in self.file.nodes if name not in known]
+        several = [name for name in several if name not in lost]
         notes = []
         if several:
             what = "not in the model by name, and several nodes are like it"

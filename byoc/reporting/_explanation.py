@@ -24,8 +24,9 @@ from byoc.model import (
     walk_graph_paths,
 )
 from byoc.patterns import Mark, NearMiss, Unit, find_near_misses, group_units
+from byoc.planning import clean_for_targets
 from byoc.rules import Annotator, Attempt, Objection, Target, load_rules
-from byoc.support import Flag, declare, declare_field, report_step, take_keywords
+from byoc.support import Flag, Syntax, declare, declare_field, report_step, take_keywords
 from byoc.zoo import Source, load_model
 
 # The cost model whose seconds weigh what is not known.
@@ -198,6 +199,16 @@ class ExplainOptions(DimensionOptions):
         )
     )
     _: KW_ONLY
+    no_passes: str | Sequence[str] = declare_field(
+        (),
+        "names of clean-up passes that are not to run, or `all`, as `partition` takes them.",
+        Flag(
+            "Leave out this pass that runs without being asked for, or all: see byoc passes.",
+            Syntax.LIST,
+            names=("--no-pass",),
+            metavar="NAME",
+        ),
+    )
     node: str | None = declare_field(
         None,
         "examine only the node of this name or output.",
@@ -220,8 +231,9 @@ def explain(model: Source | Model, options: ExplainOptions) -> Explanation:
     """
     rules = options.rules
     report_step("load model")
-    loaded = load_model(model, options.dims, options.shapes)
     target = rules if isinstance(rules, Target) else load_rules(str(rules))
+    loaded = load_model(model, options.dims, options.shapes)
+    loaded = clean_for_targets(loaded, [target], options.no_passes).model
     report_step("explain")
     return explain_model(loaded, target, options.node, options.op)
 
@@ -294,6 +306,9 @@ def _not_found_error(
     if named and op is not None:
         there = ", ".join(dict.fromkeys(map(get_operator_name, named)))
         return InputError(f"{model.source}: '{name}' is of the operator {there}, not {op}")
+    if name in model.lost:
+        hint = "clean-up dropped it (--no-pass all keeps it)"
+        return InputError(f"{model.source}: there is no node '{name}': {hint}")
     known = {node.op_type for node in nodes} | {get_operator_name(node) for node in nodes}
     if op is not None and op not in known:
         return InputError(f"{model.source}: there is no operator {op}{suggest_nearest(op, known)}")

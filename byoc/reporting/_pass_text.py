@@ -23,12 +23,12 @@ def format_effect(effect: PassEffect) -> str:
     many = effect.scope == REGION_SCOPE
     regions = f" in {effect.changed} of {format_count(effect.applied, 'region')}" if many else ""
     nodes = f"{sum(before.values()):,} to {sum(after.values()):,} nodes"
-    return f"Pass {effect.name}{where}: {nodes}{regions}{shown}; {_format_comparison(effect)}"
+    return f"Pass {effect.name}{where}: {nodes}{regions}{shown}{_format_comparison(effect)}"
 
 
 def _format_comparison(effect: PassEffect) -> str:
     if not effect.compared:
-        return f"not compared: {effect.not_compared}"
+        return f"; not compared: {effect.not_compared}" if effect.not_compared else ""
     if effect.equal:
-        return "outputs equal, bit by bit"
-    return f"largest error {effect.largest_error:.1e} of the output's range"
+        return "; outputs equal, bit by bit"
+    return f"; largest error {effect.largest_error:.1e} of the output's range"

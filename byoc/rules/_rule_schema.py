@@ -293,6 +293,18 @@ class RuleFile(StrictModel):
         description="Passes that rewrite regions before the codegen gets them, in this order, each with "
         "its options: see byoc passes.",
     )
+    wants: Annotated[
+        tuple[Literal["folded_batchnorm"], ...],
+        BeforeValidator(
+            lambda value: [value] if isinstance(value, str) else value,
+            json_schema_input_type=Literal["folded_batchnorm"]
+            | Annotated[list[Literal["folded_batchnorm"]], Field(min_length=1)],
+        ),
+    ] = Field(
+        default=(),
+        description="What the model is to be made into first: folded_batchnorm, BatchNormalization "
+        "folded into the Conv, ConvTranspose or Gemm before it.",
+    )
     cost_model: str = Field(description="The cost model: a path, or an installed name.")
     cost_parameters: dict[str, bool | int | float | str] = Field(
         default_factory=dict,

@@ -233,7 +233,8 @@ class Place:
         names = [target.name for target in settings.targets]
         pins = read_annotations(state.index, settings.targets, state.options.annotations)
         if settings.placement is not None:
-            pins = settings.placement.resolve(state.index, names).override(pins)
+            saved = settings.placement.resolve(state.index, names, state.model.lost)
+            pins = saved.override(pins)
         units = split_pinned_units(state.index, state.units, state.marks, pins)
         root = name_regions(plan_graphs(state.index, settings, units, pins))
         predictions = predict_at_ends(root, settings, units)

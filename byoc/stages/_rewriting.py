@@ -20,7 +20,7 @@ from byoc.passes import (
     is_changed,
     merge_effects,
 )
-from byoc.planning import read_weight_layout
+from byoc.planning import clean_for_targets, read_weight_layout
 from byoc.rules import Target
 from byoc.samples import Sample
 from byoc.stages._chosen_passes import ChosenPasses
@@ -34,9 +34,11 @@ _NOT_ASKED = RewriteComparison(not_compared="only bundles that are verified are 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Rewrite the model by the passes that were asked for; compare it where a bundle is verified.
+    """Rewrite the model by the passes that were asked for, then clean it.
 
-    Raises InputError and PluginFailedError as `rewrite_model` does.
+    After a pass that was asked for the model is compared with the original where a bundle is verified;
+    clean-up is compared with it as part of the bundle. Raises InputError and PluginFailedError as
+    `rewrite_model` does.
     """
 
     def run(self, state: State) -> State:
@@ -46,7 +48,9 @@ class Rewrite:
         rewritten, effects = rewrite_model(
             state.original, passes.model, state.samples, passes.process, compare
         )
-        return replace(state, rewritten=rewritten, pass_effects=effects)
+        targets, left_out = state.settings.targets, state.options.no_passes
+        cleaned = clean_for_targets(rewritten, targets, left_out)
+        return replace(state, rewritten=cleaned.model, pass_effects=(*effects, *cleaned.effects))
 
 
 def rewrite_model(

@@ -80,6 +80,7 @@ codegen: reference
 cost_parameters: {peak.float32: 1.0e+12, launch: 1.0e-6}
 codegen_options: {speed: high, tiles: 4, fast: true, share: 0.5}
 passes: {conv-to-matmul: {least_channels: 4}, quiet: {}}
+wants: [folded_batchnorm]
 cost_model: dla
 regions: phase
 overlaps: placement

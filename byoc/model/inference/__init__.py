@@ -17,6 +17,7 @@ from byoc.model.inference._extents import (
     subtract_dims,
 )
 from byoc.model.inference._known_node import KnownNode, Rule
+from byoc.model.inference._known_values import KnownValues
 from byoc.model.inference._node_checks import check_nodes
 from byoc.model.inference._shape_inference import (
     InferenceResult,

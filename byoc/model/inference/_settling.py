@@ -48,8 +48,9 @@ _VALUE_INPUTS: Mapping[str, tuple[int, ...]] = {
     "STFT": (1, 3),
     "Slice": (1, 2, 3, 4),
 }
-# Nested loops and calls can expand to more nodes than there is time to visit.
-_MAX_VISITS = 500_000
+MAX_VISITS = 500_000
+"""Nested loops and calls can expand to more nodes than there is time to visit."""
+
 _DOUBTFUL = frozenset({*POOLS, "ConvTranspose", "NonZero", "Resize", "STFT", "Upsample"})
 # Their outputs are as large as their values say.
 _TYPED_BY_VALUE = frozenset({"Compress", "NonZero", "Unique"})
@@ -77,7 +78,7 @@ def settle_types(typed: ModelProto, model: ModelProto) -> SettledTypes:
     if _are_all_fixed(typed.graph):
         return SettledTypes(frozenset(), complete=True, uses_stated=False)
     names = [dim.dim_param for value in model.graph.input for dim in _list_dims(value.type)]
-    settings = Settings.read(model, filter(None, names), _MAX_VISITS)
+    settings = Settings.read(model, filter(None, names), MAX_VISITS)
     opsets = read_opsets(model.opset_import)
     scope = TensorScope.of_graph(settings, typed.graph, model.graph, opsets)
     _, *bodies = graphs = list(walk_graphs(typed.graph))

@@ -1,0 +1,56 @@
+"""Values of small tensors that follow from inputs' types and constants, looked up by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnx import GraphProto, ModelProto
+
+from byoc.model._tensor_data import Dim
+from byoc.model.inference._moved_values import Array
+from byoc.model.inference._scopes import TensorScope
+from byoc.model.inference._settling import MAX_VISITS
+from byoc.model.inference._type_merging import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class KnownValues:
+    """The values of a graph's small tensors: stored ones, and those that nodes make of known types.
+
+    They are right for every run if the types in the graph are.
+    """
+
+    scope: TensorScope
+
+    @classmethod
+    def of_graph(cls, typed: GraphProto, model: ModelProto, opsets: Mapping[str, int]) -> "KnownValues":
+        """Return the values of the main graph of a model, which has the types of its tensors stated."""
+        names = [
+            dim.dim_param
+            for value in typed.input
+            for dim in value.type.tensor_type.shape.dim
+            if dim.dim_param
+        ]
+        settings = Settings.read(model, names, MAX_VISITS)
+        return cls(TensorScope.of_graph(settings, typed, typed, opsets))
+
+    def enter_body(self, number: int, attribute: str) -> "KnownValues | None":
+        """Return the values in a body of a node, None if it has none of that name."""
+        scope = self.scope.enter_body(number, attribute)
+        if scope is None:
+            return None
+        assert scope.graph is not None
+        scope.values.update((value.name, None) for value in scope.graph.input)
+        return KnownValues(scope)
+
+    def find_shape(self, name: str) -> tuple[Dim, ...] | None:
+        """Return the shape of a tensor, None if its rank is not known."""
+        kind = self.scope.find_type(name)
+        return None if kind is None else kind.shape
+
+    def find(self, name: str) -> Array | None:
+        """Return the value of a tensor, None unless each of its at most 1,024 elements is known.
+
+        The array must not be written to.
+        """
+        value = self.scope.find_value(name)
+        return None if value is None or value.dtype == object else value

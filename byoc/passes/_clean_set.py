@@ -1,0 +1,34 @@
+"""The clean-up passes that run without being asked for."""
+
+from collections.abc import Collection
+
+from byoc.errors import InputError, suggest_nearest
+from byoc.passes._cleaning import CleanPass
+from byoc.passes._dropped_nodes import DropDropout, DropIdentity
+from byoc.passes._folded_norms import FoldBatchNormalization
+from byoc.passes._folded_shapes import FlattenToReshape, FoldShapes
+
+ALL_PASSES = "all"
+_ALWAYS = (DropIdentity(), DropDropout(), FoldShapes())
+
+
+def list_clean_passes(
+    reshape: bool, batchnorm: bool, left_out: Collection[str] = ()
+) -> tuple[CleanPass, ...]:
+    """Return the passes that clean a model, in their order.
+
+    `reshape` says that Flatten is to become Reshape, `batchnorm` that BatchNormalization is to be
+    folded. `left_out` are names of passes that are not wanted, or `all`. Raises InputError for a name
+    that none of them has.
+    """
+    known = {each.name: each for each in (*_ALWAYS, FlattenToReshape(), FoldBatchNormalization())}
+    for name in left_out:
+        if name != ALL_PASSES and name not in known:
+            there = ", ".join((*known, ALL_PASSES))
+            hint = suggest_nearest(name, (*known, ALL_PASSES))
+            what = "no pass that runs without being asked for"
+            raise InputError(f"{name}: {what}{hint}; there are {there}")
+    if ALL_PASSES in left_out:
+        return ()
+    wanted = {FlattenToReshape.name: reshape, FoldBatchNormalization.name: batchnorm}
+    return tuple(each for name, each in known.items() if name not in left_out and wanted.get(name, True))

@@ -1,0 +1,147 @@
+"""Clean-up of a model before it is planned: several passes in one go, without a copy for each.
+
+Types stay known: a typed graph gets the edits that the model gets, so nothing is inferred again.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import ClassVar
+
+from onnx import GraphProto, ModelProto
+
+from byoc.model import (
+    GraphIndex,
+    InferenceResult,
+    KnownValues,
+    Model,
+    copy_without,
+    prepare_model,
+    type_certainly,
+    walk_graph_paths,
+)
+from byoc.passes._graph_edits import GraphEdits, edit_graph
+from byoc.passes._pass_effect import PassEffect, count_operators
+from byoc.passes._pass_plugins import MODEL_SCOPE
+
+
+@dataclass(frozen=True)
+class CleanPass:
+    """A pass that edits nodes of some operators of ONNX's main domain, in all graphs of a model.
+
+    It is a pass like any other for whoever asks for it by name. `clean_model` runs several at once.
+    """
+
+    scope: ClassVar[str] = MODEL_SCOPE
+    name: ClassVar[str]
+    operators: ClassVar[frozenset[str]]
+
+    def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
+        """Add the edits of a graph, whose nodes of the operators are given by number."""
+        raise NotImplementedError
+
+    def run(self, model: ModelProto) -> ModelProto:
+        """Return the model with the edits. Raises InputError for a model that is not valid."""
+        return clean_model(prepare_model(model, "the model"), (self,)).model.proto
+
+
+@dataclass(frozen=True, eq=False)
+class CleanedModel:
+    """A model after clean-up: itself where there was nothing to do.
+
+    `effects` are those of the passes that changed something.
+    """
+
+    model: Model
+    effects: tuple[PassEffect, ...] = ()
+
+
+def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
+    """Clean a model by passes, in their order; neither it nor its index changes."""
+    wanted = {operator for each in passes for operator in each.operators}
+    if not any(_find_nodes(index, wanted) for index in model.index.walk()):
+        return CleanedModel(model)
+    root = _begin_edits(model)
+    before = Counter(count_operators(model.proto))
+    effects = []
+    for each in passes:
+        for edits in root.walk():
+            numbers = [n for n in _find_nodes(edits.index, each.operators) if n not in edits.removed]
+            if numbers:
+                each.edit(edits, numbers)
+        change = root.take_counts()
+        if any(change.values()):
+            after = Counter(before)
+            after.update(change)
+            effects.append(_describe_effect(each, before, after))
+            before = after
+    if root.is_empty:
+        return CleanedModel(model)
+    paths = {id(index): path for path, index in walk_graph_paths(model.index)}
+    lost = frozenset(
+        f"{paths[id(edits.index)]}{name}" for edits in root.walk() for name in edits.list_lost()
+    )
+    return CleanedModel(replace(_make_model(model, root), lost=lost), tuple(effects))
+
+
+def _find_nodes(index: GraphIndex, operators: frozenset[str] | set[str]) -> list[int]:
+    """Return the nodes of some of ONNX's operators."""
+    kinds = index.node_kinds
+    found = {id(kind) for kind in set(kinds) if kind.is_onnx and kind.op_type in operators}
+    return [i for i, kind in enumerate(kinds) if id(kind) in found] if found else []
+
+
+def _begin_edits(model: Model) -> GraphEdits:
+    certain = type_certainly(model.index)
+    known = None
+    if certain.typed_graph is not None:
+        known = KnownValues.of_graph(certain.typed_graph, model.proto, model.index.opsets)
+    return _add_bodies(GraphEdits(model.index, folder=model.folder, known=known))
+
+
+def _add_bodies(edits: GraphEdits) -> GraphEdits:
+    known = edits.known
+    for number, bodies in edits.index.bodies.items():
+        edits.inner[number] = [
+            _add_bodies(
+                GraphEdits(
+                    body.index,
+                    edits.folder,
+                    None if known is None else known.enter_body(number, body.attribute),
+                    edits.root or edits,
+                )
+            )
+            for body in bodies
+        ]
+    return edits
+
+
+def _describe_effect(
+    asked: CleanPass, before: Mapping[str, int], after: Mapping[str, int]
+) -> PassEffect:
+    return PassEffect(
+        name=asked.name,
+        distribution=f"onnx-byoc {version('onnx-byoc')}",
+        scope=asked.scope,
+        nodes_before={name: count for name, count in sorted(before.items()) if count},
+        nodes_after={name: count for name, count in sorted(after.items()) if count},
+        changed=1,
+    )
+
+
+def _make_model(model: Model, root: GraphEdits) -> Model:
+    """Return a copy of a model with the edits, and the types of what is left."""
+    proto = copy_without(model.proto)
+    edit_graph(proto.graph, root, weights=True)
+    types = dict(model.inference.type_protos)
+    for name in root.list_gone() | root.list_unread_stored():
+        types.pop(name, None)
+    types |= root.new_types
+    typed = None
+    if model.inference.typed_graph is not None:
+        typed = GraphProto()
+        typed.CopyFrom(model.inference.typed_graph)
+        edit_graph(typed, root, weights=False)
+    inference = InferenceResult(types, typed, model.inference.notes, model.inference.certain)
+    return replace(model, proto=proto, inference=inference)

@@ -1,0 +1,199 @@
+"""Passes about shapes that are known: constants for them, and Reshape in the place of Flatten."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from byoc.model import GraphIndex, KnownValues, get_stated_attributes
+from byoc.passes._cleaning import CleanPass
+from byoc.passes._graph_edits import GraphEdits
+
+# Arithmetic on shapes: what moves or combines integers exactly, on every runtime alike.
+_ARITHMETIC = frozenset(
+    [
+        *("Abs", "Add", "And", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand"),
+        *("Floor", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max"),
+        *("Min", "Mod", "Mul", "Neg", "Not", "Or", "Range", "ReduceMax", "ReduceMin", "ReduceProd"),
+        *("ReduceSum", "Reshape", "Shape", "Size", "Slice", "Split", "Squeeze", "Sub", "Tile"),
+        *("Transpose", "Unsqueeze", "Where"),
+    ]
+)
+_COUNTING = frozenset(["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))])
+_MAX_MADE_ELEMENTS = 1 << 16
+_RESHAPE_OPSET = 5  # before, the shape is an attribute
+
+
+@dataclass(frozen=True)
+class FoldShapes(CleanPass):
+    """Replace shapes that are known, and integer arithmetic on them, by constants.
+
+    Where the result would make something large constant that now is computed as the model runs, as
+    ConstantOfShape or Expand may, the shape stays.
+    """
+
+    name: ClassVar[str] = "fold-shapes"
+    operators: ClassVar[frozenset[str]] = frozenset({"Shape", "Size"})
+
+    def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
+        """Replace the nodes whose values other nodes read, and drop those that only they read."""
+        index = edits.index
+        found = _leave_large(index, _find_values(edits, numbers))
+        read = [n for n in found if _is_read_elsewhere(edits, n, found)]
+        for number in read:
+            node = index.nodes[number]
+            edits.note_replaced(number, "folded")
+            edits.replace(number, *map(_make_constant, node.output, found[number]))
+        edits.drop_unread(name for n in found for name in index.node_inputs[n] if name)
+
+
+Values = dict[int, list[NDArray[Any]]]
+"""The values of the outputs of nodes, by node number."""
+
+
+def _find_values(edits: GraphEdits, numbers: Sequence[int]) -> Values:
+    """Return the nodes of shape arithmetic all of whose values are known."""
+    index, known = edits.index, edits.known
+    found: Values = {}
+    if known is None:
+        return found
+    derived: set[str] = set()  # what follows from a shape, of which `exact` on any runtime alike:
+    exact: set[str] = set()
+    first = set(numbers)
+    for number in range(min(numbers), len(index.nodes)):
+        names, outputs = index.node_inputs[number], index.node_outputs[number]
+        if number not in first and derived.isdisjoint(names):
+            continue
+        kind = index.node_kinds[number]
+        derived.update(outputs)
+        if not kind.is_onnx or kind.op_type not in _ARITHMETIC:
+            continue
+        if number in first or all(not name or name in exact or _is_plain(index, name) for name in names):
+            exact.update(outputs)
+            values = [_read_value(edits, known, name) for name in outputs]
+            if number not in edits.removed and all(value is not None for value in values):
+                found[number] = [value for value in values if value is not None]
+    return found
+
+
+def _is_plain(index: GraphIndex, name: str) -> bool:
+    """Return whether a tensor's value needs no calculation with rounding."""
+    maker = index.producers.get(name)
+    stored = maker is None or index.node_kinds[maker].op_type == "Constant"
+    return stored or index.get_dtype(name) in _COUNTING
+
+
+def _read_value(edits: GraphEdits, known: KnownValues, name: str) -> NDArray[Any] | None:
+    """Return a value, None unless it is of integers or booleans and of the tensor's type."""
+    kind = edits.index.types.get(name)
+    if kind is None or kind.dtype not in _COUNTING or edits.is_output(name):
+        return None
+    value = known.find(name)
+    fits = value is not None and (str(value.dtype), value.shape) == (kind.dtype, kind.shape)
+    return value if fits else None
+
+
+def _leave_large(index: GraphIndex, found: Values) -> Values:
+    """Return the values without those that would make something large constant."""
+    while True:
+        constant = {name for number in found for name in index.node_outputs[number]}
+        barred: set[int] = set()
+        for number, kind in enumerate(index.node_kinds):
+            names = index.reads[number]
+            if number in found or number in index.constant_nodes or number in index.bodies:
+                continue
+            if not names or not kind.is_onnx or constant.isdisjoint(names):
+                continue
+            if not all(name in constant or index.is_constant(name) for name in names):
+                continue
+            if all(_is_small(index, name) for name in index.node_outputs[number]):
+                constant.update(index.node_outputs[number])
+            else:
+                barred |= _find_makers(index, names, found)
+        if not barred:
+            return found
+        found = {number: values for number, values in found.items() if number not in barred}
+
+
+def _is_small(index: GraphIndex, name: str) -> bool:
+    kind = index.types.get(name)
+    elements = None if kind is None else kind.elements
+    return not name or (elements is not None and elements <= _MAX_MADE_ELEMENTS)
+
+
+def _find_makers(index: GraphIndex, names: Iterable[str], found: Values) -> set[int]:
+    """Return the nodes with known values that some tensors follow from."""
+    makers: set[int] = set()
+    seen: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        number = index.producers.get(name)
+        if number is None or name in seen:
+            continue
+        seen.add(name)
+        if number in found:
+            makers.add(number)
+        pending.extend(index.reads[number])
+    return makers
+
+
+def _is_read_elsewhere(edits: GraphEdits, number: int, found: Values) -> bool:
+    """Return whether a node that stays reads what a node makes."""
+    names = edits.index.node_outputs[number]
+    return any(reader not in found for name in names if name for reader in edits.list_readers(name))
+
+
+def _make_constant(name: str, value: NDArray[Any]) -> NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
+
+
+@dataclass(frozen=True)
+class FlattenToReshape(CleanPass):
+    """Make each Flatten a Reshape, for targets that have no other name for it.
+
+    One whose shape is open on both sides of the axis stays.
+    """
+
+    name: ClassVar[str] = "flatten-to-reshape"
+    operators: ClassVar[frozenset[str]] = frozenset({"Flatten"})
+
+    def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
+        """Replace the nodes whose shape is known."""
+        index = edits.index
+        for number in numbers:
+            node = index.nodes[number]
+            target = _find_target(edits, number)
+            if target is None or number in index.constant_nodes:
+                continue
+            name = edits.names.new_tensor(f"{node.output[0]}_shape")
+            shape = _make_constant(name, np.array(target, np.int64))
+            reshape = helper.make_node("Reshape", [node.input[0], name], node.output)
+            edits.new_types[name] = helper.make_tensor_type_proto(TensorProto.INT64, [2])
+            edits.note_replaced(number, "replaced")
+            edits.replace(number, shape, reshape)
+
+
+def _find_target(edits: GraphEdits, number: int) -> tuple[int, int] | None:
+    """Return the shape for a Reshape: -1 where an extent is open, None where both may be or one is 0."""
+    node = edits.index.nodes[number]
+    if edits.index.get_opset(node) < _RESHAPE_OPSET:
+        return None
+    dims = None if edits.known is None else edits.known.find_shape(node.input[0])
+    axis = get_stated_attributes(node).get("axis", 1)
+    if dims is None or not -len(dims) <= axis <= len(dims):
+        return None
+    axis = axis + len(dims) if axis < 0 else axis
+    sides = [_multiply(part) for part in (dims[:axis], dims[axis:])]
+    if 0 in sides or sides == [None, None]:
+        return None
+    first, second = (-1 if side is None else side for side in sides)
+    return first, second
+
+
+def _multiply(dims: Sequence[Any]) -> int | None:
+    return prod(dims) if all(isinstance(dim, int) for dim in dims) else None

@@ -1,0 +1,42 @@
+"""Clean-up of models for the targets that they are planned for."""
+
+from collections.abc import Collection, Sequence
+
+from byoc.model import Model
+from byoc.passes import CleanedModel, CleanPass, clean_model, list_clean_passes
+from byoc.rules import Target
+
+
+def clean_for_targets(
+    model: Model, targets: Sequence[Target], left_out: str | Collection[str] = ()
+) -> CleanedModel:
+    """Clean a model by the passes that run without being asked for, but for those that are left out.
+
+    Raises InputError for a name among `left_out` that no such pass has.
+    """
+    names = [left_out] if isinstance(left_out, str) else left_out
+    return clean_model(model, choose_clean_passes(targets, names))
+
+
+def choose_clean_passes(
+    targets: Sequence[Target], left_out: Collection[str] = ()
+) -> tuple[CleanPass, ...]:
+    """Return the clean-up passes for some targets. Raises InputError as `clean_for_targets` does.
+
+    Flatten becomes Reshape if a target takes the one only, and none the other only; BatchNormalization
+    is folded if a target wants that.
+    """
+    spoken = [_list_operators(target) for target in targets]
+    reshape = any("Reshape" in each and "Flatten" not in each for each in spoken)
+    flatten = any("Flatten" in each and "Reshape" not in each for each in spoken)
+    wants = {want for target in targets for want in target.rules.wants}
+    return list_clean_passes(reshape and not flatten, "folded_batchnorm" in wants, left_out)
+
+
+def _list_operators(target: Target) -> frozenset[str]:
+    """Return the operators that a rule file speaks of, in rules or composites."""
+    ruled = {operator for rule in target.rules.ops for operator in rule.op}
+    if "*" in ruled:
+        ruled |= {"Flatten", "Reshape"}
+    composed = {operator for each in target.patterns for line in each.lines for operator in line.ops}
+    return frozenset(ruled | composed)
