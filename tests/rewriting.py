@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, ClassVar
 
 import onnx
@@ -54,6 +55,7 @@ class Break:
 
     scope: ClassVar[str] = "model"
     how: str = "raise"
+    note: str = ""
 
     def run(self, model: ModelProto) -> Any:
         graph = model.graph
@@ -65,8 +67,7 @@ class Break:
             case "die":
                 os._exit(7)
             case "hang":
-                while True:
-                    pass
+                _hang(self.note)
             case "nothing":
                 return None
             case "rename":
@@ -82,6 +83,14 @@ class Break:
             case "unbound":
                 graph.node[-1].input[0] = "nobody"
         return model
+
+
+def _hang(note: str) -> None:
+    """Do nothing for ever, and say in a file which process does so."""
+    if note:
+        Path(note).write_text(f"{os.getpid()}\n", encoding="utf-8")
+    while True:
+        pass
 
 
 class BreakRegions(Break):

@@ -14,7 +14,7 @@ from byoc.codegen.scaffold import new_codegen as write
 from byoc.console import print_line, print_lines
 from byoc.costs import load_cost_model, read_cost_file
 from byoc.errors import InputError
-from byoc.passes import load_pass
+from byoc.passes import describe_clean_pass, load_pass
 from byoc.support import (
     CODEGENS,
     COST_MODELS,
@@ -175,22 +175,57 @@ def strategies(form: FormatOption = OutputFormat.text) -> None:
     print_rows(rows, form)
 
 
-def passes(form: FormatOption = OutputFormat.text) -> None:
-    """List the installed passes, which rewrite models and regions.
+def passes(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """List the installed passes, which rewrite models and regions, or show one and its options.
 
     One of scope "model" rewrites the model before it is annotated, one of scope "region" each region
-    before its codegen gets it."""
+    before its codegen gets it. "runs" says which need not be asked for: always, or by what rule files
+    say. --no-pass leaves those out."""
+    if name is not None:
+        _print_pass(name, form)
+        return
 
     def describe(name: str) -> TableRow:
         found = load_pass(name)
         return {
             "scope": found.scope,
+            "runs": describe_clean_pass(name) or "asked for",
             "description": get_first_sentence(type(found.implementation)),
             "options": _describe_options(found.implementation),
         }
 
-    rows = _list_plugins(PASSES, {"scope": "", "description": "", "options": []}, describe)
+    empty: TableRow = {"scope": "", "runs": "", "description": "", "options": []}
+    rows = _list_plugins(PASSES, empty, describe)
     print_rows(_name_options(rows) if form is OutputFormat.text else rows, form)
+
+
+def _print_pass(name: str, form: OutputFormat) -> None:
+    with reserve_stdout():
+        found = load_pass(name)
+    kind = type(found.implementation)
+    shown: TableRow = {
+        "name": name,
+        "description": get_first_sentence(kind),
+        "from": found.distribution,
+        "scope": found.scope,
+        "runs": describe_clean_pass(name) or "asked for",
+        "options": _describe_options(found.implementation),
+    }
+    if form is OutputFormat.json:
+        print_json(shown)
+        return
+    print_line(name + f": {shown['description']}" * bool(shown["description"]))
+    print_line(f"from: {shown['from']}")
+    print_line(f"scope: {shown['scope']}")
+    print_line(f"runs: {shown['runs']}")
+    if not shown["options"]:
+        print_line("options: none")
+        return
+    print_line("options:")
+    print_rows([{**row, "executes": "yes" if row["executes"] else ""} for row in shown["options"]], form)
 
 
 def cost_models(form: FormatOption = OutputFormat.text) -> None:

@@ -1,6 +1,6 @@
 """Passes: plug-ins that rewrite a model before it is annotated, or a region before it is compiled."""
 
-from byoc.passes._clean_set import list_clean_passes
+from byoc.passes._clean_set import describe_clean_pass, list_clean_passes
 from byoc.passes._cleaning import CleanedModel, CleanPass, clean_model
 from byoc.passes._pass_effect import PassEffect, count_operators, is_changed, merge_effects
 from byoc.passes._pass_plugins import (

@@ -32,3 +32,14 @@ def list_clean_passes(
         return ()
     wanted = {FlattenToReshape.name: reshape, FoldBatchNormalization.name: batchnorm}
     return tuple(each for name, each in known.items() if name not in left_out and wanted.get(name, True))
+
+
+def describe_clean_pass(name: str) -> str:
+    """Return when a pass runs without being asked for; empty for one that has to be asked for."""
+    if name in {each.name for each in _ALWAYS}:
+        return "always"
+    sometimes = {
+        FlattenToReshape.name: "where rules speak of Reshape and not of Flatten",
+        FoldBatchNormalization.name: "where rules want folded_batchnorm",
+    }
+    return sometimes.get(name, "")

@@ -1,6 +1,7 @@
-"""A process that runs one pass: `python -m byoc.passes._pass_process FOLDER`.
+"""A process that runs one pass: `python -m byoc.passes._pass_process FOLDER LIFE`.
 
 The folder has the model and the request; the result, or the reason why there is none, is written there.
+`LIFE` is the descriptor of a pipe whose other end is closed when byoc ends.
 """
 
 import json
@@ -18,6 +19,7 @@ from byoc.passes._run_pass import (
     RESULT_FILE,
     apply_pass,
 )
+from byoc.support import end_with_parent
 
 
 def run_request(folder: Path) -> None:
@@ -32,4 +34,5 @@ def run_request(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent(int(sys.argv[2]))
     run_request(Path(sys.argv[1]))

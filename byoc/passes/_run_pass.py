@@ -73,16 +73,27 @@ def _run_in_process(asked: LoadedPass, model: ModelProto, process: PassProcess) 
 
 
 def _wait_for_process(folder: Path, process: PassProcess) -> int:
-    """Run the process to its end, and end all that it started; return its exit code."""
+    """Run the process to its end, and end all that it started; return its exit code.
+
+    It ends when this one does: also when this one is killed, since the kernel then closes a pipe.
+    """
     path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
-    child = subprocess.Popen(
-        # -P: modules in the working directory are not imported, as with the `byoc` command.
-        [sys.executable, "-P", "-m", _MODULE, str(folder)],
-        env={**os.environ, **process.environment, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        stdout=sys.__stderr__,  # standard output is for byoc's results
-        start_new_session=True,
-    )
+    watched, life = os.pipe()
+    try:
+        child = subprocess.Popen(
+            # -P: modules in the working directory are not imported, as with the `byoc` command.
+            [sys.executable, "-P", "-m", _MODULE, str(folder), str(watched)],
+            env={**os.environ, **process.environment, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=sys.__stderr__,  # standard output is for byoc's results
+            start_new_session=True,
+            pass_fds=(watched,),
+        )
+    except BaseException:
+        os.close(life)
+        raise
+    finally:
+        os.close(watched)
     try:
         return child.wait(process.seconds)
     except subprocess.TimeoutExpired:
@@ -91,3 +102,4 @@ def _wait_for_process(folder: Path, process: PassProcess) -> int:
         with suppress(OSError):  # the group is gone with all that it started
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        os.close(life)

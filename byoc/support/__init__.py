@@ -56,6 +56,7 @@ from byoc.support._plugins import (
     load_function,
     load_plugin,
 )
+from byoc.support._process_life import end_with_parent
 from byoc.support._progress import format_part, report_each, report_step, show_progress
 from byoc.support._user_folders import find_user_folder
 from byoc.support._vendor_code import LocatedError, describe_failure, locate_error

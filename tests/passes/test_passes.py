@@ -1,7 +1,10 @@
 """Passes rewrite models and regions; what breaks one is refused by name, and what fails is no defect."""
 
 import json
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,3 +281,65 @@ def test_the_list_of_passes(byoc: Callable[..., Ran]) -> None:
 def test_options_are_shown_with_their_defaults() -> None:
     assert load_pass("double").options == {"factor": "2.0"}
     assert load_pass("still").options == {}
+
+
+def test_a_pass_ends_when_byoc_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_in_path(tmp_path, monkeypatch)
+    model, note = tmp_path / "add.onnx", tmp_path / "pid"
+    onnx.save(parse(ADD), model)
+    asked = [
+        "--isolate",
+        "--pass",
+        "break",
+        "--pass-option",
+        "how=hang",
+        "--pass-option",
+        f"note={note}",
+    ]
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "byoc", "partition", model, "--rules", VANILLA, *asked],
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    try:
+        number = wait_for(lambda: read_number(note))
+        os.kill(number, 0)
+    finally:
+        started.kill()
+        started.wait()
+    wait_for(lambda: not is_running(number))
+
+
+def read_number(path: Path) -> int:
+    """Return the number that a line of a file has, 0 as long as there is none."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return int(text) if text.endswith("\n") else 0
+
+
+def wait_for(answer: Callable[[], Any]) -> Any:
+    """Wait until a function returns something true, and return that."""
+    while not (found := answer()):
+        time.sleep(0.02)
+    return found
+
+
+def is_running(number: int) -> bool:
+    """Return whether a process runs; one that ended and that nobody waited for does not."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_one_pass_is_shown_with_its_options(byoc: Callable[..., Ran]) -> None:
+    shown = byoc("passes", "double").out
+    assert shown.startswith("double: ")
+    assert "\nscope: model\n" in shown
+    assert "\nruns: asked for\n" in shown
+    assert "factor" in shown
+    assert "2.0" in shown
+    row = json.loads(byoc("passes", "double", "--format", "json").out)
+    assert [option["option"] for option in row["options"]] == ["factor"]
+    assert byoc("passes", "still").out.endswith("options: none\n")
+    assert byoc("passes", "doubel").err.startswith("byoc: doubel: no such pass (did you mean double?)")
