@@ -65,7 +65,7 @@ _VERBS = {
     "cost-models": ("_plugin_verbs:cost_models", "List the installed cost models."),
     "codegens": ("_plugin_verbs:codegens", "List the installed codegens, or show one and its options."),
     "strategies": ("_plugin_verbs:strategies", "List the installed placement strategies."),
-    "passes": ("_plugin_verbs:passes", "List the installed passes, which rewrite models and regions."),
+    "passes": ("_plugin_verbs:passes", "List the installed passes, or show one and its options."),
     "simplify": ("_simplify_verb:simplify", "Fold a model's constants and shapes, and compare it."),
     "new-codegen": ("_plugin_verbs:new_codegen", "Write a complete package for a codegen of your own."),
     "zoo": ("_zoo_verb:app", "List the models that zoo:NAME gives, or fetch trained ones."),

@@ -179,11 +179,11 @@ def passes(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
     form: FormatOption = OutputFormat.text,
 ) -> None:
-    """List the installed passes, which rewrite models and regions, or show one and its options.
+    """List the installed passes, or show one and its options.
 
-    One of scope "model" rewrites the model before it is annotated, one of scope "region" each region
-    before its codegen gets it. "runs" says which need not be asked for: always, or by what rule files
-    say. --no-pass leaves those out."""
+    Passes rewrite models and regions. One of scope "model" rewrites the model before it is annotated, one
+    of scope "region" each region before its codegen gets it. "runs" says which need not be asked for:
+    always, or by what rule files say. --no-pass leaves those out."""
     if name is not None:
         _print_pass(name, form)
         return

@@ -56,8 +56,9 @@ class Model:
 
     `source` is the user's name for it, `folder` holds its external data (None if there is none),
     `make_samples` makes suitable inputs from a seed (None if nobody knows how), `planned` are the sizes
-    of open dimensions that costs count with. `lost` are the names and first outputs of nodes that
-    clean-up dropped, behind the paths of their graphs. The protobuf must not be edited.
+    of open dimensions that costs count with. `lost` are the names of nodes and tensors that
+    clean-up dropped, by themselves and behind the paths of their graphs. The protobuf must not be
+    edited.
     """
 
     proto: ModelProto

@@ -80,7 +80,10 @@ def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
         return CleanedModel(model)
     paths = {id(index): path for path, index in walk_graph_paths(model.index)}
     lost = frozenset(
-        f"{paths[id(edits.index)]}{name}" for edits in root.walk() for name in edits.list_lost()
+        f"{path}{name}"
+        for edits in root.walk()
+        for name in edits.list_lost()
+        for path in ("", paths[id(edits.index)])
     )
     return CleanedModel(replace(_make_model(model, root), lost=lost), tuple(effects))
 

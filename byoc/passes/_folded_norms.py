@@ -1,4 +1,9 @@
-"""The pass that folds BatchNormalization into the convolution or matrix product before it."""
+"""The pass that folds BatchNormalization into the convolution or matrix product before it.
+
+At inference BatchNormalization computes `y = (x - mean) * scale / sqrt(var + epsilon) + B` per channel
+(ONNX, BatchNormalization). What is before it is linear, too: weights and bias are scaled, and the bias
+is shifted.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -116,10 +121,8 @@ def _fold(edits: GraphEdits, maker: int, number: int, factor: Array, offset: Arr
     stored = [scaled.astype(dtype), bias.astype(dtype)]
     if not all(np.isfinite(value).all() for value in stored):
         return
-    names = [
-        edits.names.new_tensor(f"{made}_{index.node_outputs[number][0]}_folded")
-        for made in (inputs[1], "bias")
-    ]
+    made = index.node_outputs[number][0]
+    names = [edits.names.new_tensor(name) for name in (f"{inputs[1]}_folded", f"{made}_bias")]
     for name, value in zip(names, stored, strict=True):
         edits.stored.append(numpy_helper.from_array(value, name))
         edits.new_types[name] = helper.make_tensor_type_proto(DTYPE_NUMBERS[dtype], value.shape)
@@ -127,7 +130,7 @@ def _fold(edits: GraphEdits, maker: int, number: int, factor: Array, offset: Arr
     folded.CopyFrom(node)
     del folded.input[:]
     folded.input.extend([inputs[0], *names])
-    folded.output[0] = index.node_outputs[number][0]
+    folded.output[0] = made
     if "beta" in attributes:
         set_attribute(folded, helper.make_attribute("beta", 1.0))
     edits.note_replaced(number, f"folded into {node.op_type} '{node.name or node.output[0]}'")

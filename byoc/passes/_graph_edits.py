@@ -203,11 +203,9 @@ class GraphEdits:
         return ((outputs | lost) - kept | self.claims.keys()) - index.outputs.keys()
 
     def list_lost(self) -> Iterator[str]:
-        """Yield the names and first outputs of the nodes that are gone."""
-        for number in sorted(self.removed):
-            node = self.index.nodes[number]
-            names = (node.name, next(filter(None, node.output), ""))
-            yield from dict.fromkeys(filter(None, names))
+        """Yield the names of nodes and tensors that are gone."""
+        yield from filter(None, (self.index.nodes[number].name for number in sorted(self.removed)))
+        yield from filter(None, self.list_gone())
 
 
 def edit_graph(graph: GraphProto, edits: GraphEdits, weights: bool) -> None:

@@ -1,10 +1,13 @@
 """Clean-up of models for the targets that they are planned for."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
 
 from byoc.model import Model
 from byoc.passes import CleanedModel, CleanPass, clean_model, list_clean_passes
 from byoc.rules import Target
+from byoc.samples import model_samples
 
 
 def clean_for_targets(
@@ -15,7 +18,11 @@ def clean_for_targets(
     Raises InputError for a name among `left_out` that no such pass has.
     """
     names = [left_out] if isinstance(left_out, str) else left_out
-    return clean_model(model, choose_clean_passes(targets, names))
+    cleaned = clean_model(model, choose_clean_passes(targets, names))
+    if cleaned.model is model or model.make_samples is not None:
+        return cleaned
+    # Samples are made from what reads the inputs, and are to be the same with and without clean-up.
+    return replace(cleaned, model=replace(cleaned.model, make_samples=partial(model_samples, model)))
 
 
 def choose_clean_passes(

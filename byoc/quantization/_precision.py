@@ -219,7 +219,7 @@ def _find_ranges(model: Model, wanted: Precision) -> Ranges:
     if wanted.calibration is not None:
         file = Path(wanted.calibration)
         found = read_ranges(file)
-        found.check_names(model.index, file)
+        found.check_names(model, file)
         return found
     report_step("calibrate")
     assert wanted.data is not None

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from byoc.errors import suggest_nearest
-from byoc.model import GraphIndex
+from byoc.model import Model
 from byoc.support import StrictModel, dump_yaml, make_file_error, read_yaml, write_text
 
 DTYPES = {
@@ -73,17 +73,17 @@ class Ranges:
     options: Mapping[str, bool | int | float] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
-    def check_names(self, index: GraphIndex, path: Path) -> None:
+    def check_names(self, model: Model, path: Path) -> None:
         """Raise InputError if a named tensor is not in the model; `path` is the file for the message.
 
-        `index` is that of the main graph; tensors in the bodies of If, Loop and Scan count as well.
+        Tensors in the bodies of If, Loop and Scan count as well, and those that clean-up dropped.
         """
         known = {
             name
-            for graph in index.walk()
+            for graph in model.index.walk()
             for name in (*graph.inputs, *graph.producers, *graph.stored_tensors)
         }
-        unknown = [name for name in self.tensors if name not in known]
+        unknown = [name for name in self.tensors if name not in known and name not in model.lost]
         if len(unknown) == len(self.tensors) > _MAX_HINTS:
             raise make_file_error(
                 path, ["tensors: the model has none of them; are they those of another model?"]

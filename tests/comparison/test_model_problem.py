@@ -63,7 +63,7 @@ def test_a_table_has_a_row_for_each_unit() -> None:
     frame = found.to_frame(labels)
     assert list(frame) == ["unit", "nodes", "operators", "host", "dla", "placed"]
     assert len(frame) == found.problem.units
-    assert frame["nodes"].sum() == 66
+    assert frame["nodes"].sum() == 65
     assert frame["host"].sum() == pytest.approx(found.problem.seconds[:, 0].sum())
     assert (frame["placed"] == "host").sum() == 1
     assert np.isinf(frame[frame["operators"] == "Softmax"]["dla"]).all()

@@ -65,7 +65,7 @@ def test_an_operator_less_in_the_rules_of_a_network(tmp_path: Path) -> None:
     assert concats.regions_before == tuple(region.name for region in before.report.regions)
     conv = next(move for move in found.moves if move.operator == "Conv")
     assert "the host is cheaper" in conv.reason_after
-    assert found.matched == 66
+    assert found.matched == 65
     assert {each.after for each in found.regions} == {region.name for region in after.report.regions}
     assert [each.before for each in found.regions if each.before] == [before.report.regions[0].name]
 

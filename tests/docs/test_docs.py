@@ -20,7 +20,14 @@ PAGES = pages.list_pages()
 NOT_PYTHON = {
     *("byoc.strategies", "byoc.checks"),  # groups of entry points
     *("byoc.NAME", "byoc.tests", "byoc.tools"),  # folders beside the package
-    *("byoc.composite", "byoc.qdq", "byoc.layout", "byoc.tensor", "byoc.float"),  # metadata of nodes
+    *(
+        "byoc.composite",
+        "byoc.qdq",
+        "byoc.layout",
+        "byoc.tensor",
+        "byoc.float",
+        "byoc.cleaned",
+    ),  # metadata of nodes
 }
 NOT_OF_BYOC = {
     "--regenerate",

@@ -242,7 +242,7 @@ class Calibrations:
             write_ranges(again, ranges)
             if read_ranges(again) != ranges:
                 raise AssertionError("what was written is not read back")
-            ranges.check_names(_small().index, path)
+            ranges.check_names(_small(), path)
         except InputError as error:
             check_sentence(error, MAX_LINES)
             return REFUSED

@@ -183,10 +183,10 @@ def test_tensors_that_the_model_lacks() -> None:
     )
     whole = Range(0.0, 1.0)
     known = ("data", "weight", "sum_1", "y", "inner", "other")
-    Ranges("", 0, "", dict.fromkeys(known, whole)).check_names(model.index, Path("c.yaml"))
+    Ranges("", 0, "", dict.fromkeys(known, whole)).check_names(model, Path("c.yaml"))
     others = dict.fromkeys(("sum_2", "y", "weights", *map(str, range(60))), whole)
     with pytest.raises(InputError) as caught:
-        Ranges("", 0, "", others).check_names(model.index, Path("c.yaml"))
+        Ranges("", 0, "", others).check_names(model, Path("c.yaml"))
     lines = str(caught.value).splitlines()
     assert lines[:3] == [
         "c.yaml: tensors.sum_2: the model has no such tensor (did you mean sum_1?)",

@@ -110,4 +110,4 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
     document = open_bundle(tmp_path / "a.byoc").decisions()
     assert document is not None
     devices = Counter(map(document.graphs[0].find_device, range(len(document.graphs[0].nodes.names))))
-    assert devices[1] == 65
+    assert devices[1] == 64
