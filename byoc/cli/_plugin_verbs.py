@@ -181,8 +181,8 @@ def passes(
 ) -> None:
     """List the installed passes, or show one and its options.
 
-    Passes rewrite models and regions. One of scope "model" rewrites the model before it is annotated, one
-    of scope "region" each region before its codegen gets it. "runs" says which need not be asked for:
+    Passes rewrite models and regions: those of scope "model" the model before it is annotated, those of
+    scope "region" each region before its codegen gets it. "runs" says which need not be asked for:
     always, or by what rule files say. --no-pass leaves those out."""
     if name is not None:
         _print_pass(name, form)

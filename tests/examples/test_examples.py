@@ -165,8 +165,8 @@ def test_an_accelerator_by_a_rule_file_alone(tmp_path: Path, capsys: pytest.Capt
     assert run_in("rule_file/try_rules.py", tmp_path / "new", capsys) == [
         "rules: 7 operators, problems: []",
         "refused: 1 nodes, 0.0% of the compute",
-        "on npu: 64 of 66 nodes, 2 regions",
-        "predicted: 3.38 ms, host alone 9.13 ms",
+        "on npu: 64 of 65 nodes, 1 regions",
+        "predicted: 3.07 ms, host alone 9.13 ms",
         "verified: True",
         "with a link twice as fast: 2.99 ms",
     ]
