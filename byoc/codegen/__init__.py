@@ -54,15 +54,11 @@ if _TYPE_CHECKING:
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure
     from byoc.codegen._interface import API_VERSION as API_VERSION
-    from byoc.codegen._interface import AnyArray as AnyArray
     from byoc.codegen._interface import Artifact as Artifact
     from byoc.codegen._interface import Codegen as Codegen
-    from byoc.codegen._interface import CompileError as CompileError
     from byoc.codegen._interface import Cycles as Cycles
     from byoc.codegen._interface import Executor as Executor
     from byoc.codegen._interface import NotHereError as NotHereError
-    from byoc.codegen._interface import Region as Region
-    from byoc.codegen._interface import ResourceError as ResourceError
     from byoc.codegen._interface import to_seconds as to_seconds
     from byoc.codegen._isolation import Examine as Examine
     from byoc.codegen._isolation import Measure as Measure
@@ -75,6 +71,10 @@ if _TYPE_CHECKING:
     from byoc.codegen._refusals import Refusal as Refusal
     from byoc.codegen._refusals import RefusedError as RefusedError
     from byoc.codegen._refusals import resolve_node_names as resolve_node_names
+    from byoc.codegen._region import AnyArray as AnyArray
+    from byoc.codegen._region import CompileError as CompileError
+    from byoc.codegen._region import Region as Region
+    from byoc.codegen._region import ResourceError as ResourceError
     from byoc.codegen._region_arena import Arena as Arena
     from byoc.codegen._region_arena import ArenaSlot as ArenaSlot
     from byoc.codegen._region_files import find_disagreement as find_disagreement
@@ -155,10 +155,8 @@ _MODULES = {
     "byoc.codegen._descriptions": "CodegenDescription",
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "find_alike find_identical region_structure",
-    "byoc.codegen._interface": (
-        "API_VERSION AnyArray Artifact Codegen CompileError Cycles Executor NotHereError Region "
-        "ResourceError to_seconds"
-    ),
+    "byoc.codegen._interface": ("API_VERSION Artifact Codegen Cycles Executor NotHereError to_seconds"),
+    "byoc.codegen._region": "AnyArray CompileError Region ResourceError",
     "byoc.codegen._isolation": "Examine Measure examine_executor measure_executor",
     "byoc.codegen._operations": "Operation",
     "byoc.codegen._quantization": "Quantization",

@@ -1,0 +1,307 @@
+"""A region to compile: its model, contracts, constants, types, operations and samples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx.inliner
+from numpy.typing import NDArray
+
+from byoc.boundary.contracts import TensorContract, find_convolution_weights, pack_weight
+from byoc.codegen._operations import Operation, read_operations
+from byoc.codegen._quantized_operations import quantize_operations
+from byoc.codegen._region_model import fold_region_model, infer_all_types
+from byoc.errors import InputError
+from byoc.model import (
+    DTYPES,
+    WEIGHT,
+    ConversionError,
+    TensorType,
+    convert_ir_version,
+    convert_opset,
+    fold_constants,
+    get_stated_types,
+    open_shapes,
+    pack_operand,
+    parse_layout,
+    read_array,
+    read_tensor_types,
+    to_numpy_dtype,
+)
+
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+
+    from byoc.codegen._region_arena import Arena
+
+
+AnyArray = NDArray[np.generic]
+
+
+class CompileError(InputError):
+    """A codegen cannot compile a region, for the reason in the message.
+
+    `nodes` names the nodes at fault, each by its name or else its first output; it is empty when the
+    codegen does not know them. With `lasting` the same region will be refused again, and the refusal is
+    cached as an artifact would be; what may pass (a time limit, a service without an answer) is not.
+    """
+
+    def __init__(self, reason: str, nodes: Sequence[str] = (), *, lasting: bool = True) -> None:
+        """Keep the rest beside the message, which is made one line: compilers say it in several."""
+        super().__init__(" ".join(str(reason).split()))
+        self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
+        self.lasting = lasting
+
+
+class ResourceError(CompileError):
+    """A region is too large for the device; a region with fewer nodes may compile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A region to compile: a complete ONNX model of standard operators and composites.
+
+    `path` is the model file; its large constants are ONNX external data in the same folder, so onnx.load
+    and every ONNX tool can read it. A composite is a call of a model-local function in the domain
+    `byoc.<target>`, whose body defines it in standard operators. `composites` holds their names in order
+    of execution.
+
+    `inputs`, `outputs` and `constants` are the contracts of the boundary tensors and of the stored
+    tensors: name, dtype and shape, layout, quantization, and the side that converts. `samples_file` is
+    where `samples` reads from, None where there are none.
+    """
+
+    name: str
+    target: str
+    path: Path
+    inputs: tuple[TensorContract, ...]
+    outputs: tuple[TensorContract, ...]
+    composites: tuple[str, ...] = ()
+    constants: tuple[TensorContract, ...] = ()
+    samples_file: Path | None = None
+
+    def load(
+        self,
+        fold: bool = False,
+        inline: bool = False,
+        *,
+        opset: int | None = None,
+        ir_version: int | None = None,
+    ) -> onnx.ModelProto:
+        """Return the model with all its constants in memory.
+
+        With `inline`, each composite is replaced by its body, which leaves standard operators only. With
+        `fold`, nodes with only constant inputs are computed, which leaves the nodes that the rules
+        accepted. `opset` and `ir_version` are what a compiler reads: the model is converted by ONNX's
+        version converter, which implies `inline`. Raises CompileError, with the node where it is known,
+        for what cannot be said in these versions.
+        """
+        converted = opset is not None or ir_version is not None
+        model = onnx.load(self.path, load_external_data=False)
+        if (inline or converted) and model.functions:
+            model = onnx.inliner.inline_local_functions(
+                model
+            )  # protobuf allows 2 GB: so without the weights
+        onnx.load_external_data_for_model(model, str(self.path.parent))
+        if fold:
+            model = fold_constants(model)
+        try:
+            if opset is not None:
+                convert_opset(model, opset)
+            if ir_version is not None:
+                convert_ir_version(model, ir_version)
+        except ConversionError as error:
+            raise CompileError(str(error), error.nodes) from None
+        return model
+
+    def graph(self, fold: bool = False, inline: bool = False) -> "gs.Graph":
+        """Return the model as an onnx_graphsurgeon Graph, which the caller may change and export.
+
+        `fold` and `inline` are as in `load`; all constants are in memory. A composite is a node whose
+        `op` names a function of the graph; `operations` gives its name in the rule file. graphsurgeon
+        drops metadata of nodes, and exports a constant of 4 bits only if its `values` were not read.
+        """
+        import onnx_graphsurgeon as gs  # noqa: PLC0415 - not loaded unless it is used
+
+        return gs.import_onnx(self.load(fold, inline))
+
+    def type(self, name: str) -> TensorType | None:
+        """Return the dtype and shape of any tensor in the region, in ONNX's order of axes.
+
+        Names are those of inputs, outputs, constants and `Operation`s, inner ones included. None for
+        what is no tensor of the region, and where nothing states or implies the type.
+        """
+        known = self._find_type(name)
+        if known is None and name in self._quantized_constants:
+            value = self._quantized_constants[name]
+            return TensorType(DTYPES[onnx.helper.np_dtype_to_tensor_dtype(value.dtype)], value.shape)
+        return known
+
+    def operations(
+        self, fold: bool = True, boundary: bool = False, quantized: bool = False
+    ) -> tuple[Operation, ...]:
+        """Return the region's operations, in order of execution.
+
+        With `fold`, nodes with only constant inputs become constants. Unless `boundary`, the nodes that
+        undo byoc's conversions of layout and float type are left out, since the contracts state them:
+        the first operations then read the `inner` tensors of the input contracts.
+
+        With `quantized`, a DequantizeLinear is part of the operations that read it, and a QuantizeLinear
+        of the operation that it follows, with the Relus and Clips between: `inputs` and `outputs` name
+        the quantized tensors, weights and biases among them (`constant` gives the integers), and
+        `input_quantization` and `output_quantization` say what they stand for. What stays between two
+        operations in floating point is a tensor as any other. A QuantizeLinear that follows no operation
+        is an operation with one input, as is a DequantizeLinear whose result leaves the region.
+        """
+        model = self.model
+        if fold:
+            model = self._quantized_model if quantized else self._folded_model
+        skipped = () if boundary else (self.inputs, self.outputs)
+        found = read_operations(model, f"byoc.{self.target}", self.type, *skipped)
+        if not quantized:
+            return found
+        left = [each.name if boundary else each.inner for each in self.outputs]
+        return quantize_operations(found, left, self._find_constant)
+
+    def arena(self, alignment: int = 64) -> "Arena":
+        """Plan the region's activation memory: an order of operations and an offset for each tensor.
+
+        The arena is as small as the planner finds. Sizes and offsets are multiples of `alignment` bytes.
+        Views (Reshape, Flatten, Squeeze, Identity, ...) share the bytes of their operand, and
+        elementwise operators overwrite an operand that is not read again. This holds for ONNX's dense
+        row-major layout; a target with packed layouts, where some Reshape is a copy, plans with
+        `byoc.memory`, as `codegens/dla` does. Raises InputError when a tensor's extents are not known.
+        """
+        from byoc.codegen._region_arena import plan_arena  # noqa: PLC0415 - it loads scipy
+
+        return plan_arena(self._folded_model, self.inputs, self.outputs, self.name, alignment)
+
+    def samples(self) -> Sequence[Mapping[str, AnyArray]]:
+        """Return the user's samples as they reach the region: arrays by the names of `inputs`.
+
+        They are there for codegens whose class says `calibrates`, where the user gave data (`--inputs`,
+        or a folder as `--data`) and the region is in the main graph; else there are none.
+        """
+        if self.samples_file is None:
+            return ()
+        with np.load(self.samples_file) as stored:
+            arrays = [stored[name] for name in stored.files]
+        dtypes = [to_numpy_dtype(each.type.dtype) for each in self.inputs]
+        rows = (arrays[i : i + len(dtypes)] for i in range(0, len(arrays), len(dtypes)))
+        return tuple(  # numpy stores what it does not know as bytes
+            {
+                each.name: value.view(dtype) if value.dtype.kind == "V" else value
+                for each, value, dtype in zip(self.inputs, row, dtypes, strict=True)
+            }
+            for row in rows
+        )
+
+    @property
+    def nodes(self) -> Sequence[onnx.NodeProto]:
+        """The nodes of the model, in order of execution."""
+        return self.model.graph.node
+
+    def constant(self, name: str, layout: str | None = None) -> AnyArray:
+        """Return a constant by name, with the dtype and packed layout of its contract.
+
+        With `layout=""` it comes in ONNX's order of axes; with another one, `NHWC` for instance, an
+        operand of images comes in that: of rank 4, broadcast along the same axes, whatever rank it has
+        in the model. Only that tensor is read from disk. What nodes compute of constants alone is a
+        constant, too, in ONNX's order of axes. Raises KeyError when the region has no such constant, and
+        ValueError for a rank above 4 in a layout.
+        """
+        contract = next((each for each in self.constants if each.name == name), None)
+        array = self._read_constant(name, contract)
+        order = self._convolution_weights.get(name, "") if contract is not None else ""
+        if layout is None:
+            packed = contract.layout if contract is not None else ""
+            return pack_weight(array, packed, order) if packed else array
+        if not layout:
+            return array
+        if order and parse_layout(layout).plain_axes == WEIGHT:
+            return pack_weight(array, layout, order)
+        return pack_operand(array, parse_layout(layout))
+
+    def _read_constant(self, name: str, contract: TensorContract | None) -> AnyArray:
+        if contract is not None:
+            return read_array(self._initializers[name], self.path.parent)
+        for computed in (self._computed_constants, self._quantized_constants):
+            if name in computed:
+                return computed[name]
+        there = ", ".join(each.name for each in self.constants) or "none"
+        raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The model without its large constants, which stay on disk; do not change it."""
+        return onnx.load(self.path, load_external_data=False)
+
+    @property
+    def open_model(self) -> onnx.ModelProto:
+        """The model without its large constants, with no shape stated for its inputs and outputs.
+
+        What the model states of shapes may be wrong, and onnxruntime would refuse what does not fit.
+        """
+        return open_shapes(self.model)
+
+    @cached_property
+    def _folded_model(self) -> onnx.ModelProto:
+        """The model with nodes of only constant inputs folded; other large constants stay on disk."""
+        return fold_region_model(self.model, self.path.parent)
+
+    @cached_property
+    def _quantized_model(self) -> onnx.ModelProto:
+        """The same, but the constants of DequantizeLinear stay integers."""
+        return fold_region_model(self.model, self.path.parent, self._find_type)
+
+    @cached_property
+    def _computed_constants(self) -> Mapping[str, AnyArray]:
+        """The results of nodes with only constant inputs, by name."""
+        return self._list_computed(self._folded_model)
+
+    @cached_property
+    def _quantized_constants(self) -> Mapping[str, AnyArray]:
+        """The same of those before a DequantizeLinear."""
+        return self._list_computed(self._quantized_model)
+
+    def _list_computed(self, folded: onnx.ModelProto) -> Mapping[str, AnyArray]:
+        if folded is self.model:
+            return {}
+        return {
+            tensor.name: onnx.numpy_helper.to_array(tensor)
+            for tensor in folded.graph.initializer
+            if tensor.name not in self._initializers
+        }
+
+    def _find_constant(self, name: str) -> AnyArray | None:
+        """Return a constant by name, in ONNX's layout, None for a tensor that is computed."""
+        if name in self._initializers:
+            return read_array(self._initializers[name], self.path.parent)
+        return self._quantized_constants.get(name)
+
+    @cached_property
+    def _stated_types(self) -> Mapping[str, TensorType]:
+        return read_tensor_types(get_stated_types(self.model))
+
+    def _find_type(self, name: str) -> TensorType | None:
+        """Return the type of a tensor of the model, those inside composites included."""
+        stated = self._stated_types.get(name)
+        if not name or (stated is not None and stated.shape is not None):
+            return stated
+        return self._inferred_types.get(name, stated)
+
+    @cached_property
+    def _inferred_types(self) -> Mapping[str, TensorType]:
+        return infer_all_types(self.model, f"byoc.{self.target}")
+
+    @cached_property
+    def _initializers(self) -> Mapping[str, onnx.TensorProto]:
+        return {tensor.name: tensor for tensor in self.model.graph.initializer}
+
+    @cached_property
+    def _convolution_weights(self) -> Mapping[str, str]:
+        return find_convolution_weights(self.model)
