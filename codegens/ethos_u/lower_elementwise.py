@@ -12,12 +12,15 @@ from byoc.codegen import CompileError, Operation
 
 from .constant_operands import real_scale
 from .lowering import LOWERINGS, Lowering, is_same
-from .region_values import Value, arrange, expand_rank
+from .region_values import IMAGE, Value, arrange, expand_rank
 from .tosa_file import Array
+from .windows import Filters, Window, convolve
 
 _MOST_FACTOR = {"int8": 2**15 - 1, "int16": 2**14 - 1}
 """The greatest whole number that Vela multiplies an operand of ADD by without an operator of its own."""
 _SLOPE_BITS = 15
+_UNIT_WEIGHT = 127  # of an element to which a bias is added, so that this is fine enough
+_MOST_BIAS = 2.0**30
 _FUNCTIONS = """
 Abs Acos Asin Atan Ceil Celu Cos Cosh Div Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log Mish
 Neg Pow Reciprocal Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
@@ -29,6 +32,8 @@ def lower_sum(operation: Operation, lowering: Lowering) -> None:
     """ADD and SUB of the operands as int32, each times a whole number in the ratio of the scales."""
     if _has_table(operation, lowering):
         lower_by_table(operation, lowering)
+        return
+    if len(operation.inputs) == 2 and _lower_by_channel(operation, lowering):
         return
     operands = _read_operands(operation, lowering)
     wanted = lowering.result(operation)
@@ -46,6 +51,8 @@ def lower_product(operation: Operation, lowering: Lowering) -> None:
     """MUL of the operands less their zero points."""
     if _has_table(operation, lowering):
         lower_by_table(operation, lowering)
+        return
+    if _lower_by_channel(operation, lowering):
         return
     operands = _read_operands(operation, lowering)
     wanted = lowering.result(operation)
@@ -157,6 +164,40 @@ def find_factors(scales: Sequence[float], most: int) -> tuple[list[int], float]:
     errors = np.abs(np.rint(exact) - exact).max(axis=1) / candidates
     best = int(candidates[np.argmin(np.where(errors < 1e-9, 0.0, errors))])
     return [int(factor) for factor in np.rint(best * ratios)], max(scales) / best
+
+
+def _lower_by_channel(operation: Operation, lowering: Lowering) -> bool:
+    """Lower a sum or product of an image and a number for each channel; return whether it is one.
+
+    It is a DEPTHWISE_CONV2D of one element: Vela reads a constant that is broadcast once an element.
+    Products have weights of 1 or -1, the numbers being scales; sums have the number as bias.
+    """
+    position = _find_operand(operation, lowering)
+    if position is None or (operation.op == "Sub" and position != 0):
+        return False
+    source, other = (lowering.read(operation, each) for each in (position, 1 - position))
+    channels = source.shape[1] if source.rank == 4 else 0
+    by_channel = [1] * (4 - other.rank) + list(other.shape) == [1, channels, 1, 1]
+    if not by_channel or source.tensor.dtype != "int8" or other.tensor.data is None:
+        return False
+    assert other.quantization is not None
+    wanted = lowering.result(operation)
+    real = other.quantization.dequantize(other.tensor.data).reshape(-1).astype(np.float64)
+    if operation.op == "Mul":
+        weights, bias, scales = np.sign(real), np.zeros(channels), np.abs(real)
+    else:
+        weights = np.full(channels, _UNIT_WEIGHT)
+        bias = np.rint(real * (-1 if operation.op == "Sub" else 1) / real_scale(source) * _UNIT_WEIGHT)
+        scales = np.full(1, 1 / _UNIT_WEIGHT)
+    if np.abs(bias).max() >= _MOST_BIAS:
+        return False
+    image = arrange(lowering.graph, source, IMAGE)
+    filters = Filters("DEPTHWISE_CONV2D", weights.reshape(1, 1, channels, 1), bias)
+    window = Window(image.tensor.shape)
+    sums = convolve(lowering, image, filters, {"shape": window.shape, **window.convolution})
+    stored = lowering.narrow(sums, scales * real_scale(source) / float(wanted.scale), wanted)
+    lowering.finish(operation, Value(stored, IMAGE, wanted))
+    return True
 
 
 def _evaluate(

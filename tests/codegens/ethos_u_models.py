@@ -161,6 +161,16 @@ CASES: dict[str, Case] = {
         stored={"w": _WEIGHTS[:8].reshape(8, 1, 1), "ws": np.float32(0.02)},
         differing=0.03,
     ),
+    "add by channel": Case(
+        _FLAT + "r = Add(v,dx)",
+        stored={"w": _WEIGHTS[:8].reshape(8, 1, 1), "ws": np.float32(0.02)},
+        differing=0.03,
+    ),
+    "sub by channel": Case(
+        _FLAT + "r = Sub(dx,v)",
+        stored={"w": _WEIGHTS[:8].reshape(1, 8, 1, 1), "ws": np.float32(0.02)},
+        differing=0.03,
+    ),
     "max": Case("r = Max(dx,do)", other=IMAGE),
     "min with a row": Case("r = Min(dx,do)", other="[12]"),
     "relu": Case("r = Relu(dx)"),
