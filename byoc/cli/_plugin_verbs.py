@@ -287,7 +287,8 @@ def new_codegen(
     folder = Path(name) if into is None else into
     for path in write(name, folder, style=style.value):
         print_line(folder / path)
-    place = folder if folder.is_absolute() else f"./{folder}"  # else pip takes it for a project's name
+    # Without a dot pip takes it for a project's name.
+    place = folder if folder.is_absolute() or str(folder) == "." else f"./{folder}"
     print_lines(
         [
             "",

@@ -23,6 +23,7 @@ _WINDOWS = frozenset(
         *("GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool", "MaxUnpool", "QLinearConv"),
     )
 )
+_WEIGHTS = {"QLinearConv": 3}  # which input they are, where it is not the second
 _OPERAND = re.compile(r"([A-Za-z]\w*)([=!])([^\s,()]*)")
 
 
@@ -125,10 +126,11 @@ class GraphSketch:
 
 
 def _infer_types(model: ModelProto) -> ModelProto:
-    """Return a model with inferred types. Raises ONNX's exceptions, and ValueError for an image's rank.
+    """Return a model with inferred types. Raises ONNX's exceptions, and ValueError for a window.
 
     ONNX 1.21 ends the process when an operator with a window reads a tensor of less than three
-    dimensions, so nodes are inferred one by one as far as such an operator follows.
+    dimensions, or of others than the window has, so this looks before: nodes are inferred one by one as
+    far as such an operator follows.
     """
     windows = [place for place, node in enumerate(model.graph.node) if node.op_type in _WINDOWS]
     for place in windows:
@@ -139,10 +141,21 @@ def _infer_types(model: ModelProto) -> ModelProto:
         ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
         for value in (*graph.input, *graph.value_info):
             ranks[value.name] = len(value.type.tensor_type.shape.dim)
-        image = model.graph.node[place].input[0]
-        if ranks.get(image, 0) < 3:
-            raise ValueError(f"'{image}' is no image: its rank is below 3")
+        _require_image(model.graph.node[place], ranks)
     return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+
+
+def _require_image(node: NodeProto, ranks: Mapping[str, int]) -> None:
+    """Raise ValueError unless a window and the image that a node reads have the same dimensions."""
+    rank = ranks.get(node.input[0], 0)
+    if rank < 3:
+        raise ValueError(f"'{node.input[0]}' is no image: its rank is below 3")
+    if "Conv" in node.op_type and ranks.get(node.input[_WEIGHTS.get(node.op_type, 1)]) != rank:
+        raise ValueError(f"the weights of {node.op_type} have another rank than the image")
+    for attribute in node.attribute:
+        times = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": 2}.get(attribute.name)
+        if times is not None and len(attribute.ints) != times * (rank - 2):
+            raise ValueError(f"{attribute.name} of {node.op_type} is for another rank")
 
 
 def _require_types(model: ModelProto) -> None:

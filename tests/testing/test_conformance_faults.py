@@ -6,12 +6,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import planted
 import pytest
 from support import sample_cases
 from wrecking import Wreck
 
 from byoc.testing import Claims, CodegenConformance
+from byoc.testing._cases import GraphSketch
 from byoc.testing._executor_checks import InputsUntouched, OutputsLast
 
 RULES = """
@@ -263,3 +265,32 @@ def test_the_environment_chooses_the_set(rules: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("BYOC_CONFORMANCE", "quick")
     with pytest.raises(pytest.fail.Exception, match="BYOC_CONFORMANCE is 'quick', not fast or full"):
         cls.parameter_names("model")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x:4x4 | Conv(x, w=4x4x1x1)",
+        "x:1x4x4 | Conv(x, w=4x4x1x1)",
+        "x:1x4x4 | MaxPool<kernel_shape=[3,3]>(x)",
+        "x:1x4x4x4 | AveragePool<kernel_shape=[3,3], pads=[1,1]>(x)",
+        "x: | GlobalAveragePool(x)",
+    ],
+)
+def test_onnx_is_not_asked_about_windows_of_another_rank(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    infer = onnx.shape_inference.infer_shapes
+
+    def abort(model: onnx.ModelProto, **settings: bool) -> onnx.ModelProto:
+        assert not model.graph.node, "onnx 1.21 ends the process here"
+        return infer(model, **settings)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", abort)
+    sketch = GraphSketch()
+    declaration, _, node = text.partition(" | ")
+    sketch.add_input("x", [int(part) for part in declaration.removeprefix("x:").split("x") if part])
+    sketch.add_node(node, "y")
+
+    with pytest.raises(ValueError, match="is no image|another rank"):
+        sketch.build_model(["y"])
