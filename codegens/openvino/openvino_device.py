@@ -98,8 +98,8 @@ def state_defaults(model: onnx.ModelProto) -> bool:
     It is `interleaved` of com.microsoft.RotaryEmbedding, whose default is 0.
     """
     found = False
-    bodies = [model.graph, *model.functions]
-    for node in (node for body in bodies for node in body.node):
+    inside = [node for function in model.functions for node in function.node]
+    for node in (*model.graph.node, *inside):
         if (node.domain, node.op_type) == ("com.microsoft", "RotaryEmbedding") and not any(
             attribute.name == "interleaved" for attribute in node.attribute
         ):
