@@ -1,12 +1,15 @@
 """A model of the zoo compiled by a codegen, and its bundle verified in a process of its own."""
 
 import json
+import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import byoc
@@ -34,7 +37,6 @@ class Simulated:
     bound: int
     planned: bool
     moved: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,18 @@ class Row:
 
     `refused` counts the times that the codegen refused something, which went back to the host, and
     `first` is what it said then; `problem` is why there is no bundle that does what the model does.
-    `predicted` are the seconds of all regions by the cost model.
+    `nodes` of `total` are in regions, which are `share` of the operations. `predicted` are the seconds
+    of all regions by the cost model, `estimate` those by the compiler, None where it tells none.
+    `compiling` are the processor's seconds of `byoc.partition`, its processes included; `not_here`
+    counts the regions that this machine cannot run.
     """
 
     model: str
+    nodes: int = 0
+    total: int = 0
+    share: float = 0.0
     regions: int = 0
+    not_here: int = 0
     refused: int = 0
     error: float | None = None
     compiling: float = 0.0
@@ -55,6 +64,7 @@ class Row:
     first: str = ""
     problem: str = ""
     predicted: float = 0.0
+    estimate: float | None = None
     simulated: Simulated | None = None
 
     @property
@@ -63,9 +73,46 @@ class Row:
         return not self.problem
 
 
-def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
+def row(
+    name: str,
+    codegen: str,
+    rules: str,
+    options: Mapping[str, str],
+    *,
+    quantize: str | None,
+    limit: float,
+) -> Row:
+    """Return what comes of a model, found in a process that may take `limit` seconds by the clock.
+
+    `quantize` is the type of integers that a model of floats is quantized to, by ranges of random data.
+    """
+    asked = json.dumps([name, codegen, rules, dict(options), quantize])
+    # A session of its own, since a compiler's processes have to end as well.
+    process = subprocess.Popen(
+        [sys.executable, __file__, asked],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return Row(name, problem=f"not done after {limit:g} s")
+    if process.returncode:
+        last = err.strip().rpartition("\n")[2]
+        return Row(name, problem=shorten_text(f"ended with {process.returncode}: {last}", 300))
+    found = json.loads(out.strip().rpartition("\n")[2])
+    simulated = found.pop("simulated")
+    return Row(**found, simulated=None if simulated is None else Simulated(**simulated))
+
+
+def find_row(
+    name: str, codegen: str, rules: str, options: Mapping[str, str], quantize: str | None
+) -> Row:
     """Return what comes of a model with a codegen and options of it; what goes wrong is in the row."""
-    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         if rules == "any":
             rules = f"{folder}/any.yaml"
@@ -79,23 +126,36 @@ def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
                 strategy="all-supported",
                 codegen=codegen,
                 codegen_options=dict(options),
-                verify=False,
+                precision=byoc.Precision(quantize, data="random" if quantize else None),
+                verify=quantize is not None,  # else the outputs are compared below
                 cache=False,
             )
         except ByocError as error:
             return Row(name, problem=shorten_text(str(error), 300))
-        refusals = result.report.refusals
-        first = shorten_text(refusals[0].reason, 200) if refusals else ""
-        compiling = time.monotonic() - start
+        report = result.report
+        first = shorten_text(report.refusals[0].reason, 200) if report.refusals else ""
+        estimates = [each.estimate.seconds * each.trips for each in report.regions if each.estimate]
         found = Row(
             name,
-            len(result.plan.regions),
-            len(refusals),
-            compiling=compiling,
+            report.nodes.offloaded,
+            report.nodes.total,
+            report.compute.offloaded,
+            len(report.regions),
+            sum(bool(each.not_here) for each in report.regions),
+            len(report.refusals),
+            compiling=_processor_seconds(),
             first=first,
-            predicted=sum(region.seconds for region in result.report.regions),
+            predicted=sum(each.seconds * each.trips for each in report.regions),
+            estimate=sum(estimates) if len(estimates) == len(report.regions) > 0 else None,
             simulated=_simulated(bundle),
         )
+        if found.not_here:
+            return found
+        if quantize is not None:
+            verification = report.verification
+            if verification is None:
+                return replace(found, problem=f"not verified: {report.not_verified}")
+            return replace(found, error=verification.largest_relative_error)
         start = time.monotonic()
         ran = subprocess.run(
             [sys.executable, "-c", _VERIFY, str(bundle), f"zoo:{name}"],
@@ -111,6 +171,12 @@ def row(name: str, codegen: str, rules: str, options: Mapping[str, str]) -> Row:
     return replace(found, error=error, problem="" if passed else "the outputs differ")
 
 
+def _processor_seconds() -> float:
+    """Return the processor's seconds of this process so far, and of those it started that ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
 def _simulated(bundle: Path) -> Simulated | None:
     """Return what the artifacts of a bundle tell; None where they tell nothing of a simulator."""
     noted = [region.artifact_metadata for region in open_bundle(bundle).manifest.regions]
@@ -122,5 +188,8 @@ def _simulated(bundle: Path) -> Simulated | None:
         bound=max(bound for _, bound in plans),
         planned=all(arena == bound for arena, bound in plans),
         moved=sum(int(told["bytes_loaded"]) + int(told["bytes_stored"]) for told in noted),
-        seconds=sum(float(told["seconds"]) for told in noted),
     )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"\n{json.dumps(asdict(find_row(*json.loads(sys.argv[1]))))}\n")
