@@ -97,7 +97,7 @@ class SizePrediction(ReportModel):
 
 
 class EstimateReport(ReportModel):
-    """What a compiler says that a run takes: seconds, and `cycles` at `hertz` if it counts these."""
+    """A compiler's estimate of a run: seconds, and `cycles` at `hertz` if it counts these."""
 
     seconds: float
     cycles: float | None = None

@@ -69,7 +69,7 @@ def codegens(
 
 
 def _list_interpreters() -> dict[str, str]:
-    """Return where the codegens of the user's settings come from, by name."""
+    """Return the origin of each codegen in the user's settings, by name."""
     return {name: f"{each.module} in {each.python}" for name, each in read_settings().codegens.items()}
 
 

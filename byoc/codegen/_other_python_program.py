@@ -95,7 +95,7 @@ class OtherPythonProgram:
         return json.dumps((number, method, asked), default=self._write_region).encode()
 
     def answer_question(self, question: Any, memory: SharedMemory) -> bytes:
-        """Return what it asks of a region, as JSON. Raises BrokenMessageError for nonsense."""
+        """Answer a question about a region, as JSON. Raises BrokenMessageError for nonsense."""
         try:
             region = self._regions.get(question["region"])
             method, arguments = question["method"], dict(question["arguments"])

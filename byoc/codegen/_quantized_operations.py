@@ -29,12 +29,12 @@ def quantize_operations(
 
     `outputs` are the tensors that are read elsewhere, which keep the operations that make them.
     """
-    return _Grouping(operations, frozenset(outputs), read_constant).group()
+    return _OperationGrouper(operations, frozenset(outputs), read_constant).group()
 
 
 @dataclass
 class _Tail:
-    """What follows an operation's output as part of it: clamps, then a QuantizeLinear."""
+    """The operations behind an output that join its operation: clamps, then a QuantizeLinear."""
 
     clamps: tuple[Operation, ...]
     quantize: Operation
@@ -43,7 +43,7 @@ class _Tail:
 
 
 @dataclass
-class _Grouping:
+class _OperationGrouper:
     operations: Sequence[Operation]
     outputs: frozenset[str]
     read_constant: ConstantReader

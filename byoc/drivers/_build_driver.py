@@ -45,7 +45,7 @@ def build_driver(
                 f"driver {sources.name}: no C compiler: {command[0]}: {reason} (set {COMPILER_VARIABLE})"
             ) from None
         if ran.returncode:
-            told = ran.stderr.strip()[:_MOST_CHARACTERS]
-            raise InputError(f"driver {sources.name}: {command[0]} failed: {told}")
+            messages = ran.stderr.strip()[:_MOST_CHARACTERS]
+            raise InputError(f"driver {sources.name}: {command[0]} failed: {messages}")
         made.replace(library)
     return library

@@ -19,7 +19,7 @@ from byoc.drivers._driver_tables import (
     Blob,
     DriverTable,
     RegionInfo,
-    Tensor,
+    TensorInfo,
     Text,
 )
 from byoc.errors import ByocError, InputError
@@ -161,8 +161,8 @@ def _make_tensors(described: Sequence[_Described]) -> Any:
     for name, dtype, shape in described:
         extents = (c.c_int64 * len(shape))(*shape)
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        tensors.append(Tensor(name.encode(), _NUMBERS[dtype], len(shape), extents, size))
-    return (Tensor * len(tensors))(*tensors)
+        tensors.append(TensorInfo(name.encode(), _NUMBERS[dtype], len(shape), extents, size))
+    return (TensorInfo * len(tensors))(*tensors)
 
 
 _NUMBERS = {to_numpy_dtype(name): number for name, number in DTYPE_NUMBERS.items() if name != "string"}

@@ -21,7 +21,7 @@ class Text(c.Structure):
     _fields_ = (("name", c.c_char_p), ("text", c.c_char_p))
 
 
-class Tensor(c.Structure):
+class TensorInfo(c.Structure):
     """`byoc_tensor`."""
 
     _fields_ = (
@@ -44,9 +44,9 @@ class RegionInfo(c.Structure):
         ("text_count", c.c_size_t),
         ("texts", c.POINTER(Text)),
         ("input_count", c.c_size_t),
-        ("inputs", c.POINTER(Tensor)),
+        ("inputs", c.POINTER(TensorInfo)),
         ("output_count", c.c_size_t),
-        ("outputs", c.POINTER(Tensor)),
+        ("outputs", c.POINTER(TensorInfo)),
         ("arena", c.c_void_p),
         ("arena_bytes", c.c_size_t),
     )

@@ -153,7 +153,7 @@ class _Conversion:
     def _run_converter(
         self, graph: GraphProto, index: GraphIndex, nodes: Sequence[NodeProto]
     ) -> list[list[NodeProto]]:
-        """Return what ONNX's converter makes of some nodes; new constants are added to the graph.
+        """Convert some nodes by ONNX's converter; new constants are added to the graph.
 
         It takes longer to start than to convert, so it gets all nodes at once.
         """
@@ -191,7 +191,7 @@ class _Conversion:
         return list(_split_by_origin(made.node, nodes))
 
     def _find_problem(self, index: GraphIndex, node: NodeProto) -> str:
-        """Return what the version does not allow in a node, "" where it is allowed."""
+        """Describe why the version does not allow a node, "" where it does."""
         schema = get_schema(node.op_type, node.domain, self.version)
         if schema is None or schema.deprecated:
             return f"it has no {node.op_type}"
@@ -200,7 +200,7 @@ class _Conversion:
     def _list_problems(
         self, index: GraphIndex, node: NodeProto, schema: OperatorSchema
     ) -> Iterator[str]:
-        """Yield what a schema does not allow in a node; attributes with their default are dropped."""
+        """Yield the parts of a node that a schema lacks; attributes with their default are dropped."""
         before = get_schema(node.op_type, node.domain, self.present)
         for attribute in [each for each in node.attribute if each.name not in schema.attributes]:
             known = before.attributes.get(attribute.name) if before is not None else None

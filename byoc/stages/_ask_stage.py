@@ -8,7 +8,7 @@ from byoc.codegen import Codegens, Isolation
 from byoc.stages._codegen_answers import ask_codegens
 from byoc.stages._settings_loader import choose_by_target
 from byoc.stages._state import State
-from byoc.stages._whole_estimates import correct_by_wholes
+from byoc.stages._whole_estimates import correct_by_estimates
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,5 @@ class Ask:
                     state.model, state.index, units, settings, compilers, options.ask, cache
                 )
                 if options.ask != "legality":
-                    answers = correct_by_wholes(state, answers, compilers, cache)
+                    answers = correct_by_estimates(state, answers, compilers, cache)
         return replace(state, answers=answers, settings=answers.heed(settings))

@@ -34,7 +34,7 @@ class EstimatedPlacement:
     seconds: float
 
 
-def correct_by_wholes(
+def correct_by_estimates(
     state: State,
     answers: CodegenAnswers,
     compilers: Mapping[str, RegionCompiler],

@@ -1,4 +1,4 @@
-"""Where in a plug-in's own code an exception was raised: the file and line that its author looks for."""
+"""The file and line of a plug-in's own code that raised an exception, which its author looks for."""
 
 import sys
 import sysconfig

@@ -90,7 +90,7 @@ class ConformanceKit:
         return self.cases.compile(self.cases.plan_form(name, seed=1))
 
     def check_results(self, cut: CompiledCase) -> list[str]:
-        """Return what a case computes wrongly; nothing where this machine cannot run it.
+        """Return the errors in a case's results; none where this machine cannot run it.
 
         `reason_not_run` says why it cannot.
         """

@@ -1,4 +1,4 @@
-"""What a user trusts: the key of this machine, the keys of others, interpreters of codegens."""
+"""The user's trust: the key of this machine, the keys of others, interpreters of codegens."""
 
 from byoc.trust._cryptography import SECRET_BYTES, DataCode
 from byoc.trust._machine_key import MachineKey, get_key_file, open_or_create_key, read_key

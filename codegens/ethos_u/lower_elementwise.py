@@ -207,7 +207,7 @@ def _evaluate(
     constants: dict[int, Array],
     model: onnx.ModelProto,
 ) -> Array:
-    """Return what a node makes of real numbers, by ONNX's reference implementation."""
+    """Compute a node of real numbers by ONNX's reference implementation."""
     alone = NodeProto()
     alone.CopyFrom(node)
     alone.input[:] = [

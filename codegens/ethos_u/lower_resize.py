@@ -50,7 +50,9 @@ def lower_resize(operation: Operation, lowering: Lowering) -> None:
         sums, denominator = _interpolate(image, lowering, rows, columns)
         assert image.quantization is not None
         factor = float(image.quantization.scale) / float(wanted.scale) / denominator
-        stored = _sort(lowering.graph, lowering.narrow(sums, factor, wanted), len(rows), len(columns))
+        stored = _interleave(
+            lowering.graph, lowering.narrow(sums, factor, wanted), len(rows), len(columns)
+        )
         part = lowering.graph.slice(stored, [0] * 4, [shape[axis] for axis in IMAGE])
         lowering.finish(operation, Value(part, IMAGE, wanted))
     else:
@@ -58,7 +60,7 @@ def lower_resize(operation: Operation, lowering: Lowering) -> None:
 
 
 def _find_places(operation: Operation, lowering: Lowering, axis: int, shape: Sequence[int]) -> Array:
-    """Return where each row or column of the result lies in the operand (ONNX, Resize)."""
+    """Return the position in the operand of each row or column of the result (ONNX, Resize)."""
     before, behind = lowering.read(operation, 0).shape[axis], shape[axis]
     position = 1 if operation.op == "Upsample" or len(operation.inputs) == 2 else 2
     scales = operation.attributes.get("scales")
@@ -154,7 +156,7 @@ def _repeat_edges(graph: TosaGraph, tensor: Tensor, axis: int) -> Tensor:
     return graph.concatenate([edges[0], tensor, edges[1]], axis)
 
 
-def _sort(graph: TosaGraph, tensor: Tensor, rows: int, columns: int) -> Tensor:
+def _interleave(graph: TosaGraph, tensor: Tensor, rows: int, columns: int) -> Tensor:
     """Return [n, h, w, channels * rows * columns] as an image that is that many times as large."""
     batch, height, width, _ = tensor.shape
     split = graph.reshape(

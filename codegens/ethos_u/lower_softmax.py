@@ -31,7 +31,7 @@ def lower_softmax(operation: Operation, lowering: Lowering) -> None:
     if source.tensor.dtype != "int8" or wanted.dtype != "int8":
         raise CompileError("a Softmax is taken of int8")
     axis = int(operation.attributes["axis"]) % source.rank
-    flattens = _flattens(lowering)
+    flattens = _is_flattening(lowering)
     shape = source.shape
     if flattens:  # before version 13 of ONNX, all axes from that one on were one
         source = reshape_value(
@@ -103,7 +103,7 @@ def _fill(graph: TosaGraph, value: int, shape: Sequence[int]) -> Tensor:
     return graph.constant(np.full(shape, value), "int32")
 
 
-def _flattens(lowering: Lowering) -> bool:
+def _is_flattening(lowering: Lowering) -> bool:
     """Return whether Softmax is of a version before 13."""
     versions = [
         each.version for each in lowering.region.model.opset_import if each.domain in ("", "ai.onnx")

@@ -76,8 +76,8 @@ class EthosUOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class Compiled:
-    """What Vela made of a graph: the command stream with its weights, and its own summary.
+class CompiledGraph:
+    """A graph compiled by Vela: the command stream with its weights, and Vela's summary.
 
     `cycles` is its estimate of one run at a clock of `hertz`. `sram` and `flash` are bytes in use on the
     chip, and off it.
@@ -98,7 +98,7 @@ def vela_version() -> str:
         raise MissingRuntimeError(_MISSING) from None
 
 
-def compile_graph(graph: bytes, options: EthosUOptions) -> Compiled:
+def compile_graph(graph: bytes, options: EthosUOptions) -> CompiledGraph:
     """Compile a TOSA graph. Raises CompileError with Vela's reason."""
     (result,) = compile_graphs([graph], options)
     if isinstance(result, CompileError):
@@ -106,7 +106,9 @@ def compile_graph(graph: bytes, options: EthosUOptions) -> Compiled:
     return result
 
 
-def compile_graphs(graphs: Sequence[bytes], options: EthosUOptions) -> list[Compiled | CompileError]:
+def compile_graphs(
+    graphs: Sequence[bytes], options: EthosUOptions
+) -> list[CompiledGraph | CompileError]:
     """Compile TOSA graphs one after the other in one process; return each result, or Vela's reason.
 
     The process is started again behind a graph at which it crashes. Raises MissingRuntimeError.
@@ -156,12 +158,12 @@ def _run_worker(folder: Path, first: int, count: int, options: EthosUOptions) ->
     return found
 
 
-def _read_result(folder: Path) -> Compiled:
+def _read_result(folder: Path) -> CompiledGraph:
     (stream,) = folder.glob("*_vela.npz")
     (summary,) = folder.glob("*_summary_*.csv")
     with summary.open(encoding="utf-8", newline="") as file:
         row = list(csv.DictReader(file))[-1]
-    return Compiled(
+    return CompiledGraph(
         stream=stream.read_bytes(),
         cycles=float(row["cycles_total"]),
         hertz=float(row["core_clock"]),

@@ -18,7 +18,7 @@ _MOST_STEP = 3
 
 @dataclass(frozen=True)
 class Window:
-    """How a window moves: pads above, below, left and right, and steps of height and width.
+    """The moves of a window: pads above, below, left and right, and steps of height and width.
 
     `shape` is that of the result, NHWC.
     """

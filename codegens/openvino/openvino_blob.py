@@ -55,7 +55,7 @@ def _suits_any_sample(region: Region) -> bool:
 
 
 def _is_right_elsewhere(region: Region, blob: bytes, options: OpenVINOOptions) -> bool:
-    """Return what `is_blob_right` says in a process of its own; False if that crashes or hangs."""
+    """Ask `is_blob_right` in a process of its own; return False if that crashes or hangs."""
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "region.blob"
         path.write_bytes(blob)

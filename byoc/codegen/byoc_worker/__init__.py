@@ -1,4 +1,4 @@
-"""What a codegen in another Python imports: `from byoc_worker import Artifact, CompileError`.
+"""The interface of a codegen in another Python: `from byoc_worker import Artifact, CompileError`.
 
 byoc puts this package into the interpreter that the user's settings name, which needs Python 3.8 or
 later and numpy. The names mean what they mean in `byoc.codegen`. All else stays in byoc's own

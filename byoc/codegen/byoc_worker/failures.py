@@ -1,4 +1,4 @@
-"""What went wrong in a codegen, as byoc is told: the kind, the text, and the place in the codegen."""
+"""Failures of a codegen as JSON: the kind, the text, and the location in the codegen's code."""
 
 from __future__ import annotations
 
