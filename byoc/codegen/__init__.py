@@ -60,10 +60,10 @@ if _TYPE_CHECKING:
     from byoc.codegen._interface import Executor as Executor
     from byoc.codegen._interface import NotHereError as NotHereError
     from byoc.codegen._interface import to_seconds as to_seconds
+    from byoc.codegen._isolated_abilities import examine_executor as examine_executor
+    from byoc.codegen._isolated_abilities import measure_executor as measure_executor
     from byoc.codegen._isolation import Examine as Examine
     from byoc.codegen._isolation import Measure as Measure
-    from byoc.codegen._isolation import examine_executor as examine_executor
-    from byoc.codegen._isolation import measure_executor as measure_executor
     from byoc.codegen._operations import Operation as Operation
     from byoc.codegen._quantization import Quantization as Quantization
     from byoc.codegen._refusals import ArtifactError as ArtifactError
@@ -157,7 +157,8 @@ _MODULES = {
     "byoc.codegen._identical_regions": "find_alike find_identical region_structure",
     "byoc.codegen._interface": ("API_VERSION Artifact Codegen Cycles Executor NotHereError to_seconds"),
     "byoc.codegen._region": "AnyArray CompileError Region ResourceError",
-    "byoc.codegen._isolation": "Examine Measure examine_executor measure_executor",
+    "byoc.codegen._isolated_abilities": "examine_executor measure_executor",
+    "byoc.codegen._isolation": "Examine Measure",
     "byoc.codegen._operations": "Operation",
     "byoc.codegen._quantization": "Quantization",
     "byoc.codegen._refusals": "ArtifactError CodegenFailedError Refusal RefusedError resolve_node_names",

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from byoc.codegen._codegen_lookup import find_codegen, find_configured
 from byoc.codegen._descriptions import CodegenDescription, describe_codegen
 from byoc.codegen._interface import Codegen
-from byoc.codegen._isolation import IsolatedCodegen, find_isolated, import_codegen
+from byoc.codegen._isolated_abilities import find_isolated
+from byoc.codegen._isolation import IsolatedCodegen, import_codegen
 from byoc.codegen._worker import UNLESS_TRUSTED, Isolation, Worker, has_worker_processes
 from byoc.errors import InputError
 

@@ -1,47 +1,28 @@
 """Codegens whose methods run in worker processes, so that crashes and hangs do not affect byoc."""
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
 
-from onnx import ModelProto
-
-from byoc.codegen._abilities import Context, DriverSources
-from byoc.codegen._calling import RemoteExecutor, run_executor, take_turns
 from byoc.codegen._descriptions import CodegenDescription, read_description
-from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, Region
+from byoc.codegen._interface import Artifact, Executor, Region
 from byoc.codegen._refusals import CodegenFailedError
 from byoc.codegen._results import (
     read_artifact,
-    read_artifacts,
-    read_context,
-    read_driver,
-    read_estimate,
     read_nothing,
-    read_number,
-    read_optional_artifact,
-    read_outputs,
     read_pairs_of_texts,
     read_runs,
-    read_seconds,
-    read_sentences,
-    read_verdict,
-    read_verdicts,
 )
 from byoc.codegen._worker import Isolation, RaisedInWorkerError, Reader, Worker
 from byoc.codegen._worker_program import PATH_VARIABLE
 from byoc.codegen.byoc_worker.link import (
     SharedMemory,
-    write_array,
-    write_files,
 )
-from byoc.errors import InputError, Verdict
-from byoc.onnxrt import get_session_settings, with_session_settings
+from byoc.errors import InputError
+from byoc.onnxrt import get_session_settings
 
 T = TypeVar("T")
 Measure = Callable[[Callable[[], object]], Sequence[float]]
@@ -111,12 +92,6 @@ class IsolatedCodegen:
             worker.close()
             raise
 
-    def add_abilities(self) -> None:
-        """Give this object the methods that the codegen has."""
-        abilities = [ABILITY_CLASSES[ability] for ability in self.description.abilities]
-        kind = type(self)
-        self.__class__ = type(kind.__name__, (*abilities, kind), {})
-
     def close(self) -> None:
         """End the process."""
         worker, self._worker = self._worker, None
@@ -146,7 +121,7 @@ class IsolatedCodegen:
 
     def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
         """Compile a region with options as text. Raises CompileError."""
-        return self.call("compile", read_artifact, region=_copy_region(region), options=dict(options))
+        return self.call("compile", read_artifact, region=copy_region(region), options=dict(options))
 
     def describe_compiler(self, options: Mapping[str, str]) -> dict[str, str] | None:
         """Describe it with options as text, as far as its artifacts depend on it; None if unknown."""
@@ -203,171 +178,6 @@ def ask_worker(  # noqa: PLR0913, PLR0917 - a call and its two ends
     return worker.call(method, asked, isolation.find_limit(method), read)
 
 
-class _Loads(IsolatedCodegen):
-    def load(self, region: Region, artifact: Artifact) -> Executor:
-        return _IsolatedExecutor(self, _copy_region(region), artifact)
-
-
-class _Checks(IsolatedCodegen):
-    def check(self, model: ModelProto) -> Sequence[Verdict]:
-        return self.call("check", read_verdicts, model=model)
-
-
-class _Measures(IsolatedCodegen):
-    def cost(self, region: Region) -> float:
-        return self.call("cost", read_seconds, region=_copy_region(region))
-
-
-class _Estimates(IsolatedCodegen):
-    def estimate(self, region: Region, options: Mapping[str, str], artifact: Artifact) -> float | Cycles:
-        asked = {"region": _copy_region(region), "options": dict(options)}
-        return self.call("estimate", read_estimate, partial(_write_artifact, artifact), **asked)
-
-
-class _Stamps(IsolatedCodegen):
-    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
-        copied = _copy_region(region)
-        return self.call("compatible", read_verdict, partial(_write_artifact, artifact), region=copied)
-
-
-class _GivesKeys(IsolatedCodegen):
-    def cache_key(self, options: Mapping[str, str]) -> Mapping[str, str]:
-        return self.call("cache_key", read_pairs_of_texts, options=dict(options))
-
-
-class _CompilesTogether(IsolatedCodegen):
-    def compile_all(
-        self, regions: Sequence[Region], options: Mapping[str, str]
-    ) -> Mapping[str, Artifact]:
-        copied = tuple(map(_copy_region, regions))
-        return self.call("compile_all", read_artifacts, regions=copied, options=dict(options))
-
-
-class _TakesWeights(IsolatedCodegen):
-    def take_weights(
-        self, region: Region, first: Region, artifact: Artifact, options: Mapping[str, str]
-    ) -> Artifact | None:
-        regions = (_copy_region(region), _copy_region(first))
-        write = partial(_write_artifact, artifact)
-        return self.call(
-            "take_weights", read_optional_artifact, write, regions=regions, options=dict(options)
-        )
-
-
-class _GivesContexts(IsolatedCodegen):
-    def context(self, artifact: Artifact) -> Context:
-        return self.call("context", read_context, partial(_write_artifact, artifact))
-
-
-class _HasDriver(IsolatedCodegen):
-    def driver(self) -> DriverSources:
-        return self.call("driver", read_driver)
-
-
-ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
-    "executable": _Loads,
-    "oracle": _Checks,
-    "measured": _Measures,
-    "estimate": _Estimates,
-    "stamped": _Stamps,
-    "keyed": _GivesKeys,
-    "together": _CompilesTogether,
-    "weights": _TakesWeights,
-    "context": _GivesContexts,
-    "driver": _HasDriver,
-}
-
-
-def find_isolated(name: str, isolation: Isolation) -> IsolatedCodegen:
-    """Return the installed codegen of a name, which runs in a worker process and is imported only there.
-
-    Raises InputError as `find_codegen` does, and when no process can be started.
-    """
-    found = IsolatedCodegen(name, isolation)
-    found.add_abilities()
-    return found
-
-
-class _IsolatedExecutor(RemoteExecutor):
-    """A region that is loaded in a codegen's process, and loaded again in the next one after it died."""
-
-    def __init__(self, codegen: IsolatedCodegen, region: Region, artifact: Artifact) -> None:
-        self._codegen, self._region, self._artifact = codegen, region, artifact
-        self._settings = get_session_settings()
-        self._loaded_in: Worker | None = None
-        self._number = 0
-        self._load()
-
-    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, AnyArray]:
-        codegen, write = self._codegen, partial(_write_inputs, inputs)
-        with codegen.lock:
-            self._load_again()
-            return codegen.call("run", read_outputs, write, executor=self._number)
-
-    def measure(self, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
-        codegen, write = self._codegen, partial(_write_inputs, inputs)
-        with codegen.lock:
-            self._load_again()
-            return codegen.measure(self._number, write, measure)
-
-    def examine(self, inputs: Mapping[str, Any], examine: Examine) -> list[str]:
-        codegen, write = self._codegen, partial(_write_inputs, inputs)
-        if not codegen.examines:
-            return list(examine(self, inputs))
-        with codegen.lock:
-            self._load_again()
-            return codegen.call("examine", read_sentences, write, executor=self._number, examine=examine)
-
-    def _load_again(self) -> None:
-        """Load the region where the process is not the one that it was loaded in."""
-        if self._loaded_in is not self._codegen.worker:
-            with with_session_settings(self._settings):
-                self._load()
-
-    def _load(self) -> None:
-        codegen = self._codegen
-        with codegen.lock:
-            worker = codegen.worker
-            write = partial(_write_artifact, self._artifact)
-            self._number = codegen.call("load", read_number, write, region=self._region)
-            self._loaded_in = worker
-            weakref.finalize(self, worker.released.append, self._number).atexit = False
-
-
-def measure_executor(run: Executor, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
-    """Measure an executor on some inputs: return the seconds of its runs.
-
-    It is called where the codegen is, so that runs in a worker process do not count the way there.
-    """
-    if isinstance(run, _IsolatedExecutor):
-        return run.measure(inputs, measure)
-    return list(measure(lambda: run_executor(run, inputs)))
-
-
-def examine_executor(
-    run: Executor,
-    inputs: Mapping[str, Any],
-    examine: Examine,
-    lock: AbstractContextManager[Any],
-) -> list[str]:
-    """Examine an executor on some inputs: return the sentences. Each run holds `lock`.
-
-    It is called where the codegen is, so that it sees what becomes of arrays and threads there; here for
-    one in another Python, which has no functions of byoc.
-    """
-    if isinstance(run, _IsolatedExecutor):
-        return run.examine(inputs, examine)
-    return list(examine(take_turns(run, lock), inputs))
-
-
-def _copy_region(region: Region) -> Region:
+def copy_region(region: Region) -> Region:
     """Return a region without what was read of it, its path absolute: a codegen may change folders."""
     return replace(region, path=region.path.absolute())
-
-
-def _write_artifact(artifact: Artifact, memory: SharedMemory) -> dict[str, Any]:
-    return {"files": write_files(artifact.files, memory), "metadata": dict(artifact.metadata)}
-
-
-def _write_inputs(inputs: Mapping[str, Any], memory: SharedMemory) -> dict[str, Any]:
-    return {"inputs": [(name, write_array(value, memory)) for name, value in inputs.items()]}

@@ -9,7 +9,8 @@ from byoc.codegen._abilities import is_in_version
 from byoc.codegen._compiler_identity import describe_byoc
 from byoc.codegen._descriptions import CodegenDescription, describe_options
 from byoc.codegen._interface import API_VERSION
-from byoc.codegen._isolation import ABILITY_CLASSES, IsolatedCodegen, Measure, ask_worker
+from byoc.codegen._isolated_abilities import ABILITY_CLASSES, add_abilities
+from byoc.codegen._isolation import IsolatedCodegen, Measure, ask_worker
 from byoc.codegen._other_python_program import OtherPythonProgram
 from byoc.codegen._results import read_nothing, read_pairs_of_texts
 from byoc.codegen._worker import Isolation, RaisedInWorkerError, Reader, Worker
@@ -117,7 +118,7 @@ def find_in_other_python(
 ) -> OtherPythonCodegen:
     """Return a codegen of the user's settings. Raises InputError where it cannot be loaded."""
     found = OtherPythonCodegen(name, isolation, interpreter)
-    found.add_abilities()
+    add_abilities(found)
     return found
 
 
