@@ -45,6 +45,8 @@ def read_bias(
     quantization = operation.input_quantization[_BIAS]
     if quantization is None or quantization.dtype not in ("int32", "int16", "int8"):
         raise CompileError(f"the bias '{operation.inputs[_BIAS]}' is no quantized integer")
+    if stored.size != 1 and (stored.size, stored.shape[-1]) != (count, count):
+        raise CompileError(f"the bias '{operation.inputs[_BIAS]}' is neither one number nor {count}")
     points = quantization.zero_point.astype(np.int64)
     real = (stored.astype(np.int64) - points) * quantization.scale.astype(np.float64)
     bias = np.rint(np.broadcast_to(real.reshape(-1), (count,)) / factors)
