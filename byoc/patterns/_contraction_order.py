@@ -140,16 +140,21 @@ class ContractionOrder:
             consumers = self.index.consumers
             names = (name for name in self.index.nodes[number].output if name)
             found = {user for name in names for user in consumers.get(name, ())}
-            self._reader_cache[number] = sorted(found, key=self.position.__getitem__)
+            self._reader_cache[number] = sorted(found, key=self._rank)
         return self._reader_cache[number]
+
+    def _rank(self, number: int) -> tuple[int, int]:
+        """Return the key by which positions are separated: nodes that share one are in rising order."""
+        return self.position[number], number
 
     def _makers_of(self, number: int) -> Sequence[int]:
         """Return the makers of a node's inputs, the last first as long as nothing is joined."""
         if number not in self._maker_cache:
             index = self.index
             found = {index.producers[name] for name in index.reads[number] if name in index.producers}
-            ordered = sorted(found - index.constant_nodes, key=self.position.__getitem__, reverse=True)
-            self._maker_cache[number] = ordered
+            self._maker_cache[number] = sorted(
+                found - index.constant_nodes, key=self._rank, reverse=True
+            )
         return self._maker_cache[number]
 
 

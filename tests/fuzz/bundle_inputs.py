@@ -151,9 +151,8 @@ def seeds() -> tuple[bytes, ...]:
         for number, text in enumerate((CHAIN, UNLIKE, _BRANCHES, _STEPS)):
             cut(_fill(text), folder / f"b{number}", cache=False)
         for number, text in enumerate((_LAYERS, _SUMS)):
-            strategy = "all-supported"
-            output = folder / f"d{number}"
-            partition(_fill(text), "dla", output=output, strategy=strategy, strict=True, cache=False)
+            given = {"strategy": "all-supported", "strict": True, "cache": False, "no_passes": ["all"]}
+            partition(_fill(text), "dla", output=folder / f"d{number}", **given)
         return tuple(join(_read_folder(path)) for path in sorted(folder.iterdir()))
 
 

@@ -66,6 +66,16 @@ def test_joining_makes_no_circle_and_refuses_nothing_else(size: int, chance: ran
             assert found not in nodes
 
 
+def test_readers_that_share_a_position_are_all_found() -> None:
+    """Joining n0 with n5 separates positions: n8, which reads n2 as n3 does, hid n3 behind it."""
+    inputs = ["x x", "x x", "t0 x", "x t2", "t1 t1", "t4 t0", "t2 t1", "t3 t2", "t2 t1"]
+    nodes = [helper.make_node("Sum", names.split(), [f"t{i}"]) for i, names in enumerate(inputs)]
+    order = ContractionOrder(index_of(nodes))
+    assert order.join({0, 5}) is None
+    assert order.position[2] < order.position[3]
+    assert order.find_returning_node({2, 7}) == 3
+
+
 MOST = 300
 """Calls of functions for each node while a graph is grouped, twice what is usual."""
 
