@@ -121,6 +121,11 @@ class CaseCompiler:
         """Whether a rule accepts any operator, so that the file names none."""
         return any(ANY_OPERATOR in rule.op for rule in self.target.rules.ops)
 
+    def is_only_inside(self, operator: str) -> bool:
+        """Return whether the rules take an operator inside composites alone, which have cases."""
+        own = [rule for rule in self.target.rules.ops if operator in rule.op]
+        return bool(own) and not any(rule.standalone for rule in own)
+
     @cached_property
     def precisions(self) -> tuple[Precision, ...]:
         """The precisions of regions: the models' own and quantized, as far as there are rules."""
