@@ -229,7 +229,7 @@ def _evaluate(
         (made,) = ReferenceEvaluator(alone_model).run(None, {"x": real})
     except Exception as error:  # whatever the implementation of an operator raises
         raise CompileError(f"{node.op_type} cannot be computed for its table: {error}") from None
-    return np.asarray(made)
+    return np.asarray(made).reshape(-1)  # a constant of one element may have a rank
 
 
 def _has_table(operation: Operation, lowering: Lowering) -> bool:

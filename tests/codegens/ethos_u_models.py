@@ -152,6 +152,10 @@ CASES: dict[str, Case] = {
     "add": Case("r = Add(dx,do)", other=IMAGE, differing=0.02),
     "add, scales far apart": Case("r = Add(dx,do)", other=IMAGE, stored={"so": np.float32(1e-6)}),
     "add, both broadcast": Case("r = Add(dx,do)", given="[1,8,1,12]", other="[10,1]", differing=0.02),
+    "add a number of rank 4": Case(
+        _FLAT + "r = Add(dx,v)",
+        stored={"w": np.full((1, 1, 1, 1), 50, np.int8), "ws": np.float32(0.02)},
+    ),
     "add a number": Case(_FLAT + "r = Add(dx,v)", stored={"w": np.int8(50), "ws": np.float32(0.02)}),
     "sub": Case("r = Sub(dx,do)", other=IMAGE, differing=0.02),
     "sum": Case("r = Sum(dx,do,dx)", other=IMAGE, differing=0.02),
