@@ -14,7 +14,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from agreement import goal_missed, judge, table  # noqa: E402 - needs the path
 from cases import light_nodes, operator_tests  # noqa: E402
-from contrib_nodes import contrib_nodes  # noqa: E402
+from onnxruntime_nodes import contrib_nodes  # noqa: E402
 from oracle import openvino_version  # noqa: E402
 
 from byoc.rules import load_rules  # noqa: E402

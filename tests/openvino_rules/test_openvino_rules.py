@@ -9,8 +9,8 @@ import onnx
 import pytest
 from agreement import Judged, goal_missed, judge, refusal, table
 from cases import OneNode, light_nodes, operator_tests
-from contrib_nodes import contrib_nodes
 from onnx import helper
+from onnxruntime_nodes import contrib_nodes
 from oracle import Answer, Data, Question, ask, openvino_version
 from support import LIGHT, parse, sample_cases
 
