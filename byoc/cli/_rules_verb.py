@@ -22,7 +22,7 @@ from byoc.comparison import RuleComparison, compare_rules
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.patterns import parse_pattern
-from byoc.reporting import check_rules
+from byoc.reporting import check_rules, format_count
 from byoc.rules import (
     LibraryComposite,
     format_clash,
@@ -145,8 +145,9 @@ def _print_comparison(found: RuleComparison) -> None:
     accepts, refusals = found.false_accepts, found.false_refusals
     agreed = len(found.kinds) - len(accepts) - len(refusals)
     print_line(
-        f"{found.file} and codegen {found.codegen}: {len(found.kinds)} kinds of nodes, {agreed} agree, "
-        f"{len(accepts)} false accepts, {len(refusals)} false refusals"
+        f"{found.file} and codegen {found.codegen}: "
+        f"{format_count(len(found.kinds), 'kind')} of nodes, {agreed} agree, "
+        f"{format_count(len(accepts), 'false accept')}, {format_count(len(refusals), 'false refusal')}"
     )
     for title, kinds in (
         ("False accepts: the rules take them, and the compiler does not", accepts),

@@ -22,7 +22,7 @@ from byoc.patterns import ANY_OPERATOR
 from byoc.planning import load_units
 from byoc.rules import Target, load_rules
 from byoc.stages import find_distinct_units, write_units
-from byoc.zoo import Source
+from byoc.zoo import Source, name_source
 
 _MOST_FEATURES = 4
 
@@ -113,6 +113,9 @@ def compare_rules(
             for key, kind in _compare_model(model, target, compiler, compiles):
                 same = found.get(key)
                 found[key] = replace(same, nodes=same.nodes + kind.nodes) if same else kind
+    if not found:
+        names = ", ".join(name_source(model) for model in several)
+        raise InputError(f"there is no node to ask about in {names}")
     kinds = tuple(_explain_accepts(list(found.values())))
     return RuleComparison(str(rules), name, kinds)
 
@@ -155,7 +158,10 @@ def _accept_everything(target: Target) -> Target:
     rules = [rule]
     if target.has_quantized_rules:
         rules.append(rule.model_copy(update={"quantized": True}))
-    changed = {"ops": tuple(rules), "composites": ()}
+    # The scheme is of the rules: what it does not allow is asked about as well.
+    scheme = dict.fromkeys(("activations", "weights", "bias", "scales", "same_scale"))
+    quantization = target.rules.quantization.model_copy(update=scheme)
+    changed = {"ops": tuple(rules), "composites": (), "quantization": quantization}
     return replace(target, rules=target.rules.model_copy(update=changed))
 
 

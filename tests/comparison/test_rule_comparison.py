@@ -70,6 +70,38 @@ def acme(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
 
 
+QUANTIZED = """
+target: acme
+cost_model: dla
+codegen: acme
+dtype: int8
+quantization: {activations: {symmetric: true, per_channel: false}}
+ops:
+  - op: Relu
+    quantized: true
+    tensors: {X: &any {dtype: int8, quantized: {symmetric: null}}, Y: *any}
+"""
+GROUP = """g (int8[1, 8] x) => (int8[1, 8] y) <float s = {0.5}, int8 z = {56}> {
+    a = DequantizeLinear(x, s, z)
+    b = Relu(a)
+    y = QuantizeLinear(b, s, z)
+}"""
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_quantized_group_is_asked_about_as_one(rules: Path) -> None:
+    """Its zero point is one that the scheme does not allow, and the rule does."""
+    rules.write_text(QUANTIZED)
+    (kind,) = byoc.compare_rules(rules, [parse(GROUP)]).kinds
+    assert (kind.op, kind.rules, kind.compiler) == ("Relu", "", "")
+
+
+@pytest.mark.usefixtures("acme")
+def test_nothing_to_ask_is_no_agreement(rules: Path) -> None:
+    with pytest.raises(InputError, match="there is no node to ask about in "):
+        byoc.compare_rules(rules, [parse("g (float[2] x) => (float[2] x) { }")])
+
+
 @pytest.mark.usefixtures("acme")
 def test_false_accepts_and_false_refusals_are_found(rules: Path) -> None:
     found = byoc.compare_rules(rules, [parse(MODEL)])
