@@ -146,7 +146,11 @@ def test_results_have_a_suffix_and_a_folder(folder: Path, byoc: Cli) -> None:
     ("axes", "said"),
     [
         ({"repetitions": 10**30}, "at most 1000000 are possible"),
-        ({"models": ["**x/*"]}, "models[0]: '**x/*': "),
+        pytest.param(
+            {"models": ["**x/*"]},
+            "models[0]: '**x/*': ",
+            marks=pytest.mark.skipif(sys.version_info >= (3, 13), reason="it is a pattern since 3.13"),
+        ),
         (
             {"strategies": {"name": "min-cut", "options": {f"o{i}": [1, 2] for i in range(60)}}},
             "strategies: options of one make more than 1000000 cases",

@@ -82,7 +82,7 @@ def predict(**options: Any) -> float:
 
 def test_an_option_changes_what_is_predicted() -> None:
     task = load_cost_model("clocked", {"clock": "2e9"}).execution
-    assert task(Task("Relu", Work(4e9, 0.0))) == Price(2.0)
+    assert task(Task("Relu", Work(4e9, 0.0))).seconds == 2.0
     fast, slow = (predict(cost_options={"clock": clock}) for clock in ("1e13", "1e12"))
     assert fast > slow > 0
 
@@ -156,7 +156,7 @@ def test_a_file_has_no_options_but_hands_them_on(tmp_path: Path) -> None:
         "entries: [{op: Relu, types: 'float32[1] -> float32[1]', seconds: 1.0}]}"
     )
     model = load_cost_model(str(file), {"clock": "2e9"})
-    assert model.execution(Task("Tanh", Work(4e9, 0.0))) == Price(2.0)
+    assert model.execution(Task("Tanh", Work(4e9, 0.0))).seconds == 2.0
 
 
 def test_the_seed_of_a_strategy_is_an_option() -> None:
