@@ -128,7 +128,7 @@ def test_a_user_finds_why_a_conv_is_on_the_host(show: Any) -> None:
 
 def test_a_user_finds_the_largest_boundary_tensor(show: Any, ssdlite: Any) -> None:
     page = show(ssdlite.make_page())
-    assert "2,459 that run: 163 on accelerators, 2,296 on the host" in page.inner_text("#summary")
+    assert "1,950 that run: 201 on accelerators, 1,749 on the host" in page.inner_text("#summary")
     page.click("#tab-boundary")
     page.click("#list tbody tr >> nth=0")
     regions = ssdlite.report.regions
