@@ -155,7 +155,7 @@ def _swap_nodes(
 
 
 def _find_moved_axis(find_type: TypeFinder, move: NodeProto, axis: int) -> int | None:
-    """Return where a node that moves elements moves an axis, None if it does not keep it whole."""
+    """Return the axis that a node which moves elements makes of one; None if it splits that one."""
     types = (find_type(move.input[0]), find_type(move.output[0]))
     before, after = (None if kind is None else kind.shape for kind in types)
     if before is None:

@@ -22,7 +22,7 @@ _MAX_OPERATORS = 4
 
 @dataclass(frozen=True)
 class _Size:
-    """How many rows each section shows at most, None for all."""
+    """The most rows of each section, None for all."""
 
     refused: int | None
     reasons: int | None

@@ -32,7 +32,7 @@ _FLAGS = 4
 
 @dataclass(frozen=True)
 class ReportSize:
-    """How many rows each section of the report shows at most, None for all.
+    """The most rows of each section of the report, None for all.
 
     `characters` is the length that a line below the regions is cut to.
     """

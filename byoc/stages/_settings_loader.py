@@ -91,7 +91,7 @@ def _load_target_costs(
 def _split_by_owner(
     targets: Sequence[Target], given: Mapping[str, ValueT], what: str
 ) -> dict[str, dict[str, ValueT]]:
-    """Return what is given for each target's cost model, and for the host's, which has to be named.
+    """Return the values for each target's cost model, and for the host's, which has to be named.
 
     `what` names it in messages. Raises InputError for a target that is not there.
     """

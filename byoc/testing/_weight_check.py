@@ -47,7 +47,7 @@ class WeightExchange:
 def exchange_case_weights(
     codegen: TakesWeights, checks: CodegenChecks, first: CompiledCase, other: CompiledCase
 ) -> WeightExchange | None:
-    """Return what `take_weights` makes for another case, None where the region has to be compiled.
+    """Return the artifact of `take_weights` for another case, None where the region has to be compiled.
 
     Raises CompileError as the codegen does.
     """

@@ -46,7 +46,7 @@ class RewriteComparison:
 
     @property
     def problem(self) -> str:
-        """What is wrong, as the end of a sentence; empty where all errors are within tolerance."""
+        """The errors beyond tolerance, as the end of a sentence; empty for none."""
         wrong = [error for error in self.errors if not error.within]
         if not wrong:
             return ""

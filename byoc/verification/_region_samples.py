@@ -17,7 +17,7 @@ Values = Mapping[str, Any]
 def record_region_inputs(
     proto: ModelProto, folder: Path, inputs: Mapping[str, Sequence[str]], samples: Sequence[Values]
 ) -> Iterator[tuple[str, list[list[Any]]]]:
-    """Yield what reaches regions when plain onnxruntime runs a partitioned model on samples.
+    """Yield the inputs of each region when plain onnxruntime runs a partitioned model on samples.
 
     `inputs` has the inputs of each region by its name; `folder` holds the external data. For a region
     of the main graph there is one row of arrays for each sample. Raises InputError when it does not run.

@@ -29,3 +29,10 @@ def test_a_model_that_takes_too_long_is_ended_and_told() -> None:
     assert ran.returncode == 1
     assert "not done after 0.05 s" in ran.stdout
     assert "0 of 1 models" in ran.stdout
+
+
+def test_a_model_of_which_nothing_is_offloaded_has_not_passed() -> None:
+    ran = _run("reference", "squeezenet", "--rules", "ethos-u55")  # which takes no floats
+    assert ran.returncode == 1
+    assert "nothing was offloaded" in ran.stdout
+    assert "0 of 1 models" in ran.stdout

@@ -69,8 +69,8 @@ class Row:
 
     @property
     def passed(self) -> bool:
-        """Return whether the bundle does what the model does."""
-        return not self.problem
+        """Whether a bundle with regions was run, and does what the model does."""
+        return not self.problem and self.error is not None
 
 
 def row(
@@ -149,8 +149,8 @@ def find_row(
             estimate=sum(estimates) if len(estimates) == len(report.regions) > 0 else None,
             simulated=_simulated(bundle),
         )
-        if found.not_here:
-            return found
+        if found.not_here or not found.nodes:
+            return replace(found, problem="" if found.nodes else "nothing was offloaded")
         if quantize is not None:
             verification = report.verification
             if verification is None:

@@ -8,8 +8,8 @@ the first reason told. Of a codegen with a simulator, as `dla`, the table has wh
 the bytes of the largest arena, below which no plan could be, and those that the DMA
 moves. `--quantize int8` quantizes each model by ranges of random data first; `--limit SECONDS` ends a
 model that takes longer by the clock. `--markdown` prints the rows that docs/codegens.md has, `--json
-FILE` writes all that was found. The exit code is 1 when there is no bundle, or one that does not do what
-its model does.
+FILE` writes all that was found. The exit code is 1 when there is no bundle, nothing was offloaded, a
+region cannot run here, or a bundle does not do what its model does.
 """
 
 import argparse

@@ -50,7 +50,7 @@ class LayerGroup:
 
     @property
     def quantization(self) -> Quantization | None:
-        """What the integers of the result stand for, None for floats."""
+        """Scale and zero point of the result, None for floats."""
         return self.operations[-1].output_quantization[0]
 
     @property
