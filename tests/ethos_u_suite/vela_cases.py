@@ -69,6 +69,7 @@ def _convolutions() -> Iterator[Question]:  # noqa: PLR0912 - a loop for each li
         yield _ask_conv((batch, 2, 5, 5), (4, 2, 3, 3), strides=strides)
     for filters in (
         Stored((4, 8, 3, 3), axis=0),
+        Stored((4, 8, 3, 3), axis=1),
         Stored((4, 8, 3, 3), point=1),
         Stored((4, 8, 3, 3), dtype="uint8", point=128),
         Given((4, 8, 3, 3)),
