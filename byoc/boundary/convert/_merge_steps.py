@@ -13,7 +13,15 @@ from byoc.boundary.convert._graph_tensors import (
 )
 from byoc.boundary.convert._model_editor import drop_initializers
 from byoc.boundary.convert._rename_tensors import rename_tensors
-from byoc.model import LAYOUT, LAYOUT_KEY, get_metadata, get_purpose, is_onnx, set_attribute
+from byoc.model import (
+    LAYOUT,
+    LAYOUT_KEY,
+    get_metadata,
+    get_purpose,
+    is_onnx,
+    mark_inserted,
+    set_attribute,
+)
 
 _STEPS = frozenset({"Identity", "Reshape", "Pad", "Slice"})
 # A step, and the one that undoes it if what comes out is of the type that went in: blocks are split and
@@ -100,8 +108,13 @@ class _Merger:
         return read_order(node, self.tensors.find_rank(node.input[0]))
 
     def _replace_output(self, node: NodeProto, name: str) -> bool:
-        """Replace a node's output by another tensor; a name that must stay becomes a copy."""
+        """Replace a node's output by another tensor; a name that must stay becomes a copy.
+
+        The copy is byoc's: a Transpose of the user's that became one has left its other form to the node
+        that it copies.
+        """
         if node.output[0] in self.pinned:
+            mark_inserted(node, LAYOUT)
             node.op_type = "Identity"
             del node.attribute[:]
             node.input[:] = [name]
