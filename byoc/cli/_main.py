@@ -36,6 +36,7 @@ _VERBS = {
     "explain": ("_explain_verb:explain", "Say why nodes are refused, and what would change that."),
     "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
     "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
+    "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),
     "inspect": (
         "_bundle_verbs:inspect",
         "Show what is in a bundle: decision, regions, boundary, files.",

@@ -17,6 +17,7 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
+from byoc.cli._export_verb import verify_exported
 from byoc.cli._option_flags import DEFAULT_LOAD_OPTIONS, LoadOptions, flag_field, take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption
 from byoc.console import print_line, print_lines
@@ -29,6 +30,7 @@ from byoc.reporting import (
     make_full_verification_report,
     make_verification_suite,
 )
+from byoc.standalone import is_program
 from byoc.support import Flag, Syntax
 from byoc.verification import (
     BundleCheck,
@@ -78,6 +80,15 @@ class VerifyOptions:
         False,
     )
     load: LoadOptions = DEFAULT_LOAD_OPTIONS
+    cc: str | None = flag_field(
+        Flag(
+            "The C compiler and the flags that ship, for a program of export-c; $BYOC_CC, or cc -O2.",
+            metavar="COMMAND",
+        )
+    )
+    run: str | None = flag_field(
+        Flag("What runs a program of export-c: qemu-aarch64.", metavar="COMMAND")
+    )
     output: Path | None = flag_field(
         Flag("Where --bisect writes; NAME.faults unless given.", Syntax.PATH, ("--output", "-o"))
     )
@@ -92,7 +103,9 @@ _SAMPLES = {
 
 @take_options(VerifyOptions)
 def verify(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, or a folder that --bisect wrote.")],
+    bundle: Annotated[
+        Path, typer.Argument(help="A bundle, or a folder that --bisect or export-c wrote.")
+    ],
     options: VerifyOptions,
     form: FormatOption = OutputFormat.text,
     junit: JUnitOption = None,
@@ -105,6 +118,11 @@ def verify(
     tests = JUnitFile.prepare(junit, "verify", bundle)
     if options.output is not None and not options.bisect:
         raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
+    if is_program(bundle):
+        verify_exported(bundle, options.cc, options.run, form)
+        return
+    if options.cc is not None or options.run is not None:
+        raise InputError(f"{bundle}: is no program of export-c, so there is nothing to compile")
     thresholds = read_thresholds(options.threshold, options.snr)
     if is_fault(bundle):
         _repeat_fault(bundle, options.load, form)

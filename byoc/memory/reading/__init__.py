@@ -1,5 +1,7 @@
 """Reading of ONNX models for the memory planners, which see numbers only."""
 
+from byoc.memory.reading._in_place import written_outputs
 from byoc.memory.reading._memory_model import CONVENTIONS, Convention, MemoryModel, read_memory_model
 from byoc.memory.reading._row_model import RowwiseModel, read_row_model
 from byoc.memory.reading._stages import find_quantized_groups
+from byoc.memory.reading._tensor_sizes import TensorSizes

@@ -1,0 +1,73 @@
+"""`byoc export-c`: write a model or a bundle as a C program; and what `byoc verify` does with it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from byoc.cli._common import (
+    NOT_VERIFIED,
+    FormatOption,
+    OutputFormat,
+    print_json,
+    print_rows,
+    reserve_stdout,
+    show_status,
+)
+from byoc.cli._option_flags import take_options
+from byoc.console import print_line
+from byoc.reporting import format_count, format_quantity
+from byoc.standalone import ExportOptions, verify_program
+from byoc.standalone import export_c as export
+from byoc.support import keywords_of
+
+
+@take_options(ExportOptions, first=("output",))
+def export_c(
+    model: Annotated[str, typer.Argument(help="An ONNX file, zoo:NAME, or a bundle.")],
+    options: ExportOptions,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """Write a model or a bundle as a C program.
+
+    An operator that has no function in C is an error that names it, and nothing is written.
+    """
+    with show_status(), reserve_stdout():
+        made = export(model, **keywords_of(options, ExportOptions))
+    if form is OutputFormat.json:
+        print_json({**asdict(made), "folder": str(made.folder)})
+        return
+    arena, weights = (format_quantity(size, "B") for size in (made.arena_bytes, made.weight_bytes))
+    if made.arena_bytes == made.bound:
+        proof = "proven minimal"
+    else:
+        proof = f"at least {format_quantity(made.bound, 'B')} are needed"
+    print_line(f"arena {arena}, {proof}; weights {weights}")
+    parts = [f"{format_count(made.kernels, 'step')} on kernels of byoc"]
+    parts.append(f"{made.steps - made.kernels - made.regions} by emx-onnx-cgen")
+    if made.regions:
+        parts.append(f"{format_count(made.regions, 'region')} by drivers")
+    print_line(", ".join(parts))
+    print_line(f"Written to {made.folder}; byoc verify {made.folder} builds and runs it")
+
+
+def verify_exported(folder: Path, compiler: str | None, runner: str | None, form: OutputFormat) -> None:
+    """Build and run a program that `export-c` wrote; leave with 4 if an output is wrong."""
+    with show_status() as show, reserve_stdout():
+        show("build and run")
+        found = verify_program(folder, compiler, runner)
+    if form is OutputFormat.json:
+        print_json({**asdict(found), "passed": found.passed})
+    else:
+        rows = [{"output": each.name, "largest error": f"{each.error:.2e}"} for each in found.outputs]
+        if rows:
+            print_rows(rows, OutputFormat.text)
+        sizes = {"arena": found.arena_bytes, "plan": found.plan_bytes, "binary": found.binary_bytes}
+        parts = [f"{name} {size:,} bytes" for name, size in sizes.items()]
+        if found.stack_bytes is not None:
+            parts.append(f"stack at most {found.stack_bytes:,} bytes")
+        print_line("; ".join(parts))
+        print_line(f"{folder}: {found.problem or 'the outputs are right'}")
+    if not found.passed:
+        raise typer.Exit(NOT_VERIFIED)

@@ -1,0 +1,56 @@
+"""Files beside the source of a program: for CMake, for readers, and for those who track components."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from byoc.standalone._program_graph import ProgramGraph
+from byoc.standalone._program_steps import ProgramSteps
+from byoc.standalone._templates import fill_template
+
+
+def format_cmake(sources: Sequence[str], libraries: Sequence[str]) -> str:
+    """Return `CMakeLists.txt`."""
+    library = "".join(f"  {name}\n" for name in sources if name != "main.c").rstrip("\n")
+    assembler = " ASM" if any(name.endswith(".S") for name in sources) else ""
+    return fill_template(
+        "CMakeLists.txt.in",
+        {"library": library, "libraries": " ".join(libraries), "assembler": assembler},
+    )
+
+
+def format_readme(graph: ProgramGraph, steps: ProgramSteps, weights: int, embed: bool) -> str:
+    """Return the program's `README.md`."""
+    plan = steps.plan
+    sources = "*.c" + (" drivers/*/*.c" if graph.regions else "") + (" weights.S" if embed else "")
+    proof = ", proven to be the fewest" if plan.is_minimal else f", at least {plan.bound} are needed"
+    return fill_template(
+        "README.md.in",
+        {
+            "source": graph.source,
+            "version": version("onnx-byoc"),
+            "sources": sources,
+            "arena": plan.size,
+            "proof": proof,
+            "weights": weights,
+            "embedded": ", and is a part of the program" if embed else "",
+            "order": "see program.json",
+        },
+    )
+
+
+def describe_components(graph: ProgramGraph, has_nodes: bool) -> dict[str, Any]:
+    """Return the components of a program as a CycloneDX document, without a time or a serial number."""
+    licence = [{"license": {"id": "Apache-2.0"}}]
+    found: list[dict[str, Any]] = [
+        {"type": "library", "name": "onnx-byoc", "version": version("onnx-byoc"), "licenses": licence}
+    ]
+    if has_nodes:
+        number = version("emx-onnx-cgen")
+        found.append(
+            {"type": "library", "name": "emx-onnx-cgen", "version": number, "licenses": licence}
+        )
+    names = dict.fromkeys(call.codegen for call in graph.regions.values())
+    found += [{"type": "library", "name": f"driver of codegen {name}"} for name in names]
+    found.append({"type": "machine-learning-model", "name": graph.source})
+    return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": found}

@@ -1,0 +1,240 @@
+"""Export of a model, or of a bundle, as a C program."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+from byoc.bundle import is_bundle, open_bundle
+from byoc.codegen import Driven, DriverSources, find_codegen
+from byoc.drivers import get_include_folder
+from byoc.errors import InputError
+from byoc.model import DimensionOptions
+from byoc.standalone._build_files import describe_components, format_cmake, format_readme
+from byoc.standalone._program_graph import ProgramGraph, read_bundle_graph, read_model_graph
+from byoc.standalone._program_steps import ProgramSteps, plan_steps
+from byoc.standalone._source_text import TOLERANCE, WEIGHTS_FILE, write_model_text
+from byoc.standalone._templates import read_source
+from byoc.standalone._weight_file import ByteOrder, WeightFile, make_sample_file
+from byoc.support import (
+    Flag,
+    Syntax,
+    declare_field,
+    open_workspace,
+    replace_path,
+    report_step,
+    resolve_path,
+    take_keywords,
+)
+from byoc.zoo import ZOO, Source
+
+PROGRAM_FILE = "program.json"
+FORMAT = 1
+_OWN_FILES = ("kernels.h", "kernels.c", "windows.c", "main.c")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(DimensionOptions):
+    """The choices of `export_c`."""
+
+    output: str | Path = declare_field(
+        "",
+        "the folder to write; one that `export_c` wrote is replaced.",
+        Flag("The folder to write.", Syntax.PATH, names=("--output", "-o"), required=True),
+    )
+    byte_order: str = declare_field(
+        "little",
+        "the byte order of the machine that runs the program: `little` or `big`.",
+        Flag("The byte order of the machine that runs it.", choices=("little", "big")),
+    )
+    embed: bool = declare_field(
+        False,
+        "weights are a part of the program, by the assembler's `.incbin`, and not a file beside it.",
+        Flag("Make the weights a part of the program, by .incbin.", Syntax.SWITCH),
+    )
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was written: its folder, and what it needs, in bytes.
+
+    `arena_bytes` is the plan of boundary tensors and host operators, without what drivers need for
+    regions; `bound` is what no plan can be below. `steps` counts calls, `kernels` those of byoc's own.
+    """
+
+    folder: Path
+    arena_bytes: int
+    bound: int
+    weight_bytes: int
+    steps: int
+    kernels: int
+    regions: int
+
+
+@take_keywords(ExportOptions)
+def export_c(model: Source, options: ExportOptions) -> Program:
+    """Export a model or a bundle as a C program without dependencies, to `output`.
+
+    `model` is a path, `zoo:NAME`, a protobuf, or the path of a bundle. Raises InputError for a wrong
+    model, an operator that has no function in C, which it names, an extent that is not known, and an
+    output that cannot be written: nothing has been written then. Raises MissingRuntimeError without
+    onnxruntime, which computes what the program's self-test compares with, or emx-onnx-cgen.
+    """
+    output = Path(options.output)
+    if options.byte_order not in ("little", "big"):
+        raise InputError(f"byte_order is {options.byte_order!r}, but must be little or big")
+    _check_output(output)
+    report_step("load model")
+    graph = _read_graph(model, options)
+    drivers = _find_drivers(graph)
+    report_step("plan memory")
+    steps = plan_steps(graph)
+    report_step("write")
+    weights = WeightFile(cast(ByteOrder, options.byte_order))
+    contents = _make_files(graph, steps, weights, drivers, options.embed)
+    with _stage_program(output) as folder:
+        _write_files(folder, contents, weights)
+    return Program(
+        output,
+        steps.plan.size,
+        steps.plan.bound,
+        weights.size,
+        len(steps.steps),
+        sum(step.call is not None and bool(step.call.kind) for step in steps.steps),
+        len(graph.regions),
+    )
+
+
+def is_program(path: Path) -> bool:
+    """Return whether a path is a folder that `export_c` wrote."""
+    return (path / PROGRAM_FILE).is_file()
+
+
+def _read_graph(model: Source, options: ExportOptions) -> ProgramGraph:
+    path = None if not isinstance(model, (str, Path)) or str(model).startswith(ZOO) else Path(model)
+    if path is None or not is_bundle(path):
+        return read_model_graph(model, options.dims, options.shapes)
+    if options.dims or options.shapes:
+        raise InputError(f"{path}: the extents of a bundle are given when it is made, not here")
+    return read_bundle_graph(open_bundle(path, None))
+
+
+def _find_drivers(graph: ProgramGraph) -> list[DriverSources]:
+    found = []
+    for name in dict.fromkeys(call.codegen for call in graph.regions.values()):
+        codegen = find_codegen(name)
+        if not isinstance(codegen, Driven):
+            raise InputError(
+                f"{graph.source}: codegen {name} has no driver in C, so its regions run in Python alone"
+            )
+        found.append(codegen.driver())
+    return found
+
+
+def _make_files(
+    graph: ProgramGraph,
+    steps: ProgramSteps,
+    weights: WeightFile,
+    drivers: Sequence[DriverSources],
+    embed: bool,
+) -> dict[str, bytes]:
+    """Return all files but the weights, by path from the program's folder."""
+    text = write_model_text(graph, steps, weights, embed)
+    found = {"model.h": text.header.encode(), "model.c": text.source.encode()}
+    found |= {name: read_source(name) for name in _OWN_FILES}
+    if steps.functions is not None:
+        found["nodes.c"] = steps.functions.format_source().encode()
+        found["nodes.h"] = steps.functions.format_header().encode()
+    for driver in drivers:
+        folders = {file.parent for file in driver.files}
+        headers = [header for folder in sorted(folders) for header in sorted(folder.glob("*.h"))]
+        for file in (*driver.files, *headers):
+            found[f"drivers/{driver.name}/{file.name}"] = file.read_bytes()
+    if drivers:
+        found["byoc_driver.h"] = (get_include_folder() / "byoc_driver.h").read_bytes()
+    if embed:
+        found["weights.S"] = read_source("weights.S")
+    libraries = sorted({"m", *(name for driver in drivers for name in driver.libraries)})
+    sources = [name for name in found if name.endswith((".c", ".S"))]
+    found["sample.bin"] = make_sample_file(
+        [*graph.sample.values(), *graph.expected.values()], weights.order
+    )
+    found["CMakeLists.txt"] = format_cmake(sources, libraries).encode()
+    found["README.md"] = format_readme(graph, steps, weights.size, embed).encode()
+    components = describe_components(graph, steps.functions is not None)
+    found["sbom.cdx.json"] = _format_json(components)
+    found[PROGRAM_FILE] = _format_json(
+        {
+            "format": FORMAT,
+            "byoc": version("onnx-byoc"),
+            "source": graph.source if graph.source.startswith(ZOO) else Path(graph.source).name,
+            "byte_order": weights.order,
+            "embedded": embed,
+            "sources": sources,
+            "libraries": libraries,
+            "tolerance": TOLERANCE,
+            "arena": {"bytes": steps.plan.size, "bound": steps.plan.bound, "proof": steps.plan.proof},
+            "weights": weights.size,
+            "files": sorted({*found, WEIGHTS_FILE}),
+        }
+    )
+    return found
+
+
+def _format_json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _write_files(folder: Path, contents: Mapping[str, bytes], weights: WeightFile) -> None:
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    with (folder / WEIGHTS_FILE).open("wb") as file:
+        for part in weights.list_parts():
+            file.write(part)
+
+
+def _check_output(output: Path) -> None:
+    """Raise InputError unless a program can be written to a path."""
+    try:
+        real = resolve_path(output)
+        if not real.parent.is_dir():
+            raise InputError(f"{output}: cannot be written: there is no folder '{output.parent}'")
+        if real.exists() and not _is_replaceable(real):
+            raise InputError(f"{output}: exists and is not a program of byoc's, so it is not replaced")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no file can have this name"
+        raise InputError(f"{output}: cannot be written: {reason}") from None
+
+
+def _is_replaceable(folder: Path) -> bool:
+    """Return whether a folder holds files of one program of byoc's and nothing else, or nothing."""
+    if not folder.is_dir():
+        return False
+    there = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir()}
+    if not there:
+        return True
+    try:
+        known = set(json.loads((folder / PROGRAM_FILE).read_bytes())["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return there <= {*known, PROGRAM_FILE}
+
+
+@contextmanager
+def _stage_program(output: Path) -> Iterator[Path]:
+    """Provide a folder that becomes `output` when the block succeeds."""
+    real = resolve_path(output)
+    try:
+        with open_workspace(real.parent) as workspace:
+            fresh = workspace / "new"
+            fresh.mkdir()
+            yield fresh
+            _check_output(output)
+            replace_path(fresh, real)
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,162 @@
+"""The graph that a standalone program runs: a clean model whose extents and constants are all known."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ValueInfoProto
+
+from byoc.bundle import Bundle
+from byoc.codegen import Artifact, Region
+from byoc.errors import InputError
+from byoc.memory.reading import TensorSizes
+from byoc.model import (
+    GraphIndex,
+    Model,
+    copy_without,
+    read_array,
+    to_numpy_dtype,
+)
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.passes import clean_model, list_clean_passes
+from byoc.samples import model_samples
+from byoc.zoo import Source, load_model
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RegionCall:
+    """A region of a bundle: its codegen, what was compiled, and the file that holds it."""
+
+    codegen: str
+    region: Region
+    artifact: Artifact
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramGraph:
+    """A graph to make a program of, and the values of its tensors that are known before it runs.
+
+    `regions` are those that its nodes call, by name, and `domains` the domains of such calls. `sample`
+    are inputs, and `expected` the outputs that onnxruntime computes from them, without optimizations.
+    """
+
+    index: GraphIndex
+    source: str
+    folder: Path | None
+    regions: Mapping[str, RegionCall]
+    domains: frozenset[str]
+    sample: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    computed: Mapping[str, Array]
+
+    @cached_property
+    def sizes(self) -> TensorSizes:
+        """The sizes of tensors, and which of them are known before a run."""
+        return TensorSizes(self.index, self.source)
+
+    def is_constant(self, name: str) -> bool:
+        """Return whether a tensor is known before a run."""
+        return self.sizes.is_constant(name)
+
+    def get_constant(self, name: str) -> Array:
+        """Return the value of a tensor that is known before a run."""
+        stored = self.index.stored_tensors.get(name)
+        return self.computed[name] if stored is None else read_array(stored, self.folder)
+
+    def get_dtype(self, name: str) -> str:
+        """Return the dtype of a tensor. Raises InputError if it is not known."""
+        self.sizes.count_bytes(name)
+        return self.index.types[name].dtype
+
+    def get_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor. Raises InputError if it is not known."""
+        self.sizes.count_bytes(name)
+        return tuple(int(extent) for extent in self.index.types[name].shape or ())  # type: ignore[arg-type]
+
+    def is_region(self, number: int) -> bool:
+        """Return whether a node calls a region."""
+        return self.index.nodes[number].domain in self.domains
+
+
+def read_model_graph(
+    source: Source, dims: Mapping[str, int | str] | None, shapes: Mapping[str, Sequence[Any]] | None
+) -> ProgramGraph:
+    """Load and clean a model. Raises InputError for a wrong one, and for an extent that is not known."""
+    model = clean_model(load_model(source, dims, shapes), list_clean_passes(False, True)).model
+    return _make_graph(model, model.source, {}, frozenset())
+
+
+def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
+    """Return the partitioned graph of a bundle."""
+    model = load_model(bundle.folder / bundle.manifest.model)
+    regions = {
+        region.name: RegionCall(codegen, region, artifact)
+        for codegen, region, artifact in bundle.regions()
+    }
+    domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
+    return _make_graph(model, str(bundle.display_path), regions, domains)
+
+
+def _make_graph(
+    model: Model, source: str, regions: Mapping[str, RegionCall], domains: frozenset[str]
+) -> ProgramGraph:
+    index = model.index
+    for node in index.nodes:
+        for name in node.output:
+            if name and name in index.types and index.types[name].elements is None:
+                TensorSizes(index, source).count_bytes(name)  # raises
+    graph = ProgramGraph(index, source, model.folder, regions, domains, {}, {}, {})
+    wanted = _find_computed(graph)
+    sample = _take_sample(model)
+    values = _run_model(model, wanted, sample)
+    expected = {name: values[name] for name in index.outputs}
+    computed = {name: values[name] for name in wanted}
+    for name, value in values.items():
+        known = index.types.get(name)
+        if known is not None and known.elements is not None and known.shape != value.shape:
+            raise InputError(
+                f"{source}: '{name}' is {known}, but onnxruntime made it {list(value.shape)}"
+            )
+    return replace(graph, sample=sample, expected=expected, computed=computed)
+
+
+def _find_computed(graph: ProgramGraph) -> list[str]:
+    """Return the tensors that a run reads, or gives back, and that nodes compute before it."""
+    index, before = graph.index, graph.sizes.constant_nodes
+    read = [name for i in range(len(index.nodes)) if i not in before for name in index.reads[i]]
+    names = dict.fromkeys((*read, *index.outputs))
+    return [name for name in names if index.producers.get(name) in before]
+
+
+def _take_sample(model: Model) -> dict[str, Array]:
+    stored = {tensor.name for tensor in model.proto.graph.initializer}
+    made = model_samples(model)
+    return {
+        name: np.ascontiguousarray(made[name])
+        for name in model.index.inputs
+        if name in made and name not in stored
+    }
+
+
+def _run_model(model: Model, wanted: Sequence[str], sample: Mapping[str, Array]) -> dict[str, Array]:
+    """Run a model once, and return its outputs and the tensors in `wanted`."""
+    proto = copy_without(model.proto, "output")
+    outputs = list(model.index.outputs)
+    proto.graph.output.extend(model.proto.graph.output)
+    proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
+    with without_optimizations():
+        made = run_session(open_session(proto, model.folder), sample)
+    stored = model.index.stored_tensors
+    found = {name: np.asarray(value) for name, value in made.items()}
+    found |= {name: read_array(stored[name], model.folder) for name in outputs if name in stored}
+    for name in outputs:
+        kind = model.index.types.get(name)
+        if kind is None or found[name].dtype != to_numpy_dtype(kind.dtype):
+            raise InputError(f"{model.source}: the output '{name}' is no tensor of numbers")
+    return found

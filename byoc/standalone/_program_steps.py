@@ -1,0 +1,118 @@
+"""The steps of a program: their calls in the order of the memory plan, and the arena they work in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from byoc.errors import InputError
+from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
+from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
+from byoc.model import describe_node, is_onnx
+from byoc.numerics import round_up
+from byoc.standalone._fused_nodes import FusedNodes, find_fused_nodes
+from byoc.standalone._kernel_calls import make_kernel_call
+from byoc.standalone._node_functions import EmittedFunctions, NodeFunctions, UnsupportedNodeError
+from byoc.standalone._operands import Call
+from byoc.standalone._program_graph import ProgramGraph
+
+ALIGNMENT = 64
+_MOST_OVERWRITING = 2  # operands of a function that writes its result in one pass
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramStep:
+    """A step: what it is called in comments, its call or its region, and the offset of its scratch."""
+
+    title: str
+    call: Call | None
+    region: int | None
+    nodes: tuple[int, ...]
+    scratch: int
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramSteps:
+    """The steps of a program in order, the functions they call, and the plan of the arena."""
+
+    steps: tuple[ProgramStep, ...]
+    functions: EmittedFunctions | None
+    memory: MemoryModel
+    plan: ArenaPlan
+
+    def find_offset(self, tensor: str) -> int | None:
+        """Return the offset of a tensor in the arena, None for a tensor known before a run."""
+        row = self.memory.buffers_of.get(tensor)
+        return None if row is None else self.plan.offsets[row[0]]
+
+
+def plan_steps(graph: ProgramGraph) -> ProgramSteps:
+    """Choose a function for each step, and plan the arena.
+
+    Raises InputError that names all nodes without a function, one a line.
+    """
+    fused = {each.nodes: each for each in find_fused_nodes(graph)}
+    fused = {nodes: each for nodes, each in fused.items() if make_kernel_call(graph, each)}
+    memory = read_memory_model(graph.index, CONVENTIONS["C"], ALIGNMENT, [*fused], graph.source)
+    functions = NodeFunctions(tuple(graph.index.proto.opset_import))
+    calls, numbers = _choose_calls(graph, memory, fused, functions)
+    emitted = functions.emit() if functions.kinds else None
+    for step, number in numbers.items():
+        assert emitted is not None
+        calls[step] = emitted.make_call(graph, memory.nodes[step][0], number)
+    changed = [
+        _adapt_step(graph, step, nodes, call)
+        for step, nodes, call in zip(memory.problem.steps, memory.nodes, calls, strict=True)
+    ]
+    plan = plan_buffers(replace(memory.problem, steps=tuple(changed)))
+    regions = {name: number for number, name in enumerate(graph.regions)}
+    steps = []
+    for number in plan.order:
+        nodes = memory.nodes[number]
+        first = graph.index.nodes[nodes[0]]
+        region = regions[first.op_type] if graph.is_region(nodes[0]) else None
+        title = " + ".join(describe_node(graph.index.nodes[node]) for node in nodes)
+        steps.append(ProgramStep(title, calls[number], region, nodes, plan.scratch[number]))
+    return ProgramSteps(tuple(steps), emitted, memory, plan)
+
+
+def _choose_calls(
+    graph: ProgramGraph,
+    memory: MemoryModel,
+    fused: dict[tuple[int, ...], FusedNodes],
+    functions: NodeFunctions,
+) -> tuple[list[Call | None], dict[int, int]]:
+    """Return the calls of kernels by step, and the numbers of functions of all other host steps."""
+    calls: list[Call | None] = []
+    numbers: dict[int, int] = {}
+    refused = []
+    for step, nodes in enumerate(memory.nodes):
+        call = None
+        if not graph.is_region(nodes[0]):
+            call = make_kernel_call(graph, fused.get(nodes, FusedNodes(nodes)))
+            if call is None:
+                try:
+                    numbers[step] = functions.add(graph, nodes[0])
+                except UnsupportedNodeError as error:
+                    node = describe_node(graph.index.nodes[nodes[0]])
+                    refused.append(f"{graph.source}: {node} has no function in C: {error}")
+        calls.append(call)
+    if refused:
+        raise InputError(*refused)
+    return calls, numbers
+
+
+def _adapt_step(
+    graph: ProgramGraph, step: ArenaStep, nodes: Sequence[int], call: Call | None
+) -> ArenaStep:
+    """Add the scratch of a call; let it write over an operand only where its function can do that.
+
+    A function reads and writes element by element where it has at most two operands. Where types
+    differ, C lets a compiler read and write in another order.
+    """
+    node = graph.index.nodes[nodes[-1]]
+    operands = [name for name in node.input if name]
+    same = is_onnx(node) and all(
+        graph.get_dtype(name) == graph.get_dtype(node.output[0]) for name in operands
+    )
+    over = step.may_overwrite if same and len(operands) <= _MOST_OVERWRITING else ()
+    scratch = round_up(call.scratch, ALIGNMENT) if call else 0
+    return replace(step, may_overwrite=over, scratch=scratch)

@@ -1,0 +1,179 @@
+"""The text of a program's own source: `model.h` and `model.c`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from byoc.model import DTYPE_NUMBERS
+from byoc.standalone._operands import SCRATCH, Call
+from byoc.standalone._program_graph import ProgramGraph
+from byoc.standalone._program_steps import ProgramStep, ProgramSteps
+from byoc.standalone._region_text import RegionText
+from byoc.standalone._templates import fill_template
+from byoc.standalone._weight_file import HEADER_BYTES, WeightFile
+
+TOLERANCE = 1e-5
+"""The largest error of floats, as a share of the range of what onnxruntime computes."""
+
+WEIGHTS_FILE = "weights.bin"
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.:;,<>()\[\]=+' -]")
+
+
+@dataclass(frozen=True)
+class ModelText:
+    """The text of `model.h` and `model.c`."""
+
+    header: str
+    source: str
+
+
+def describe_in_comment(text: str) -> str:
+    """Return a text without what could end a comment or a line."""
+    return _UNSAFE.sub("_", text)
+
+
+def write_model_text(
+    graph: ProgramGraph, steps: ProgramSteps, weights: WeightFile, embed: bool
+) -> ModelText:
+    """Write the source of a model; its constants are added to the weights.
+
+    Raises InputError for elements of less than a byte.
+    """
+    writer = _StepWriter(graph, steps, weights)
+    inputs, outputs = list(graph.sample), list(graph.expected)
+    body = "".join(_copy_inputs(graph, steps, inputs))
+    body += "".join(writer.write(number, step) for number, step in enumerate(steps.steps))
+    body += "".join(writer.copy_outputs(outputs))
+    regions = RegionText.write(graph, weights)
+    title = describe_in_comment(graph.source)
+    plan = steps.plan
+    proven = "which no plan can beat" if plan.is_minimal else f"of which {plan.bound} are needed"
+    includes = '#include "kernels.h"\n'
+    includes += '#include "nodes.h"\n' if steps.functions else ""
+    tensors = _describe_tensors(graph, "model_inputs", inputs)
+    tensors += _describe_tensors(graph, "model_outputs", outputs)
+    source = fill_template(
+        "model.c.in",
+        {
+            "title": title,
+            "plan": f"The plan of the arena has {plan.size} bytes, {proven}.",
+            "includes": includes,
+            "tensors": tensors,
+            "structures": "".join(writer.list_structures()),
+            "regions": regions.definitions,
+            "identity": ", ".join(map(str, weights.identity)),
+            "header": HEADER_BYTES,
+            "opening": regions.opening,
+            "body": body,
+        },
+    )
+    embedded = f"\n#define MODEL_EMBEDDED 1\nextern const unsigned char model_weights[{weights.size}];\n"
+    header = fill_template(
+        "model.h.in",
+        {
+            "title": title,
+            "includes": regions.includes,
+            "inputs": len(inputs),
+            "outputs": len(outputs),
+            "plan": plan.size,
+            "weights": weights.size,
+            "weights_file": WEIGHTS_FILE,
+            "tolerance": TOLERANCE,
+            "embedded": embedded if embed else "",
+            "members": regions.members,
+        },
+    )
+    return ModelText(header, source)
+
+
+class _StepWriter:
+    """Writes the calls of steps, and the constant structures that they point to."""
+
+    def __init__(self, graph: ProgramGraph, steps: ProgramSteps, weights: WeightFile) -> None:
+        self.graph, self.steps, self.weights = graph, steps, weights
+        self.names: dict[str, str] = {}
+
+    def write(self, number: int, step: ProgramStep) -> str:
+        """Return the lines of a step."""
+        title = f"    /* {number}: {describe_in_comment(step.title)} */\n"
+        if step.call is None:
+            return title + self._write_region(step)
+        return f"{title}    {self._write_call(step.call, step.scratch)};\n"
+
+    def copy_outputs(self, names: Sequence[str]) -> list[str]:
+        """Return the lines that copy the outputs of a run to the caller."""
+        return [
+            f"    memcpy(outputs[{i}], {self.find(name)}, {self.graph.sizes.count_bytes(name)});\n"
+            for i, name in enumerate(names)
+            if self.graph.sizes.count_bytes(name)
+        ]
+
+    def find(self, name: str) -> str:
+        """Return the pointer to a tensor, in C."""
+        offset = self.steps.find_offset(name)
+        if offset is not None:
+            return f"AT({offset})"
+        return f"WEIGHT({self.weights.add_array(self.graph.get_constant(name))})"
+
+    def _write_call(self, call: Call, scratch: int) -> str:
+        given = []
+        if call.structure:
+            given.append(f"&{self.name_structure(call)}")
+        for operand in call.operands:
+            if operand == SCRATCH:
+                given.append(f"AT({scratch})")
+            else:
+                given.append("NULL" if operand is None else self.find(operand))
+        return f"{call.function}({', '.join(given)})"
+
+    def name_structure(self, call: Call) -> str:
+        """Return the name of a call's structure, which is defined once for equal ones."""
+        key = f"{call.kind} {call.structure}"
+        number = len(self.names)
+        return self.names.setdefault(key, f"{call.kind.removeprefix('kernel_')}_{number}")
+
+    def list_structures(self) -> list[str]:
+        """Return the definitions of the structures."""
+        return [
+            f"static const {kind} {name} = {structure};\n"
+            for key, name in self.names.items()
+            for kind, _, structure in [key.partition(" ")]
+        ]
+
+    def _write_region(self, step: ProgramStep) -> str:
+        node = self.graph.index.nodes[step.nodes[0]]
+        inputs = [name for name in node.input if not self.graph.is_constant(name)]
+        given = ", ".join(self.find(name) for name in inputs) or "NULL"
+        made = ", ".join(self.find(name) for name in node.output)
+        return (
+            f"    if (run_region(opened, {step.region}, (const void *const[]){{{given}}}, "
+            f"(void *const[]){{{made}}})) {{\n        return 1;\n    }}\n"
+        )
+
+
+def _copy_inputs(graph: ProgramGraph, steps: ProgramSteps, names: Sequence[str]) -> list[str]:
+    found = []
+    for i, name in enumerate(names):
+        offset, size = steps.find_offset(name), graph.sizes.count_bytes(name)
+        if offset is not None and size:
+            found.append(f"    memcpy(AT({offset}), inputs[{i}], {size});\n")
+    return found
+
+
+def _describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str]) -> str:
+    """Return the definitions of a table of inputs or outputs."""
+    shapes, rows = [], []
+    for number, name in enumerate(names):
+        shape = graph.get_shape(name)
+        extents = ", ".join(map(str, shape)) or "1"
+        shapes.append(f"static const int64_t {array}_shape_{number}[] = {{{extents}}};\n")
+        dtype = DTYPE_NUMBERS[graph.get_dtype(name)]
+        text = describe_in_comment(name)
+        size = graph.sizes.count_bytes(name)
+        rows.append(
+            f'    {{"{text}", {dtype}, {len(shape)}, {array}_shape_{number}, {prod(shape)}, {size}}},\n'
+        )
+    end = "    {NULL, 0, 0, NULL, 0, 0},\n"
+    return f"{''.join(shapes)}const model_tensor {array}[] = {{\n{''.join(rows)}{end}}};\n"

@@ -1,0 +1,202 @@
+"""Verification of a program: it is built with the flags that ship, run on its sample, and judged."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from byoc.errors import InputError, MissingRuntimeError, shorten_text
+from byoc.standalone._export import FORMAT, PROGRAM_FILE
+
+_COMPILER_VARIABLE = "BYOC_CC"
+_DEFAULT_COMMAND = "cc -O2"
+_MOST_CHARACTERS = 1000
+_OUTPUT = re.compile(r"^output (.*): largest error (\S+) of the range$", re.MULTILINE)
+_ARENA = re.compile(r"^arena: (\d+) bytes, of which the plan (\d+)$", re.MULTILINE)
+_SECONDS = re.compile(r"^run: (\S+) s of processor time$", re.MULTILINE)
+_PROGRAM = "model_test"
+
+
+@dataclass(frozen=True)
+class ProgramOutput:
+    """An output of a program: its largest error, as a share of the range of what was expected."""
+
+    name: str
+    error: float
+
+
+@dataclass(frozen=True)
+class ProgramVerification:
+    """What became of a program: whether its outputs are right, and what it needs, in bytes.
+
+    `problem` is a sentence on what is wrong, empty if nothing is. `arena_bytes` includes what drivers
+    need, `plan_bytes` is the plan alone. `stack_bytes` is a limit on what the program's own functions
+    need, below `model_run`, None where the compiler does not say it. `seconds` are those of a run, in
+    processor time, None unless runs were asked for.
+    """
+
+    problem: str
+    outputs: tuple[ProgramOutput, ...]
+    arena_bytes: int
+    plan_bytes: int
+    binary_bytes: int
+    stack_bytes: int | None
+    seconds: float | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the outputs are right."""
+        return not self.problem
+
+
+def verify_program(
+    folder: Path, compiler: str | None = None, runner: str | None = None, runs: int = 0
+) -> ProgramVerification:
+    """Build a program, run it on its sample, and compare with what onnxruntime computed.
+
+    `compiler` is a command with the flags that ship (`aarch64-linux-gnu-gcc -static -O3`), by default
+    that in the environment variable BYOC_CC, or `cc -O2`; `runner` is put before the program
+    (`qemu-aarch64`). Both come from the caller alone: nothing in the folder chooses a command. `runs` is
+    how often to run it to measure it.
+
+    Raises InputError if the folder is no program, or the compiler refuses it, and MissingRuntimeError
+    where there is no such compiler or runner.
+    """
+    document = _read_document(folder)
+    command = _split_command(compiler or os.environ.get(_COMPILER_VARIABLE) or _DEFAULT_COMMAND)
+    before = _split_command(runner) if runner else []
+    with TemporaryDirectory(prefix="byoc-") as place:
+        program = Path(place) / _PROGRAM
+        stack = _build(folder, document, command, program)
+        said, status = _run(folder, [*before, str(program)], runs)
+        size = program.stat().st_size
+    outputs = tuple(ProgramOutput(name, float(error)) for name, error in _OUTPUT.findall(said))
+    arena, seconds = _ARENA.search(said), _SECONDS.search(said)
+    return ProgramVerification(
+        _judge(outputs, status, said, document),
+        outputs,
+        int(arena[1]) if arena else 0,
+        int(arena[2]) if arena else 0,
+        size,
+        stack,
+        float(seconds[1]) if seconds else None,
+    )
+
+
+def _read_document(folder: Path) -> dict[str, Any]:
+    path = folder / PROGRAM_FILE
+    try:
+        document = json.loads(path.read_bytes())
+        sources = [*document["sources"], *document["libraries"]]
+        if document["format"] != FORMAT or not all(isinstance(each, str) for each in sources):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{path}: is not what export-c writes, of format {FORMAT}") from None
+    for name in document["sources"]:
+        inside = (folder / name).resolve()
+        if name.startswith("-") or folder.resolve() not in inside.parents or not inside.is_file():
+            raise InputError(f"{path}: sources: there is no file {name!r} in this folder")
+    for name in document["libraries"]:
+        if not re.fullmatch(r"\w+", name):
+            raise InputError(f"{path}: libraries: {name!r} is no name of a library")
+    return dict(document)
+
+
+def _split_command(command: str) -> list[str]:
+    try:
+        found = shlex.split(command)
+    except ValueError as error:
+        raise InputError(f"the command {command!r} cannot be read: {error}") from None
+    if not found:
+        raise InputError("the command of the compiler is empty")
+    return found
+
+
+def _build(folder: Path, document: dict[str, Any], command: Sequence[str], program: Path) -> int | None:
+    """Build the program, and return a limit on its stack, None where the compiler does not say it."""
+    sources = [str(folder.resolve() / name) for name in document["sources"]]
+    own = ["-DBYOC_LINKED", f"-I{folder.resolve()}"]
+    libraries = [f"-l{name}" for name in document["libraries"]]
+    # `.incbin` looks for the weights where the assembler runs, and in the folders of -I.
+    arguments = [*command, *own, *sources, *libraries, "-o", str(program)]
+    ran = _call(arguments, program.parent)
+    if ran.returncode:
+        messages = ran.stderr.strip() or "it says nothing"
+        raise InputError(f"{command[0]} refuses the program: {shorten_text(messages, _MOST_CHARACTERS)}")
+    frames = program.parent / "frames"
+    frames.mkdir()
+    for name in document["sources"]:
+        if name.endswith(".c") and name != "main.c":
+            source = str(folder.resolve() / name)
+            made = f"{name.replace('/', '.')}.o"
+            arguments = [*command, *own, "-fstack-usage", "-c", source, "-o", made]
+            if _call(arguments, frames).returncode:
+                return None
+    return _limit_stack(frames)
+
+
+def _limit_stack(folder: Path) -> int | None:
+    """Return a limit on the stack that `model_run` needs: no function calls itself.
+
+    Each step is of one file, and calls each function there at most once on its way down; of the
+    functions of nodes it calls one, and helpers.
+    """
+    run = 0
+    others = [0]
+    for path in sorted(folder.glob("*.su")):
+        frames = list(_read_frames(path))
+        sizes = dict(frames)
+        if path.name.startswith("model."):
+            run = sizes.pop("model_run", 0) + sizes.get("run_region", 0)
+        elif path.name.startswith("nodes."):
+            steps = [size for name, size in frames if re.match(r"node\d", name)]
+            helpers = sum(size for name, size in frames if not re.match(r"node\d", name))
+            others.append(max(steps, default=0) + helpers)
+        else:
+            others.append(sum(size for _, size in frames))
+    return run + max(others) if run else None
+
+
+def _read_frames(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield functions and the bytes of their frames, as GCC and Clang write them."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        fields = line.split("\t")
+        if len(fields) > 1 and fields[1].isdecimal():
+            yield fields[0].rpartition(":")[2], int(fields[1])
+
+
+def _run(folder: Path, command: Sequence[str], runs: int) -> tuple[str, int]:
+    """Run the program in its folder; return what it printed, and its exit status."""
+    ran = _call([*command, *(("--runs", str(runs)) if runs else ())], folder)
+    return ran.stdout + ran.stderr, ran.returncode
+
+
+def _call(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise MissingRuntimeError(f"there is no command '{command[0]}' here: {reason}") from None
+
+
+def _judge(outputs: Sequence[ProgramOutput], status: int, said: str, document: dict[str, Any]) -> str:
+    """Return a sentence on what is wrong, empty if nothing is."""
+    worst = max(outputs, key=lambda each: each.error, default=None)
+    limit = document.get("tolerance")
+    if worst is not None and not worst.error <= float(limit or 0):
+        return (
+            f"output {worst.name} is off by {worst.error:.3g} of the range, and at most {limit} is "
+            "allowed: the compiler or its flags, the weights or the source are wrong"
+        )
+    if status:
+        last = (said.strip().splitlines() or ["it says nothing"])[-1]
+        return f"the program ended with {status}: {shorten_text(last, _MOST_CHARACTERS)}"
+    return "" if outputs else "the program said nothing of its outputs"

@@ -1,0 +1,72 @@
+/* Kernels of the host: the operators that take nearly all the time of a network, in portable C.
+ *
+ * Tensors are dense, row-major, of 32-bit floats. No kernel allocates; `scratch` is memory that holds
+ * nothing before and after a call. What a kernel writes never overlaps what it reads.
+ */
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The block of a product that is computed at once: its depth, and its columns. */
+#define KERNEL_DEPTH 256
+#define KERNEL_COLUMNS 64
+
+/* An activation, as limits: a result below `low` becomes `low`, one above `high` becomes `high`. */
+typedef struct kernel_limits {
+    float low, high;
+} kernel_limits;
+
+/* A window that moves over an image. `top` and `left` are the rows and columns of padding before it. */
+typedef struct kernel_window {
+    int32_t rows, cols, row_stride, col_stride, row_dilation, col_dilation, top, left;
+} kernel_window;
+
+/* A convolution: y[image][group * out + o] over x[image][group * in + i]. */
+typedef struct kernel_conv {
+    int32_t images, groups, in_channels, out_channels; /* channels of one group */
+    int32_t in_rows, in_cols, out_rows, out_cols;
+    kernel_window window;
+    kernel_limits limits;
+} kernel_conv;
+
+/* A pooling of planes, which are images times channels. */
+typedef struct kernel_pool {
+    int32_t planes, in_rows, in_cols, out_rows, out_cols;
+    kernel_window window;
+    int32_t padding_counts; /* of an average: padding is counted, up to `bottom` and `right` */
+    int32_t bottom, right;  /* rows and columns of padding behind the image */
+} kernel_pool;
+
+/* Products of matrices: for each of `count`, c[rows][cols] = scale * a[rows][depth] * b[depth][cols] + bias.
+ * Steps are those from one element to the next: `a_row` to the next row of a, 0 in `a_batch` for one a for all.
+ * `bias_row` and `bias_col` are 0 where the bias is one for all rows, or all columns. */
+typedef struct kernel_product {
+    int32_t count, rows, depth, cols;
+    int64_t a_batch, b_batch;
+    int32_t a_row, b_row, b_col, bias_row, bias_col;
+    float scale, bias_scale;
+    kernel_limits limits;
+} kernel_product;
+
+/* Convolve; `bias` may be NULL. `scratch` holds KERNEL_DEPTH rows, or as many as a sum has terms, of
+ * KERNEL_COLUMNS floats, or as many as an image has pixels, rounded up to 16. */
+void kernel_convolve(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
+                     float *y, float *scratch);
+
+/* Convolve each channel by windows of its own: `in_channels` is 1. */
+void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const float *weights,
+                               const float *bias, float *y);
+
+/* Multiply matrices; `bias` may be NULL, `scratch` is as for a convolution of so many pixels as columns. */
+void kernel_multiply(const kernel_product *product, const float *a, const float *b, const float *bias,
+                     float *c, float *scratch);
+
+/* Take the largest number of each window. */
+void kernel_pool_max(const kernel_pool *pool, const float *x, float *y);
+
+/* Take the mean of each window. */
+void kernel_pool_average(const kernel_pool *pool, const float *x, float *y);
+
+#endif

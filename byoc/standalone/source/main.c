@@ -1,0 +1,183 @@
+/* A program that runs the model: on the sample it comes with, to test it, or several times, to measure it.
+ *
+ *   model [--weights FILE] [--sample FILE] [--runs NUMBER]
+ *
+ * It prints the largest error of each output against what onnxruntime computed, as a share of the output's
+ * range, and leaves with 1 if one is above MODEL_TOLERANCE, or an integer differs. With --runs it also prints
+ * the processor time of a run, the least of so many. This file alone allocates memory.
+ */
+#include "model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void fail(const char *what, const char *why) {
+    fprintf(stderr, "%s: %s\n", what, why);
+    exit(2);
+}
+
+/* Return memory at a multiple of 64 bytes; it is kept until the program ends. */
+static void *allocate(size_t bytes) {
+    unsigned char *memory = malloc(bytes + 64);
+    if (!memory) {
+        fail("memory", "there is too little");
+    }
+    return memory + (64 - (uintptr_t)memory % 64);
+}
+
+static void *read_file(const char *path, size_t *bytes) {
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END) != 0) {
+        fail(path, "cannot be read");
+    }
+    long size = ftell(file);
+    rewind(file);
+    void *content = allocate(size < 0 ? 0 : (size_t)size);
+    if (size < 0 || fread(content, 1, (size_t)size, file) != (size_t)size) {
+        fail(path, "cannot be read");
+    }
+    fclose(file);
+    *bytes = (size_t)size;
+    return content;
+}
+
+static float widen_half(uint16_t half) {
+    uint32_t exponent = half >> 10 & 31, fraction = half & 1023;
+    float value = exponent == 31  ? (fraction ? NAN : INFINITY)
+                  : exponent == 0 ? ldexpf((float)fraction, -24)
+                                  : ldexpf((float)(fraction + 1024), (int)exponent - 25);
+    return half & 0x8000 ? -value : value;
+}
+
+/* Return an element of a tensor of floats. */
+static double read_float(const model_tensor *tensor, const void *data, size_t number) {
+    const unsigned char *at = (const unsigned char *)data + number * (tensor->bytes / tensor->elements);
+    float single;
+    double value;
+    uint16_t half;
+    switch (tensor->dtype) {
+    case MODEL_FLOAT64:
+        memcpy(&value, at, sizeof value);
+        return value;
+    case MODEL_FLOAT16:
+        memcpy(&half, at, sizeof half);
+        return widen_half(half);
+    default:
+        memcpy(&single, at, sizeof single);
+        return single;
+    }
+}
+
+/* Return the largest error of an output as a share of the range of what is expected; of integers, and where
+ * numbers and others meet, 0 or infinity. */
+static double compare(const model_tensor *tensor, const void *found, const void *expected) {
+    double least = INFINITY, most = -INFINITY, worst = 0;
+    if (tensor->dtype != MODEL_FLOAT32 && tensor->dtype != MODEL_FLOAT64 && tensor->dtype != MODEL_FLOAT16) {
+        return memcmp(found, expected, tensor->bytes) ? INFINITY : 0;
+    }
+    for (size_t i = 0; i < tensor->elements; i++) {
+        double right = read_float(tensor, expected, i), made = read_float(tensor, found, i);
+        if (isfinite(right) != isfinite(made) || (isnan(right) != 0) != (isnan(made) != 0)) {
+            return INFINITY;
+        }
+        if (!isfinite(right)) {
+            if (!isnan(right) && right != made) {
+                return INFINITY;
+            }
+            continue;
+        }
+        least = right < least ? right : least;
+        most = right > most ? right : most;
+        worst = fabs(right - made) > worst ? fabs(right - made) : worst;
+    }
+    double range = most > least ? most - least : fabs(most) > 0 && isfinite(most) ? fabs(most) : 1;
+    return worst / range;
+}
+
+static size_t align(size_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Run the model on the sample; return whether all outputs are right. */
+static int test(model *opened, const void *const *inputs, void *const *outputs, const unsigned char *expected) {
+    int right = 1;
+    if (model_run(opened, inputs, outputs)) {
+        fail("model_run", model_error(opened));
+    }
+    for (size_t i = 0; i < MODEL_OUTPUTS; i++) {
+        double error = compare(&model_outputs[i], outputs[i], expected);
+        printf("output %s: largest error %.3g of the range\n", model_outputs[i].name, error);
+        right &= error <= MODEL_TOLERANCE;
+        expected += align(model_outputs[i].bytes);
+    }
+    return right;
+}
+
+static void measure(model *opened, const void *const *inputs, void *const *outputs, long runs) {
+    double best = INFINITY;
+    for (long i = 0; i < runs; i++) {
+        clock_t start = clock();
+        model_run(opened, inputs, outputs);
+        double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+        best = seconds < best ? seconds : best;
+    }
+    printf("run: %.6f s of processor time\n", best);
+}
+
+int main(int count, char **arguments) {
+    const char *weights_path = MODEL_WEIGHTS_FILE, *sample_path = "sample.bin";
+    long runs = 0;
+    for (int i = 1; i < count; i++) {
+        if (i + 1 == count) {
+            fail(arguments[i], "it needs a value, or is no option");
+        } else if (strcmp(arguments[i], "--weights") == 0) {
+            weights_path = arguments[++i];
+        } else if (strcmp(arguments[i], "--sample") == 0) {
+            sample_path = arguments[++i];
+        } else if (strcmp(arguments[i], "--runs") == 0) {
+            runs = strtol(arguments[++i], NULL, 10);
+        } else {
+            fail(arguments[i], "there are --weights FILE, --sample FILE, --runs NUMBER");
+        }
+    }
+    size_t weight_bytes, sample_bytes, wanted = 0;
+#ifdef MODEL_EMBEDDED
+    (void)weights_path;
+    const void *weights = model_weights;
+    weight_bytes = MODEL_WEIGHT_BYTES;
+#else
+    const void *weights = read_file(weights_path, &weight_bytes);
+#endif
+    unsigned char *sample = read_file(sample_path, &sample_bytes);
+    const void *inputs[MODEL_INPUTS + 1] = {0};
+    void *outputs[MODEL_OUTPUTS + 1] = {0};
+    for (size_t i = 0; i < MODEL_INPUTS; i++) {
+        inputs[i] = sample + wanted;
+        wanted += align(model_inputs[i].bytes);
+    }
+    const unsigned char *expected = sample + wanted;
+    for (size_t i = 0; i < MODEL_OUTPUTS; i++) {
+        outputs[i] = allocate(model_outputs[i].bytes);
+        wanted += align(model_outputs[i].bytes);
+    }
+    if (wanted != sample_bytes) {
+        fail(sample_path, "is not the sample of this model");
+    }
+    static model opened;
+    size_t arena_bytes = model_arena_bytes(weights, weight_bytes);
+    if (model_open(&opened, weights, weight_bytes, allocate(arena_bytes), arena_bytes)) {
+        fail("model_open", model_error(&opened));
+    }
+    printf("arena: %lu bytes, of which the plan %lu\n", (unsigned long)arena_bytes,
+           (unsigned long)MODEL_PLAN_BYTES);
+    int right = test(&opened, inputs, outputs, expected);
+    if (runs > 0) {
+        measure(&opened, inputs, outputs, runs);
+    }
+    model_close(&opened);
+    puts(right ? "the outputs are right" : "an output is wrong");
+    return right ? 0 : 1;
+}
