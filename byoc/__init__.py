@@ -59,6 +59,10 @@ if _TYPE_CHECKING:
     from byoc.runtime import Trace as Trace
     from byoc.runtime import load as load
     from byoc.samples import Preprocessing as Preprocessing
+    from byoc.standalone import ExportedProgram as ExportedProgram
+    from byoc.standalone import ProgramVerification as ProgramVerification
+    from byoc.standalone import export_c as export_c
+    from byoc.standalone import verify_program as verify_program
     from byoc.verification import Fault as Fault
     from byoc.verification import Thresholds as Thresholds
     from byoc.verification import Verification as Verification
@@ -88,6 +92,7 @@ _NAMES = {
     "rules": ("Target", "load_rules"),
     "runtime": ("Session", "Trace", "load"),
     "samples": ("Preprocessing",),
+    "standalone": ("ExportedProgram", "ProgramVerification", "export_c", "verify_program"),
     "verification": ("Fault", "Thresholds", "Verification", "bisect", "verify", "verify_against"),
     "zoo": ("load_model",),
 }

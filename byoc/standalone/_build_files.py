@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+from byoc.standalone._c_text import fill_template
 from byoc.standalone._program_graph import ProgramGraph
 from byoc.standalone._program_steps import ProgramSteps
-from byoc.standalone._templates import fill_template
+from byoc.standalone._weight_file import ProgramWeights
 
 
 def format_cmake(sources: Sequence[str], libraries: Sequence[str]) -> str:
@@ -19,7 +20,7 @@ def format_cmake(sources: Sequence[str], libraries: Sequence[str]) -> str:
     )
 
 
-def format_readme(graph: ProgramGraph, steps: ProgramSteps, weights: int, embed: bool) -> str:
+def format_readme(graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights, embed: bool) -> str:
     """Return the program's `README.md`."""
     plan = steps.plan
     sources = "*.c" + (" drivers/*/*.c" if graph.regions else "") + (" weights.S" if embed else "")
@@ -27,14 +28,14 @@ def format_readme(graph: ProgramGraph, steps: ProgramSteps, weights: int, embed:
     return fill_template(
         "README.md.in",
         {
-            "source": graph.source,
+            "source": graph.display_name,
             "version": version("onnx-byoc"),
             "sources": sources,
             "arena": plan.size,
             "proof": proof,
-            "weights": weights,
+            "weights": weights.size,
             "embedded": ", and is a part of the program" if embed else "",
-            "order": "see program.json",
+            "order": weights.order,
         },
     )
 
@@ -52,5 +53,5 @@ def describe_components(graph: ProgramGraph, has_nodes: bool) -> dict[str, Any]:
         )
     names = dict.fromkeys(call.codegen for call in graph.regions.values())
     found += [{"type": "library", "name": f"driver of codegen {name}"} for name in names]
-    found.append({"type": "machine-learning-model", "name": graph.source})
+    found.append({"type": "machine-learning-model", "name": graph.display_name})
     return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": found}

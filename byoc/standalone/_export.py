@@ -14,11 +14,11 @@ from byoc.drivers import get_include_folder
 from byoc.errors import InputError
 from byoc.model import DimensionOptions
 from byoc.standalone._build_files import describe_components, format_cmake, format_readme
+from byoc.standalone._c_text import read_source
 from byoc.standalone._program_graph import ProgramGraph, read_bundle_graph, read_model_graph
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
 from byoc.standalone._source_text import TOLERANCE, WEIGHTS_FILE, write_model_text
-from byoc.standalone._templates import read_source
-from byoc.standalone._weight_file import ByteOrder, WeightFile, make_sample_file
+from byoc.standalone._weight_file import ByteOrder, ProgramWeights, make_sample_file
 from byoc.support import (
     Flag,
     Syntax,
@@ -58,7 +58,7 @@ class ExportOptions(DimensionOptions):
 
 
 @dataclass(frozen=True)
-class Program:
+class ExportedProgram:
     """A program that was written: its folder, and what it needs, in bytes.
 
     `arena_bytes` is the plan of boundary tensors and host operators, without what drivers need for
@@ -75,7 +75,7 @@ class Program:
 
 
 @take_keywords(ExportOptions)
-def export_c(model: Source, options: ExportOptions) -> Program:
+def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
     """Export a model or a bundle as a C program without dependencies, to `output`.
 
     `model` is a path, `zoo:NAME`, a protobuf, or the path of a bundle. Raises InputError for a wrong
@@ -93,11 +93,11 @@ def export_c(model: Source, options: ExportOptions) -> Program:
     report_step("plan memory")
     steps = plan_steps(graph)
     report_step("write")
-    weights = WeightFile(cast(ByteOrder, options.byte_order))
+    weights = ProgramWeights(cast(ByteOrder, options.byte_order))
     contents = _make_files(graph, steps, weights, drivers, options.embed)
     with _stage_program(output) as folder:
         _write_files(folder, contents, weights)
-    return Program(
+    return ExportedProgram(
         output,
         steps.plan.size,
         steps.plan.bound,
@@ -137,7 +137,7 @@ def _find_drivers(graph: ProgramGraph) -> list[DriverSources]:
 def _make_files(
     graph: ProgramGraph,
     steps: ProgramSteps,
-    weights: WeightFile,
+    weights: ProgramWeights,
     drivers: Sequence[DriverSources],
     embed: bool,
 ) -> dict[str, bytes]:
@@ -163,14 +163,14 @@ def _make_files(
         [*graph.sample.values(), *graph.expected.values()], weights.order
     )
     found["CMakeLists.txt"] = format_cmake(sources, libraries).encode()
-    found["README.md"] = format_readme(graph, steps, weights.size, embed).encode()
+    found["README.md"] = format_readme(graph, steps, weights, embed).encode()
     components = describe_components(graph, steps.functions is not None)
     found["sbom.cdx.json"] = _format_json(components)
     found[PROGRAM_FILE] = _format_json(
         {
             "format": FORMAT,
             "byoc": version("onnx-byoc"),
-            "source": graph.source if graph.source.startswith(ZOO) else Path(graph.source).name,
+            "source": graph.display_name,
             "byte_order": weights.order,
             "embedded": embed,
             "sources": sources,
@@ -188,7 +188,7 @@ def _format_json(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _write_files(folder: Path, contents: Mapping[str, bytes], weights: WeightFile) -> None:
+def _write_files(folder: Path, contents: Mapping[str, bytes], weights: ProgramWeights) -> None:
     for name, content in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

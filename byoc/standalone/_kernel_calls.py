@@ -7,8 +7,9 @@ from typing import Any
 from onnx import NodeProto
 
 from byoc.model import is_onnx
+from byoc.standalone._c_text import format_float
 from byoc.standalone._fused_nodes import FusedNodes
-from byoc.standalone._operands import SCRATCH, Call, format_float
+from byoc.standalone._operands import SCRATCH, Call
 from byoc.standalone._program_graph import ProgramGraph
 
 _DEPTH, _COLUMNS, _WIDTH = 256, 64, 16  # KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH of the C source

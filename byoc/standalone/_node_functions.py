@@ -158,7 +158,8 @@ def _describe_kind(graph: ProgramGraph, number: int) -> _NodeKind:
         attribute.ClearField("doc_string")
     written = set(written_outputs(graph.index, node))
     inputs, outputs, constants = [], [], []
-    for at, name in enumerate(node.input):
+    given = ["" if _is_left_out(graph, node, at) else name for at, name in enumerate(node.input)]
+    for at, name in enumerate(given):
         result.input.append(f"n0_i{at}" if name else "")
         if name and graph.is_constant(name) and graph.sizes.count_bytes(name) <= _MOST_EMBEDDED:
             constants.append(numpy_helper.from_array(graph.get_constant(name), f"n0_i{at}"))
@@ -173,6 +174,12 @@ def _describe_kind(graph: ProgramGraph, number: int) -> _NodeKind:
     while result.output and not result.output[-1]:
         result.output.pop()
     return _NodeKind(result, tuple(inputs), tuple(outputs), tuple(constants))
+
+
+def _is_left_out(graph: ProgramGraph, node: NodeProto, at: int) -> bool:
+    """Return whether an input of Resize is empty, as exporters write one that is left out."""
+    name = node.input[at]
+    return node.op_type == "Resize" and at > 0 and bool(name) and not graph.sizes.count_bytes(name)
 
 
 def _describe_value(name: str, graph: ProgramGraph, tensor: str) -> ValueInfoProto:

@@ -23,13 +23,3 @@ class Call:
     kind: str = ""
     structure: str = ""
     scratch: int = 0
-
-
-def format_float(value: float) -> str:
-    """Return a 32-bit float as a constant of C; nine digits tell all of them apart."""
-    if value != value:  # noqa: PLR0124 - NaN
-        return "NAN"
-    if value in (float("inf"), float("-inf")):
-        return "INFINITY" if value > 0 else "-INFINITY"
-    digits = f"{value:.9g}"
-    return f"{digits}f" if "." in digits or "e" in digits else f"{digits}.0f"

@@ -24,13 +24,13 @@ from byoc.model import (
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples
-from byoc.zoo import Source, load_model
+from byoc.zoo import ZOO, Source, load_model
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class RegionCall:
+class DrivenRegion:
     """A region of a bundle: its codegen, what was compiled, and the file that holds it."""
 
     codegen: str
@@ -49,11 +49,16 @@ class ProgramGraph:
     index: GraphIndex
     source: str
     folder: Path | None
-    regions: Mapping[str, RegionCall]
+    regions: Mapping[str, DrivenRegion]
     domains: frozenset[str]
     sample: Mapping[str, Array]
     expected: Mapping[str, Array]
     computed: Mapping[str, Array]
+
+    @property
+    def display_name(self) -> str:
+        """The name of the model in what is written: without folders, which differ elsewhere."""
+        return self.source if self.source.startswith(ZOO) else Path(self.source).name
 
     @cached_property
     def sizes(self) -> TensorSizes:
@@ -96,7 +101,7 @@ def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
     """Return the partitioned graph of a bundle."""
     model = load_model(bundle.folder / bundle.manifest.model)
     regions = {
-        region.name: RegionCall(codegen, region, artifact)
+        region.name: DrivenRegion(codegen, region, artifact)
         for codegen, region, artifact in bundle.regions()
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
@@ -104,7 +109,7 @@ def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
 
 
 def _make_graph(
-    model: Model, source: str, regions: Mapping[str, RegionCall], domains: frozenset[str]
+    model: Model, source: str, regions: Mapping[str, DrivenRegion], domains: frozenset[str]
 ) -> ProgramGraph:
     index = model.index
     for node in index.nodes:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from byoc.boundary.contracts import TensorContract
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, count_bits
+from byoc.standalone._c_text import fill_template, quote, read_source
 from byoc.standalone._program_graph import ProgramGraph
-from byoc.standalone._templates import fill_template, read_source
-from byoc.standalone._weight_file import WeightFile
+from byoc.standalone._weight_file import ProgramWeights
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class RegionText:
     opening: str
 
     @staticmethod
-    def write(graph: ProgramGraph, weights: WeightFile) -> "RegionText":
+    def write(graph: ProgramGraph, weights: ProgramWeights) -> "RegionText":
         """Write the text of all regions; their artifacts are added to the weights, as they are.
 
         Raises InputError for a boundary tensor of elements of less than a byte.
@@ -59,15 +59,6 @@ class RegionText:
             f"#define MODEL_BLOBS {len(flat)}\n"
         )
         return RegionText(includes, members, definitions, read_source("open_regions.c.in").decode())
-
-
-def quote(text: str) -> str:
-    """Return a text as a string of C; other characters than printable ones of ASCII as escapes."""
-    made = "".join(
-        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
-        for byte in text.encode("utf-8", "replace")
-    )
-    return f'"{made}"'
 
 
 def _count_up(groups: Sequence[Sequence[object]]) -> str:

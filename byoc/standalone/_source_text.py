@@ -1,24 +1,21 @@
 """The text of a program's own source: `model.h` and `model.c`."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from byoc.model import DTYPE_NUMBERS
+from byoc.standalone._c_text import describe_in_comment, fill_template, quote
 from byoc.standalone._operands import SCRATCH, Call
 from byoc.standalone._program_graph import ProgramGraph
 from byoc.standalone._program_steps import ProgramStep, ProgramSteps
 from byoc.standalone._region_text import RegionText
-from byoc.standalone._templates import fill_template
-from byoc.standalone._weight_file import HEADER_BYTES, WeightFile
+from byoc.standalone._weight_file import HEADER_BYTES, ProgramWeights
 
 TOLERANCE = 1e-5
 """The largest error of floats, as a share of the range of what onnxruntime computes."""
 
 WEIGHTS_FILE = "weights.bin"
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.:;,<>()\[\]=+' -]")
 
 
 @dataclass(frozen=True)
@@ -29,13 +26,8 @@ class ModelText:
     source: str
 
 
-def describe_in_comment(text: str) -> str:
-    """Return a text without what could end a comment or a line."""
-    return _UNSAFE.sub("_", text)
-
-
 def write_model_text(
-    graph: ProgramGraph, steps: ProgramSteps, weights: WeightFile, embed: bool
+    graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights, embed: bool
 ) -> ModelText:
     """Write the source of a model; its constants are added to the weights.
 
@@ -47,7 +39,7 @@ def write_model_text(
     body += "".join(writer.write(number, step) for number, step in enumerate(steps.steps))
     body += "".join(writer.copy_outputs(outputs))
     regions = RegionText.write(graph, weights)
-    title = describe_in_comment(graph.source)
+    title = describe_in_comment(graph.display_name)
     plan = steps.plan
     proven = "which no plan can beat" if plan.is_minimal else f"of which {plan.bound} are needed"
     includes = '#include "kernels.h"\n'
@@ -91,7 +83,7 @@ def write_model_text(
 class _StepWriter:
     """Writes the calls of steps, and the constant structures that they point to."""
 
-    def __init__(self, graph: ProgramGraph, steps: ProgramSteps, weights: WeightFile) -> None:
+    def __init__(self, graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights) -> None:
         self.graph, self.steps, self.weights = graph, steps, weights
         self.names: dict[str, str] = {}
 
@@ -170,10 +162,7 @@ def _describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str]) -> 
         extents = ", ".join(map(str, shape)) or "1"
         shapes.append(f"static const int64_t {array}_shape_{number}[] = {{{extents}}};\n")
         dtype = DTYPE_NUMBERS[graph.get_dtype(name)]
-        text = describe_in_comment(name)
-        size = graph.sizes.count_bytes(name)
-        rows.append(
-            f'    {{"{text}", {dtype}, {len(shape)}, {array}_shape_{number}, {prod(shape)}, {size}}},\n'
-        )
+        sizes = f"{prod(shape)}, {graph.sizes.count_bytes(name)}"
+        rows.append(f"    {{{quote(name)}, {dtype}, {len(shape)}, {array}_shape_{number}, {sizes}}},\n")
     end = "    {NULL, 0, 0, NULL, 0, 0},\n"
     return f"{''.join(shapes)}const model_tensor {array}[] = {{\n{''.join(rows)}{end}}};\n"

@@ -33,7 +33,7 @@ class ProgramOutput:
 
 @dataclass(frozen=True)
 class ProgramVerification:
-    """What became of a program: whether its outputs are right, and what it needs, in bytes.
+    """The outcome of a verification: whether a program is right, and what it needs, in bytes.
 
     `problem` is a sentence on what is wrong, empty if nothing is. `arena_bytes` includes what drivers
     need, `plan_bytes` is the plan alone. `stack_bytes` is a limit on what the program's own functions
@@ -58,7 +58,7 @@ class ProgramVerification:
 def verify_program(
     folder: Path, compiler: str | None = None, runner: str | None = None, runs: int = 0
 ) -> ProgramVerification:
-    """Build a program, run it on its sample, and compare with what onnxruntime computed.
+    """Build the program in `folder`, run it on its sample, and compare with what onnxruntime computed.
 
     `compiler` is a command with the flags that ship (`aarch64-linux-gnu-gcc -static -O3`), by default
     that in the environment variable BYOC_CC, or `cc -O2`; `runner` is put before the program

@@ -22,7 +22,7 @@ _VERSION = 1
 
 
 @dataclass
-class WeightFile:
+class ProgramWeights:
     """Constants at aligned offsets behind a header; equal ones are stored once.
 
     The header of 64 bytes has `BYOCWGHT`, the number 0x01020304 and the version, 32 bits each, the

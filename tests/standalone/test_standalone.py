@@ -1,0 +1,282 @@
+"""Programs in C: each kind of operator, built with gcc and run; what is written, what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support import Ran, parse
+
+from byoc import partition
+from byoc.errors import InputError, MissingRuntimeError
+from byoc.standalone import ProgramVerification, export_c, verify_program
+
+pytest.importorskip("emx_onnx_cgen")
+pytest.importorskip("onnxruntime")
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+STRICT = "cc -std=c99 -pedantic -Wall -Wextra -Werror -O1"
+OPSET = 17
+WEIGHTS = ", ".join(f"{number % 7 - 3}" for number in range(54))
+SMALL = f"""net (float[1, 2, 6, 6] x) => (float[1, 3, 6, 6] y) <float[3, 2, 3, 3] k = {{{WEIGHTS}}}> {{
+    a = Conv <pads = [1, 1, 1, 1]> (x, k)
+    b = Relu(a)
+    c = Sigmoid(b)
+    y = Add(b, c)
+}}"""
+SHAPES = f"""net (float[N, 4, 6] x) => (float[N, 36] y, int64[3] shape)
+    <float[9] b = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}, float[6, 9] w = {{{WEIGHTS}}},
+    int64[1] zero = {{0}}, int64[1] rest = {{-1}}> {{
+    shape = Shape(x)
+    n = Gather(shape, zero)
+    to = Concat <axis = 0> (n, rest)
+    p = MatMul(x, w)
+    q = Add(p, b)
+    r = Relu(q)
+    s = Tanh(r)
+    y = Reshape(s, to)
+}}"""
+CROSS = [
+    ("aarch64-linux-gnu-gcc", "qemu-aarch64", "little"),
+    ("riscv64-linux-gnu-gcc", "qemu-riscv64", "little"),
+    ("powerpc64le-linux-gnu-gcc", "qemu-ppc64le", "little"),
+    ("s390x-linux-gnu-gcc", "qemu-s390x", "big"),
+]
+
+
+class OperatorModel:
+    """A model of operators side by side, each with an input and an output of its own."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(7)
+        self.graph = onnx.GraphProto(name="net")
+
+    def add(
+        self, kind: str, *operands: tuple[int, ...] | np.ndarray | None, **attributes: object
+    ) -> None:
+        """Add an operator: shapes are inputs, arrays constants; None is left out."""
+        number, names = len(self.graph.node), []
+        for at, operand in enumerate(operands):
+            name = f"{kind}_{number}_{at}"
+            if operand is None:
+                name = ""
+            elif isinstance(operand, tuple):
+                value = helper.make_tensor_value_info(name, TensorProto.FLOAT, operand)
+                self.graph.input.append(value)
+            else:
+                self.graph.initializer.append(numpy_helper.from_array(operand, name))
+            names.append(name)
+        made = f"y_{kind}_{number}"
+        self.graph.node.append(helper.make_node(kind, names, [made], **attributes))
+        self.graph.output.append(onnx.ValueInfoProto(name=made))
+
+    def draw(self, *shape: int) -> np.ndarray:
+        """Return random weights."""
+        return self.random.standard_normal(shape).astype(np.float32)
+
+    def build(self) -> onnx.ModelProto:
+        """Return the model, with the types of its outputs."""
+        model = helper.make_model(
+            self.graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8
+        )
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        del model.graph.output[:]
+        model.graph.output.extend(inferred.graph.output)
+        return model
+
+
+def check(model: onnx.ModelProto | str, folder: Path, **options: object) -> ProgramVerification:
+    """Export, build and run a model; every output has to be right."""
+    export_c(model, output=folder, **options)  # type: ignore[arg-type]
+    found = verify_program(folder, STRICT)
+    assert found.passed, found.problem
+    assert found.arena_bytes >= found.plan_bytes
+    return found
+
+
+@needs_compiler
+def test_convolutions(tmp_path: Path) -> None:
+    net = OperatorModel()
+    draw = net.draw
+    net.add("Conv", (2, 3, 9, 11), draw(5, 3, 3, 3), draw(5), pads=[1, 1, 1, 1])
+    net.add("Conv", (1, 4, 13, 9), draw(14, 4, 3, 3), strides=[2, 2], pads=[1, 0, 2, 1])
+    net.add("Conv", (1, 4, 12, 12), draw(6, 2, 3, 3), draw(6), group=2, dilations=[2, 3])
+    net.add("Conv", (1, 6, 10, 7), draw(6, 1, 5, 5), draw(6), group=6, pads=[2] * 4, strides=[2, 1])
+    net.add("Conv", (1, 3, 8, 8), draw(6, 1, 3, 3), group=3, dilations=[2, 2], pads=[2] * 4)
+    net.add("Conv", (1, 20, 4, 8), draw(33, 20, 1, 1), draw(33))
+    net.add("Conv", (1, 300, 5, 3), draw(7, 300, 1, 1), draw(7))
+    net.add("Conv", (1, 3, 11, 12), draw(4, 3, 4, 2), auto_pad="SAME_UPPER", strides=[2, 3])
+    net.add("Conv", (1, 3, 11, 12), draw(4, 3, 4, 2), auto_pad="SAME_LOWER")
+    net.add("Conv", (2, 3, 40), draw(4, 3, 5), draw(4), pads=[2, 1], strides=[3])
+    net.add("Conv", (1, 2, 4, 5, 6), draw(3, 2, 2, 2, 2))  # three axes are emx-onnx-cgen's
+    net.add("Conv", (1, 2, 2, 2), draw(2, 2, 5, 5), pads=[4, 4, 4, 4])
+    made = export_c(net.build(), output=tmp_path / "out")
+    found = verify_program(tmp_path / "out", STRICT)
+    assert (found.problem, made.kernels, made.steps) == ("", 11, 12)
+    assert max(each.error for each in found.outputs) < 1e-6
+
+
+@needs_compiler
+def test_products_and_pools(tmp_path: Path) -> None:
+    net = OperatorModel()
+    draw = net.draw
+    net.add("Gemm", (3, 300), draw(300, 70), draw(70), alpha=0.5, beta=2.0)
+    net.add("Gemm", (1, 40), draw(17, 40), draw(1, 17), transB=1)
+    net.add("Gemm", (20, 9), (9, 16), draw(20, 1))
+    net.add("Gemm", (4, 6), draw(6, 5), draw(4, 5))
+    net.add("Gemm", (6, 4), draw(6, 5), transA=1)  # emx-onnx-cgen's
+    net.add("MatMul", (2, 3, 14, 20), (2, 3, 20, 33))
+    net.add("MatMul", (2, 14, 20), draw(20, 16))
+    net.add("MatMul", (14, 20), (3, 20, 5))
+    net.add("MatMul", (3, 1, 4, 5), (2, 5, 6))  # emx-onnx-cgen's
+    net.add("MaxPool", (1, 2, 9, 10), kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
+    net.add(
+        "MaxPool", (1, 2, 10, 10), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, dilations=[2, 1]
+    )
+    net.add("AveragePool", (1, 2, 9, 9), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    net.add("AveragePool", (1, 2, 9, 9), kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
+    net.add("AveragePool", (1, 2, 20), kernel_shape=[4], strides=[2], auto_pad="SAME_UPPER")
+    net.add("GlobalAveragePool", (2, 3, 7, 5))
+    net.add("GlobalMaxPool", (2, 3, 7, 5))
+    made = export_c(net.build(), output=tmp_path / "out")
+    found = verify_program(tmp_path / "out", STRICT)
+    assert (found.problem, made.kernels, made.steps) == ("", 14, 16)
+    assert max(each.error for each in found.outputs) < 1e-6
+
+
+@needs_compiler
+def test_the_other_operators(tmp_path: Path) -> None:
+    net = OperatorModel()
+    draw = net.draw
+    for kind in ("Relu", "Sigmoid", "HardSwish", "Erf", "Exp", "Neg", "Softplus"):
+        net.add(kind, (2, 3, 4))
+    net.add("Add", (2, 3, 4), (3, 1))
+    net.add("Max", (2, 3), (2, 3), (1, 3))  # three operands are never written over
+    net.add("Softmax", (2, 3, 5), axis=1)
+    net.add("LayerNormalization", (2, 3, 5), draw(5), draw(5))
+    net.add("Transpose", (2, 3, 4), perm=[2, 0, 1])
+    net.add("Concat", (2, 3, 4), (2, 1, 4), axis=1)
+    net.add("Slice", (4, 6), np.array([1]), np.array([-1]), np.array([1]), np.array([2]))
+    net.add("Gather", (5, 3), np.array([[0, 4], [2, 2]]))
+    net.add("ReduceMean", (2, 3, 4), axes=[1], keepdims=0)
+    net.add("Resize", (1, 2, 4, 4), None, np.array([1, 1, 2, 2], np.float32), mode="linear")
+    net.add("Resize", (1, 2, 4, 4), np.zeros(0, np.float32), np.array([1, 1, 2, 2], np.float32))
+    net.add("ConvTranspose", (1, 3, 4, 4), draw(3, 2, 3, 3), strides=[2, 2])
+    net.add("Pad", (1, 2, 3, 3), np.array([0, 0, 1, 1, 0, 0, 1, 1]))
+    check(net.build(), tmp_path / "out")
+
+
+@needs_compiler
+def test_a_chain_with_views_and_shape_arithmetic(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--dim N=SIZE"):
+        export_c(parse(SHAPES), output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    made = export_c(parse(SHAPES), output=tmp_path / "out", dims={"N": 2})
+    assert (made.steps, made.kernels) == (2, 1)
+    found = verify_program(tmp_path / "out", STRICT)
+    assert found.passed, found.problem
+    assert [each.error for each in found.outputs][1] == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize("embed", [False, True])
+def test_a_bundle_runs_its_region_by_the_driver(embed: bool, tmp_path: Path) -> None:
+    partition(parse(SMALL), rules="dla", output=tmp_path / "b", strategy="all-supported")
+    made = export_c(tmp_path / "b", output=tmp_path / "out", embed=embed)
+    assert made.regions >= 1
+    found = verify_program(tmp_path / "out", STRICT.replace("-pedantic ", ""))
+    assert found.passed, found.problem
+    assert found.arena_bytes > found.plan_bytes > 0
+    assert {"byoc_driver.h", "drivers/dla/dla_driver.c"} <= list_files(tmp_path / "out")
+
+
+def list_files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_written(golden: Callable[[str, str], None], tmp_path: Path) -> None:
+    export_c(parse(SMALL), output=tmp_path / "one")
+    export_c(parse(SMALL), output=tmp_path / "two")
+    files = sorted(list_files(tmp_path / "one"))
+    for name in files:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+    golden("standalone/files.txt", "".join(f"{name}\n" for name in files))
+    golden("standalone/model.c", (tmp_path / "one" / "model.c").read_text())
+    golden("standalone/CMakeLists.txt", (tmp_path / "one" / "CMakeLists.txt").read_text())
+    told = json.loads((tmp_path / "one" / "program.json").read_text())
+    assert told["files"] == [name for name in files if name != "program.json"]
+
+
+def test_an_operator_without_a_function_is_named(byoc: Callable[..., Ran], tmp_path: Path) -> None:
+    text = """net (float[2, 3] x) => (float[3, 3] y, float[2, 3] z) {
+        y = Einsum <equation = "ij,ik->jk"> (x, x)
+        z = Bernoulli(x)
+    }"""
+    model = tmp_path / "m.onnx"
+    onnx.save(parse(text), model)
+    ran = byoc("export-c", str(model), "-o", str(tmp_path / "out"))
+    assert ran.code == 1
+    assert "Einsum 'y' has no function in C: emx-onnx-cgen: Unsupported Einsum equation" in ran.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_a_program_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not a program of byoc's"):
+        export_c(parse(SMALL), output=tmp_path / "out")
+    assert list_files(tmp_path / "out") == {"mine.txt"}
+    with pytest.raises(InputError, match="there is no folder"):
+        export_c(parse(SMALL), output=tmp_path / "no" / "out")
+    with pytest.raises(InputError, match="must be little or big"):
+        export_c(parse(SMALL), output=tmp_path / "new", byte_order="middle")
+
+
+@needs_compiler
+def test_a_wrong_weight_is_found(byoc: Callable[..., Ran], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_c(parse(SMALL), output=out)
+    assert "the outputs are right" in byoc("verify", str(out), "--cc", STRICT).out
+    weights = bytearray((out / "weights.bin").read_bytes())
+    weights[64:68] = np.float32(9).tobytes()
+    (out / "weights.bin").write_bytes(weights)
+    ran = byoc("verify", out)
+    assert ran.code == 4
+    assert "output y is off by" in ran.out
+    assert json.loads(byoc("verify", out, "--format", "json").out)["passed"] is False
+
+
+@needs_compiler
+def test_foreign_weights_and_commands_are_refused(byoc: Callable[..., Ran], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_c(parse(SMALL), output=out, byte_order="big")
+    assert "in another byte order than this machine's" in verify_program(out).problem
+    export_c(parse(SMALL.replace("Sigmoid", "Tanh")), output=tmp_path / "other")
+    export_c(parse(SMALL), output=out)
+    export_c(parse(SMALL.replace("{-3", "{-2")), output=tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "weights.bin", out / "weights.bin")
+    assert "those of another model" in verify_program(out).problem
+    with pytest.raises(MissingRuntimeError, match="there is no command 'no-such-cc' here"):
+        verify_program(out, "no-such-cc -O2")
+    with pytest.raises(InputError, match="cc refuses the program"):
+        verify_program(out, "cc -no-such-flag")
+    document = json.loads((out / "program.json").read_text())
+    (out / "program.json").write_text(json.dumps({**document, "sources": ["../x.c"]}))
+    with pytest.raises(InputError, match=r"there is no file '\.\./x\.c' in this folder"):
+        verify_program(out)
+    ran = byoc("verify", tmp_path, "--cc", "cc")
+    assert (ran.code, "is no program of export-c" in ran.err) == (1, True)
+
+
+@pytest.mark.parametrize(("compiler", "runner", "order"), CROSS)
+def test_other_machines(compiler: str, runner: str, order: str, tmp_path: Path) -> None:
+    for command in (compiler, runner):
+        if shutil.which(command) is None:
+            pytest.skip(f"{command} is not installed")
+    made = export_c(parse(SMALL), output=tmp_path / "out", byte_order=order)
+    found = verify_program(tmp_path / "out", f"{compiler} -static -O1 -Wall -Wextra -Werror", runner)
+    assert found.passed, found.problem
+    assert (found.arena_bytes, found.plan_bytes) == (found.plan_bytes, made.bound)
