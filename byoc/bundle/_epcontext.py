@@ -6,15 +6,17 @@ Attributes and their meaning are those of ONNX Runtime's "EP Context Cache Featu
 provider takes the nodes with its own `source`, and loads contexts instead of compiling.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
-from onnx import ModelProto, NodeProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from byoc.bundle._manifest import RegionEntry, entry_to_contract
-from byoc.codegen import Artifact, Codegen, Context, ContextSource, read_context
+from byoc.bundle._region_description import describe_region
+from byoc.codegen import Artifact, Codegen, Context, ContextSource, has_driver, read_context
 from byoc.errors import ByocError, InputError, get_error_text, must_propagate
 from byoc.model import GraphIndex, copy_without, write_type
 from byoc.support import describe_failure
@@ -22,15 +24,30 @@ from byoc.support import describe_failure
 CONTEXT_MODEL_FILE = "model_ctx.onnx"
 CONTEXT_DOMAIN = "com.microsoft"
 CONTEXT_OPERATOR = "EPContext"
+OWN_SOURCE = "byoc"
+"""The `source` of nodes that byoc's own provider takes, and runs by a driver."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeContext:
+    """What the EPContext node of a region has: its attributes, and the region's tensors in its order.
+
+    With `in_bodies` the node may stand in the body of an If, Loop or Scan.
+    """
+
+    attributes: Mapping[str, Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    in_bodies: bool = False
 
 
 def require_contexts(codegens: Mapping[str, Codegen]) -> None:
-    """Raise InputError for the first target whose codegen has no contexts for a provider."""
+    """Raise InputError for the first target for whose codegen there is no provider."""
     for target, codegen in codegens.items():
-        if not isinstance(codegen, ContextSource):
+        if not isinstance(codegen, ContextSource) and not has_driver(codegen):
             raise InputError(
                 f"--emit epcontext: no provider of ONNX Runtime loads what codegen {codegen.name} makes "
-                f"for {target}"
+                f"for {target}: it has neither a `context` nor a `driver`"
             )
 
 
@@ -40,63 +57,80 @@ def write_context_model(
     """Write `model_ctx.onnx` into the folder of a complete bundle.
 
     `model` is the file of the partitioned model there; `codegens` maps targets to codegens. Raises
-    InputError when a region has no context, or is in the body of an If, Loop or Scan.
+    InputError when a region has no context, or is where its provider does not take it.
     """
     require_contexts(codegens)
-    contexts = {entry.name: _read_context(folder, entry, regions, codegens) for entry in regions}
+    contexts = {entry.name: _make_context(folder, entry, regions, codegens) for entry in regions}
     proto = build_context_model(onnx.load(folder / model, load_external_data=False), regions, contexts)
     (folder / CONTEXT_MODEL_FILE).write_bytes(proto.SerializeToString(deterministic=True))
 
 
 def build_context_model(
-    proto: ModelProto, regions: Sequence[RegionEntry], contexts: Mapping[str, tuple[Context, str]]
+    proto: ModelProto, regions: Sequence[RegionEntry], contexts: Mapping[str, NodeContext]
 ) -> ModelProto:
     """Replace each region's call in a partitioned model by an EPContext node.
 
-    `contexts` maps each region to its context, with the region's names of tensors, and to the path of
-    the context's file from the model's folder. Functions and weights that only regions need are removed.
-    Raises InputError as `write_context_model`.
+    `contexts` maps each region to its context, with the region's names of tensors. Functions and weights
+    that only regions need are removed. Raises InputError as `write_context_model`.
     """
-    entries = {(f"byoc.{entry.target}", entry.name): entry for entry in regions}
+    result = ModelProto()
+    result.CopyFrom(copy_without(proto, "functions"))
     functions = {(each.domain, each.name): each for each in proto.functions}
-    result = copy_without(proto, "node", "value_info")
-    types = {info.name: info for info in proto.graph.value_info}
-    for node in proto.graph.node:
-        entry = entries.pop((node.domain, node.op_type), None)
-        if entry is None:
-            result.graph.node.append(node)
-            continue
-        function = functions[node.domain, node.op_type]
-        names = dict(zip((*function.input, *function.output), (*node.input, *node.output), strict=True))
-        result.graph.node.append(_context_node(node, entry, names, *contexts[entry.name]))
-        for value in map(entry_to_contract, entry.outputs):
-            name = names[value.name]
-            types[name] = helper.make_value_info(name, write_type(value.type))
-    for entry in entries.values():
-        what = f"region {entry.name} stands in the body of an If, Loop or Scan"
-        raise InputError(f"--emit epcontext: {what}, where none is written")
+    left = {(f"byoc.{entry.target}", entry.name): entry for entry in regions}
+    for graph, is_body in _walk_graphs(result.graph, False):
+        types = {info.name: info for info in graph.value_info}
+        for number, node in enumerate(graph.node):
+            entry = left.pop((node.domain, node.op_type), None)
+            if entry is None:
+                continue
+            context = contexts[entry.name]
+            if is_body and not context.in_bodies:
+                what = f"region {entry.name} stands in the body of an If, Loop or Scan"
+                raise InputError(f"--emit epcontext: {what}, where none is written")
+            function = functions[node.domain, node.op_type]
+            names = dict(
+                zip((*function.input, *function.output), (*node.input, *node.output), strict=True)
+            )
+            graph.node[number].CopyFrom(_context_node(node, entry, names, context))
+            for value in map(entry_to_contract, entry.outputs):
+                name = names[value.name]
+                types[name] = helper.make_value_info(name, write_type(value.type))
+        _replace_types(graph, types)
+    if left:
+        name = next(iter(left.values())).name
+        raise InputError(f"--emit epcontext: region {name} stands in a function, where none is written")
+    result.functions.extend(proto.functions)
     _remove_unused(result, {f"byoc.{entry.target}" for entry in regions})
-    made = {name for node in result.graph.node for name in node.output}
-    made -= {value.name for value in result.graph.output}
-    result.graph.value_info.extend(types[name] for name in sorted(made & types.keys()))
     return result
 
 
+def _walk_graphs(graph: GraphProto, is_body: bool) -> Iterator[tuple[GraphProto, bool]]:
+    """Yield a graph and the bodies in it, each with whether it is one."""
+    yield graph, is_body
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _walk_graphs(attribute.g, True)
+
+
+def _replace_types(graph: GraphProto, types: Mapping[str, ValueInfoProto]) -> None:
+    """State the types of what a graph's nodes make, as far as they are known."""
+    made = {name for node in graph.node for name in node.output}
+    made -= {value.name for value in graph.output}
+    del graph.value_info[:]
+    graph.value_info.extend(types[name] for name in sorted(made & types.keys()))
+
+
 def _context_node(
-    call: NodeProto, entry: RegionEntry, names: Mapping[str, str], context: Context, path: str
+    call: NodeProto, entry: RegionEntry, names: Mapping[str, str], context: NodeContext
 ) -> NodeProto:
     """Return the EPContext node for a region's call, with a unique name, by which providers find it."""
     attributes = {
         "main_context": 1,
-        "embed_mode": 0,
-        "ep_cache_context": path,
-        "source": context.source,
-        "partition_name": context.partition or entry.name,
-        "ep_sdk_version": context.sdk_version,
-        "hardware_architecture": context.hardware,
+        "partition_name": entry.name,
         "onnx_model_filename": entry.model,
-        "notes": context.notes or f"region {entry.name}, compiled by byoc's codegen {entry.codegen}",
-        **context.more,
+        "notes": f"region {entry.name}, compiled by byoc's codegen {entry.codegen}",
+        **{key: value for key, value in context.attributes.items() if value != ""},
     }
     node = helper.make_node(
         CONTEXT_OPERATOR,
@@ -104,19 +138,33 @@ def _context_node(
         [names[name] for name in context.outputs],
         name=call.name or entry.name,
         domain=CONTEXT_DOMAIN,
-        **{key: value for key, value in attributes.items() if value != ""},
+        **attributes,
     )
     node.metadata_props.extend(call.metadata_props)
     return node
 
 
-def _read_context(
+def _make_context(
     folder: Path, entry: RegionEntry, regions: Sequence[RegionEntry], codegens: Mapping[str, Codegen]
-) -> tuple[Context, str]:
-    """Return a region's context, with the region's names of tensors, and the path of its file."""
+) -> NodeContext:
+    """Return a region's context: that of its codegen's provider, else what byoc's own is told of it."""
     own = next(each for each in regions if each.name == (entry.same_as or entry.name))
     codegen = codegens[entry.target]
-    assert isinstance(codegen, ContextSource)
+    if isinstance(codegen, ContextSource):
+        return _read_context(folder, entry, own, codegen)
+    try:
+        description = describe_region(folder, own)
+    except InputError as error:
+        raise InputError(f"--emit epcontext: {error}") from None
+    inputs, outputs = (tuple(each.name for each in side) for side in (entry.inputs, entry.outputs))
+    attributes = {"source": OWN_SOURCE, "embed_mode": 1, "ep_cache_context": description}
+    return NodeContext(attributes, inputs, outputs, in_bodies=True)
+
+
+def _read_context(
+    folder: Path, entry: RegionEntry, own: RegionEntry, codegen: ContextSource
+) -> NodeContext:
+    """Return a region's context as its codegen describes it; `own` has the artifact."""
     files = {name: (folder / path).read_bytes() for name, path in own.artifact_files.items()}
     who = f"--emit epcontext: codegen {entry.codegen}: {own.name}"
     try:
@@ -136,7 +184,20 @@ def _read_context(
     if unknown:
         raise InputError(f"codegen {entry.codegen}: {own.name} has no tensor '{min(unknown)}'")
     inputs, outputs = (tuple(names[name] for name in side) for side in (context.inputs, context.outputs))
-    return replace(context, inputs=inputs, outputs=outputs), own.artifact_files[context.file]
+    return NodeContext(_list_attributes(context, own.artifact_files[context.file]), inputs, outputs)
+
+
+def _list_attributes(context: Context, path: str) -> Mapping[str, Any]:
+    return {
+        "embed_mode": 0,
+        "ep_cache_context": path,
+        "source": context.source,
+        "partition_name": context.partition,
+        "ep_sdk_version": context.sdk_version,
+        "hardware_architecture": context.hardware,
+        "notes": context.notes,
+        **context.more,
+    }
 
 
 def _remove_unused(model: ModelProto, domains: set[str]) -> None:

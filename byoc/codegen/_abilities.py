@@ -198,3 +198,8 @@ def is_in_version(ability: str, version: int) -> bool:
 def can_estimate(codegen: object) -> TypeGuard[Estimating]:
     """Return whether a codegen estimates the seconds of what it compiled."""
     return "estimate" in list_abilities(codegen)
+
+
+def has_driver(codegen: object) -> TypeGuard[Driven]:
+    """Return whether a driver in C runs what a codegen compiles."""
+    return "driver" in list_abilities(codegen)
