@@ -26,7 +26,12 @@ from byoc.bundle._decisions import (
     DecisionDocument,
     write_decisions,
 )
-from byoc.bundle._epcontext import require_contexts, write_context_model
+from byoc.bundle._epcontext import (
+    CONTEXT_MODEL_FILE,
+    OWN_SOURCE,
+    require_contexts,
+    write_context_model,
+)
 from byoc.bundle._manifest import Manifest, RegionEntry, describe_file, entry_to_contract
 from byoc.bundle._manifest_schema import manifest_schema
 from byoc.bundle._packing import pack_folder

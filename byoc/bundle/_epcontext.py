@@ -30,7 +30,7 @@ OWN_SOURCE = "byoc"
 
 @dataclass(frozen=True, eq=False)
 class NodeContext:
-    """What the EPContext node of a region has: its attributes, and the region's tensors in its order.
+    """The contents of a region's EPContext node: attributes, and the region's tensors in its order.
 
     With `in_bodies` the node may stand in the body of an If, Loop or Scan.
     """
@@ -157,7 +157,7 @@ def _make_context(
     except InputError as error:
         raise InputError(f"--emit epcontext: {error}") from None
     inputs, outputs = (tuple(each.name for each in side) for side in (entry.inputs, entry.outputs))
-    attributes = {"source": OWN_SOURCE, "embed_mode": 1, "ep_cache_context": description}
+    attributes = {"source": OWN_SOURCE, "embed_mode": 1, "ep_cache_context": description.hex()}
     return NodeContext(attributes, inputs, outputs, in_bodies=True)
 
 

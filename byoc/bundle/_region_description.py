@@ -36,7 +36,8 @@ def describe_region(folder: Path, entry: RegionEntry) -> bytes:
 
 def _encode_file(folder: Path, name: str, path: str) -> bytes:
     found = describe_file(folder / path)
-    return _encode_text(name) + _encode_text(path) + struct.pack("<Q", found.bytes) + bytes.fromhex(found.sha256)
+    content = struct.pack("<Q", found.bytes) + bytes.fromhex(found.sha256)
+    return _encode_text(name) + _encode_text(path) + content
 
 
 def _encode_tensor(region: str, contract: TensorContract) -> bytes:
@@ -46,13 +47,13 @@ def _encode_tensor(region: str, contract: TensorContract) -> bytes:
         raise InputError(f"{what}: its extents are not all known, which a driver needs")
     if tensor.dtype == "string" or count_bits(tensor.dtype) % 8:
         raise InputError(f"{what}: {tensor.dtype} does not cross to a driver")
-    shape = [int(extent) for extent in tensor.shape]
+    shape = [extent for extent in tensor.shape if isinstance(extent, int)]
     numbers = struct.pack(f"<2I{len(shape)}q", DTYPE_NUMBERS[tensor.dtype], len(shape), *shape)
     return _encode_text(contract.name) + numbers
 
 
 def _encode_text(text: str) -> bytes:
-    """Return a text with its length before it, and a zero behind it. Raises InputError for one inside."""
+    """Return a text, its length before it and a zero behind it. Raises InputError for a zero inside."""
     content = text.encode()
     if b"\0" in content:
         raise InputError(f"a text of an artifact has a zero byte: {text[:40]!r}")

@@ -19,6 +19,7 @@ from byoc.cli._common import (
     read_sizes,
 )
 from byoc.codegen import Isolation, choose_isolation
+from byoc.runtime import RUNTIMES
 from byoc.support import Flag, Syntax, declaration_of, declare_field
 
 _TYPES: dict[Syntax, Any] = {
@@ -147,6 +148,10 @@ class LoadOptions:
 
 
 DEFAULT_LOAD_OPTIONS = LoadOptions()
+RUNTIME_FLAG = Flag(
+    "What runs it: byoc, or onnxruntime with byoc's provider, and drivers in C for the regions.",
+    choices=RUNTIMES,
+)
 
 
 def take_options(

@@ -22,16 +22,25 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.cli._option_flags import LoadOptions, take_options
+from byoc.cli._option_flags import (
+    DEFAULT_LOAD_OPTIONS,
+    RUNTIME_FLAG,
+    LoadOptions,
+    flag_field,
+    take_options,
+)
 from byoc.console import print_line
 from byoc.model import prepare_model
 from byoc.reporting import format_count, format_quantity
 from byoc.runtime import (
+    DRIVER_RUNTIME,
+    RUNTIMES,
     Session,
     Trace,
     TraceEvent,
     collect_contradictions,
     load_bundle,
+    load_with_provider,
     read_npy,
     read_npz,
     restore_dtype,
@@ -51,10 +60,18 @@ class _MissingOptionError(typer.BadParameter):
         return self.message
 
 
-@take_options(LoadOptions)
+@dataclass(frozen=True)
+class RunOptions:
+    """The flags of `byoc run` that say what runs the bundle."""
+
+    runtime: str = flag_field(RUNTIME_FLAG, RUNTIMES[0])
+    load: LoadOptions = DEFAULT_LOAD_OPTIONS
+
+
+@take_options(RunOptions)
 def run(  # noqa: PLR0913 - the options of the verb
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` or `byoc pack` wrote.")],
-    options: LoadOptions,
+    options: RunOptions,
     *,
     inputs: Annotated[
         str | None,
@@ -105,8 +122,8 @@ def run(  # noqa: PLR0913 - the options of the verb
     places = [None if path is None else path.absolute() for path in (output, trace)]
     with show_status() as show, reserve_stdout():
         show("load")
-        opened = options.open_bundle(bundle)
-        session, given = _prepare_session(opened, inputs, files)
+        opened = options.load.open_bundle(bundle)
+        session, given = _prepare_session(opened, options.runtime, inputs, files)
         show("run")
         measured = _measure_runs(session, given, repeat, pipeline)
     if places[0] is not None:
@@ -149,14 +166,14 @@ class _MeasuredRuns:
 
 
 def _prepare_session(
-    bundle: Bundle, inputs: str | None, files: Mapping[str, str]
+    bundle: Bundle, runtime: str, inputs: str | None, files: Mapping[str, str]
 ) -> tuple[Session, dict[str, Any]]:
     """Return a session of a bundle, and the inputs from files, also those of unknown names."""
     given: dict[str, Any] = {}
     if inputs is not None and inputs != _RANDOM:
         given = dict(read_npz(Path(inputs)))
     given |= {name: read_npy(Path(file)) for name, file in files.items()}
-    session = load_bundle(bundle)
+    session = load_with_provider(bundle) if runtime == DRIVER_RUNTIME else load_bundle(bundle)
     if inputs == _RANDOM:
         model = prepare_model(bundle.model(), bundle.manifest.model, bundle.folder)
         given = {**model_samples(model), **given}

@@ -18,7 +18,13 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._export_verb import verify_exported
-from byoc.cli._option_flags import DEFAULT_LOAD_OPTIONS, LoadOptions, flag_field, take_options
+from byoc.cli._option_flags import (
+    DEFAULT_LOAD_OPTIONS,
+    RUNTIME_FLAG,
+    LoadOptions,
+    flag_field,
+    take_options,
+)
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
@@ -30,6 +36,7 @@ from byoc.reporting import (
     make_full_verification_report,
     make_verification_suite,
 )
+from byoc.runtime import RUNTIMES
 from byoc.standalone import is_program
 from byoc.support import Flag, Syntax
 from byoc.verification import (
@@ -89,6 +96,7 @@ class VerifyOptions:
     run: str | None = flag_field(
         Flag("What runs a program of export-c: qemu-aarch64.", metavar="COMMAND")
     )
+    runtime: str = flag_field(RUNTIME_FLAG, RUNTIMES[0])
     output: Path | None = flag_field(
         Flag("Where --bisect writes; NAME.faults unless given.", Syntax.PATH, ("--output", "-o"))
     )
@@ -123,6 +131,8 @@ def verify(
         return
     if options.cc is not None or options.run is not None:
         raise InputError(f"{bundle}: is no program of export-c, so there is nothing to compile")
+    if options.bisect and options.runtime != RUNTIMES[0]:
+        raise typer.BadParameter("--bisect runs parts of regions by codegens", param_hint="--runtime")
     thresholds = read_thresholds(options.threshold, options.snr)
     if is_fault(bundle):
         _repeat_fault(bundle, options.load, form)
@@ -133,7 +143,9 @@ def verify(
     with tests.record_errors(str(bundle)), show_status() as show, reserve_stdout():
         show("verify")
         opened = options.load.open_bundle(bundle)
-        check = BundleCheck(opened, options.against, options.inputs, options.seed, thresholds)
+        check = BundleCheck(
+            opened, options.against, options.inputs, options.seed, thresholds, options.runtime
+        )
         verification = check.verify(regions=True)
         wrong = [region.name for region in verification.regions if not region.within]
         for name in wrong if options.bisect else ():

@@ -14,3 +14,10 @@ from byoc.onnxrt._onnxruntime import (
     with_threads,
     without_optimizations,
 )
+from byoc.onnxrt._provider import (
+    PROVIDER_NAME,
+    build_provider,
+    get_provider_folder,
+    open_provider_session,
+    register_provider,
+)

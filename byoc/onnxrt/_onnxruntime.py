@@ -81,7 +81,7 @@ def with_session_settings(settings: tuple[bool, int, int]) -> Iterator[None]:
 def has_runtime() -> bool:
     """Return whether onnxruntime can be imported."""
     try:
-        _import_onnxruntime()
+        import_onnxruntime()
     except MissingRuntimeError:
         return False
     return True
@@ -94,15 +94,20 @@ def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
     runs the graph without optimizations. Raises MissingRuntimeError without onnxruntime, and InputError
     when onnxruntime refuses the model.
     """
-    ort = _import_onnxruntime()
+    ort = import_onnxruntime()
     if isinstance(model, Path) and not _is_utf8(model):
         folder = model.parent
         model = onnx.load(model, load_external_data=False)
+    return create_session(ort, model, make_session_options(ort, folder), ["CPUExecutionProvider"])
+
+
+def make_session_options(ort: Any, folder: Path | None = None) -> Any:
+    """Return the options of a session as the context wants them; `folder` holds external data."""
     options = _session_options(ort, folder)
     if not _optimized.get():
         options.intra_op_num_threads = 1
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return _create_session(ort, model, options)
+    return options
 
 
 def _is_utf8(path: Path) -> bool:
@@ -122,13 +127,13 @@ def measure_node_seconds(
     `use` is called with a session without graph optimizations, on all threads, with onnxruntime's
     profiler on, whose resolution is a microsecond. Raises as `open_session` and `use` do.
     """
-    ort = _import_onnxruntime()
+    ort = import_onnxruntime()
     options = _session_options(ort, folder)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_profiling = True
     with TemporaryDirectory(prefix="byoc-") as place:
         options.profile_file_prefix = str(Path(place) / "profile")
-        session = _create_session(ort, model, options)
+        session = create_session(ort, model, options, ["CPUExecutionProvider"])
         try:
             use(session)
         finally:
@@ -159,10 +164,14 @@ def _session_options(ort: Any, folder: Path | None) -> Any:
     return options
 
 
-def _create_session(ort: Any, model: Path | ModelProto, options: Any) -> Any:
+def create_session(ort: Any, model: Path | ModelProto, options: Any, providers: Any) -> Any:
+    """Open a session. Raises InputError when onnxruntime refuses the model.
+
+    `providers` is None where the options name them.
+    """
     source = _serialize(model) if isinstance(model, ModelProto) else str(model)
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime's own exception types share no base but this
         raise InputError(f"onnxruntime cannot load the model: {_describe_error(error)}") from None
 
@@ -188,7 +197,7 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if foreign:
-                values = run_foreign(_import_onnxruntime(), session, names, inputs)
+                values = run_foreign(import_onnxruntime(), session, names, inputs)
             else:
                 values = list(map(_make_dense, session.run(names, dict(inputs))))
         except Exception as error:  # as above
@@ -218,7 +227,8 @@ def output_types(session: Any) -> dict[str, TypeProto]:
     return {output.name: parse_type(output.type) for output in session.get_outputs()}
 
 
-def _import_onnxruntime() -> Any:
+def import_onnxruntime() -> Any:
+    """Return the module. Raises MissingRuntimeError where it is not installed."""
     try:
         import onnxruntime  # noqa: PLC0415 - optional
     except ImportError:

@@ -257,7 +257,7 @@ class Options(PlanOptions):
     emit: Literal["epcontext"] | None = declare_field(
         None,
         "`epcontext` puts `model_ctx.onnx` into the bundle, the host's model with an EPContext node "
-        "for each region, which ONNX Runtime loads where the codegen's provider is.",
+        "for each region, which ONNX Runtime loads with the codegen's provider, or byoc's and a driver.",
         Flag(
             "Put a model with EPContext nodes into the bundle, for ONNX Runtime.",
             choices=("epcontext",),

@@ -9,6 +9,12 @@ from byoc.runtime._executors import (
     rename_executor,
 )
 from byoc.runtime._program_builder import data_inputs
+from byoc.runtime._provider_session import (
+    DRIVER_RUNTIME,
+    RUNTIMES,
+    RegionDrivers,
+    load_with_provider,
+)
 from byoc.runtime._session import Session, load, load_bundle, load_executors
 from byoc.runtime._shape_check import collect_contradictions
 from byoc.runtime._trace import Trace, TraceEvent

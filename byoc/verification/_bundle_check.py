@@ -10,6 +10,7 @@ from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
 from byoc.model import prepare_model, read_recorded_dimensions
+from byoc.runtime import RUNTIMES
 from byoc.samples import MAX_SAMPLES, Sample, read_samples
 from byoc.support import check_minimum
 from byoc.verification._bisection import Fault, bisect_region
@@ -27,17 +28,20 @@ Inputs = Mapping[str, Any] | str | Path
 
 @dataclass(frozen=True, eq=False)
 class BundleCheck:
-    """A bundle, its original as `find_original` takes it, and what both are run on."""
+    """A bundle, its original as `find_original` takes it, what both are run on, and the runtime."""
 
     bundle: Bundle
     against: str | Path | None = None
     given: Inputs | None = None
     seed: int = 0
     thresholds: Thresholds = DEFAULT_THRESHOLDS
+    runtime: str = RUNTIMES[0]
 
     def __post_init__(self) -> None:
-        """Raise InputError for a seed below 0."""
+        """Raise InputError for a seed below 0, and for a runtime that is not known."""
         check_minimum("seed", self.seed, 0)
+        if self.runtime not in RUNTIMES:
+            raise InputError(f"runtime is '{self.runtime}', but must be {' or '.join(RUNTIMES)}")
 
     @cached_property
     def models(self) -> VerificationModels:
@@ -68,9 +72,13 @@ class BundleCheck:
         found = self.models
         if self.given is None and not self.seed:  # the samples of `byoc partition`
             source = found.original or found.model
-            return verify_samples(self.bundle, found, (), source, self.thresholds, regions, regions)
+            return verify_samples(
+                self.bundle, found, (), source, self.thresholds, regions, regions, self.runtime
+            )
         samples = [(sample.name, sample.inputs) for sample in self.samples] or [("", self.inputs)]
-        return verify_on_samples(self.bundle, found, samples, self.thresholds, regions, regions)
+        return verify_on_samples(
+            self.bundle, found, samples, self.thresholds, regions, regions, self.runtime
+        )
 
     @property
     def region_thresholds(self) -> Thresholds:
@@ -92,6 +100,7 @@ def verify(  # noqa: PLR0913 - each has a default
     regions: bool = True,
     isolate: bool | None = None,
     call_timeout: float | None = None,
+    runtime: str = RUNTIMES[0],
 ) -> Verification:
     """Check that a bundle computes what its model did, each region alone, too: `byoc verify`.
 
@@ -109,12 +118,14 @@ def verify(  # noqa: PLR0913 - each has a default
         isolate: run the codegens in processes of their own; where one crashes or hangs, that is an
             InputError. By default they run so unless the bundle's maker is trusted.
         call_timeout: the most seconds that one of their calls may take, which implies `isolate`.
+        runtime: `byoc`, or `ort-plugin`: onnxruntime runs the bundle's `model_ctx.onnx` with byoc's
+            provider, and drivers run the regions.
 
     Raises InputError when the bundle, the original or the inputs cannot be read or run, and
     MissingRuntimeError without onnxruntime.
     """
     opened = _open(bundle, isolate, call_timeout)
-    check = BundleCheck(opened, against, inputs, seed, thresholds)
+    check = BundleCheck(opened, against, inputs, seed, thresholds, runtime)
     return check.verify(regions)
 
 

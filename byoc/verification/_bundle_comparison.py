@@ -47,12 +47,14 @@ class BundleComparison:
 
     Outputs are compared on one sample after the other (`add_sample`), then boundary tensors and regions
     on what was recorded meanwhile; `conclude` returns everything. The models are opened and the bundle
-    is loaded when they are first needed. `thresholds` are those of the dtype that regions compute in.
+    is loaded when they are first needed. `thresholds` are those of the dtype that regions compute in;
+    `runtime` is what runs the bundle.
     """
 
     bundle: Bundle
     models: VerificationModels
     thresholds: Thresholds
+    runtime: str
     _errors: list[tuple[OutputError, ...]] = field(default_factory=list)
     _accuracy: dict[str, Accuracy] = field(default_factory=dict)
     _notes: dict[str, None] = field(default_factory=dict)
@@ -150,7 +152,7 @@ class BundleComparison:
 
     @cached_property
     def _runs(self) -> BundleRuns:
-        return BundleRuns.load(self.bundle)
+        return BundleRuns.load(self.bundle, self.runtime)
 
     @cached_property
     def _quantized(self) -> frozenset[str]:

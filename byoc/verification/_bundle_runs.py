@@ -10,11 +10,15 @@ from byoc.errors import InputError, shorten_text
 from byoc.model import Model
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import (
+    DRIVER_RUNTIME,
+    RUNTIMES,
+    RegionDrivers,
     Session,
     collect_contradictions,
     describe_mismatch,
     load_bundle,
     load_executors,
+    load_with_provider,
 )
 from byoc.verification._plain_models import convert_errors, make_reference_executor
 from byoc.verification._region_verification import NotVerifiableError, RecordedRuns
@@ -28,25 +32,33 @@ Values = Mapping[str, Any]
 class BundleRuns:
     """A loaded bundle whose regions record what they read and make.
 
-    Plain onnxruntime runs the regions that this machine cannot; `not_here` has their reasons.
+    Plain onnxruntime runs the regions that this machine cannot; `not_here` has their reasons. `whole`
+    is the bundle in onnxruntime with byoc's provider, where that is verified; drivers are then the
+    executors.
     """
 
     session: Session
     executors: Mapping[str, Executor]
     recorded: dict[str, RecordedRuns]
     not_here: Mapping[str, str]
+    whole: Session | None = None
 
     @classmethod
-    def load(cls, bundle: Bundle) -> "BundleRuns":
-        """Load a bundle.
+    def load(cls, bundle: Bundle, runtime: str = RUNTIMES[0]) -> "BundleRuns":
+        """Load a bundle for a runtime, one of RUNTIMES.
 
         Raise InputError if that fails, and NotVerifiableError if plain onnxruntime cannot run a region
         in place of a machine that is not here.
         """
         recorded = {region.name: RecordedRuns() for region in bundle.manifest.regions}
         not_here: dict[str, str] = {}
+        whole: Session | None = None
         with convert_errors(InputError, "the bundle does not run"), without_optimizations():
-            executors = load_executors(bundle, not_here)
+            if runtime == DRIVER_RUNTIME:
+                drivers = RegionDrivers(bundle)
+                whole, executors = load_with_provider(bundle, drivers), drivers.open_regions()
+            else:
+                executors = load_executors(bundle, not_here)
         for _, region, _ in bundle.regions() if not_here else ():
             if region.name in not_here:
                 why = f"{region.name} cannot run on this machine: {not_here[region.name]}; otherwise"
@@ -57,7 +69,7 @@ class BundleRuns:
                 name: lambda inputs, name=name, run=run: recorded[name].record(run)(inputs)
                 for name, run in executors.items()
             }
-            return cls(load_bundle(bundle, watched), executors, recorded, not_here)
+            return cls(load_bundle(bundle, watched), executors, recorded, not_here, whole)
 
     def run(self, inputs: Values, notes: dict[str, None] | None = None) -> dict[str, Any]:
         """Return the outputs, and add contradictions to `notes`.
@@ -66,6 +78,8 @@ class BundleRuns:
         """
         with collect_contradictions() as found, convert_errors(InputError, "the bundle does not run"):
             outputs = self.session(inputs)
+            if self.whole is not None:
+                outputs = self.whole(inputs)
         if notes is not None:
             notes.update(found)
         return outputs

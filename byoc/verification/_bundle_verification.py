@@ -6,6 +6,7 @@ from typing import Any
 
 from byoc.bundle import Bundle
 from byoc.model import Model
+from byoc.runtime import RUNTIMES
 from byoc.samples import model_samples
 from byoc.verification._bundle_comparison import BundleComparison, VerificationModels
 from byoc.verification._bundle_runs import Values
@@ -49,6 +50,7 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     regions: bool = False,
     boundary: bool = False,
+    runtime: str = RUNTIMES[0],
 ) -> Verification:
     """Compare the outputs of a bundle with those of the model that it was made from.
 
@@ -57,13 +59,14 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
     compared without a limit. Where regions compute in a lower precision, the tolerance is that of its
     dtype. An error beyond its tolerance is compared with the noise of its tensor. With `regions`, each
     region alone is compared, too: on what reaches it, and one that nothing reaches on other samples;
-    with `boundary`, every boundary tensor on the first sample. onnxruntime runs without optimizations,
-    since these change results.
+    with `boundary`, every boundary tensor on the first sample. `runtime` runs the bundle. onnxruntime
+    runs without optimizations, since these change results.
 
     Raises MissingRuntimeError; NotVerifiableError if the model does not run on a sample, or its outputs
     have no elements on any; InputError if the bundle does not run, or has other inputs.
     """
-    comparison = BundleComparison(bundle, models, thresholds.for_computation_in(models.computed))
+    computed = thresholds.for_computation_in(models.computed)
+    comparison = BundleComparison(bundle, models, computed, runtime)
     for name, inputs in samples:
         comparison.add_sample(name, inputs)
     if boundary:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from byoc.bundle import Bundle
 from byoc.errors import InputError
 from byoc.model import Model
+from byoc.runtime import RUNTIMES
 from byoc.samples import Sample, list_samples
 from byoc.verification._bundle_comparison import VerificationModels
 from byoc.verification._bundle_runs import Values
@@ -21,6 +22,7 @@ def verify_samples(  # noqa: PLR0913, PLR0917 - each has a default
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     regions: bool = True,
     boundary: bool = False,
+    runtime: str = RUNTIMES[0],
 ) -> Verification:
     """Compare the outputs and regions of a bundle with those of its model; return the worst errors.
 
@@ -34,4 +36,4 @@ def verify_samples(  # noqa: PLR0913, PLR0917 - each has a default
             samples = [("", None), *(("", other.inputs) for other in list_samples(source)[1:])]
         except InputError:  # raised again, unless another judge than onnxruntime takes what is made
             samples = [("", None)]
-    return verify_on_samples(bundle, against, samples, thresholds, regions, boundary)
+    return verify_on_samples(bundle, against, samples, thresholds, regions, boundary, runtime)

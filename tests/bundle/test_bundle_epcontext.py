@@ -220,7 +220,8 @@ def test_a_codegen_without_a_provider_is_refused_in_one_sentence(tmp_path: Path)
             parse(CHAIN), VANILLA, output=tmp_path / "b", codegen="reference", emit="epcontext"
         )
     assert str(caught.value) == (
-        "--emit epcontext: no provider of ONNX Runtime loads what codegen reference makes for dla"
+        "--emit epcontext: no provider of ONNX Runtime loads what codegen reference makes for dla: "
+        "it has neither a `context` nor a `driver`"
     )
 
 

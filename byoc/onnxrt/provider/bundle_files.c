@@ -56,16 +56,18 @@ void *allocate_aligned(size_t bytes) {
 static int open_inside(int folder, const char *path) {
     int at = folder;
     for (;;) {
-        char name[MOST_NAME + 1];
         size_t length = strcspn(path, "/");
         int is_last = path[length] == 0, next = -1;
         if (!length || length > MOST_NAME || (length <= 2 && strspn(path, ".") >= length) ||
             memchr(path, '\\', length)) {
             errno = EINVAL;
         } else {
+            char name[MOST_NAME + 1];
             memcpy(name, path, length);
             name[length] = 0;
-            next = openat(at, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | (is_last ? 0 : O_DIRECTORY));
+            next = openat(
+                at, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | (is_last ? 0 : O_DIRECTORY)
+            );
         }
         int error = errno;
         if (at != folder) {
@@ -80,7 +82,9 @@ static int open_inside(int folder, const char *path) {
     }
 }
 
-static const char *read_opened(int file, uint64_t bytes, const uint8_t digest[SHA256_BYTES], void **content) {
+static const char *read_opened(
+    int file, uint64_t bytes, const uint8_t digest[SHA256_BYTES], void **content
+) {
     struct stat found;
     uint8_t actual[SHA256_BYTES];
     if (fstat(file, &found) || !S_ISREG(found.st_mode)) {
@@ -157,10 +161,12 @@ const char *load_driver(const char *path, const char *codegen, loaded_driver *dr
     if (!library) {
         return "it is no library that can be loaded";
     }
-    void *symbol = dlsym(library, "byoc_get_driver");
+    const void *symbol = dlsym(library, "byoc_get_driver");
     const char *wrong = "it is no driver: it has no byoc_get_driver";
     if (symbol) {
-        memcpy(&get, &symbol, sizeof get); /* ISO C has no conversion between the two kinds of pointers */
+        memcpy(
+            &get, &symbol, sizeof get
+        ); /* ISO C has no conversion between the two kinds of pointers */
         driver->table = get(BYOC_ABI_VERSION);
         wrong = check_table(driver->table, codegen);
     }

@@ -13,9 +13,11 @@ int open_folder(const char *path);
 
 void close_folder(int folder);
 
-/* Read a file of a bundle into aligned memory that the caller frees. Returns NULL, or the end of a sentence.
+/* Read a file of a bundle into aligned memory that the caller frees. Returns NULL, or the end of a
+ * sentence.
  *
- * The path leads from the folder down, with slashes, and over no link. The file must have this size and hash.
+ * The path leads from the folder down, with slashes, and over no link. The file must have this size and
+ * hash.
  */
 const char *read_bundle_file(
     int folder, const char *path, uint64_t bytes, const uint8_t digest[SHA256_BYTES], void **content

@@ -1,22 +1,13 @@
 /* Opening and running of regions. */
 #include "compiled_region.h"
 
+#include "region_handle.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const NO_MEMORY = "there is no memory left";
-
-/* An opened region of the driver, with room for the pointers of a call. */
-struct region_handle {
-    region_handle *next;
-    byoc_region_info info;
-    byoc_region *opened;
-    void *arena;
-    const void **inputs;
-    void **outputs;
-    void **input_copies, **spare_outputs; /* for inputs that are not aligned; for outputs that nobody reads */
-};
 
 OrtStatus *make_failure(const OrtApi *api, const char *name, const char *what, const char *why) {
     char message[MESSAGE_BYTES];
@@ -24,119 +15,20 @@ OrtStatus *make_failure(const OrtApi *api, const char *name, const char *what, c
     return ort_create_status(api, ORT_EP_FAIL, message);
 }
 
-static OrtStatus *fail(const compiled_region *region, const char *what, const char *why) {
+OrtStatus *fail_region(const compiled_region *region, const char *what, const char *why) {
     return make_failure(region->api, region->name, what, why);
 }
 
-/* What a driver answered, as a status: its sentence, or the meaning of its answer. */
-static OrtStatus *fail_in_driver(const compiled_region *region, int answer, const char *why) {
-    static const char *const meanings[] = {"ok", "incompatible", "bad artifact", "bad argument", "failed"};
+OrtStatus *fail_in_driver(const compiled_region *region, int answer, const char *why) {
+    static const char *const meanings[] = {
+        "ok", "incompatible", "bad artifact", "bad argument", "failed"
+    };
     char what[MESSAGE_BYTES / 2];
     snprintf(what, sizeof what, "driver %s", region->driver->name);
     if (!why || !*why) {
         why = answer >= 0 && answer < 5 ? meanings[answer] : "an unknown failure";
     }
-    return fail(region, what, why);
-}
-
-static void free_each(void **blocks, size_t count) {
-    for (size_t i = 0; blocks && i < count; i++) {
-        free(blocks[i]);
-    }
-    free(blocks);
-}
-
-static void close_handle(const compiled_region *region, region_handle *handle) {
-    const region_description *described = &region->description;
-    region->driver->close(handle->opened);
-    free_each(handle->input_copies, described->input_count);
-    free_each(handle->spare_outputs, described->output_count);
-    free(handle->inputs);
-    free(handle->outputs);
-    free(handle->arena);
-    free(handle);
-}
-
-/* Allocate what a call needs besides onnxruntime's tensors. Returns 0 without memory. */
-static int allocate_call(const compiled_region *region, region_handle *handle) {
-    const region_description *described = &region->description;
-    size_t inputs = described->input_count + 1, outputs = described->output_count + 1; /* never none */
-    handle->inputs = calloc(inputs, sizeof *handle->inputs);
-    handle->outputs = calloc(outputs, sizeof *handle->outputs);
-    handle->input_copies = calloc(inputs, sizeof *handle->input_copies);
-    handle->spare_outputs = calloc(outputs, sizeof *handle->spare_outputs);
-    if (!handle->inputs || !handle->outputs || !handle->input_copies || !handle->spare_outputs) {
-        return 0;
-    }
-    for (size_t i = 0; i < described->output_count; i++) {
-        if (region->output_positions[i] == NOWHERE) {
-            handle->spare_outputs[i] = allocate_aligned(described->outputs[i].bytes);
-            if (!handle->spare_outputs[i]) {
-                return 0;
-            }
-        }
-    }
-    return 1;
-}
-
-static OrtStatus *open_driver_region(const compiled_region *region, region_handle *handle) {
-    const byoc_driver *driver = region->driver;
-    byoc_region_info *info = &handle->info;
-    size_t size = driver->arena_size(info);
-    info->arena_bytes = size == SIZE_MAX ? 4096 : size; /* `open` says what is wrong */
-    info->arena = handle->arena = allocate_aligned(info->arena_bytes);
-    if (!handle->arena || !allocate_call(region, handle)) {
-        return fail(region, "", NO_MEMORY);
-    }
-    int answer = driver->open(info, &handle->opened);
-    if (answer != BYOC_OK) {
-        return fail_in_driver(region, answer, driver->error(handle->opened));
-    }
-    return size == SIZE_MAX ? fail_in_driver(region, BYOC_BAD_ARTIFACT, "") : NULL;
-}
-
-/* Describe a region to its driver, without an arena. */
-static byoc_region_info make_info(const compiled_region *region) {
-    const region_description *described = &region->description;
-    byoc_region_info info = {
-        sizeof info, region->name, described->file_count, region->blobs, described->text_count,
-        described->texts, described->input_count, described->inputs, described->output_count,
-        described->outputs, NULL, 0,
-    };
-    return info;
-}
-
-static OrtStatus *open_handle(const compiled_region *region, region_handle **made) {
-    region_handle *handle = calloc(1, sizeof *handle);
-    *made = NULL;
-    if (!handle) {
-        return fail(region, "", NO_MEMORY);
-    }
-    handle->info = make_info(region);
-    OrtStatus *status = open_driver_region(region, handle);
-    if (status) {
-        close_handle(region, handle);
-        return status;
-    }
-    *made = handle;
-    return NULL;
-}
-
-static void put_back(compiled_region *region, region_handle *handle) {
-    pthread_mutex_lock(&region->lock);
-    handle->next = region->free_handles;
-    region->free_handles = handle;
-    pthread_mutex_unlock(&region->lock);
-}
-
-static OrtStatus *take_handle(compiled_region *region, region_handle **taken) {
-    pthread_mutex_lock(&region->lock);
-    *taken = region->free_handles;
-    if (*taken) {
-        region->free_handles = (*taken)->next;
-    }
-    pthread_mutex_unlock(&region->lock);
-    return *taken ? NULL : open_handle(region, taken);
+    return fail_region(region, what, why);
 }
 
 /* Return an input where the driver may read it: in place, or as a copy that is aligned. */
@@ -152,7 +44,9 @@ static const void *align_input(const byoc_tensor *tensor, void *data, void **cop
     return memcpy(*copy, data, tensor->bytes);
 }
 
-static OrtStatus *point_to_inputs(const compiled_region *region, OrtKernelContext *context, region_handle *handle) {
+static OrtStatus *point_to_inputs(
+    const compiled_region *region, const OrtKernelContext *context, region_handle *handle
+) {
     const region_description *described = &region->description;
     for (size_t i = 0; i < described->input_count; i++) {
         const byoc_tensor *tensor = &described->inputs[i];
@@ -161,7 +55,7 @@ static OrtStatus *point_to_inputs(const compiled_region *region, OrtKernelContex
         void *data = NULL;
         OrtStatus *status = ort_get_input(region->api, context, region->input_positions[i], &value);
         if (!status && !value) {
-            return fail(region, tensor->name, "the input is not given");
+            return fail_region(region, tensor->name, "the input is not given");
         }
         status = status ? status : ort_tensor_bytes(region->api, value, &bytes);
         status = status ? status : ort_tensor_data(region->api, (OrtValue *)(uintptr_t)value, &data);
@@ -170,18 +64,23 @@ static OrtStatus *point_to_inputs(const compiled_region *region, OrtKernelContex
         }
         if (bytes != tensor->bytes) {
             char why[80];
-            snprintf(why, sizeof why, "the input has %zu bytes, and the region takes %zu", bytes, tensor->bytes);
-            return fail(region, tensor->name, why);
+            snprintf(
+                why, sizeof why, "the input has %zu bytes, and the region takes %zu", bytes,
+                tensor->bytes
+            );
+            return fail_region(region, tensor->name, why);
         }
         handle->inputs[i] = align_input(tensor, data, &handle->input_copies[i]);
         if (!handle->inputs[i] && bytes) {
-            return fail(region, tensor->name, NO_MEMORY);
+            return fail_region(region, tensor->name, NO_MEMORY);
         }
     }
     return NULL;
 }
 
-static OrtStatus *point_to_outputs(const compiled_region *region, OrtKernelContext *context, region_handle *handle) {
+static OrtStatus *point_to_outputs(
+    const compiled_region *region, OrtKernelContext *context, region_handle *handle
+) {
     const region_description *described = &region->description;
     for (size_t i = 0; i < described->output_count; i++) {
         const byoc_tensor *tensor = &described->outputs[i];
@@ -191,7 +90,8 @@ static OrtStatus *point_to_outputs(const compiled_region *region, OrtKernelConte
             continue;
         }
         OrtStatus *status = ort_get_output(
-            region->api, context, region->output_positions[i], tensor->shape, (size_t)tensor->rank, &value
+            region->api, context, region->output_positions[i], tensor->shape, (size_t)tensor->rank,
+            &value
         );
         status = status ? status : ort_tensor_data(region->api, value, &handle->outputs[i]);
         if (status) {
@@ -272,7 +172,7 @@ OrtStatus *open_compiled_region(compiled_region *region, int folder, const byoc_
         void *content;
         const char *wrong = read_bundle_file(folder, file->path, file->bytes, file->digest, &content);
         if (wrong) {
-            return fail(region, file->path, wrong);
+            return fail_region(region, file->path, wrong);
         }
         region->blobs[i] = (byoc_blob){file->name, content, (size_t)file->bytes};
     }

@@ -1,7 +1,7 @@
 /* A region that a driver runs, as onnxruntime calls it: its artifact, and the handles that are open.
  *
- * A handle of a driver serves one call at a time. So there is a stack of them: a call takes one, or opens
- * one more if other threads have them all, and puts it back.
+ * A handle of a driver serves one call at a time. So there is a stack of them: a call takes one, or
+ * opens one more if other threads have them all, and puts it back.
  */
 #ifndef BYOC_COMPILED_REGION_H
 #define BYOC_COMPILED_REGION_H
@@ -16,18 +16,19 @@
 
 typedef struct region_handle region_handle;
 
-/* Where a tensor of the region is among a node's inputs or outputs; outputs that nobody reads are nowhere. */
+/* Where a tensor of the region is among a node's inputs or outputs; outputs that nobody reads are
+ * nowhere. */
 #define NOWHERE SIZE_MAX
 
 typedef struct compiled_region {
     OrtNodeComputeInfo base; /* first, so that onnxruntime's pointer is one to the whole */
     const OrtApi *api;
-    char *name;              /* the node's, for messages */
+    char *name; /* the node's, for messages */
     region_description description;
     byoc_blob *blobs;
     const byoc_driver *driver;
     size_t *input_positions, *output_positions;
-    pthread_mutex_t lock;    /* of `free_handles` */
+    pthread_mutex_t lock; /* of `free_handles` */
     region_handle *free_handles;
 } compiled_region;
 
@@ -46,5 +47,11 @@ void release_region(compiled_region *region);
 
 /* Return a status with the message `byoc: NAME: WHAT: WHY`; `what` may be empty. */
 OrtStatus *make_failure(const OrtApi *api, const char *name, const char *what, const char *why);
+
+/* The same with the region's name. */
+OrtStatus *fail_region(const compiled_region *region, const char *what, const char *why);
+
+/* What a driver answered, as a status: its sentence, or the meaning of its answer. */
+OrtStatus *fail_in_driver(const compiled_region *region, int answer, const char *why);
 
 #endif

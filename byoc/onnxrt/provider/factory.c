@@ -1,12 +1,12 @@
 /* An execution provider of ONNX Runtime, as a plug-in, that runs byoc's regions by drivers in C.
  *
  * It takes the nodes com.microsoft.EPContext with `source` "byoc" of models that `byoc partition --emit
- * epcontext` writes. A node holds the description of its region (region_description.h), whose files are in
- * the bundle beside the model; a driver (byoc_driver.h) is found by the option `driver.CODEGEN`. It holds no
- * global state. Failures are sentences in an OrtStatus.
+ * epcontext` writes. A node holds the description of its region (region_description.h), whose files are
+ * in the bundle beside the model; a driver (byoc_driver.h) is found by the option `driver.CODEGEN`. It
+ * holds no global state. Failures are sentences in an OrtStatus.
  *
- * This file has the two functions that onnxruntime looks up, and the factory that they make; provider.c has
- * the provider of a session.
+ * This file has the two functions that onnxruntime looks up, and the factory that they make; provider.c
+ * has the provider of a session.
  */
 #include "compiled_region.h"
 #include "provider.h"
@@ -38,10 +38,11 @@ static const char *get_version(const OrtEpFactory *factory) {
     return PROVIDER_VERSION;
 }
 
-/* Offer one device, the processor: onnxruntime's tensors lie in its memory, and drivers know their own. */
+/* Offer one device, the processor: onnxruntime's tensors lie in its memory, and drivers know their own.
+ */
 static OrtStatus *get_supported_devices(
-    OrtEpFactory *factory, const OrtHardwareDevice *const *devices, size_t count, OrtEpDevice **made, size_t most,
-    size_t *made_count
+    OrtEpFactory *factory, const OrtHardwareDevice *const *devices, size_t count, OrtEpDevice **made,
+    size_t most, size_t *made_count
 ) {
     const OrtApi *api = ((const provider_factory *)factory)->api;
     *made_count = 0;
@@ -56,23 +57,31 @@ static OrtStatus *get_supported_devices(
 }
 
 static OrtStatus *validate_compatibility(
-    OrtEpFactory *factory, const OrtHardwareDevice *const *devices, size_t count, const char *info, int *answer
+    OrtEpFactory *factory, const OrtHardwareDevice *const *devices, size_t count, const char *info,
+    int *answer
 ) {
-    (void)factory, (void)devices, (void)count, (void)info;
+    (void)factory;
+    (void)devices;
+    (void)count;
+    (void)info;
     *answer = 0; /* it does not apply */
     return NULL;
 }
 
 static OrtStatus *create_allocator(
-    OrtEpFactory *factory, const OrtMemoryInfo *info, const OrtKeyValuePairs *options, OrtAllocator **made
+    OrtEpFactory *factory, const OrtMemoryInfo *info, const OrtKeyValuePairs *options,
+    OrtAllocator **made
 ) {
-    (void)factory, (void)info, (void)options;
+    (void)factory;
+    (void)info;
+    (void)options;
     *made = NULL; /* onnxruntime's own */
     return NULL;
 }
 
 static void release_allocator(OrtEpFactory *factory, OrtAllocator *allocator) {
-    (void)factory, (void)allocator;
+    (void)factory;
+    (void)allocator;
 }
 
 static OrtStatus *create_data_transfer(OrtEpFactory *factory, OrtDataTransferImpl **made) {
@@ -87,29 +96,33 @@ static bool is_stream_aware(const OrtEpFactory *factory) {
 }
 
 static OrtStatus *create_sync_stream(
-    OrtEpFactory *factory, const OrtMemoryDevice *device, const OrtKeyValuePairs *options, OrtSyncStreamImpl **made
+    OrtEpFactory *factory, const OrtMemoryDevice *device, const OrtKeyValuePairs *options,
+    OrtSyncStreamImpl **made
 ) {
-    (void)factory, (void)device, (void)options;
+    (void)factory;
+    (void)device;
+    (void)options;
     *made = NULL;
     return NULL;
 }
 
 EXPORTED OrtStatus *CreateEpFactories(
-    const char *registered_name, const OrtApiBase *base, const OrtLogger *logger, OrtEpFactory **factories,
-    size_t most, size_t *count
+    const char *registered_name, const OrtApiBase *base, const OrtLogger *logger,
+    OrtEpFactory **factories, size_t most, size_t *count
 );
 EXPORTED OrtStatus *ReleaseEpFactory(OrtEpFactory *factory);
 
 OrtStatus *CreateEpFactories(
-    const char *registered_name, const OrtApiBase *base, const OrtLogger *logger, OrtEpFactory **factories,
-    size_t most, size_t *count
+    const char *registered_name, const OrtApiBase *base, const OrtLogger *logger,
+    OrtEpFactory **factories, size_t most, size_t *count
 ) {
     const OrtApi *api = base->get_api(ORT_VERSION);
     (void)logger;
     *count = 0;
     if (!api) {
         const OrtApi *older = base->get_api(1);
-        return older ? make_failure(older, registered_name, "", "it takes onnxruntime 1.23 or later") : NULL;
+        return older ? make_failure(older, registered_name, "", "it takes onnxruntime 1.23 or later")
+                     : NULL;
     }
     provider_factory *factory = most ? calloc(1, sizeof *factory) : NULL;
     char *name = factory ? copy_text(registered_name) : NULL;
@@ -118,10 +131,11 @@ OrtStatus *CreateEpFactories(
         return make_failure(api, registered_name, "", NO_MEMORY);
     }
     factory->base = (OrtEpFactory){
-        ORT_VERSION,          get_factory_name,     get_vendor,        get_supported_devices,
-        create_ep,            release_ep,           get_vendor_id,     get_version,
-        validate_compatibility, create_allocator,   release_allocator, create_data_transfer,
-        is_stream_aware,      create_sync_stream,
+        ORT_VERSION,           get_factory_name,   get_vendor,
+        get_supported_devices, create_ep,          release_ep,
+        get_vendor_id,         get_version,        validate_compatibility,
+        create_allocator,      release_allocator,  create_data_transfer,
+        is_stream_aware,       create_sync_stream,
     };
     factory->api = api;
     factory->name = name;

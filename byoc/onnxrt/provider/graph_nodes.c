@@ -6,7 +6,7 @@
 
 static const char *const NO_MEMORY = "there is no memory left";
 
-char *read_text_attribute(const OrtApi *api, const OrtNode *node, const char *name, size_t *count) {
+char *read_text_attribute(const OrtApi *api, const OrtNode *node, const char *name) {
     const OrtOpAttr *attribute = NULL;
     size_t needed = 0, read = 0;
     OrtStatus *status = ort_find_attribute(api, node, name, &attribute);
@@ -32,7 +32,6 @@ char *read_text_attribute(const OrtApi *api, const OrtNode *node, const char *na
         free(text);
         return NULL;
     }
-    *count = read;
     return text;
 }
 
@@ -47,12 +46,11 @@ static int has_text(const OrtApi *api, const OrtNode *node, ort_node_text which,
 }
 
 int is_region(const OrtApi *api, const OrtNode *node) {
-    size_t count;
     if (!has_text(api, node, ORT_NODE_OPERATOR, "EPContext") ||
         !has_text(api, node, ORT_NODE_DOMAIN, "com.microsoft")) {
         return 0;
     }
-    char *source = read_text_attribute(api, node, "source", &count);
+    char *source = read_text_attribute(api, node, "source");
     int is_own = source && strcmp(source, "byoc") == 0;
     free(source);
     return is_own;
@@ -65,7 +63,8 @@ OrtStatus *list_nodes(const OrtApi *api, const OrtGraph *graph, const OrtNode **
         return status;
     }
     *nodes = calloc(*count + 1, sizeof **nodes);
-    return *nodes ? ort_list_nodes(api, graph, *nodes, *count) : make_failure(api, "nodes", "", NO_MEMORY);
+    return *nodes ? ort_list_nodes(api, graph, *nodes, *count)
+                  : make_failure(api, "nodes", "", NO_MEMORY);
 }
 
 /* The values of one side of a node. */
@@ -74,7 +73,9 @@ typedef struct node_values {
     size_t count;
 } node_values;
 
-static OrtStatus *list_values(const OrtApi *api, const OrtNode *node, ort_node_side side, node_values *found) {
+static OrtStatus *list_values(
+    const OrtApi *api, const OrtNode *node, ort_node_side side, node_values *found
+) {
     found->values = NULL;
     OrtStatus *status = ort_count_values(api, side, node, &found->count);
     if (status) {
@@ -88,7 +89,9 @@ static OrtStatus *list_values(const OrtApi *api, const OrtNode *node, ort_node_s
 }
 
 /* Find a value among others by its name; NOWHERE if it is none of them. */
-static OrtStatus *find_value(const OrtApi *api, const OrtValueInfo *value, const node_values *among, size_t *position) {
+static OrtStatus *find_value(
+    const OrtApi *api, const OrtValueInfo *value, const node_values *among, size_t *position
+) {
     const char *name = NULL, *other = NULL;
     *position = NOWHERE;
     OrtStatus *status = value ? ort_value_name(api, value, &name) : NULL;
@@ -102,7 +105,8 @@ static OrtStatus *find_value(const OrtApi *api, const OrtValueInfo *value, const
     return status;
 }
 
-/* Compare a value of the model with a tensor of the region. `*differs` is a sentence where they differ. */
+/* Compare a value of the model with a tensor of the region. `*differs` is a sentence where they differ.
+ */
 static OrtStatus *compare_type(
     const OrtApi *api, const OrtValueInfo *value, const byoc_tensor *tensor, const char **differs
 ) {

@@ -1,12 +1,13 @@
-/* What the provider reads of a model's graph: nodes, their attributes, and where their tensors are passed. */
+/* What the provider reads of a model's graph: nodes, their attributes, and where their tensors are
+ * passed. */
 #ifndef BYOC_GRAPH_NODES_H
 #define BYOC_GRAPH_NODES_H
 
 #include "compiled_region.h"
 
-/* Return the bytes of a node's attribute that is a text, followed by a zero, and their number. The caller
- * frees them; NULL if the node has none. */
-char *read_text_attribute(const OrtApi *api, const OrtNode *node, const char *name, size_t *count);
+/* Return the bytes of a node's attribute that is a text, followed by a zero, and their number. The
+ * caller frees them; NULL if the node has none. */
+char *read_text_attribute(const OrtApi *api, const OrtNode *node, const char *name);
 
 /* Return whether a node is an EPContext with byoc's `source`. */
 int is_region(const OrtApi *api, const OrtNode *node);
@@ -14,11 +15,11 @@ int is_region(const OrtApi *api, const OrtNode *node);
 /* List the nodes of a graph. The caller frees the list. */
 OrtStatus *list_nodes(const OrtApi *api, const OrtGraph *graph, const OrtNode ***nodes, size_t *count);
 
-/* Find the tensors of one side of a region among the values that onnxruntime passes at a call, those of the
- * node `fused`, and compare their types with those in the model.
+/* Find the tensors of one side of a region among the values that onnxruntime passes at a call, those of
+ * the node `fused`, and compare their types with those in the model.
  *
- * They are in an order of onnxruntime's own: an operand that occurs twice is there once, and an output that
- * nobody reads is not there. */
+ * They are in an order of onnxruntime's own: an operand that occurs twice is there once, and an output
+ * that nobody reads is not there. */
 OrtStatus *find_positions(
     const OrtApi *api, const OrtNode *node, const OrtNode *fused, ort_node_side side, const char *name,
     const byoc_tensor *tensors, size_t count, size_t *positions

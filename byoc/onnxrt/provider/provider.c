@@ -48,7 +48,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
     return status;
 }
 
-static const provider_option *find_option(const provider *self, const char *prefix, const char *name) {
+static provider_option *find_option(const provider *self, const char *prefix, const char *name) {
     size_t length = strlen(prefix);
     for (size_t i = 0; i < self->option_count; i++) {
         const char *own = self->options[i].name;
@@ -59,13 +59,17 @@ static const provider_option *find_option(const provider *self, const char *pref
     return NULL;
 }
 
-static OrtStatus *find_driver(provider *self, const compiled_region *region, const byoc_driver **driver) {
+static OrtStatus *find_driver(
+    const provider *self, const compiled_region *region, const byoc_driver **driver
+) {
     const char *codegen = region->description.codegen;
     char what[MESSAGE_BYTES / 2];
-    provider_option *option = (provider_option *)(uintptr_t)find_option(self, DRIVER_OPTION, codegen);
+    provider_option *option = find_option(self, DRIVER_OPTION, codegen);
     if (!option) {
         snprintf(what, sizeof what, "there is no driver for '%.100s'", codegen);
-        return make_failure(self->api, region->name, what, "name its library by the option driver.CODEGEN");
+        return make_failure(
+            self->api, region->name, what, "name its library by the option driver.CODEGEN"
+        );
     }
     if (!option->driver.table) {
         const char *wrong = load_driver(option->value, codegen, &option->driver);
@@ -78,12 +82,16 @@ static OrtStatus *find_driver(provider *self, const compiled_region *region, con
     return NULL;
 }
 
-static OrtStatus *open_model_folder(const provider *self, const OrtGraph *graph, const char *name, int *folder) {
+static OrtStatus *open_model_folder(
+    const provider *self, const OrtGraph *graph, const char *name, int *folder
+) {
     const provider_option *given = find_option(self, FOLDER_OPTION, "");
     const char *path = NULL;
     if (given) {
         *folder = open_folder(given->value);
-        return *folder < 0 ? make_failure(self->api, name, given->value, "it is no folder that can be read") : NULL;
+        return *folder < 0
+                   ? make_failure(self->api, name, given->value, "it is no folder that can be read")
+                   : NULL;
     }
     OrtStatus *status = ort_model_path(self->api, graph, &path);
     if (status) {
@@ -91,7 +99,8 @@ static OrtStatus *open_model_folder(const provider *self, const OrtGraph *graph,
     }
     if (!path || !*path) {
         return make_failure(
-            self->api, name, "", "the model was given as bytes; say by the option folder where its bundle is"
+            self->api, name, "",
+            "the model was given as bytes; say by the option folder where its bundle is"
         );
     }
     *folder = open_folder_of(path);
@@ -100,20 +109,21 @@ static OrtStatus *open_model_folder(const provider *self, const OrtGraph *graph,
 
 /* Make the region of a node. The caller releases `*made`, also after a failure. */
 static OrtStatus *compile_node(
-    provider *self, const OrtGraph *graph, const OrtNode *node, const OrtNode *fused, compiled_region **made
+    provider *self, const OrtGraph *graph, const OrtNode *node, const OrtNode *fused,
+    compiled_region **made
 ) {
     const OrtApi *api = self->api;
     const char *name = "";
-    size_t count = 0;
     int folder = -1;
     OrtStatus *status = ort_node_get_text(api, ORT_NODE_NAME, node, &name);
     if (status) {
         return status;
     }
-    char *bytes = read_text_attribute(api, node, "ep_cache_context", &count);
+    char *bytes = read_text_attribute(api, node, "ep_cache_context");
     if (!bytes) {
         return make_failure(api, name, "", "its node does not describe its region");
     }
+    size_t count = decode_digits(bytes, strlen(bytes));
     status = make_region(api, name, (const uint8_t *)bytes, count, made);
     free(bytes);
     if (status) {
@@ -125,10 +135,11 @@ static OrtStatus *compile_node(
         api, node, fused, ORT_NODE_INPUTS, region->name, described->inputs, described->input_count,
         region->input_positions
     );
-    status = status ? status : find_positions(
-        api, node, fused, ORT_NODE_OUTPUTS, region->name, described->outputs, described->output_count,
-        region->output_positions
-    );
+    status = status ? status
+                    : find_positions(
+                          api, node, fused, ORT_NODE_OUTPUTS, region->name, described->outputs,
+                          described->output_count, region->output_positions
+                      );
     const byoc_driver *driver = NULL;
     status = status ? status : find_driver(self, region, &driver);
     status = status ? status : open_model_folder(self, graph, region->name, &folder);
@@ -159,7 +170,8 @@ static OrtStatus *compile(
         compiled_region *made = NULL;
         status = list_nodes(self->api, graphs[i], &nodes, &node_count);
         if (!status && node_count != 1) {
-            status = make_failure(self->api, "compile", "", "onnxruntime joined nodes that are to be alone");
+            status =
+                make_failure(self->api, "compile", "", "onnxruntime joined nodes that are to be alone");
         }
         status = status ? status : compile_node(self, graphs[i], nodes[0], fused[i], &made);
         free(nodes);
@@ -189,7 +201,9 @@ static const char *strip_prefix(const char *key, const char *name) {
 }
 
 /* Copy the settings of a session that are the provider's. Returns 0 without memory. */
-static int copy_options(provider *self, const char *const *keys, const char *const *values, size_t count) {
+static int copy_options(
+    provider *self, const char *const *keys, const char *const *values, size_t count
+) {
     self->options = calloc(count + 1, sizeof *self->options);
     for (size_t i = 0; self->options && i < count; i++) {
         const char *name = strip_prefix(keys[i], self->name);
@@ -221,11 +235,15 @@ void release_ep(OrtEpFactory *factory, OrtEp *ep) {
 }
 
 OrtStatus *create_ep(
-    OrtEpFactory *factory, const OrtHardwareDevice *const *devices, const OrtKeyValuePairs *const *metadata,
-    size_t count, const OrtSessionOptions *options, const OrtLogger *logger, OrtEp **made
+    OrtEpFactory *factory, const OrtHardwareDevice *const *devices,
+    const OrtKeyValuePairs *const *metadata, size_t count, const OrtSessionOptions *options,
+    const OrtLogger *logger, OrtEp **made
 ) {
     const provider_factory *from = (const provider_factory *)factory;
-    (void)devices, (void)metadata, (void)count, (void)logger;
+    (void)devices;
+    (void)metadata;
+    (void)count;
+    (void)logger;
     *made = NULL;
     provider *self = calloc(1, sizeof *self);
     if (!self) {

@@ -15,8 +15,9 @@ char *copy_text(const char *text);
 
 /* Make the provider of a session with its settings, as OrtEpFactory has it. */
 OrtStatus *create_ep(
-    OrtEpFactory *factory, const OrtHardwareDevice *const *devices, const OrtKeyValuePairs *const *metadata,
-    size_t count, const OrtSessionOptions *options, const OrtLogger *logger, OrtEp **made
+    OrtEpFactory *factory, const OrtHardwareDevice *const *devices,
+    const OrtKeyValuePairs *const *metadata, size_t count, const OrtSessionOptions *options,
+    const OrtLogger *logger, OrtEp **made
 );
 
 /* Free a provider, and unload its drivers. */

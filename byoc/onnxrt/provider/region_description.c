@@ -23,6 +23,24 @@ size_t get_element_size(int32_t type) {
     return type >= 0 && (size_t)type < sizeof sizes ? sizes[type] : 0;
 }
 
+/* Return the value of a hexadecimal digit, 16 for another character. */
+static unsigned decode_digit(char digit) {
+    static const char digits[] = "0123456789abcdef";
+    const char *found = digit ? strchr(digits, digit) : NULL;
+    return found ? (unsigned)(found - digits) : 16;
+}
+
+size_t decode_digits(char *digits, size_t count) {
+    for (size_t i = 0; i + 1 < count; i += 2) {
+        unsigned high = decode_digit(digits[i]), low = decode_digit(digits[i + 1]);
+        if (high > 15 || low > 15) {
+            return 0;
+        }
+        digits[i / 2] = (char)(high << 4 | low);
+    }
+    return count % 2 ? 0 : count / 2;
+}
+
 static uint64_t read_number(const uint8_t *at, unsigned bytes) {
     uint64_t number = 0;
     for (unsigned i = 0; i < bytes; i++) {
@@ -63,7 +81,8 @@ static const char *take_file(reader *from, described_file *file) {
 
 static const char *take_tensor(reader *from, byoc_tensor *tensor, int64_t **shapes) {
     uint64_t type, rank, extent, elements = 1;
-    if (!take_text(from, &tensor->name) || !take_number(from, 4, &type) || !take_number(from, 4, &rank)) {
+    if (!take_text(from, &tensor->name) || !take_number(from, 4, &type) ||
+        !take_number(from, 4, &rank)) {
         return BROKEN;
     }
     size_t size = type < 256 ? get_element_size((int32_t)type) : 0;

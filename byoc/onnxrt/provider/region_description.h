@@ -1,4 +1,5 @@
-/* The description of a region, as an EPContext node holds it in `ep_cache_context`.
+/* The description of a region, as an EPContext node holds it in `ep_cache_context`: in hexadecimal
+ * digits, so that the attribute is a text for all who read models.
  *
  * docs/epcontext.md has its bytes. Whatever it holds is checked here: it may come from a stranger.
  */
@@ -24,6 +25,9 @@ typedef struct region_description {
     uint8_t *memory; /* a copy of the bytes, in which the texts are */
     int64_t *shapes;
 } region_description;
+
+/* Decode pairs of digits, in place. Returns the number of bytes, 0 if there is anything else. */
+size_t decode_digits(char *digits, size_t count);
 
 /* Read a description. Returns NULL, or the end of a sentence; either way it is to be freed. */
 const char *read_description(const uint8_t *bytes, size_t count, region_description *description);

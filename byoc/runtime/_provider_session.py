@@ -1,0 +1,86 @@
+"""Bundles that onnxruntime runs whole, with byoc's provider and drivers in C for the regions."""
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+
+from byoc.bundle import CONTEXT_MODEL_FILE, Bundle, require_consent
+from byoc.codegen import Executor, has_driver
+from byoc.drivers import DriverLibrary, build_driver
+from byoc.errors import InputError
+from byoc.model import GraphIndex, get_stated_types
+from byoc.onnxrt import open_provider_session, output_types, session_runner
+from byoc.runtime._session import Session
+from byoc.runtime._stage_program import Stage, StageProgram
+
+DRIVER_RUNTIME = "ort-plugin"
+RUNTIMES = ("byoc", DRIVER_RUNTIME)
+"""What runs a bundle: byoc's own runtime, or onnxruntime with the provider."""
+
+
+@dataclass(frozen=True, eq=False)
+class RegionDrivers:
+    """The drivers of a bundle's codegens, built for this process when they are first needed."""
+
+    bundle: Bundle
+    _folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the folder that they are built in, which goes with this object."""
+        folder = TemporaryDirectory(prefix="byoc-")
+        weakref.finalize(self, folder.cleanup)
+        object.__setattr__(self, "_folder", Path(folder.name))
+
+    @cached_property
+    def libraries(self) -> Mapping[str, Path]:
+        """The libraries by codegen. Raises InputError for a codegen without a driver."""
+        require_consent(self.bundle)
+        found = {}
+        for region in self.bundle.manifest.regions:
+            if region.codegen in found:
+                continue
+            codegen = self.bundle.codegens.find(region.codegen)
+            if not has_driver(codegen):
+                raise InputError(
+                    f"{self.bundle.display_path}: region {region.name}: codegen {region.codegen} has no "
+                    f"driver, by which {DRIVER_RUNTIME} runs regions"
+                )
+            library = self._folder / f"{region.codegen}.so"
+            found[region.codegen] = build_driver(codegen.driver(), library)
+        return found
+
+    def open_regions(self) -> dict[str, Executor]:
+        """Open each region alone in its driver; return the executors by name. Raises as `libraries`."""
+        opened = {name: DriverLibrary(path) for name, path in self.libraries.items()}
+        return {
+            region.name: opened[codegen].open_region(region, artifact)
+            for codegen, region, artifact in self.bundle.regions()
+        }
+
+
+def load_with_provider(bundle: Bundle, drivers: RegionDrivers | None = None) -> Session:
+    """Load a bundle's `model_ctx.onnx` in onnxruntime, with byoc's provider and drivers of its regions.
+
+    Its only stage is the whole model. Raises InputError where the bundle has no such model, or a region
+    no driver, and as `open_provider_session`.
+    """
+    if CONTEXT_MODEL_FILE not in bundle.manifest.files:
+        raise InputError(
+            f"{bundle.display_path}: it has no {CONTEXT_MODEL_FILE}, which {DRIVER_RUNTIME} runs: "
+            "partition the model with --emit epcontext"
+        )
+    drivers = drivers or RegionDrivers(bundle)
+    path = bundle.folder / CONTEXT_MODEL_FILE
+    proto = onnx.load(path, load_external_data=False)
+    known = GraphIndex(proto, get_stated_types(proto)).types
+    session = open_provider_session(path, drivers.libraries)
+    inputs = tuple(value.name for value in session.get_inputs())
+    types = output_types(session)
+    stage = Stage("onnxruntime", inputs, session_runner(session), types)
+    program = StageProgram((stage,), {}, tuple(types), types)
+    return Session(inputs, {name: known[name] for name in inputs if name in known}, program, bundle)

@@ -1,0 +1,22 @@
+"""The drivers of these tests, built once: the dla's, and one for codegens that tests make up."""
+
+from pathlib import Path
+
+import pytest
+from drivers_of_tests import DOUBLING
+
+from byoc.codegen import DriverSources, find_codegen
+from byoc.drivers import build_driver
+
+
+@pytest.fixture(scope="session")
+def dla_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of the dla's driver."""
+    return build_driver(find_codegen("dla").driver(), tmp_path_factory.mktemp("driver") / "dla.so")
+
+
+@pytest.fixture(scope="session")
+def doubling_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of a driver that gives out twice what it is given."""
+    sources = DriverSources("doubling", (DOUBLING,))
+    return build_driver(sources, tmp_path_factory.mktemp("driver") / "doubling.so")
