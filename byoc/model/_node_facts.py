@@ -11,7 +11,11 @@ from onnx import NodeProto
 from byoc.expressions import make_range
 from byoc.model._constants import get_constant_value
 from byoc.model._graph_index import GraphIndex
-from byoc.model._quantized_tensors import get_input_quantization, get_output_quantization
+from byoc.model._quantized_tensors import (
+    TensorQuantization,
+    get_input_quantization,
+    get_output_quantization,
+)
 from byoc.model._tensor_data import Dim, TensorType, count_bits
 from byoc.model.inference import bound_dim
 
@@ -21,7 +25,7 @@ TENSOR_FACTS = (
 """The keys of the facts of a tensor."""
 _SHORT_FLOAT_DTYPES = ("float16", "bfloat16", "float32")
 
-QUANTIZED_FACTS = ("dtype", "bytes")
+QUANTIZED_FACTS = ("dtype", "bytes", "scale", "zero_point", "axis")
 """The keys of its facts on the quantized side of the DequantizeLinear or QuantizeLinear next to it."""
 
 
@@ -33,7 +37,8 @@ def collect_tensor_facts(
     Keys: given (bool), name, constant (bool), dtype (`float32`), shape (list, None for a dimension that
     is not fixed), rank, elements, bytes, and value (a flat list) of a constant with at most 1,024
     elements. A tensor that DequantizeLinear makes or only QuantizeLinear reads has `quantized`, a
-    mapping with dtype and bytes on the quantized side. Facts that are not known are left out.
+    mapping with dtype and bytes on the quantized side, scale and zero_point (flat lists of at most 1,024
+    elements), and axis, along which several scales lie. Facts that are not known are left out.
 
     `known` is the type of the tensor, that of the graph unless given. If `ranged`, an extent, elements
     and bytes that are not fixed are a `NumberRange` where the user gave ranges of open dimensions.
@@ -51,9 +56,26 @@ def collect_tensor_facts(
         facts["value"] = list_plain_elements(value)
     outer = get_input_quantization(index, tensor) or get_output_quantization(index, tensor)
     if outer is not None and outer.quantized_type is not None:
-        facts["quantized"] = {"dtype": outer.quantized_type.dtype}
-        if outer.quantized_type.bytes is not None:
-            facts["quantized"]["bytes"] = outer.quantized_type.bytes
+        facts["quantized"] = _collect_quantized_facts(index, outer, outer.quantized_type)
+    return facts
+
+
+def _collect_quantized_facts(
+    index: GraphIndex, outer: TensorQuantization, kind: TensorType
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {"dtype": kind.dtype}
+    if kind.bytes is not None:
+        facts["bytes"] = kind.bytes
+    scale = get_constant_value(index, outer.scale)
+    if scale is not None:
+        facts["scale"] = list_plain_elements(scale)
+    if not outer.zero_point:
+        facts["zero_point"] = [0]
+    elif (point := get_constant_value(index, outer.zero_point)) is not None:
+        facts["zero_point"] = list_plain_elements(point)
+    known = index.types.get(outer.scale)
+    if known is not None and len(known.shape or ()) == 1 and known.elements != 1:
+        facts["axis"] = outer.axis
     return facts
 
 

@@ -161,11 +161,16 @@ def _rewrite_nodes(
 
 @dataclass(frozen=True, slots=True)
 class TensorQuantization:
-    """The quantization of a tensor: its quantized type, and the names of scale and zero point."""
+    """The quantization of a tensor: its quantized type, and the names of scale and zero point.
+
+    `axis` is the dimension along which scales lie, counted from 0 where the rank is known. It says
+    nothing where there is one scale.
+    """
 
     quantized_type: TensorType | None
     scale: str
     zero_point: str
+    axis: int
 
 
 def get_input_quantization(index: GraphIndex, tensor: str) -> TensorQuantization | None:
@@ -189,4 +194,7 @@ def get_output_quantization(index: GraphIndex, tensor: str) -> TensorQuantizatio
 
 def _read_quantization(index: GraphIndex, node: NodeProto, tensor: str) -> TensorQuantization:
     scale, zero_point = (*node.input[1:], "", "")[:2]
-    return TensorQuantization(index.types.get(tensor), scale, zero_point)
+    axis, rank = int(index.get_attributes(node).get("axis", 1)), index.get_rank(tensor)
+    if axis < 0 and rank is not None:
+        axis += rank
+    return TensorQuantization(index.types.get(tensor), scale, zero_point, axis)

@@ -6,6 +6,7 @@ from byoc.rules._generations import split_generation
 from byoc.rules._host_nodes import find_unmatched_names
 from byoc.rules._json_schema import make_json_schema
 from byoc.rules._objections import Attempt, Objection
+from byoc.rules._quantization_schema import QuantizedRule, QuantizedTensors
 from byoc.rules._rule_loading import Target, find_missing_plugins, load_rules, require_dtype
-from byoc.rules._rule_schema import OpRule, QuantizedRule, QuantizedTensors
+from byoc.rules._rule_schema import OpRule
 from byoc.rules._schema_values import ANY_DTYPE

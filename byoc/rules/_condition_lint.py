@@ -35,7 +35,11 @@ _ATTRIBUTE_SAMPLES: Mapping[str, Any] = {
 }
 _TENSOR_SAMPLE: Mapping[str, Any] = {
     **{"given": True, "name": "x", "constant": True, "dtype": "float32", "shape": [2] * 8, "rank": 8},
-    **{"elements": 256, "bytes": 1024, "quantized": {"dtype": "int8", "bytes": 256}},
+    **{
+        "elements": 256,
+        "bytes": 1024,
+        "quantized": {"dtype": "int8", "bytes": 256, "scale": [0.5], "zero_point": [0], "axis": 0},
+    },
 }
 
 

@@ -121,6 +121,10 @@ def _lint_tensor(
         if possible and not quantized and dtype in DTYPE_NUMBERS and dtype not in possible:
             few = f"; possible: {', '.join(sorted(possible))}" if len(possible) <= 6 else ""
             yield f"{place}.dtype: {name} of {op.name} is never {dtype}{few}"
+    same_as = rule.quantized.same_as if rule.quantized else None
+    if same_as is not None and same_as not in op.formals:
+        hint = suggest_nearest(same_as, op.formals)
+        yield f"{place}.quantized.same_as: {op.name} has no input or output '{same_as}'{hint}"
     if rule.broadcast is not None and name not in op.inputs:
         yield f"{place}.broadcast: {name} of {op.name} is no input"
     for axis, dim in rule.dims.items():

@@ -22,8 +22,9 @@ from byoc.model import (
     is_quantize,
 )
 from byoc.rules._node_view import RuleView, TensorUse
-from byoc.rules._objections import Objection, ObjectionKind, make_unknown
-from byoc.rules._rule_schema import Quantization, QuantizedRule, QuantizedTensors, TensorRule
+from byoc.rules._objections import Objection, ObjectionKind, format_list, make_unknown
+from byoc.rules._quantization_schema import Quantization, QuantizedRule, QuantizedTensors
+from byoc.rules._rule_schema import TensorRule
 
 
 def get_quantization(index: GraphIndex, use: TensorUse) -> TensorQuantization | None:
@@ -40,22 +41,16 @@ def is_unquantized_float(index: GraphIndex, use: TensorUse) -> bool:
 
 
 def check_quantization(
-    place: str, use: TensorUse, rule: QuantizedRule, index: GraphIndex
+    place: str, use: TensorUse, rule: QuantizedRule, view: RuleView
 ) -> Iterator[Objection]:
     """Yield the objections to a tensor's quantization; floats inside a composite have none."""
-    name, found = use.formal, get_quantization(index, use)
+    name, index = use.formal, view.index
+    found = get_quantization(index, use)
     if found is None:
         if not is_unquantized_float(index, use) or index.is_constant(use.tensor):
             yield Objection(place, f"{name} is not quantized")
         return
-    if rule.per_channel is not None:
-        known = index.types.get(found.scale)
-        count = known.elements if known else None
-        if count is None:
-            yield make_unknown(f"{place}.per_channel", f"the number of scales of {name}")
-        elif (count > 1) != rule.per_channel:
-            text = "one scale for all channels" if count == 1 else "a scale for each channel"
-            yield Objection(f"{place}.per_channel", f"{name} has {text}, which is not supported")
+    yield from _check_scales(place, name, found, rule, index)
     if rule.symmetric is not None:
         points = find_constant_value(index, found.zero_point) if found.zero_point else np.zeros(1)
         if points is None:
@@ -70,6 +65,77 @@ def check_quantization(
         elif bool(np.all(np.frexp(scales)[0] == 0.5)) != rule.power_of_two:
             text = f"must {'' if rule.power_of_two else 'not '}be a power of two"
             yield Objection(f"{place}.power_of_two", f"the scale of {name} {text}")
+    if rule.same_as is not None:
+        yield from _check_same_as(f"{place}.same_as", use, found, rule.same_as, view)
+
+
+def _check_scales(
+    place: str, name: str, found: TensorQuantization, rule: QuantizedRule, index: GraphIndex
+) -> Iterator[Objection]:
+    """Yield the objections to how many scales there are, and along which axis."""
+    if rule.per_channel is None and rule.axis is None:
+        return
+    known = index.types.get(found.scale)
+    count = known.elements if known else None
+    if known is None or count is None:
+        key = "per_channel" if rule.axis is None else "axis"
+        yield make_unknown(f"{place}.{key}", f"the number of scales of {name}")
+        return
+    if rule.per_channel is not None and (count > 1) != rule.per_channel:
+        text = "one scale for all channels" if count == 1 else "a scale for each channel"
+        yield Objection(f"{place}.per_channel", f"{name} has {text}, which is not supported")
+    if rule.axis is None or count == 1:
+        return
+    kind = found.quantized_type
+    rank = None if kind is None or kind.shape is None else len(kind.shape)
+    if len(known.shape or ()) != 1:
+        yield Objection(f"{place}.axis", f"{name} has scales for blocks, which are not supported")
+    elif rank is None:
+        yield make_unknown(f"{place}.axis", f"the rank of {name}")
+    elif found.axis not in {axis + rank if axis < 0 else axis for axis in rule.axis}:
+        text = f"{name} has its scales along axis {found.axis}"
+        yield Objection(f"{place}.axis", f"{text}; supported: {format_list(rule.axis)}")
+
+
+def _check_same_as(
+    place: str, use: TensorUse, found: TensorQuantization, formal: str, view: RuleView
+) -> Iterator[Objection]:
+    """Yield the objections to a tensor whose scale and zero point must be those of all of a name."""
+    others = [other for other in view.uses if other.formal == formal]
+    if not others:
+        yield Objection(place, f"{use.formal} must have the scale of {formal}, which is absent")
+    for other in others:
+        quantization = get_quantization(view.index, other)
+        if quantization is None:
+            yield Objection(
+                place, f"{use.formal} must have the scale of {formal}, which is not quantized"
+            )
+        else:
+            names = formal, use.formal
+            yield from _compare_quantizations(place, names, (quantization, found), view)
+
+
+def _compare_quantizations(
+    place: str,
+    names: tuple[str, str],
+    pair: tuple[TensorQuantization, TensorQuantization],
+    view: RuleView,
+) -> Iterator[Objection]:
+    """Yield the objections to a pair of tensors of different scale, zero point or stored dtype."""
+    one, other = pair
+    for what, mine, theirs in (
+        ("scale", one.scale, other.scale),
+        ("zero point", one.zero_point, other.zero_point),
+    ):
+        same = _have_same_values(view, mine, theirs)
+        if same is None:
+            yield make_unknown(place, f"whether {names[0]} and {names[1]} have one {what}")
+        elif not same:
+            yield Objection(place, f"{names[0]} and {names[1]} must have the same {what}")
+    kinds = one.quantized_type, other.quantized_type
+    if kinds[0] is not None and kinds[1] is not None and kinds[0].dtype != kinds[1].dtype:
+        dtypes = f"{names[0]} is {kinds[0].dtype} and {names[1]} is {kinds[1].dtype}"
+        yield Objection(place, f"{dtypes}, and must be the same", ObjectionKind.DTYPE)
 
 
 _BIAS_DTYPE = "int32"
@@ -121,32 +187,14 @@ class SchemeChecker:
         known = [(use, one) for use, one in found if one is not None]
         for use, one in known[1:]:
             first, other = known[0]
-            name, other_name = _get_display_name(first, known), _get_display_name(use, known)
-            for what, mine, theirs in (
-                ("scale", other.scale, one.scale),
-                ("zero point", other.zero_point, one.zero_point),
-            ):
-                same = _have_same_values(view, mine, theirs)
-                if same is None:
-                    yield make_unknown(place, f"whether {name} and {other_name} have one {what}")
-                elif not same:
-                    yield Objection(place, f"{name} and {other_name} must have the same {what}")
-            if (
-                one.quantized_type is not None
-                and other.quantized_type is not None
-                and one.quantized_type.dtype != other.quantized_type.dtype
-            ):
-                dtypes = (
-                    f"{name} is {other.quantized_type.dtype} and {other_name} is "
-                    f"{one.quantized_type.dtype}"
-                )
-                yield Objection(place, f"{dtypes}, and must be the same", ObjectionKind.DTYPE)
+            names = _get_display_name(first, known), _get_display_name(use, known)
+            yield from _compare_quantizations(place, names, (other, one), view)
 
     def _check_rule(
         self, key: str, rule: QuantizedRule, use: TensorUse, view: RuleView
     ) -> Iterator[Objection]:
         place = self.locate(key)
-        for objection in check_quantization(place, use, rule, view.index):
+        for objection in check_quantization(place, use, rule, view):
             at = place if key.endswith(".scales") else objection.location
             yield Objection(at, objection.text, objection.kind)
 

@@ -15,6 +15,7 @@ from byoc.patterns import ANY_OPERATOR
 from byoc.rules._composite_lint import lint_composites
 from byoc.rules._inheritance import lint_drop
 from byoc.rules._operator_lint import lint_operator_rule
+from byoc.rules._quantization_schema import Quantization
 from byoc.rules._rule_schema import (
     CompositeRule,
     Drop,
@@ -22,7 +23,6 @@ from byoc.rules._rule_schema import (
     Layout,
     Nodes,
     OpRule,
-    Quantization,
     RuleFile,
     TensorRule,
 )

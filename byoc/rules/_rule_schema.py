@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from byoc.rules._quantization_schema import Quantization, QuantizedRule
 from byoc.rules._schema_values import (
     GENERATION_NAME,
     AttributeRule,
@@ -30,21 +31,6 @@ from byoc.rules._schema_values import (
     wrap_single_part,
 )
 from byoc.support import StrictModel
-
-
-class QuantizedRule(StrictModel):
-    """A constraint on the quantization of a tensor: its scale and zero point."""
-
-    per_channel: bool | None = make_optional_field(
-        "true: a scale for each channel; false: one for the tensor."
-    )
-    symmetric: bool | None = make_optional_field(
-        "true: the zero points are 0; false: they are not all 0."
-    )
-    power_of_two: bool | None = make_optional_field(
-        "true: the scales are powers of two; false: not all are."
-    )
-
 
 Broadcast = Literal["none", "scalar", "channel", "last", "other"]
 _Broadcasts = Annotated[
@@ -188,35 +174,6 @@ class Layout(StrictModel):
     )
     weights: _Layout | None = make_optional_field(
         "Of the weights of convolutions, such as OHWI or OIHW16i16o."
-    )
-
-
-class QuantizedTensors(StrictModel):
-    """The quantization of one kind of tensor; rules with `quantized: true` can say more."""
-
-    dtype: Dtypes | None = make_optional_field("The data types it may have.")
-    symmetric: bool | None = make_optional_field(
-        "true: the zero points must be 0; false: they need not be."
-    )
-    per_channel: bool | None = make_optional_field(
-        "true: each channel may have a scale; false: one for all."
-    )
-
-
-class Quantization(StrictModel):
-    """The quantization scheme of the accelerator, which applies to rules with `quantized: true`."""
-
-    activations: QuantizedTensors | None = make_optional_field("What is computed.")
-    weights: QuantizedTensors | None = make_optional_field("Constants that are no bias.")
-    bias: QuantizedTensors | None = make_optional_field(
-        "Constants that are int32, or of one dimension beside others."
-    )
-    scales: Literal["any", "power_of_two"] | None = make_optional_field("What scales may be.")
-    same_scale: Operators | None = make_optional_field(
-        "Operators whose inputs and output must all have one scale and zero point."
-    )
-    convert: Literal["host", "device"] | None = make_optional_field(
-        "Who quantizes and casts at the border of a region: the host, or the accelerator itself."
     )
 
 

@@ -275,7 +275,7 @@ def check_tensor(  # noqa: PLR0913, PLR0917 - one tensor against all that a rule
     if rule.value is not None:
         yield from islice(_check_value(f"{place}.value", use, rule.value, view), 1)
     if rule.quantized is not None:
-        yield from check_quantization(f"{place}.quantized", use, rule.quantized, view.index)
+        yield from check_quantization(f"{place}.quantized", use, rule.quantized, view)
 
 
 def _check_dtype(

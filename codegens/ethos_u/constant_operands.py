@@ -18,10 +18,11 @@ def real_scale(value: Value) -> float:
     return float(value.quantization.scale)
 
 
-def read_scales(operation: Operation) -> Array:
-    """Return the scales of int8 weights: one, or one for each output channel.
+def read_scales(operation: Operation, channels: int) -> Array:
+    """Return the scales of int8 weights: one, or one for each index of the axis `channels`.
 
-    Raises CompileError for what is no int8 weight with a zero point of 0.
+    That is the axis of the result's channels. Raises CompileError for scales along another one, and for
+    what is no int8 weight with a zero point of 0.
     """
     name = operation.inputs[_WEIGHTS]
     quantization = operation.input_quantization[_WEIGHTS]
@@ -29,6 +30,11 @@ def read_scales(operation: Operation) -> Array:
         raise CompileError(f"the weights '{name}' are no quantized int8")
     if np.any(quantization.zero_point != 0) or quantization.block_size:
         raise CompileError(f"the weights '{name}' have zero points other than 0, or scales for blocks")
+    if quantization.scale.size > 1 and quantization.axis != channels:
+        raise CompileError(
+            f"the weights '{name}' have scales along axis {quantization.axis}, not {channels},"
+            " that of the result's channels"
+        )
     return np.atleast_1d(quantization.scale.astype(np.float64))
 
 

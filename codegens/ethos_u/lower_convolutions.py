@@ -31,7 +31,7 @@ def lower_conv(operation: Operation, lowering: Lowering) -> None:
         raise CompileError(f"a Conv of rank {source.rank} is not taken")
     weights = _read_weights(operation, lowering, lambda stored: stored.transpose(0, 2, 3, 1))
     wanted = lowering.result(operation)
-    factors = real_scale(source) * read_scales(operation)
+    factors = real_scale(source) * read_scales(operation, 0)
     bias = read_bias(operation, lowering, source, factors, weights.shape[0])
     assert source.quantization is not None
     image, window = fit_window(read_image(source, lowering), lowering, operation, weights.shape[1:3])
@@ -56,7 +56,7 @@ def lower_conv_transpose(operation: Operation, lowering: Lowering) -> None:
         raise CompileError("a ConvTranspose of several groups is not taken")
     weights = _read_weights(operation, lowering, lambda stored: stored.transpose(1, 2, 3, 0))
     wanted = lowering.result(operation)
-    factors = real_scale(source) * read_scales(operation)
+    factors = real_scale(source) * read_scales(operation, 1)
     bias = read_bias(operation, lowering, source, factors, weights.shape[0])
     image, shape = read_image(source, lowering), order_image(lowering.shape(operation))
     strides, kernel = read_pair(operation, "strides"), weights.shape[1:3]

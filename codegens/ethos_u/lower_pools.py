@@ -85,6 +85,8 @@ def _even_out(
         first = np.arange(sums.shape[1 + axis]) * window.strides[axis] - window.pads[2 * axis]
         last = np.minimum(first + kernel[axis], image.tensor.shape[1 + axis])
         counts.append(last - np.maximum(first, 0))
+        if np.any(counts[-1] <= 0):
+            raise CompileError("an AveragePool with a window of padding alone is not taken")
     ratios = kernel[0] * kernel[1] / np.outer(*counts)
     bits = 31 - int(np.ceil(np.log2(256 * kernel[0] * kernel[1] * ratios.max())))
     factors = lowering.graph.constant(np.rint(ratios * 2**bits)[None, :, :, None], "int32")

@@ -31,10 +31,11 @@ def _multiply_by_weights(operation: Operation, lowering: Lowering) -> None:
     assert weights is not None
     if weights.ndim != 2 or attributes.get("transA", 0):
         raise CompileError("a product is taken with constants of rank 2, the first operand as it is")
-    weights = weights.T if not attributes.get("transB", 0) else weights
+    channels = 0 if attributes.get("transB", 0) else 1
+    weights = weights.T if channels else weights
     count, depth = weights.shape
     wanted = lowering.result(operation)
-    factors = real_scale(source) * read_scales(operation) * float(attributes.get("alpha", 1.0))
+    factors = real_scale(source) * read_scales(operation, channels) * float(attributes.get("alpha", 1.0))
     bias = read_bias(operation, lowering, source, factors, count) * float(attributes.get("beta", 1.0))
     filters = Filters("CONV2D", weights[:, None, None, :], np.rint(bias).astype(np.int64))
     rows = source.tensor.elements // depth

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,6 +76,10 @@ class EthosUOptions:
         ]  # fmt: skip
 
 
+class TooSlowError(CompileError):
+    """Vela had not compiled a graph when the processor time that it was given was spent."""
+
+
 @dataclass(frozen=True, eq=False)
 class CompiledGraph:
     """A graph compiled by Vela: the command stream with its weights, and Vela's summary.
@@ -107,30 +112,39 @@ def compile_graph(graph: bytes, options: EthosUOptions) -> CompiledGraph:
 
 
 def compile_graphs(
-    graphs: Sequence[bytes], options: EthosUOptions
+    graphs: Sequence[bytes], options: EthosUOptions, limit: float = 0.0
 ) -> list[CompiledGraph | CompileError]:
     """Compile TOSA graphs one after the other in one process; return each result, or Vela's reason.
 
-    The process is started again behind a graph at which it crashes. Raises MissingRuntimeError.
+    The process is started again behind a graph at which it crashes. With `limit`, a graph that takes
+    more seconds of processor time is given up, and its result is a TooSlowError. Raises
+    MissingRuntimeError.
     """
     vela_version()
     with tempfile.TemporaryDirectory(prefix="byoc-") as name:
         folder = Path(name)
         for number, graph in enumerate(graphs):
             (folder / f"{number}.tosa").write_bytes(graph)
-        reasons: list[str] = []
+        reasons: list[str | None] = []
         while len(reasons) < len(graphs):
-            reasons += _run_worker(folder, len(reasons), len(graphs), options)
+            reasons += _run_worker(folder, len(reasons), len(graphs), options, limit)
         return [
-            CompileError(shorten_text(f"Vela refuses it: {why}", _MAX_CHARACTERS))
+            TooSlowError(f"Vela gave no answer in {limit:g} s of processor time", lasting=False)
+            if why is None
+            else CompileError(shorten_text(f"Vela refuses it: {why}", _MAX_CHARACTERS))
             if why
             else _read_result(folder / str(number))
             for number, why in enumerate(reasons)
         ]
 
 
-def _run_worker(folder: Path, first: int, count: int, options: EthosUOptions) -> list[str]:
-    """Return Vela's reasons for graphs from `first` on, "" where it compiled, as far as it came."""
+def _run_worker(
+    folder: Path, first: int, count: int, options: EthosUOptions, limit: float
+) -> list[str | None]:
+    """Return Vela's reasons for graphs from `first` on, as far as it came.
+
+    "" is one that it compiled, None one that took too long.
+    """
     command = [
         sys.executable,
         "-P",
@@ -138,6 +152,7 @@ def _run_worker(folder: Path, first: int, count: int, options: EthosUOptions) ->
         str(folder),
         str(first),
         str(count),
+        str(limit),
     ]
     patience = _PATIENCE + 2 * (count - first)
     try:
@@ -152,8 +167,12 @@ def _run_worker(folder: Path, first: int, count: int, options: EthosUOptions) ->
         )
     except subprocess.TimeoutExpired:
         raise CompileError(f"Vela gave no answer in {patience:g} s", lasting=False) from None
-    found = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('"')]
-    if first + len(found) < count:
+    found: list[str | None] = [
+        json.loads(line) for line in ran.stdout.splitlines() if line.startswith('"')
+    ]
+    if limit and first + len(found) < count and ran.returncode == -signal.SIGPROF:
+        found.append(None)
+    elif first + len(found) < count:
         found.append(f"it crashes: its process ended with {ran.returncode}")
     return found
 

@@ -1,8 +1,9 @@
 """Compile TOSA files with Vela, one after the other, and print what it says of each.
 
-Run as a program, in a process of its own: `vela_worker.py FOLDER FIRST COUNT ARGUMENT...` compiles
-`FOLDER/NUMBER.tosa` for each number from FIRST to COUNT into `FOLDER/NUMBER`, and prints a line of JSON
-for each: a text that is Vela's reason where it refuses the file, and empty where it does not.
+Run as a program, in a process of its own: `vela_worker.py FOLDER FIRST COUNT LIMIT ARGUMENT...`
+compiles `FOLDER/NUMBER.tosa` for each number from FIRST to COUNT into `FOLDER/NUMBER`, and prints a line
+of JSON for each: a text that is Vela's reason where it refuses the file, and empty where it does not. A
+file that takes more than LIMIT seconds of processor time (0: any) ends the process by SIGPROF.
 """
 
 import contextlib
@@ -10,16 +11,19 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
 _NOISE = re.compile(r"^(Warning|Network summary|$)")
 
 
-def main(folder: Path, first: int, count: int, arguments: list[str]) -> None:
+def main(folder: Path, first: int, count: int, limit: float, arguments: list[str]) -> None:
     """Compile the files, and print a line for each."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     for number in range(first, count):
+        if limit:  # without a handler, which would wait for Vela's native code
+            signal.setitimer(signal.ITIMER_PROF, limit)
         log = folder / f"{number}.log"
         why = _compile(folder, number, arguments, log)
         print(json.dumps(why), file=answers, flush=True)
@@ -50,4 +54,4 @@ def _compile(folder: Path, number: int, arguments: list[str], log: Path) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5:])

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from byoc.codegens.ethos_u import EthosU
 from byoc.codegens.ethos_u.lowering import lower_region
-from byoc.codegens.ethos_u.vela import EthosUOptions, compile_graphs
+from byoc.codegens.ethos_u.vela import EthosUOptions, TooSlowError, compile_graphs
 from compiling import refusal, region
 from cutting import original
 from ethos_u_models import CASES, Case
@@ -154,6 +154,38 @@ def test_what_vela_refuses_is_found_by_asking_about_each(tmp_path: Path) -> None
 
     assert str(error).startswith("Vela refuses it: ")
     assert error.nodes == ("n1",)
+
+
+@pytest.mark.parametrize(
+    ("line", "shape", "axis"),
+    [
+        ("v = DequantizeLinear<axis=1>(w, ws) r = Conv(dx,v)", (8, 8, 1, 1), 1),
+        ("v = DequantizeLinear<axis=0>(w, ws) r = ConvTranspose(dx,v)", (8, 8, 1, 1), 0),
+    ],
+)
+def test_scales_of_another_axis_than_the_results_channels_are_refused(
+    line: str, shape: tuple[int, ...], axis: int, tmp_path: Path
+) -> None:
+    weights = np.arange(64, dtype=np.int8).reshape(shape)
+    stored = {"w": weights, "ws": np.linspace(0.01, 0.02, 8, dtype=np.float32)}
+    error = refusal(region(Case(line, stored=stored).make_model(), tmp_path), "ethos_u")
+
+    assert f"the weights 'w' have scales along axis {axis}, not {1 - axis}" in str(error)
+
+
+def test_a_pool_with_a_window_of_padding_alone_is_refused(tmp_path: Path) -> None:
+    line = "r = AveragePool<kernel_shape=[2,2],pads=[2,2,2,2]>(dx)"
+    error = refusal(region(Case(line, "[1,8,13,15]").make_model(), tmp_path), "ethos_u")
+
+    assert str(error) == "an AveragePool with a window of padding alone is not taken"
+
+
+def test_a_graph_that_takes_too_long_is_given_up_and_the_next_is_compiled(tmp_path: Path) -> None:
+    graph = lower_region(region(CONV.make_model(), tmp_path))[0]
+    first, second = compile_graphs([graph, graph], EthosUOptions(), limit=0.001)
+
+    assert isinstance(first, TooSlowError)
+    assert str(second) == "Vela gave no answer in 0.001 s of processor time"
 
 
 def test_all_that_is_not_taken_is_named_at_once(tmp_path: Path) -> None:

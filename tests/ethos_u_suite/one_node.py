@@ -8,6 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from byoc.errors import InputError
+from byoc.model import prepare_model
+
 _STEP, _RESULT_STEP, _WEIGHT_STEP = 0.05, 0.07, 0.004
 _OPSET = 18
 _NEWER = 21  # in which QuantizeLinear has 16 bits
@@ -50,14 +53,17 @@ def make_case(  # noqa: PLR0917 - each is one part of a model
     results: int = 1,
     same: bool = False,
     opset: int = 0,
+    points: tuple[int, int] | None = None,
     **attributes: Any,
 ) -> OneNode:
     """Return a model of an operator; with `same`, its results have its operands' scale.
 
-    Arrays among the operands are stored as they are, and None is an operand that is omitted.
+    Arrays among the operands are stored as they are, and None is an operand that is omitted. `points`
+    are the zero points of operands and results, usual ones of the type unless given.
     """
     kind = _KINDS[dtype]
-    points = {"int8": (3, -5), "int16": (0, 0), "uint8": (128, 120)}[dtype]
+    usual = {"int8": (3, -5), "int16": (0, 0), "uint8": (128, 120)}[dtype]
+    points = points or usual
     given_point, made_point = (points[0], points[0]) if same else points
     stored: dict[str, Any] = {
         "s": np.float32(_STEP),
@@ -93,7 +99,22 @@ def make_case(  # noqa: PLR0917 - each is one part of a model
     version = opset or (_NEWER if dtype == "int16" else _OPSET)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=10)
     model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-    return OneNode(op, _describe(operands, dtype, results, same, opset, attributes), model)
+    _correct_shapes(model)
+    shown = attributes | ({} if points == usual else {"zero points": points})
+    return OneNode(op, _describe(operands, dtype, results, same, opset, shown), model)
+
+
+def _correct_shapes(model: onnx.ModelProto) -> None:
+    """State the extents that onnxruntime makes, where ONNX's inference finds others (ceil_mode)."""
+    try:
+        types = prepare_model(model, "case").index.types
+    except InputError:
+        return
+    for value in (*model.graph.value_info, *model.graph.output):
+        shape = types[value.name].shape if value.name in types else None
+        if shape is not None and all(isinstance(extent, int) for extent in shape):
+            for dim, extent in zip(value.type.tensor_type.shape.dim, shape, strict=True):
+                dim.dim_value = extent
 
 
 def _store(operand: Stored, number: int, stored: dict[str, Any]) -> onnx.NodeProto:

@@ -25,6 +25,7 @@ def make_cases() -> list[OneNode]:
         _global_pools,
         _reductions,
         _products,
+        _quantizations,
         make_elementwise_cases,
         make_data_cases,
     )
@@ -92,6 +93,46 @@ def _convolutions() -> Iterator[Question]:  # noqa: PLR0912 - a loop for each li
     for pads in ([2, 0, 0, 3], [0, 5, 5, 0], [4, 4, 4, 4], [0, 0, 0, 70]):
         yield _ask_conv((1, 8, 9, 9), (4, 8, 3, 3), pads=pads)
         yield _ask_conv((1, 8, 9, 9), (4, 8, 3, 3), pads=pads, strides=[4, 2])
+
+
+def _quantizations() -> Iterator[Question]:
+    """Yield operators by zero points of int16, axes of scales, and scales that stay."""
+    image = Given((1, 8, 9, 9))
+    asked: Sequence[tuple[str, Sequence[Operand], dict[str, Any]]] = (
+        ("Relu", [image], {}), ("Add", [image, image], {}), ("Concat", [image, image], {"axis": 1}),
+        ("MaxPool", [image], {"kernel_shape": [2, 2]}), ("Conv", [image, Stored((4, 8, 3, 3))], {}),
+        ("AveragePool", [image], {"kernel_shape": [2, 2]}), ("Mul", [image, image], {}),
+        ("Reshape", [image, np.array([8, 81])], {}), ("Transpose", [image], {"perm": [0, 2, 3, 1]}),
+        ("MatMul", [Given((3, 8)), Stored((8, 5))], {}), ("GlobalAveragePool", [image], {}),
+    )  # fmt: skip
+    pairs = ((0, 0), (5, 0), (0, 5), (7, 7))
+    for (op, operands, more), points, same in product(asked, pairs, (True, False)):
+        yield op, operands, {**more, "dtype": "int16", "points": points, "same": same}
+    for dtype, axis, shape in product(("int8", "int16"), (None, 0, 1), ((8, 8, 3, 3), (4, 8, 1, 1))):
+        yield "Conv", [image, Stored(shape, axis=axis)], {"dtype": dtype}
+        yield "ConvTranspose", [Given((1, shape[0], 5, 5)), Stored(shape, axis=axis)], {"dtype": dtype}
+    for turned, axis, dtype in product((0, 1), (None, 0, 1), ("int8", "int16")):
+        yield "Gemm", [Given((3, 6)), Stored((6, 6), axis=axis)], {"transB": turned, "dtype": dtype}
+    for group, dtype, axis in product((1, 2, 8), ("int8", "int16"), (None, 0)):
+        yield (
+            "Conv",
+            [image, Stored((16, 8 // group, 3, 3), axis=axis)],
+            {"group": group, "dtype": dtype},
+        )
+    for strides, pad, same, batch, counts in product((3, 4, 7), (0, 1), (True, False), (1, 2), (0, 1)):
+        more = {"kernel_shape": [4, 3], "strides": [strides] * 2, "pads": [pad] * 4, "same": same}
+        operands = [Given((batch, 4, 33, 35))]
+        yield "AveragePool", operands, {**more, "count_include_pad": counts, "dtype": "int16"}
+        yield "AveragePool", operands, {**more, "count_include_pad": counts}
+        for op, dtype in product(("AveragePool", "MaxPool"), ("int8", "int16")):
+            yield op, operands, {**more, "ceil_mode": 1, "dtype": dtype}
+    scales = np.array([1, 1, 2.25, 2.25], np.float32)
+    for place in ("asymmetric", "half_pixel", "align_corners"):
+        more = {"mode": "nearest", "coordinate_transformation_mode": place, "nearest_mode": "floor"}
+        yield "Resize", [Given((1, 8, 3, 2)), None, scales], more
+        yield "Resize", [Given((1, 8, 3, 2)), None, scales], {**more, "mode": "linear"}
+        whole = {"mode": "linear", "coordinate_transformation_mode": place, "exclude_outside": 1}
+        yield "Resize", [Given((1, 8, 3, 2)), None, np.ceil(scales)], whole
 
 
 def _depthwise() -> Iterator[Question]:

@@ -7,6 +7,7 @@ from support import parse
 from byoc.model import prepare_model
 from byoc.patterns import Mark
 from byoc.rules import Annotator, annotate_graph
+from byoc.rules._rule_lint import lint_rule_file
 
 QDQ = """
 g (uint8[1,2,4,4] x, float[1,2,4,4] f) => ({out}) <
@@ -118,10 +119,54 @@ def test_an_operator_may_be_taken_both_ways() -> None:
         ("Y: {quantized: {power_of_two: true}}", {"scale": "0.3"}, "yes"),
         ("X: {quantized: {power_of_two: true}}", {"data": "f"}, "yes"),
         ("X: {quantized: {}}", {}, "yes"),
+        ("W: {quantized: {axis: 0}}", {}, "yes"),
+        ("W: {quantized: {axis: [-4, 3]}}", {}, "yes"),
+        ("W: {quantized: {axis: 1}}", {}, "W has its scales along axis 0; supported: 1"),
+        ("W: {quantized: {axis: 1}}", {"weights": ONE}, "yes"),
+        ("X: {quantized: {same_as: X}}", {}, "yes"),
+        (
+            "X: {quantized: {same_as: W}}",
+            {"weights": ONE, "scale": "1"},
+            "W is int8 and X is uint8, and must be the same; W and X must have the same zero point",
+        ),
+        (
+            "X: {quantized: {same_as: Y}}",
+            {},
+            "X must have the scale of Y, which is not quantized",
+        ),
     ],
 )
 def test_quantization(tensors: str, options: dict[str, str], expected: str) -> None:
     assert conv(tensors, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("X.quantized.scale == [0.5] && X.quantized.zero_point == [3]", "yes"),
+        ("X.quantized.scale == [0.25]", "differs"),
+        ("W.quantized.axis == 0 && size(W.quantized.scale) == 3", "yes"),
+        ("X.quantized.axis == 0", "X.quantized.axis is not known"),  # one scale lies along none
+        ("size(X.quantized.scale) == 1 || X.quantized.axis == 1", "yes"),
+        ("X.quantized.scale == W.quantized.scale", "differs"),
+    ],
+)
+def test_conditions_read_scales(condition: str, expected: str) -> None:
+    where = f"[{{expr: '{condition}', reason: differs}}]"
+    rule = f"ops: [{{op: Conv, quantized: true, dtype: any, where: {where}}}]"
+    assert expected in str(said(rule)[0].verdict)
+
+
+def test_the_tensor_of_the_same_scale_is_one_of_the_operator() -> None:
+    content = {
+        "target": "t",
+        "cost_model": "dla",
+        "dtype": "int8",
+        "ops": [{"op": "Relu", "quantized": True, "tensors": {"Y": {"quantized": {"same_as": "x"}}}}],
+    }
+    assert lint_rule_file(content) == [
+        "ops[0].tensors.Y.quantized.same_as: Relu has no input or output 'x' (did you mean X?)"
+    ]
 
 
 def test_an_output_that_is_not_quantized_alone() -> None:

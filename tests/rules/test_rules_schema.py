@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from byoc import annotations
+from byoc.rules import _quantization_schema as quantization
 from byoc.rules import _rule_schema as types
 from byoc.rules import _schema_values as values
 from byoc.rules import make_json_schema
@@ -126,7 +127,7 @@ ops:
         static: true
         broadcast: [none, scalar, channel, last, other]
         value: {min: 0, max: 1, one_of: [0, 1]}
-        quantized: {per_channel: true, symmetric: true, power_of_two: true}
+        quantized: {per_channel: true, symmetric: true, power_of_two: true, axis: [0, -1], same_as: Y}
     attributes:
       pads: {each: {min: 0, max: 3, one_of: [0, 1]}, length: [2, 4], absent: false}
       group: {min: 1, max: 3, one_of: 1}
@@ -198,7 +199,7 @@ def test_shipped_files_fit_without_a_detour_through_json() -> None:
 
 
 def models() -> list[type[BaseModel]]:
-    found = [*vars(types).values(), *vars(values).values()]
+    found = [each for module in (types, quantization, values) for each in vars(module).values()]
     return [
         kind
         for kind in dict.fromkeys(kind for kind in found if isinstance(kind, type))
