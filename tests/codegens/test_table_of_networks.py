@@ -14,7 +14,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_row_tells_what_the_codegen_made_of_a_network(tmp_path: Path) -> None:
-    ran = _run("dla", "squeezenet", "--markdown", "--json", str(tmp_path / "found.json"))
+    ran = _run("dla", "squeezenet", "--format", "md", "--json", str(tmp_path / "found.json"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "| squeezenet | 64 of 65 | 100.0% | 1 |" in ran.stdout
     (found,) = json.loads((tmp_path / "found.json").read_text())

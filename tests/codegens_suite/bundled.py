@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import byoc
 from byoc.bundle import open_bundle
@@ -21,8 +22,10 @@ _VERIFY = (
     "import json, sys\n"
     "from byoc.verification import verify_against\n"
     "found = verify_against(*sys.argv[1:])\n"
-    "print(json.dumps([found.passed, max((o.relative for o in found.outputs), default=0.0)]))\n"
+    "errors = [o.relative for o in found.outputs if not o.problem]\n"
+    "print(json.dumps([found.passed, max(errors, default=None)]))\n"
 )
+_DIFFER = "the outputs differ by more than verification allows"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class Simulated:
 class Row:
     """What came of a model; `error` is the largest relative one over all outputs.
 
+    `codegen` is empty where the row is of no table of several. A quantized model is compared with its
+    own integers on plain onnxruntime, and not with the floats that it was quantized from.
+
     `refused` counts the times that the codegen refused something, which went back to the host, and
     `first` is what it said then; `problem` is why there is no bundle that does what the model does.
     `nodes` of `total` are in regions, which are `share` of the operations. `predicted` are the seconds
@@ -52,6 +58,7 @@ class Row:
     """
 
     model: str
+    codegen: str = ""
     nodes: int = 0
     total: int = 0
     share: float = 0.0
@@ -100,10 +107,10 @@ def row(
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return Row(name, problem=f"not done after {limit:g} s")
+        return Row(name, codegen, problem=f"not done after {limit:g} s")
     if process.returncode:
         last = err.strip().rpartition("\n")[2]
-        return Row(name, problem=shorten_text(f"ended with {process.returncode}: {last}", 300))
+        return Row(name, codegen, problem=shorten_text(f"ended with {process.returncode}: {last}", 300))
     found = json.loads(out.strip().rpartition("\n")[2])
     simulated = found.pop("simulated")
     return Row(**found, simulated=None if simulated is None else Simulated(**simulated))
@@ -127,16 +134,17 @@ def find_row(
                 codegen=codegen,
                 codegen_options=dict(options),
                 precision=byoc.Precision(quantize, data="random" if quantize else None),
-                verify=quantize is not None,  # else the outputs are compared below
+                verify=False,  # the outputs are compared below
                 cache=False,
             )
         except ByocError as error:
-            return Row(name, problem=shorten_text(str(error), 300))
+            return Row(name, codegen, problem=shorten_text(str(error), 300))
         report = result.report
         first = shorten_text(report.refusals[0].reason, 200) if report.refusals else ""
         estimates = [each.estimate.seconds * each.trips for each in report.regions if each.estimate]
         found = Row(
             name,
+            codegen,
             report.nodes.offloaded,
             report.nodes.total,
             report.compute.offloaded,
@@ -149,16 +157,12 @@ def find_row(
             estimate=sum(estimates) if len(estimates) == len(report.regions) > 0 else None,
             simulated=_simulated(bundle),
         )
-        if found.not_here or not found.nodes:
-            return replace(found, problem="" if found.nodes else "nothing was offloaded")
-        if quantize is not None:
-            verification = report.verification
-            if verification is None:
-                return replace(found, problem=f"not verified: {report.not_verified}")
-            return replace(found, error=verification.largest_relative_error)
+        if not found.nodes:
+            return replace(found, problem=f"nothing was offloaded: {first or _find_reason(report)}")
         start = time.monotonic()
+        original = [] if quantize else [f"zoo:{name}"]
         ran = subprocess.run(
-            [sys.executable, "-c", _VERIFY, str(bundle), f"zoo:{name}"],
+            [sys.executable, "-c", _VERIFY, str(bundle), *original],
             capture_output=True,
             text=True,
             check=False,
@@ -167,8 +171,14 @@ def find_row(
     if ran.returncode:
         problem = f"ended with {ran.returncode}: {ran.stderr.strip().rpartition(chr(10))[2]}"
         return replace(found, problem=shorten_text(problem, 300))
-    passed, error = json.loads(ran.stdout)
-    return replace(found, error=error, problem="" if passed else "the outputs differ")
+    passed, error = json.loads(ran.stdout.strip().rpartition("\n")[2])
+    return replace(found, error=error, problem="" if passed else _DIFFER)
+
+
+def _find_reason(report: Any) -> str:
+    """Return why most nodes are on the host."""
+    reasons = [each.reason for each in report.host_reasons]
+    return shorten_text(reasons[0], 200) if reasons else "no reason is told"
 
 
 def _processor_seconds() -> float:

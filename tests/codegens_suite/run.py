@@ -1,20 +1,26 @@
-"""Runs models of the zoo through a codegen: `python tests/codegens_suite/run.py CODEGEN [MODEL ...]`.
+"""Runs models of the zoo through codegens: `python tests/codegens_suite/run.py CODEGENS [MODEL ...]`.
 
-Each is cut so that all its rules support is on the accelerator, compiled, and verified in a process of
-its own. `--rules` are the codegen's own unless given; `any` are rules that take every operator. Without
-models, the nine light ones. `--option NAME=VALUE`, several times, are the codegen's, as
-`scratchpad=131072` of `dla`. What the codegen refuses goes back to the host; how often is counted, and
-the first reason told. Of a codegen with a simulator, as `dla`, the table has what it noted as well:
-the bytes of the largest arena, below which no plan could be, and those that the DMA
-moves. `--quantize int8` quantizes each model by ranges of random data first; `--limit SECONDS` ends a
-model that takes longer by the clock. `--markdown` prints the rows that docs/codegens.md has, `--json
-FILE` writes all that was found. The exit code is 1 when there is no bundle, nothing was offloaded, a
-region cannot run here, or a bundle does not do what its model does.
+CODEGENS is a name, or several joined by commas. Each model is cut so that all that the rules support is
+on the accelerator, compiled, and verified in a process of its own. `--rules` are the codegen's own
+unless given; `any` are rules that take every operator. Codegens of integers (ethos_u, qnn) get models
+that are quantized first, by ranges of random data; `--quantize int8` says so of any, `none` of none.
+Without models: of one codegen the nine light ones, of several those of the table in docs/codegens.md.
+
+`--option NAME=VALUE`, several times, are the codegen's, as `scratchpad=131072` of `dla`. What the
+codegen refuses goes back to the host; how often is counted, and the first reason told. Of a codegen
+with a simulator, as `dla`, the table has what it noted as well: the bytes of the largest arena, below
+which no plan could be, and those that the DMA moves.
+
+`--limit SECONDS` ends a model that takes longer by the clock. `--format md` prints the rows of
+docs/codegens.md. `--json FILE` keeps all that is found, and with `--resume` what FILE has already is
+not run again. The exit code is 1 when there is no bundle, nothing was offloaded, a region cannot run
+here, or a bundle does not do what its model does.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,36 +29,84 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from bundled import Row, Simulated, row  # noqa: E402 - needs the path
 from support import LIGHT  # noqa: E402
 
-_RULES = {"openvino": "openvino-cpu", "ethos_u": "ethos-u55", "qnn": "qnn-htp"}
+_RULES = {"ethos_u": "ethos-u55", "iree": "iree-cpu", "openvino": "openvino-cpu", "qnn": "qnn-htp"}
+_QUANTIZED = {"ethos_u": "int8", "qnn": "uint8"}
+"""The integers of codegens that take no floats."""
+_TRAINED = ("eff_word_net_qint8", "smart_turn_v3_qdq")
+"""Models that come quantized."""
+_TABLE = (
+    *LIGHT,
+    *("mobilenet_v3_large", "efficientnet_b0", "eff_word_net_qint8", "bert", "vit_tiny", "ssdlite320"),
+)
 
 
 def main() -> int:
     """Print the table, and return the exit code."""
+    asked = _parse_arguments()
+    codegens = asked.codegens.split(",")
+    models = asked.models or (_TABLE if len(codegens) > 1 else LIGHT)
+    known = _read_rows(asked.json) if asked.resume else {}
+    found = dict(known)
+    for codegen in codegens:
+        rules = asked.rules or _RULES.get(codegen, "dla")
+        sys.stdout.write(_describe_run(codegen, rules, asked))
+        for name in models:
+            if (codegen, name) not in known:
+                found[codegen, name] = _run(name, codegen, rules, asked)
+                _write_rows(asked.json, found)
+            one = found[codegen, name]
+            sys.stdout.write(_line(one) if asked.format == "text" else _markdown_line(one))
+            sys.stdout.flush()
+    rows = [found[codegen, name] for codegen in codegens for name in models]
+    passed = sum(one.passed for one in rows)
+    sys.stdout.write(f"{passed} of {len(rows)} models\n")
+    return int(passed < len(rows))
+
+
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("codegen")
-    parser.add_argument("models", nargs="*", default=LIGHT)
+    parser.add_argument("codegens", metavar="CODEGENS")
+    parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--rules")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--quantize", choices=("int8", "uint8", "int16"))
+    parser.add_argument("--quantize", choices=("int8", "uint8", "int16", "none"))
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS")
-    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--format", choices=("text", "md"), default="text")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--resume", action="store_true")
     asked = parser.parse_intermixed_args()
-    rules = asked.rules or _RULES.get(asked.codegen, "dla")
+    if asked.resume and asked.json is None:
+        parser.error("--resume needs --json FILE")
+    return asked
+
+
+def _run(name: str, codegen: str, rules: str, asked: argparse.Namespace) -> Row:
+    wanted = asked.quantize or _QUANTIZED.get(codegen, "none")
+    quantize = None if wanted == "none" or name in _TRAINED else wanted
     options = dict(given.split("=", 1) for given in asked.option)
-    sys.stdout.write(f"{asked.codegen} with the rules {rules} {' '.join(asked.option)}\n")
-    sys.stdout.write(_MARKDOWN_HEAD if asked.markdown else _HEAD)
-    found = []
-    for name in asked.models:
-        one = row(name, asked.codegen, rules, options, quantize=asked.quantize, limit=asked.limit)
-        found.append(one)
-        sys.stdout.write(_markdown_line(one) if asked.markdown else _line(one))
-        sys.stdout.flush()
-        if asked.json is not None:
-            asked.json.write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
-    passed = sum(one.passed for one in found)
-    sys.stdout.write(f"{passed} of {len(found)} models\n")
-    return int(passed < len(found))
+    return row(name, codegen, rules, options, quantize=quantize, limit=asked.limit)
+
+
+def _describe_run(codegen: str, rules: str, asked: argparse.Namespace) -> str:
+    """Return the lines above a codegen's rows."""
+    said = f"{codegen} with the rules {rules} {' '.join(asked.option)}".rstrip()
+    return f"{said}\n{_HEAD}" if asked.format == "text" else f"\n{said}\n\n{_MARKDOWN_HEAD}"
+
+
+def _read_rows(path: Path) -> dict[tuple[str, str], Row]:
+    if not path.exists():
+        return {}
+    rows = []
+    for each in json.loads(path.read_text(encoding="utf-8")):
+        noted = each.pop("simulated")
+        rows.append(Row(**each, simulated=None if noted is None else Simulated(**noted)))
+    return {(one.codegen, one.model): one for one in rows}
+
+
+def _write_rows(path: Path | None, found: Mapping[tuple[str, str], Row]) -> None:
+    if path is not None:
+        text = json.dumps([asdict(each) for each in found.values()], indent=1)
+        path.write_text(f"{text}\n", encoding="utf-8")
 
 
 _HEAD = (
@@ -66,13 +120,14 @@ _MARKDOWN_HEAD = (
 
 
 def _markdown_line(row: Row) -> str:
-    if row.problem:
-        return f"| {row.model} | {row.problem} |\n"
+    if not row.nodes:
+        return f"| {row.model} | {row.problem} | | | | | | |\n"
     error = "not run here" if row.error is None else f"{row.error:.1e}"
+    refused = f", {row.problem}" if row.problem else ""
     estimate = "" if row.estimate is None else f"{row.estimate * 1e3:.3g} ms"
     return (
-        f"| {row.model} | {row.nodes} of {row.total} | {row.share:.1%} | {row.regions} | {error} "
-        f"| {row.predicted * 1e3:.3g} ms | {estimate} | {row.compiling:.0f} s |\n"
+        f"| {row.model} | {row.nodes} of {row.total} | {row.share:.1%} | {row.regions} "
+        f"| {error}{refused} | {row.predicted * 1e3:.3g} ms | {estimate} | {row.compiling:.0f} s |\n"
     )
 
 

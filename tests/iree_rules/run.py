@@ -1,0 +1,217 @@
+"""Asks IREE of ONNX's operator tests: `python tests/iree_rules/run.py STORE.jsonl [RULES]`.
+
+Each test of one node whose tensors IREE's buffers can hold is compiled alone, as it is and with all
+inputs but the first one stored in the model, and runs on its own data. Answers are kept in STORE.jsonl,
+a line each, and asked for once. With RULES (`iree-cpu`, or a file) a table follows of how often they
+agree with IREE; the exit code is 1 where they take what IREE refuses or computes wrong.
+"""
+
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+_TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(_TESTS), str(_TESTS / "onnx_suite")]
+
+from byoc.codegens.iree.iree_compile import _run_worker, _shorten_message  # noqa: E402
+from byoc.codegens.iree.iree_executor import can_cross, load_module  # noqa: E402
+from byoc.codegens.iree.iree_options import IREEOptions  # noqa: E402
+from differing import differs  # noqa: E402 - needs the path
+from suite import Case, collect  # noqa: E402 - needs the path
+
+from byoc.codegen import read_region  # noqa: E402
+from byoc.errors import ByocError  # noqa: E402
+from byoc.model import prepare_model  # noqa: E402
+from byoc.rules import Target, annotate_graph, load_rules  # noqa: E402
+
+_OPTIONS = IREEOptions(threads=1)
+_AT_ONCE = 40  # models in one process of the compiler
+_PATIENCE = 60.0  # seconds for a run
+_RTOL, _ATOL = 1e-3, 1e-5
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a model: `why` is IREE's reason, or what was off; empty where it is right."""
+
+    name: str
+    op: str
+    kind: str  # takes, refuses, wrong numbers, crash
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class OneNode:
+    """A model of one node, and its data: inputs and expected outputs by name."""
+
+    name: str
+    model: onnx.ModelProto
+    inputs: Mapping[str, Any]
+    expected: Mapping[str, Any]
+    case: Case
+
+    @property
+    def op(self) -> str:
+        """The operator."""
+        return self.model.graph.node[0].op_type
+
+
+def list_cases() -> Iterator[OneNode]:
+    """Yield the tests of one node whose tensors can cross, as they are and with constants."""
+    for case in collect():
+        if len(case.model.graph.node) != 1 or case.model.functions or not case.data_sets:
+            continue
+        inputs, expected = case.data_sets[0]
+        arrays = [*inputs.values(), *expected.values()]
+        if not all(isinstance(each, np.ndarray) and can_cross(each.dtype.name) for each in arrays):
+            continue
+        yield OneNode(case.name, case.model, inputs, expected, case)
+        first, *others = case.model.graph.input or [None]
+        if others and all(each.name in inputs for each in (first, *others)):
+            model = onnx.ModelProto()
+            model.CopyFrom(case.model)
+            del model.graph.input[1:]
+            model.graph.initializer.extend(
+                numpy_helper.from_array(inputs[each.name], each.name) for each in others
+            )
+            given = {first.name: inputs[first.name]}
+            yield OneNode(f"{case.name} (constants)", model, given, expected, case)
+
+
+def ask(cases: Sequence[OneNode]) -> Iterator[Answer]:
+    """Yield IREE's answer to each case."""
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        for number, case in enumerate(cases):
+            (Path(folder) / f"{number}.onnx").write_bytes(case.model.SerializeToString())
+        runner = _Runner()
+        for number, (case, (why, _)) in enumerate(
+            zip(cases, _run_worker(folder, len(cases), _OPTIONS), strict=True)
+        ):
+            if why:
+                kind = "crash" if why.startswith("its compiler ended") else "refuses"
+                yield Answer(case.name, case.op, kind, _shorten_message(why))
+            else:
+                kind, why = runner.run(Path(folder) / str(number), case)
+                yield Answer(case.name, case.op, kind, why)
+        runner.stop()
+
+
+class _Runner:
+    """A process that runs modules, started again where one of them ends it."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+
+    def run(self, path: Path, case: OneNode) -> tuple[str, str]:
+        if self._process is None:
+            context = get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=serve, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()
+        limits = max(case.case.rtol, _RTOL), max(case.case.atol, _ATOL)
+        try:
+            self._pipe.send((str(path), dict(case.inputs), dict(case.expected), limits))
+            if self._pipe.poll(_PATIENCE):
+                found: tuple[str, str] = self._pipe.recv()
+                return found
+            why = f"no result in {_PATIENCE:g} s"
+        except (EOFError, OSError):
+            self._process.join()
+            why = f"running it ended the process with {self._process.exitcode}"
+        self.stop()
+        return "crash", why
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+
+def serve(pipe: Connection) -> None:
+    """Run the modules that come through a pipe until it is closed."""
+    while True:
+        try:
+            path, inputs, expected, limits = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_run(Path(path), inputs, expected, limits))
+
+
+def _run(
+    path: Path, inputs: Mapping[str, Any], expected: Mapping[str, Any], limits: tuple[float, float]
+) -> tuple[str, str]:
+    try:
+        region = read_region(path.with_suffix(".onnx"), "region", "any")
+        code = path.with_suffix(".vmfb").read_bytes()
+        made = load_module(code, _OPTIONS, region.inputs, region.outputs)(inputs)
+    except Exception as error:  # whatever it says is the answer
+        return "refuses", " ".join(f"when run: {error}".split())[:300]
+    for name, value in expected.items():
+        wrong = differs(value, made[name], *limits)
+        if wrong:
+            return "wrong numbers", f"'{name}' {wrong}"
+    return "takes", ""
+
+
+def find_answers(store: Path, cases: Sequence[OneNode]) -> dict[str, Answer]:
+    """Return the answers by name of case; those that the store lacks are asked for and added."""
+    known = {}
+    if store.exists():
+        lines = map(json.loads, store.read_text(encoding="utf-8").splitlines())
+        known = {each["name"]: Answer(**each) for each in lines}
+    missing = iter([case for case in cases if case.name not in known])
+    with store.open("a", encoding="utf-8") as file:
+        while batch := list(islice(missing, _AT_ONCE)):
+            for answer in ask(batch):
+                known[answer.name] = answer
+                file.write(f"{json.dumps(asdict(answer))}\n")
+            file.flush()
+    return known
+
+
+def find_refusal(case: OneNode, target: Target) -> str:
+    """Return why the rules refuse a case's node, nothing where they take it."""
+    try:
+        model = prepare_model(case.model, case.name)
+    except ByocError as error:
+        return str(error)
+    verdict = annotate_graph(model.index, target)[0].verdict
+    return "" if verdict else str(verdict)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask, print, and return the exit code."""
+    cases = list(list_cases())
+    answers = find_answers(Path(arguments[0]), cases)
+    counts = Counter(answers[case.name].kind for case in cases)
+    print(f"{len(cases)} models of one node, {len({case.op for case in cases})} operators")
+    print("IREE: " + ", ".join(f"{kind} {number}" for kind, number in counts.most_common()))
+    if len(arguments) < 2:
+        return 0
+    target = load_rules(arguments[1])
+    judged = [(answers[case.name], find_refusal(case, target)) for case in cases]
+    accepts = [(one, "") for one, why in judged if not why and one.kind != "takes"]
+    refusals = [(one, why) for one, why in judged if why and one.kind == "takes"]
+    for what, found in (("false accepts", accepts), ("false refusals", refusals)):
+        print(f"{what}: {len(found)}")
+        for one, why in sorted(found, key=lambda pair: (pair[0].op, pair[0].name)):
+            print(f"  {one.op:<22} {one.name}: {why or f'{one.kind}: {one.why}'}")
+    return int(bool(accepts))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
