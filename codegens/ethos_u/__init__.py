@@ -25,6 +25,7 @@ from byoc.codegen import (
 )
 
 from . import (
+    lower_channels,
     lower_convolutions,
     lower_data,
     lower_elementwise,

@@ -38,6 +38,18 @@ def read_scales(operation: Operation, channels: int) -> Array:
     return np.atleast_1d(quantization.scale.astype(np.float64))
 
 
+def read_real(operation: Operation, lowering: Lowering, position: int) -> Array:
+    """Return a constant operand as real numbers, dequantized where it is quantized.
+
+    Raises CompileError where it is computed.
+    """
+    stored = lowering.constant(operation, position)
+    if stored is None:
+        raise CompileError(f"{operation.op} lacks its input {position}")
+    stated = (*operation.input_quantization, *[None] * (position + 1))[position]
+    return stored if stated is None else stated.dequantize(stored)
+
+
 def read_bias(
     operation: Operation, lowering: Lowering, source: Value, factors: Array, count: int
 ) -> Array:

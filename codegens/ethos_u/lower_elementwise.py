@@ -10,17 +10,15 @@ from onnx.reference import ReferenceEvaluator
 
 from byoc.codegen import CompileError, Operation
 
-from .constant_operands import real_scale
+from .constant_operands import read_real, real_scale
+from .lower_channels import scale_channels
 from .lowering import LOWERINGS, Lowering, is_same
-from .region_values import IMAGE, Value, arrange, expand_rank
+from .region_values import Value, arrange, expand_rank
 from .tosa_file import Array
-from .windows import Filters, Window, convolve
 
 _MOST_FACTOR = {"int8": 2**15 - 1, "int16": 2**14 - 1}
 """The greatest whole number that Vela multiplies an operand of ADD by without an operator of its own."""
 _SLOPE_BITS = 15
-_UNIT_WEIGHT = 127  # of an element to which a bias is added, so that this is fine enough
-_MOST_BIAS = 2.0**30
 _FUNCTIONS = """
 Abs Acos Asin Atan Ceil Celu Cos Cosh Div Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log Mish
 Neg Pow Reciprocal Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
@@ -139,7 +137,7 @@ def lower_by_table(operation: Operation, lowering: Lowering) -> None:
     assert source.quantization is not None
     real = source.quantization.dequantize(np.arange(-128, 128, dtype=np.int8))
     constants = {
-        number: _read_scalar(operation, lowering, number)
+        number: read_real(operation, lowering, number)
         for number, name in enumerate(operation.inputs)
         if name and number != position
     }
@@ -169,8 +167,7 @@ def find_factors(scales: Sequence[float], most: int) -> tuple[list[int], float]:
 def _lower_by_channel(operation: Operation, lowering: Lowering) -> bool:
     """Lower a sum or product of an image and a number for each channel; return whether it is one.
 
-    It is a DEPTHWISE_CONV2D of one element: Vela reads a constant that is broadcast once an element.
-    Products have weights of 1 or -1, the numbers being scales; sums have the number as bias.
+    Vela reads a constant that is broadcast once an element.
     """
     position = _find_operand(operation, lowering)
     if position is None or (operation.op == "Sub" and position != 0):
@@ -180,23 +177,14 @@ def _lower_by_channel(operation: Operation, lowering: Lowering) -> bool:
     by_channel = [1] * (4 - other.rank) + list(other.shape) == [1, channels, 1, 1]
     if not by_channel or source.tensor.dtype != "int8" or other.tensor.data is None:
         return False
-    assert other.quantization is not None
+    real = read_real(operation, lowering, 1 - position).reshape(-1)
+    ones, zeros = np.ones(channels), np.zeros(channels)
+    factors, shifts = (real, zeros) if operation.op == "Mul" else (ones, real)
     wanted = lowering.result(operation)
-    real = other.quantization.dequantize(other.tensor.data).reshape(-1).astype(np.float64)
-    if operation.op == "Mul":
-        weights, bias, scales = np.sign(real), np.zeros(channels), np.abs(real)
-    else:
-        weights = np.full(channels, _UNIT_WEIGHT)
-        bias = np.rint(real * (-1 if operation.op == "Sub" else 1) / real_scale(source) * _UNIT_WEIGHT)
-        scales = np.full(1, 1 / _UNIT_WEIGHT)
-    if np.abs(bias).max() >= _MOST_BIAS:
-        return False
-    image = arrange(lowering.graph, source, IMAGE)
-    filters = Filters("DEPTHWISE_CONV2D", weights.reshape(1, 1, channels, 1), bias)
-    window = Window(image.tensor.shape)
-    sums = convolve(lowering, image, filters, {"shape": window.shape, **window.convolution})
-    stored = lowering.narrow(sums, scales * real_scale(source) / float(wanted.scale), wanted)
-    lowering.finish(operation, Value(stored, IMAGE, wanted))
+    made = scale_channels(
+        source, lowering, factors, -shifts if operation.op == "Sub" else shifts, wanted
+    )
+    lowering.finish(operation, made)
     return True
 
 
@@ -257,15 +245,6 @@ def _find_operand(operation: Operation, lowering: Lowering) -> int | None:
         if name and not lowering.is_constant(operation, number)
     ]
     return computed[0] if len(computed) == 1 else None
-
-
-def _read_scalar(operation: Operation, lowering: Lowering, number: int) -> Array:
-    """Return a constant operand of one element as a real number."""
-    stored = lowering.region.constant(operation.inputs[number])
-    quantization = (
-        operation.input_quantization[number] if number < len(operation.input_quantization) else None
-    )
-    return stored if quantization is None else quantization.dequantize(stored)
 
 
 def _read_operands(operation: Operation, lowering: Lowering) -> list[Value]:

@@ -160,6 +160,17 @@ CASES: dict[str, Case] = {
     "sub": Case("r = Sub(dx,do)", other=IMAGE, differing=0.02),
     "sum": Case("r = Sum(dx,do,dx)", other=IMAGE, differing=0.02),
     "mul": Case("r = Mul(dx,do)", other=IMAGE),
+    # A factor below 0, one of next to nothing (whose bias does not fit its unit) and one of 0.
+    "batch normalization and relu": Case(
+        "c = BatchNormalization<epsilon=0.01>(dx,k,l,m,h) r = Relu(c)",
+        stored={
+            "k": np.array([1, -2, 1e-12, 0, 0.5, 3, 1.5, 0.25], np.float32),
+            "l": np.array([0, 1, 2, 0.6, -1, 0.3, -0.2, 4], np.float32),
+            "m": np.array([0.3, 0, 5, 1, -1, 2, 0, 0.1], np.float32),
+            "h": np.array([1, 0.5, 2, 1, 0.1, 3, 1, 0.4], np.float32),
+        },
+        differing=0.002,
+    ),
     "mul by channel": Case(
         _FLAT + "r = Mul(dx,v)",
         stored={"w": _WEIGHTS[:8].reshape(8, 1, 1), "ws": np.float32(0.02)},

@@ -13,6 +13,7 @@ from byoc.model import prepare_model
 
 _STEP, _RESULT_STEP, _WEIGHT_STEP = 0.05, 0.07, 0.004
 _OPSET = 18
+_MOST_SHOWN = 8  # floats of a constant in a name
 _NEWER = 21  # in which QuantizeLinear has 16 bits
 _KINDS = {"int8": TensorProto.INT8, "int16": TensorProto.INT16, "uint8": TensorProto.UINT8}
 
@@ -150,7 +151,8 @@ def _describe(  # noqa: PLR0917 - as above
             point = f" from {operand.point}" if operand.point else ""
             parts.append(f"{operand.dtype}{list(operand.shape)}{axis}{point}")
         else:
-            parts.append(str(operand.tolist()))
+            long = operand.size > _MOST_SHOWN and operand.dtype.kind == "f"
+            parts.append(f"values {list(operand.shape)}" if long else str(operand.tolist()))
     parts += [f"{name}={value}" for name, value in attributes.items()]
     parts += [f"{results} results"] * (results > 1) + ["same scale"] * same
     return ", ".join(parts + [f"opset {opset}"] * bool(opset))

@@ -28,6 +28,7 @@ def make_cases() -> list[OneNode]:
         _quantizations,
         make_elementwise_cases,
         make_data_cases,
+        _normalizations,
     )
     for maker in makers:
         for op, operands, attributes in maker():
@@ -322,3 +323,17 @@ def _products() -> Iterator[Question]:
         yield "MatMul", [Given((3, 8)), operand], {}
     yield "Gemm", [Given((3, 8)), Stored((8, 5)), Given((5,))], {}
     yield "Gemm", [Given((3, 8)), Stored((8, 5)), Stored((5,), dtype="int8")], {}
+
+
+def _normalizations() -> Iterator[Question]:
+    """BatchNormalization of images and others, of two versions of the operator."""
+    shapes = ((1, 16, 5, 6), (2, 16, 5, 6), (1, 1, 1, 1), (1, 65536, 1, 1), (1, 65537, 1, 1), (1, 16, 5))
+    for shape, dtype, opset in product(shapes, ("int8", "int16", "uint8"), (0, 13)):
+        if dtype == "int16" and opset:
+            continue  # in which QuantizeLinear has no 16 bits
+        drawn = np.random.default_rng(0)
+        parameters = list(drawn.uniform(0.1, 2, (4, shape[1])).astype(np.float32))
+        more: dict[str, Any] = {"dtype": dtype, **({"opset": opset} if opset else {})}
+        yield "BatchNormalization", [Given(shape), *parameters], more
+    parameters = [np.ones(8, np.float32)] * 3
+    yield "BatchNormalization", [Given((1, 8, 5, 6)), *parameters, Given((8,))], {}

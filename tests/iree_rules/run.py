@@ -1,15 +1,17 @@
-"""Asks IREE of ONNX's operator tests: `python tests/iree_rules/run.py STORE.jsonl [RULES]`.
+"""Asks IREE of ONNX's operator tests: `python tests/iree_rules/run.py STORE.jsonl [--rules RULES]`.
 
 Each test of one node whose tensors IREE's buffers can hold is compiled alone, as it is and with all
 inputs but the first one stored in the model, and runs on its own data. Answers are kept in STORE.jsonl,
-a line each, and asked for once. With RULES (`iree-cpu`, or a file) a table follows of how often they
-agree with IREE; the exit code is 1 where they take what IREE refuses or computes wrong.
+a line each, and asked for once. `--most N` takes at most N models of an operator, spread over its tests.
+With RULES (`iree-cpu`, or a file) a table follows of how often they agree with IREE; the exit code is 1
+where they take what IREE refuses or computes wrong.
 """
 
+import argparse
 import json
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -103,8 +105,8 @@ def ask(cases: Sequence[OneNode]) -> Iterator[Answer]:
                 kind = "crash" if why.startswith("its compiler ended") else "refuses"
                 yield Answer(case.name, case.op, kind, _shorten_message(why))
             else:
-                kind, why = runner.run(Path(folder) / str(number), case)
-                yield Answer(case.name, case.op, kind, why)
+                kind, wrong = runner.run(Path(folder) / str(number), case)
+                yield Answer(case.name, case.op, kind, wrong)
         runner.stop()
 
 
@@ -193,25 +195,46 @@ def find_refusal(case: OneNode, target: Target) -> str:
     return "" if verdict else str(verdict)
 
 
-def main(arguments: Sequence[str]) -> int:
+def spread_cases(cases: Sequence[OneNode], most: int) -> list[OneNode]:
+    """Return at most so many cases of each operator, the first and the last of them among these."""
+    by_operator = defaultdict(list)
+    for case in cases:
+        by_operator[case.op].append(case)
+    return [
+        own[place]
+        for own in by_operator.values()
+        for place in sorted({round(each) for each in np.linspace(0, len(own) - 1, most)})
+    ]
+
+
+def main() -> int:
     """Ask, print, and return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--rules")
+    parser.add_argument("--most", type=int)
+    asked = parser.parse_args()
     cases = list(list_cases())
-    answers = find_answers(Path(arguments[0]), cases)
+    if asked.most is not None:
+        cases = spread_cases(cases, asked.most)
+    answers = find_answers(asked.store, cases)
     counts = Counter(answers[case.name].kind for case in cases)
-    print(f"{len(cases)} models of one node, {len({case.op for case in cases})} operators")
-    print("IREE: " + ", ".join(f"{kind} {number}" for kind, number in counts.most_common()))
-    if len(arguments) < 2:
+    operators = len({case.op for case in cases})
+    sys.stdout.write(f"{len(cases)} models of one node, {operators} operators\n")
+    told = ", ".join(f"{kind} {number}" for kind, number in counts.most_common())
+    sys.stdout.write(f"IREE: {told}\n")
+    if asked.rules is None:
         return 0
-    target = load_rules(arguments[1])
+    target = load_rules(asked.rules)
     judged = [(answers[case.name], find_refusal(case, target)) for case in cases]
     accepts = [(one, "") for one, why in judged if not why and one.kind != "takes"]
     refusals = [(one, why) for one, why in judged if why and one.kind == "takes"]
     for what, found in (("false accepts", accepts), ("false refusals", refusals)):
-        print(f"{what}: {len(found)}")
+        sys.stdout.write(f"{what}: {len(found)}\n")
         for one, why in sorted(found, key=lambda pair: (pair[0].op, pair[0].name)):
-            print(f"  {one.op:<22} {one.name}: {why or f'{one.kind}: {one.why}'}")
+            sys.stdout.write(f"  {one.op:<22} {one.name}: {why or f'{one.kind}: {one.why}'}\n")
     return int(bool(accepts))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """annotations/ethos-u55.yaml: a limit of each kind holds, in QDQ form and only there."""
 
 import pytest
-from shipped_rules import mark, plain, qdq, target, verdict, zoo
+from shipped_rules import mark, plain, qdq, taken, target, verdict, zoo
 from support import LIGHT
 
 from byoc.patterns import group_units
@@ -43,6 +43,26 @@ def test_a_documented_limit(
     assert (told == expected) if expected == "yes" else (expected in told), told
 
 
+@pytest.mark.parametrize(
+    ("line", "weights", "constants"),
+    [
+        ("y = Conv (x, w)", W3, ""),
+        ("y = ConvTranspose (x, w)", {"w": "int8[8,4,3,3]"}, ""),
+        ("y = MaxPool <kernel_shape = [2, 2]> (x)", {}, ""),
+        ("y = AveragePool <kernel_shape = [2, 2]> (x)", {}, ""),
+        ("y = BatchNormalization (x, s, b, m, v)", {}, "float[8] s, float[8] b, float[8] m, float[8] v"),
+    ],
+)
+def test_operators_of_images_are_held_to_the_longest_axis(
+    line: str, weights: dict[str, str], constants: str
+) -> None:
+    at, above = (
+        verdict(FILE, qdq({"x": f"{batch},8,4,4"}, line, weights, constants)) for batch in (65536, 65537)
+    )
+    assert at == "yes"
+    assert "dimension 0 of X is 65537, at most 65536 is supported" in above
+
+
 def test_feature_maps_are_int8() -> None:
     told = verdict(FILE, qdq({"x": "1,8"}, "y = Relu (x)", dtype="uint8"))
     assert "X is uint8 outside; supported: int8" in told
@@ -69,6 +89,19 @@ def test_what_shapes_the_result_is_constant(
     line: str, constants: str, inputs: str, expected: str
 ) -> None:
     assert expected in verdict(FILE, qdq(X, line, constants=constants, inputs=inputs))
+
+
+@pytest.mark.parametrize(
+    ("constants", "inputs", "expected"),
+    [
+        ("int64[2] a = {2, 3}", "", "yes"),
+        ("int64[2] a = {1, 2}", "", "yes"),
+        ("", "int64[2] a", "axes must be a constant"),
+    ],
+)
+def test_a_mean_whose_axes_are_an_input(constants: str, inputs: str, expected: str) -> None:
+    model = qdq(X, "y = ReduceMean (x, a)", constants=constants, opset=18, inputs=inputs)
+    assert expected in verdict(FILE, model)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +148,17 @@ def test_nothing_of_a_float_model_is_taken(name: str) -> None:
     units = group_units(index, rules.patterns, annotate_graph(index, rules))
     assert units
     assert not [unit for unit in units if unit.verdict]
+
+
+def test_what_the_rules_say_of_resnet_and_squeezenet() -> None:
+    yes, no = taken(FILE, "resnet50")
+    assert yes == {  # if they stood in QDQ groups
+        **{"BatchNormalization": 53, "Relu": 49, "Sum": 16},
+        **{"AveragePool": 1, "MaxPool": 1, "Reshape": 1, "Softmax": 1},
+    }
+    assert no == {"Conv": 53, "Gemm": 1}  # whose weights are no integers
+    yes, no = taken(FILE, "squeezenet")
+    assert yes == {
+        **{"Relu": 26, "MaxPool": 3, "Concat": 8, "GlobalAveragePool": 1, "Dropout": 1, "Softmax": 1}
+    }
+    assert no == {"Conv": 26}
