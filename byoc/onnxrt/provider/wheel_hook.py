@@ -1,0 +1,36 @@
+"""The step of the wheel's build that compiles the provider, and names the wheel after the platform."""
+
+import os
+import shlex
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+LIBRARY = "libonnx_byoc_provider.so"
+
+
+class CompileProvider(BuildHookInterface):  # type: ignore[misc]
+    """Compiles the C sources beside this file with $BYOC_CC or `cc`, as byoc.onnxrt.build_provider does."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Put the library into the wheel. Raises CalledProcessError if the compiler fails."""
+        folder = Path(self.root)
+        library = Path(self.directory) / LIBRARY
+        library.parent.mkdir(parents=True, exist_ok=True)
+        compiler = shlex.split(os.environ.get("BYOC_CC") or "cc")
+        include = folder.parents[1] / "drivers" / "include"  # of byoc_driver.h
+        flags = ["-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{include}"]
+        files = map(str, sorted(folder.glob("*.c")))
+        linked = ["-ldl", "-lpthread"]
+        subprocess.run([*compiler, *flags, *files, "-o", str(library), *linked], check=True)
+        build_data["force_include"][str(library)] = f"onnx_byoc_provider/{LIBRARY}"
+        build_data["pure_python"] = False
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{platform}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the library, which is in the wheel now."""
+        (Path(self.directory) / LIBRARY).unlink()
