@@ -204,6 +204,17 @@ class CodegenConformance(ConformanceBase):
         self._require_executable(kit)
         self._check(kit.checks.check_executor, kit.sample, OutputsLast)
 
+    def test_driver(self, kit: ConformanceKit) -> None:
+        """The driver compiles, and computes the same on two threads.
+
+        Whatever the other tests compile runs in it, too.
+        """
+        try:
+            driver = kit.require_driver()
+        except ByocError as error:
+            self._fail([error_reason(error)])
+        self._check(driver.check_threads, kit.sample)
+
     # Refusals and optional abilities.
 
     def test_refusal(self, kit: ConformanceKit, tmp_path: Path) -> None:

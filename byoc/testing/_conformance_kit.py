@@ -16,14 +16,16 @@ from byoc.codegen import (
     Executable,
     Isolation,
     NotHereError,
+    has_driver,
     parse_codegen_options,
 )
-from byoc.errors import ByocError, InputError
+from byoc.errors import ByocError, InputError, MissingRuntimeError
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.rules import load_rules
 from byoc.support import describe_failure
 from byoc.testing._case_compiler import CaseCompiler, CompiledCase, NotTakenError, list_target_operators
 from byoc.testing._codegen_checks import CodegenChecks, FreshResults
+from byoc.testing._driver_checks import DriverChecks
 from byoc.testing._fresh_process import error_reason
 from byoc.testing._region_forms import FORMS
 from byoc.verification import DEFAULT_THRESHOLDS, QUANTIZED_THRESHOLD, TOLERANCE, Thresholds
@@ -72,6 +74,19 @@ class ConformanceKit:
             self.reason_not_run = f"codegen {codegen.name} has no `load`"
         self._forms: dict[str, CompiledCase | Exception] = {}
         self._fresh: FreshResults | Exception | None = None
+        self._driver: DriverChecks | ByocError | None = None
+
+    @property
+    def driver(self) -> DriverChecks | ByocError | None:
+        """The codegen's driver, built once: None where it has none, the error where it is not built."""
+        codegen, thresholds = self.codegen, self.checks.thresholds
+        if self._driver is None and has_driver(codegen):
+            try:
+                sources = codegen.driver()
+                self._driver = DriverChecks(self.settings.codegen, sources, self.folder, thresholds)
+            except ByocError as error:
+                self._driver = error
+        return self._driver
 
     def compile_form(self, name: str) -> CompiledCase:
         """Return a compiled form, from the cache if possible. Raises NotTakenError or CompileError."""
@@ -90,17 +105,32 @@ class ConformanceKit:
         return self.cases.compile(self.cases.plan_form(name, seed=1))
 
     def check_results(self, cut: CompiledCase) -> list[str]:
-        """Return the errors in a case's results; none where this machine cannot run it.
+        """Return the errors in a case's results, the driver's included.
 
-        `reason_not_run` says why it cannot.
+        There are none where this machine cannot run it; `reason_not_run` says why it cannot.
         """
-        if self.reason_not_run:
-            return []
-        try:
-            return self.checks.check_results(cut)
-        except NotHereError as error:
-            self.reason_not_run = f"codegen {self.codegen.name}: {error}"
-            return []
+        problems = []
+        if not self.reason_not_run:
+            try:
+                problems = self.checks.check_results(cut)
+            except NotHereError as error:
+                self.reason_not_run = f"codegen {self.codegen.name}: {error}"
+        driver = self.driver
+        return problems + (list(driver.check_results(cut)) if isinstance(driver, DriverChecks) else [])
+
+    def require_driver(self) -> DriverChecks:
+        """Return the codegen's driver; skips the test where it has none, or there is no C compiler.
+
+        Raises InputError for a driver that does not compile.
+        """
+        found = self.driver
+        if found is None:
+            pytest.skip("it has no `driver`")
+        if isinstance(found, MissingRuntimeError):
+            pytest.skip(str(found))
+        if isinstance(found, ByocError):
+            raise found
+        return found
 
     @property
     def runs_sample(self) -> bool:

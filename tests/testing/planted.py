@@ -10,7 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 
-from byoc.codegen import Artifact, CompileError, Executor, NoOptions, NotHereError, Region
+from byoc.codegen import (
+    Artifact,
+    CompileError,
+    DriverSources,
+    Executor,
+    NoOptions,
+    NotHereError,
+    Region,
+)
 from byoc.errors import YES, InputError, Verdict, refuse
 from byoc.onnxrt import open_session, session_runner
 
@@ -346,6 +354,24 @@ class WantsToCompile(Honest):
         self, region: Region, first: Region, artifact: Artifact, options: NoOptions
     ) -> Artifact | None:
         return None
+
+
+class Doubling(Honest):
+    """Has a driver that computes something else."""
+
+    name = "doubling"
+    api = 2
+    source = "doubling_driver.c"
+
+    def driver(self) -> DriverSources:
+        return DriverSources("doubling", (Path(__file__).parents[1] / "drivers" / self.source,))
+
+
+class NoDriver(Doubling):
+    """Has a driver of a file that there is not."""
+
+    name = "no_driver"
+    source = "no_driver.c"
 
 
 class CompilesOnly:

@@ -13,7 +13,7 @@ LIBRARY = "libonnx_byoc_provider.so"
 
 
 class CompileProvider(BuildHookInterface):  # type: ignore[misc]
-    """Compiles the C sources beside this file with $BYOC_CC or `cc`, as byoc.onnxrt.build_provider does."""
+    """Compiles the C sources beside this file, with $BYOC_CC or `cc`, for the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Put the library into the wheel. Raises CalledProcessError if the compiler fails."""
