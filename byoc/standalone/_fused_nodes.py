@@ -16,13 +16,15 @@ _INFINITY = float("inf")
 class FusedNodes:
     """Nodes that follow one another: the first computes, an Add gives its bias, the last limits it.
 
-    `bias` is the constant that a MatMul gets by an Add; `low` and `high` are limits on the result.
+    `bias` is the constant that a MatMul gets by an Add; `low` and `high` are limits on the result, which
+    with `hard_swish` a HardSwish makes.
     """
 
     nodes: tuple[int, ...]
     bias: str = ""
     low: float = -_INFINITY
     high: float = _INFINITY
+    hard_swish: bool = False
 
 
 def find_fused_nodes(graph: ProgramGraph) -> list[FusedNodes]:
@@ -46,6 +48,8 @@ def _follow_node(graph: ProgramGraph, number: int) -> FusedNodes:
         if bias:
             nodes.append(behind)
             behind = _find_reader(graph, behind)
+    if behind is not None and graph.index.nodes[behind].op_type == "HardSwish":
+        return FusedNodes((*nodes, behind), bias, hard_swish=True)
     limits = None if behind is None else find_limits(graph, graph.index.nodes[behind])
     if behind is None or limits is None:
         return FusedNodes(tuple(nodes), bias)

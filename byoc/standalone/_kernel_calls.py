@@ -12,7 +12,8 @@ from byoc.standalone._fused_nodes import FusedNodes
 from byoc.standalone._operands import SCRATCH, Call
 from byoc.standalone._program_graph import ProgramGraph
 
-_DEPTH, _COLUMNS, _WIDTH = 256, 64, 16  # KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH of the C source
+# KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH and KERNEL_BAND of the C source
+_DEPTH, _COLUMNS, _WIDTH, _BAND = 256, 64, 16, 2048
 _IMAGE_RANKS = (3, 4)
 _FLOAT_BYTES = 4
 
@@ -42,10 +43,14 @@ def _make_convolution(
     groups = int(attributes.get("group", 1))
     inside, outside = weights[1], weights[0] // groups
     image = _describe_images(x, y)
-    structure = f"{{{x[0]}, {groups}, {inside}, {outside}, {image}, {window}, {_format_limits(fused)}}}"
+    structure = (
+        f"{{{x[0]}, {groups}, {inside}, {outside}, {image}, {window}, {_format_activation(fused)}}}"
+    )
     operands = [node.input[0], node.input[1], _get_bias(node), result]
     if inside == 1 and (outside == 1 or groups > 1):
-        return Call("kernel_convolve_depthwise", tuple(operands), "kernel_conv", structure)
+        scratch = _count_band(attributes, weights[2:], y[2:])
+        operands.append(SCRATCH)
+        return Call("kernel_convolve_depthwise", tuple(operands), "kernel_conv", structure, scratch)
     scratch = _count_scratch(prod(weights[1:]), prod(y[2:]))
     return Call("kernel_convolve", (*operands, SCRATCH), "kernel_conv", structure, scratch)
 
@@ -102,7 +107,7 @@ def _make_product(  # noqa: PLR0913, PLR0917 - the structure has as many parts
     fused: FusedNodes,
     operands: tuple[str | None, ...],
 ) -> Call:
-    values = [*extents, *batch_steps, *steps, *map(format_float, scales), _format_limits(fused)]
+    values = [*extents, *batch_steps, *steps, *map(format_float, scales), _format_activation(fused)]
     structure = f"{{{', '.join(map(str, values))}}}"
     scratch = _count_scratch(extents[2], extents[3])
     return Call("kernel_multiply", (*operands, SCRATCH), "kernel_product", structure, scratch)
@@ -162,8 +167,23 @@ def _count_scratch(depth: int, cols: int) -> int:
     return min(depth, _DEPTH) * width * _FLOAT_BYTES
 
 
-def _format_limits(fused: FusedNodes) -> str:
-    return f"{{{format_float(fused.low)}, {format_float(fused.high)}}}"
+def _count_band(attributes: Mapping[str, Any], kernel: Sequence[int], y: Sequence[int]) -> int:
+    """Return the bytes of a band of a depthwise convolution, and of what its windows read."""
+    ones = [1] * len(kernel)
+    down, across = _as_image(attributes.get("strides") or ones)
+    rows, cols = (
+        (size - 1) * dilation
+        for size, dilation in zip(
+            _as_image(kernel), _as_image(attributes.get("dilations") or ones), strict=True
+        )
+    )
+    width = (_as_image(y)[1] - 1) * across + cols + 1
+    band = min(_as_image(y)[0], max(1, _BAND // width))
+    return (band + (band - 1) * down + rows + 1) * width * _FLOAT_BYTES
+
+
+def _format_activation(fused: FusedNodes) -> str:
+    return f"{{{int(fused.hard_swish)}, {format_float(fused.low)}, {format_float(fused.high)}}}"
 
 
 def _as_image(extents: Sequence[int], missing: int = 1) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from byoc.errors import InputError
 from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
-from byoc.model import describe_node, is_onnx
+from byoc.model import describe_node
 from byoc.numerics import round_up
 from byoc.standalone._fused_nodes import FusedNodes, find_fused_nodes
 from byoc.standalone._kernel_calls import make_kernel_call
@@ -15,7 +15,6 @@ from byoc.standalone._operands import Call
 from byoc.standalone._program_graph import ProgramGraph
 
 ALIGNMENT = 64
-_MOST_OVERWRITING = 2  # operands of a function that writes its result in one pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +57,12 @@ def plan_steps(graph: ProgramGraph) -> ProgramSteps:
     for step, number in numbers.items():
         assert emitted is not None
         calls[step] = emitted.make_call(graph, memory.nodes[step][0], number)
+    in_place = {
+        step for step, number in numbers.items() if emitted is not None and number in emitted.one_pass
+    }
     changed = [
-        _adapt_step(graph, step, nodes, call)
-        for step, nodes, call in zip(memory.problem.steps, memory.nodes, calls, strict=True)
+        _adapt_step(graph, step, memory.nodes[number], calls[number], number in in_place)
+        for number, step in enumerate(memory.problem.steps)
     ]
     plan = plan_buffers(replace(memory.problem, steps=tuple(changed)))
     regions = {name: number for number, name in enumerate(graph.regions)}
@@ -101,18 +103,15 @@ def _choose_calls(
 
 
 def _adapt_step(
-    graph: ProgramGraph, step: ArenaStep, nodes: Sequence[int], call: Call | None
+    graph: ProgramGraph, step: ArenaStep, nodes: Sequence[int], call: Call | None, one_pass: bool
 ) -> ArenaStep:
     """Add the scratch of a call; let it write over an operand only where its function can do that.
 
-    A function reads and writes element by element where it has at most two operands. Where types
-    differ, C lets a compiler read and write in another order.
+    It can where it writes in one pass, and its operands are of one type: where types differ, C lets a
+    compiler read and write in another order.
     """
     node = graph.index.nodes[nodes[-1]]
-    operands = [name for name in node.input if name]
-    same = is_onnx(node) and all(
-        graph.get_dtype(name) == graph.get_dtype(node.output[0]) for name in operands
-    )
-    over = step.may_overwrite if same and len(operands) <= _MOST_OVERWRITING else ()
+    result = graph.get_dtype(node.output[0]) if one_pass else ""
+    same = one_pass and all(graph.get_dtype(name) == result for name in node.input if name)
     scratch = round_up(call.scratch, ALIGNMENT) if call else 0
-    return replace(step, may_overwrite=over, scratch=scratch)
+    return replace(step, may_overwrite=step.may_overwrite if same else (), scratch=scratch)

@@ -182,6 +182,34 @@ def test_a_chain_with_views_and_shape_arithmetic(tmp_path: Path) -> None:
 
 
 @needs_compiler
+def test_nothing_is_written_over_that_is_still_to_be_read(tmp_path: Path) -> None:
+    """The function of Max writes its first operand to the result before it reads the second."""
+    text = """net (float[4, 6] x, float[4, 6] z) => (float[4, 6] y) <float low = {-0.1}> {
+        a = Tanh(x)
+        b = Max(low, a)
+        c = Sum(b, z)
+        y = Neg(c)
+    }"""
+    found = check(parse(text), tmp_path / "out")
+    assert found.plan_bytes == 3 * 128
+
+
+@needs_compiler
+def test_an_activation_is_computed_by_the_kernel_in_front_of_it(tmp_path: Path) -> None:
+    model = OperatorModel()
+    for weights, group in ((model.draw(6, 3, 3, 3), 1), (model.draw(3, 1, 3, 3), 3)):
+        model.add("Conv", (1, 3, 9, 7), weights, group=group, pads=[1] * 4)
+    chained = model.build()
+    for number, kind in enumerate(("HardSwish", "Relu")):
+        inner = chained.graph.node[number].output[0]
+        chained.graph.node.append(helper.make_node(kind, [inner], [f"z{number}"]))
+        chained.graph.output[number].name = f"z{number}"
+    made = export_c(chained, output=tmp_path / "out")
+    assert (made.steps, made.kernels) == (2, 2)
+    assert verify_program(tmp_path / "out", STRICT).problem == ""
+
+
+@needs_compiler
 @pytest.mark.parametrize("embed", [False, True])
 def test_a_bundle_runs_its_region_by_the_driver(embed: bool, tmp_path: Path) -> None:
     partition(parse(SMALL), rules="dla", output=tmp_path / "b", strategy="all-supported")

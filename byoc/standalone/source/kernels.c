@@ -60,10 +60,10 @@ typedef struct block {
     ptrdiff_t a_row, b_row, c_row, bias_row, bias_col;
     float scale, bias_scale;
     int first, last; /* of the blocks that are summed in c */
-    kernel_limits limits;
+    kernel_activation activation;
 } block;
 
-/* Write a line of a tile to c, added to what c has, or to the bias, and limited if it is the last sum. */
+/* Write a line of a tile to c, added to what c has, or to the bias, and activated if it is the last sum. */
 static void write_line(const block *it, float *line, int32_t row, int32_t col) {
     float *c = it->c + row * it->c_row + col, plus[WIDTH] = {0};
     int32_t width = it->cols - col < WIDTH ? it->cols - col : WIDTH;
@@ -79,11 +79,7 @@ static void write_line(const block *it, float *line, int32_t row, int32_t col) {
         line[i] = plus[i] + it->scale * line[i];
     }
     if (it->last) {
-        const kernel_limits limits = it->limits;
-        for (int32_t i = 0; i < WIDTH; i++) {
-            float value = line[i] < limits.low ? limits.low : line[i];
-            line[i] = value > limits.high ? limits.high : value;
-        }
+        kernel_activate(it->activation, line, WIDTH);
     }
     if (width == WIDTH) {
         memcpy(c, line, WIDTH * sizeof *c);
@@ -243,7 +239,7 @@ static void convolve_group(const kernel_conv *conv, const float *x, const float 
     it.bias = bias;
     it.bias_row = 1;
     it.scale = it.bias_scale = 1;
-    it.limits = conv->limits;
+    it.activation = conv->activation;
     for (int32_t pixel = 0; pixel < pixels; pixel += KERNEL_COLUMNS) {
         it.cols = least(KERNEL_COLUMNS, pixels - pixel);
         it.c = y + pixel;
@@ -308,7 +304,7 @@ void kernel_multiply(const kernel_product *product, const float *a, const float 
     it.bias_col = product->bias_col;
     it.scale = product->scale;
     it.bias_scale = product->bias_scale;
-    it.limits = product->limits;
+    it.activation = product->activation;
     for (int32_t number = 0; number < product->count; number++) {
         for (int32_t col = 0; col < product->cols; col += KERNEL_COLUMNS) {
             it.cols = least(KERNEL_COLUMNS, product->cols - col);

@@ -13,10 +13,12 @@
 #define KERNEL_DEPTH 256
 #define KERNEL_COLUMNS 64
 
-/* An activation, as limits: a result below `low` becomes `low`, one above `high` becomes `high`. */
-typedef struct kernel_limits {
+/* An activation: with `hard_swish` a result x becomes x * limit(x / 6 + 1/2, 0, 1); then one below `low`
+ * becomes `low`, and one above `high` becomes `high`. */
+typedef struct kernel_activation {
+    int32_t hard_swish;
     float low, high;
-} kernel_limits;
+} kernel_activation;
 
 /* A window that moves over an image. `top` and `left` are the rows and columns of padding before it. */
 typedef struct kernel_window {
@@ -28,7 +30,7 @@ typedef struct kernel_conv {
     int32_t images, groups, in_channels, out_channels; /* channels of one group */
     int32_t in_rows, in_cols, out_rows, out_cols;
     kernel_window window;
-    kernel_limits limits;
+    kernel_activation activation;
 } kernel_conv;
 
 /* A pooling of planes, which are images times channels. */
@@ -47,7 +49,7 @@ typedef struct kernel_product {
     int64_t a_batch, b_batch;
     int32_t a_row, b_row, b_col, bias_row, bias_col;
     float scale, bias_scale;
-    kernel_limits limits;
+    kernel_activation activation;
 } kernel_product;
 
 /* Convolve; `bias` may be NULL. `scratch` holds KERNEL_DEPTH rows, or as many as a sum has terms, of
@@ -55,9 +57,13 @@ typedef struct kernel_product {
 void kernel_convolve(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
                      float *y, float *scratch);
 
-/* Convolve each channel by windows of its own: `in_channels` is 1. */
+/* The floats of a band of rows that a depthwise convolution computes at once, unless one row has more. */
+#define KERNEL_BAND 2048
+
+/* Convolve each channel by windows of its own: `in_channels` is 1. `scratch` holds a band of results, and what
+ * its windows read: rows of as many columns as windows reach, padding included. */
 void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const float *weights,
-                               const float *bias, float *y);
+                               const float *bias, float *y, float *scratch);
 
 /* Multiply matrices; `bias` may be NULL, `scratch` is as for a convolution of so many pixels as columns. */
 void kernel_multiply(const kernel_product *product, const float *a, const float *b, const float *bias,
@@ -68,5 +74,20 @@ void kernel_pool_max(const kernel_pool *pool, const float *x, float *y);
 
 /* Take the mean of each window. */
 void kernel_pool_average(const kernel_pool *pool, const float *x, float *y);
+
+/* Apply an activation to a line of results. */
+static inline void kernel_activate(kernel_activation activation, float *line, int32_t count) {
+    if (activation.hard_swish) {
+        for (int32_t i = 0; i < count; i++) {
+            float part = line[i] / 6 + 0.5f;
+            part = part < 0 ? 0 : part;
+            line[i] *= part > 1 ? 1 : part;
+        }
+    }
+    for (int32_t i = 0; i < count; i++) {
+        float value = line[i] < activation.low ? activation.low : line[i];
+        line[i] = value > activation.high ? activation.high : value;
+    }
+}
 
 #endif

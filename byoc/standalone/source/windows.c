@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 /* The columns of a row of the result for which a column of the window is inside of the image. */
 typedef struct span {
@@ -23,15 +24,15 @@ static span find_span(const kernel_window *window, int32_t col, int32_t in_cols,
     return found;
 }
 
-/* Add a row of the image times a weight to a row of the result. */
-static void add_row(const float *restrict x, float weight, float *restrict y, span at, int32_t stride) {
+/* Add a row of the image to a row of the result. */
+static void add_row(const float *restrict x, float *restrict y, span at, int32_t stride) {
     if (stride == 1) {
         for (int32_t i = at.begin; i < at.end; i++) {
-            y[i] += weight * x[at.offset + i];
+            y[i] += x[at.offset + i];
         }
     } else {
         for (int32_t i = at.begin; i < at.end; i++) {
-            y[i] += weight * x[at.offset + i * stride];
+            y[i] += x[at.offset + i * stride];
         }
     }
 }
@@ -50,33 +51,101 @@ static void take_larger(const float *restrict x, float *restrict y, span at, int
     }
 }
 
-static void convolve_plane(const kernel_conv *conv, const float *x, const float *weights, float bias, float *y) {
+/* Add the places of one row of a window, `taps` of them, to a line of results; `taps` is a constant where this
+ * is called. */
+static inline void add_taps(const float *restrict x, const float *restrict weights, float *restrict y,
+                            int32_t taps, int32_t dilation, int32_t stride, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        float sum = y[i];
+        for (int32_t tap = 0; tap < taps; tap++) {
+            sum += weights[tap] * x[i * stride + tap * dilation];
+        }
+        y[i] = sum;
+    }
+}
+
+static void add_window_row(const kernel_window *window, const float *x, const float *weights, float *y,
+                           int32_t count) {
+    const int32_t dilation = window->col_dilation, stride = window->col_stride;
+    if (window->cols == 3 && dilation == 1 && stride == 1) {
+        add_taps(x, weights, y, 3, 1, 1, count);
+    } else if (window->cols == 5 && dilation == 1 && stride == 1) {
+        add_taps(x, weights, y, 5, 1, 1, count);
+    } else if (window->cols == 3 && dilation == 1 && stride == 2) {
+        add_taps(x, weights, y, 3, 1, 2, count);
+    } else if (window->cols == 5 && dilation == 1 && stride == 2) {
+        add_taps(x, weights, y, 5, 1, 2, count);
+    } else {
+        for (int32_t col = 0; col < window->cols; col++) {
+            add_taps(x + (ptrdiff_t)col * dilation, weights + col, y, 1, 1, stride, count);
+        }
+    }
+}
+
+/* Copy rows of an image from `first` on, with zeros around it, to rows of `width` floats. */
+static void copy_padded(const kernel_conv *conv, const float *x, int32_t first, int32_t rows, int32_t width,
+                        float *to) {
+    const int32_t left = conv->window.left;
+    const int32_t cols = conv->in_cols < width - left ? conv->in_cols : width - left;
+    for (int32_t row = first; row < first + rows; row++, to += width) {
+        int32_t begin = left, end = left + cols;
+        if (row < 0 || row >= conv->in_rows || cols < 0) {
+            begin = end = width;
+        } else {
+            const float *from = x + (ptrdiff_t)row * conv->in_cols;
+            for (int32_t i = begin; i < end; i++) {
+                to[i] = from[i - left];
+            }
+        }
+        for (int32_t i = 0; i < begin; i++) {
+            to[i] = 0;
+        }
+        for (int32_t i = end; i < width; i++) {
+            to[i] = 0;
+        }
+    }
+}
+
+/* Convolve one plane, band by band. Where windows move by single pixels a band is one long row: what is computed
+ * between two rows of it is not copied. */
+static void convolve_plane(const kernel_conv *conv, const float *x, const float *weights, float bias, float *y,
+                           float *scratch) {
     const kernel_window *window = &conv->window;
-    const kernel_limits limits = conv->limits;
-    for (int32_t row = 0; row < conv->out_rows; row++, y += conv->out_cols) {
-        for (int32_t i = 0; i < conv->out_cols; i++) {
-            y[i] = bias;
+    const int32_t width = (conv->out_cols - 1) * window->col_stride + (window->cols - 1) * window->col_dilation + 1;
+    const int32_t fitting = KERNEL_BAND / width > 0 ? KERNEL_BAND / width : 1;
+    const int32_t most = conv->out_rows < fitting ? conv->out_rows : fitting;
+    const int32_t together = window->row_stride == 1 && window->col_stride == 1;
+    const int32_t pitch = together ? width : conv->out_cols;
+    for (int32_t first = 0; first < conv->out_rows; first += most) {
+        int32_t rows = conv->out_rows - first < most ? conv->out_rows - first : most;
+        int32_t read = (rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
+        float *sums = scratch, *padded = scratch + (ptrdiff_t)most * width;
+        copy_padded(conv, x, first * window->row_stride - window->top, read, width, padded);
+        int32_t count = (rows - 1) * pitch + conv->out_cols;
+        for (int32_t i = 0; i < count; i++) {
+            sums[i] = bias;
         }
         for (int32_t down = 0; down < window->rows; down++) {
-            int32_t in_row = row * window->row_stride + down * window->row_dilation - window->top;
-            if (in_row < 0 || in_row >= conv->in_rows) {
-                continue;
-            }
-            const float *line = x + (ptrdiff_t)in_row * conv->in_cols;
-            for (int32_t col = 0; col < window->cols; col++) {
-                span at = find_span(window, col, conv->in_cols, conv->out_cols);
-                add_row(line, weights[down * window->cols + col], y, at, window->col_stride);
+            const float *from = padded + (ptrdiff_t)down * window->row_dilation * width;
+            const float *line = weights + (ptrdiff_t)down * window->cols;
+            if (together) {
+                add_window_row(window, from, line, sums, count);
+            } else {
+                for (int32_t row = 0; row < rows; row++) {
+                    add_window_row(window, from + (ptrdiff_t)row * window->row_stride * width, line,
+                                   sums + (ptrdiff_t)row * pitch, conv->out_cols);
+                }
             }
         }
-        for (int32_t i = 0; i < conv->out_cols; i++) {
-            float value = y[i] < limits.low ? limits.low : y[i];
-            y[i] = value > limits.high ? limits.high : value;
+        kernel_activate(conv->activation, sums, count);
+        for (int32_t row = 0; row < rows; row++, y += conv->out_cols) {
+            memcpy(y, sums + (ptrdiff_t)row * pitch, (size_t)conv->out_cols * sizeof *y);
         }
     }
 }
 
 void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const float *weights,
-                               const float *bias, float *y) {
+                               const float *bias, float *y, float *scratch) {
     const ptrdiff_t area = (ptrdiff_t)conv->window.rows * conv->window.cols;
     const ptrdiff_t in_plane = (ptrdiff_t)conv->in_rows * conv->in_cols;
     const ptrdiff_t out_plane = (ptrdiff_t)conv->out_rows * conv->out_cols;
@@ -84,7 +153,7 @@ void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const fl
         for (int32_t group = 0; group < conv->groups; group++, x += in_plane) {
             for (int32_t each = 0; each < conv->out_channels; each++, y += out_plane) {
                 int32_t channel = group * conv->out_channels + each;
-                convolve_plane(conv, x, weights + channel * area, bias ? bias[channel] : 0, y);
+                convolve_plane(conv, x, weights + channel * area, bias ? bias[channel] : 0, y, scratch);
             }
         }
     }
@@ -134,8 +203,28 @@ static void divide_row(const kernel_pool *pool, int32_t row, float *y) {
     }
 }
 
+/* Return the sum of a row. */
+static float sum_row(const float *x, int32_t count) {
+    float sums[16] = {0}, sum = 0;
+    int32_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        for (int32_t lane = 0; lane < 16; lane++) {
+            sums[lane] += x[i + lane];
+        }
+    }
+    for (int32_t lane = 0; lane < 16; lane++) {
+        sum += sums[lane];
+    }
+    for (; i < count; i++) {
+        sum += x[i];
+    }
+    return sum;
+}
+
 void kernel_pool_average(const kernel_pool *pool, const float *x, float *y) {
     const kernel_window *window = &pool->window;
+    const int32_t whole_rows =
+        pool->out_cols == 1 && window->cols == pool->in_cols && window->col_dilation == 1 && !window->left;
     for (int32_t plane = 0; plane < pool->planes; plane++, x += (ptrdiff_t)pool->in_rows * pool->in_cols) {
         for (int32_t row = 0; row < pool->out_rows; row++, y += pool->out_cols) {
             for (int32_t i = 0; i < pool->out_cols; i++) {
@@ -147,9 +236,13 @@ void kernel_pool_average(const kernel_pool *pool, const float *x, float *y) {
                     continue;
                 }
                 const float *line = x + (ptrdiff_t)in_row * pool->in_cols;
+                if (whole_rows) {
+                    y[0] += sum_row(line, pool->in_cols);
+                    continue;
+                }
                 for (int32_t col = 0; col < window->cols; col++) {
                     span at = find_span(window, col, pool->in_cols, pool->out_cols);
-                    add_row(line, 1, y, at, window->col_stride);
+                    add_row(line, y, at, window->col_stride);
                 }
             }
             divide_row(pool, row, y);

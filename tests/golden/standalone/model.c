@@ -24,7 +24,7 @@ const model_tensor model_outputs[] = {
     {NULL, 0, 0, NULL, 0, 0},
 };
 
-static const kernel_conv conv_0 = {1, 1, 2, 3, 6, 6, 6, 6, {3, 3, 1, 1, 1, 1, 1, 1}, {0.0f, INFINITY}};
+static const kernel_conv conv_0 = {1, 1, 2, 3, 6, 6, 6, 6, {3, 3, 1, 1, 1, 1, 1, 1}, {0, 0.0f, INFINITY}};
 
 static int check(model *opened, const void *weights, size_t weight_bytes) {
     static const unsigned char identity[8] = {148, 230, 102, 194, 249, 227, 110, 53};
