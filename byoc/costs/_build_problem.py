@@ -7,6 +7,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc.boundary.convert import TransposeShares
 from byoc.costs._price_query import launch_price
 from byoc.costs._problem_parts import build_unpriced_problem, set_costs, stack_columns, weigh_costs
 from byoc.costs._transfer_costs import find_unit_tensors, price_transfers
@@ -52,6 +53,8 @@ class GraphProblem:
     """of the host's cost model, and of each accelerator's about the units that it may run"""
     alternatives: tuple[AlternativeComposite, ...] = ()
     """the composites behind the problem's fusions, one each"""
+    transpose_shares: tuple[Mapping[str, TransposeShares], ...] = ()
+    """for each accelerator, the images that it transposes itself at its boundary, by name"""
 
 
 def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
@@ -77,8 +80,17 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
     execution = pricer.price_units()
     moved = find_unit_tensors(index, pricer.tasks, units)
     transfers = [
-        price_transfers(settings.host, each.costs, each.wants, pricer.tasks, pricer.quantizing, moved)
-        for each in settings.devices
+        price_transfers(
+            settings.host,
+            each.costs,
+            each.wants,
+            pricer.tasks,
+            pricer.quantizing,
+            moved,
+            np.isfinite(execution.seconds[:, 1 + number]),
+            settings.objective,
+        )
+        for number, each in enumerate(settings.devices)
     ]
     launches = [launch_price(device.costs) for device in settings.devices]
     latency = build_unpriced_problem(index, units, settings.devices, moved, execution.seconds)
@@ -109,6 +121,7 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
         sizes=stack_columns([each.sizes for each in transfers], nothing),
         device_cost=execution.device_cost,
         answers=execution.answers,
+        transpose_shares=tuple(each.shares for each in transfers),
     )
 
 

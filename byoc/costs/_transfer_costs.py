@@ -4,14 +4,21 @@ Conversions are tasks like any other. Those on the host are priced by its cost m
 the device includes them; those on the device by the device's.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.boundary.convert import BoundaryFormat, Conversion, make_transfer_lookup
+from byoc.boundary.convert import (
+    BoundaryFormat,
+    Conversion,
+    TransposeOffer,
+    TransposeShares,
+    make_transfer_lookup,
+)
 from byoc.costs._cost_model import FREE, CostModel, Price
+from byoc.costs._objective import Objective
 from byoc.costs._price_query import (
     MAX_BYTES,
     Floats,
@@ -100,12 +107,14 @@ def _produced_tensors(index: GraphIndex, units: Sequence[NodeGroup]) -> Iterator
 class TransferCosts:
     """Cost of sending tensors to a device and back, by row.
     `to_device` and `to_host` are float64 (tensors, 2), seconds and joules; joules are NaN if a model
-    does not give them. `sizes` (int64) are the bytes sent.
+    does not give them. `sizes` (int64) are the bytes sent. `shares` has the images that the device
+    transposes itself, by name, as it costs less than on the host.
     """
 
     to_device: Floats
     to_host: Floats
     sizes: NDArray[np.int64]
+    shares: Mapping[str, TransposeShares] = field(default_factory=dict)
 
 
 def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the boundary
@@ -115,10 +124,16 @@ def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the b
     works: Tasks,
     own: frozenset[int],
     moved: UnitTensors,
+    taken: NDArray[np.bool_],
+    objective: Objective,
 ) -> TransferCosts:
     """Return the cost of sending tensors to a device in the form it wants, and back.
-    `own` are the QuantizeLinear and DequantizeLinear nodes that byoc inserted. Unknown costs of
-    conversions are estimated under any policy, as conversions are not part of the user's model.
+    `own` are the QuantizeLinear and DequantizeLinear nodes that byoc inserted. `taken` (units,) says
+    which units the device takes. Unknown costs of conversions are estimated under any policy, as
+    conversions are not part of the user's model.
+
+    Where the device may transpose an image, that is priced once for each unit that it takes and that
+    reads the image, since each may be in a region of its own; the cheaper side counts, by `objective`.
     """
     crossing = make_transfer_lookup(works.index, wants, own, works.sizes.fallback)
     some = [
@@ -144,7 +159,64 @@ def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the b
     leaves = {key: prices.sum_prices(each.leaving) for key, each in distinct.items()}
     there[rows] += np.array([enters[id(each)] for _, each in some])
     back[rows] += np.array([leaves[id(each)] for _, each in some])
-    return TransferCosts(there, back, sizes)
+    shares: dict[str, TransposeShares] = {}
+    for row, each in some:
+        if each.offer is None:
+            continue
+        readers = sum(bool(taken[unit]) for unit in moved.consumers[row])
+        offered = _OfferedTransposes(device, prices, each.offer, int(sizes[row]), link_converts)
+        found = offered.choose(objective, readers, there[row], back[row])
+        there[row], back[row], shares[moved.names[row]] = found
+    return TransferCosts(there, back, sizes, {k: v for k, v in shares.items() if v != TransposeShares()})
+
+
+@dataclass(frozen=True, eq=False)
+class _OfferedTransposes:
+    """The Transposes of an image on the device, for those on the host; `size` bytes are sent."""
+
+    device: CostModel
+    prices: "_ConversionPrices"
+    offer: TransposeOffer
+    size: int
+    link_converts: bool
+
+    def choose(
+        self, objective: Objective, readers: int, there: Floats, back: Floats
+    ) -> tuple[Floats, Floats, TransposeShares]:
+        """Return the cheaper prices, (2,) each, and the shares of the sides that the device wins.
+
+        `there` and `back` are the prices with the host's Transposes.
+        """
+        offer, sum_prices = self.offer, self.prices.sum_prices
+        enter, leave = (
+            None if each is None else np.array(sum_prices([each]))
+            for each in (offer.entering, offer.leaving)
+        )
+        converted = self.offer.other_bytes if self.link_converts else 0
+        base = np.stack(transfer_prices(self.device, [self.size], [converted]), axis=1)[0]
+        plain_there = base + np.array(sum_prices(offer.other_entering))
+        plain_back = base + np.array(sum_prices(offer.other_leaving))
+        enters = leaves = False
+        new_there, new_back = there, back
+        if enter is not None and readers:
+            new_there = plain_there + readers * enter
+            enters = bool(objective.combine(*new_there) < objective.combine(*there))
+        entering = None if enter is None else _share(objective, enter, there - plain_there)
+        leaving = None if leave is None else _share(objective, leave, back - plain_back)
+        if leave is not None and leaving is not None and (entering is not None or not readers):
+            # The device's other regions may have to transpose what leaves as ONNX has it.
+            new_back = plain_back + leave + (readers * enter if enter is not None else 0)
+            leaves = bool(objective.combine(*new_back) < objective.combine(*back))
+        shares = TransposeShares(
+            entering if enters or (leaves and readers) else None, leaving if leaves else None
+        )
+        return new_there if enters else there, new_back if leaves else back, shares
+
+
+def _share(objective: Objective, part: Floats, whole: Floats) -> float | None:
+    """Return a price, (2,) in seconds and joules, as a share of another; None if that is nothing."""
+    found = float(objective.combine(*whole))
+    return float(objective.combine(*part)) / found if found > 0 else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -150,6 +150,11 @@ class TensorLayout:
         """The extents of the blocks of each plain axis, outermost first."""
         return tuple(tuple(n for axis, n in self.blocks if axis == own) for own in self.plain_axes)
 
+    @property
+    def axis_order(self) -> tuple[int, ...]:
+        """The order of axes of a layout without blocks, as in ONNX's Transpose from the plain one."""
+        return self._axis_order
+
     @cached_property
     def _axis_order(self) -> tuple[int, ...]:
         """The packed axes as positions among the split axes, where blocks follow their axis."""

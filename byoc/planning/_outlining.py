@@ -1,11 +1,17 @@
 """From a plan's regions to functions of the model, and conversions where tensors cross to them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from onnx import ModelProto
 
-from byoc.boundary.convert import ConvertedModel, RegionBoundary, convert_boundary
+from byoc.boundary.convert import (
+    ConvertedModel,
+    RegionBoundary,
+    TransposeShares,
+    convert_boundary,
+)
 from byoc.model import (
     GraphCuts,
     GraphIndex,
@@ -90,12 +96,27 @@ def convert_boundaries(root: GraphPlan, outlined: ModelProto, folder: Path | Non
 
 def _region_boundaries(graph: GraphPlan) -> list[RegionBoundary]:
     """Return the boundaries of a graph's own regions, without those of bodies."""
-    return _describe_boundaries(graph.index, graph.regions) if graph.regions else []
+    if not graph.regions:
+        return []
+    names = [target.name for target in graph.targets]
+    shares = dict(zip(names, graph.graph_problem.transpose_shares, strict=False))
+    return _describe_boundaries(graph.index, graph.regions, shares)
 
 
-def _describe_boundaries(index: GraphIndex, regions: Sequence[PlannedRegion]) -> list[RegionBoundary]:
+def _describe_boundaries(
+    index: GraphIndex,
+    regions: Sequence[PlannedRegion],
+    shares: Mapping[str, Mapping[str, TransposeShares]] = MappingProxyType({}),
+) -> list[RegionBoundary]:
+    """Return the boundaries of regions; `shares` says by target what its regions transpose."""
     spatial = find_images(index)
     return [
-        RegionBoundary(region.name, read_requirements(region.target), spatial, index.type_protos)
+        RegionBoundary(
+            region.name,
+            read_requirements(region.target),
+            spatial,
+            index.type_protos,
+            shares.get(region.target.name, {}),
+        )
         for region in regions
     ]

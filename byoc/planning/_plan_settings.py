@@ -16,6 +16,7 @@ from byoc.costs import (
 from byoc.errors import InputError
 from byoc.model import TensorLayout, parse_layout
 from byoc.placement import UNLIMITED, Strategy
+from byoc.planning._boundary_transposes import make_transpose_check
 from byoc.planning._perturbed_plan import CostDoubt
 from byoc.planning._refusals import KnownLimits, SizeLimit
 from byoc.planning._saved_placement import SavedPlacement
@@ -29,7 +30,13 @@ def read_requirements(target: Target) -> BoundaryFormat:
     """
     rules = target.rules
     layout = _read_layout(target, "activations", rules.layout.activations)
-    return BoundaryFormat(layout, rules.quantization.convert or "host", target.compute_dtype)
+    offered = layout is not None and rules.layout.convert == "either"
+    return BoundaryFormat(
+        layout,
+        rules.quantization.convert or "host",
+        target.compute_dtype,
+        make_transpose_check(target) if offered else None,
+    )
 
 
 def read_weight_layout(target: Target) -> TensorLayout | None:

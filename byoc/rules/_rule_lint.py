@@ -247,6 +247,8 @@ def _lint_layout(value: object) -> Iterator[str]:
             continue
         if layout.plain_axes != axes:
             yield f"layout.{key}: {layout} is not of {key}, whose axes are {', '.join(axes)}"
+        elif key == "activations" and words.convert == "either" and layout.blocks:
+            yield f"layout.convert: only the host converts to {layout}, which has blocks"
 
 
 def _lint_quantization(value: object) -> Iterator[str]:

@@ -175,6 +175,9 @@ class Layout(StrictModel):
     weights: _Layout | None = make_optional_field(
         "Of the weights of convolutions, such as OHWI or OIHW16i16o."
     )
+    convert: Literal["host", "either"] | None = make_optional_field(
+        "Who transposes images: the host (default), or either side, whichever is cheaper."
+    )
 
 
 class Limits(StrictModel):

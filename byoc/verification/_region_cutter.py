@@ -15,7 +15,9 @@ from onnx import ModelProto, NodeProto, TypeProto, helper
 from byoc.boundary.contracts import TensorContract, is_conversion
 from byoc.codegen import Region
 from byoc.model import (
+    IMAGE,
     LAYOUT,
+    LAYOUT_KEY,
     GraphIndex,
     TensorLayout,
     TensorType,
@@ -23,6 +25,7 @@ from byoc.model import (
     copy_without,
     extract_nodes,
     find_images,
+    get_metadata,
     get_node_name,
     get_purpose,
     make_layout_nodes,
@@ -30,11 +33,14 @@ from byoc.model import (
     mark_inserted,
     parse_layout,
     prepare_model,
+    set_metadata,
     write_type,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 
 Values = Mapping[str, Any]
+
+_PLAIN = parse_layout(IMAGE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +129,16 @@ class RegionCutter:
         value = next(value for value in model.graph.input if value.name == name)
         packed = self._set_layout(value, layout, kind, taken)
         nodes = self._conversion_nodes(layout, layout.make_unpack_steps(kind), packed, name, taken)
+        given = packed
+        if name in self._transposed_inside:
+            given = self._set_layout(value, _PLAIN, kind, taken)
+            steps = layout.make_pack_steps(kind)
+            nodes = [*self._conversion_nodes(layout, steps, given, packed, taken), *nodes]
         rest = list(model.graph.node)
         del model.graph.node[:]
         model.graph.node.extend([*nodes, *rest])
-        return {packed: layout.pack_array(self.values[name])}
+        array = self.values[name]
+        return {given: array if name in self._transposed_inside else layout.pack_array(array)}
 
     def _convert_output(self, model: ModelProto, name: str, taken: set[str]) -> None:
         """Make a part return an image in the region's layout."""
@@ -138,6 +150,10 @@ class RegionCutter:
         model.graph.node.extend(
             self._conversion_nodes(layout, layout.make_pack_steps(kind), name, packed, taken)
         )
+        if name in self._transposed_inside:
+            made = self._set_layout(value, _PLAIN, kind, taken)
+            steps = layout.make_unpack_steps(kind)
+            model.graph.node.extend(self._conversion_nodes(layout, steps, packed, made, taken))
 
     def _set_layout(
         self, value: onnx.ValueInfoProto, layout: TensorLayout, kind: TensorType, taken: set[str]
@@ -155,7 +171,9 @@ class RegionCutter:
         nodes = make_layout_nodes(
             steps, source, target, lambda name, kind: make_unique_name(name, taken)
         )
-        return [mark_inserted(node, LAYOUT) for node in nodes]
+        for node in nodes:
+            set_metadata(mark_inserted(node, LAYOUT), LAYOUT_KEY, str(layout))
+        return nodes
 
     @cached_property
     def _operations(self) -> frozenset[int]:
@@ -176,7 +194,22 @@ class RegionCutter:
         """The boundary tensors with a layout, by their inner names, and the nodes that convert each."""
         chains = [(contract, *self._follow_input(contract.name)) for contract in self.region.inputs]
         chains += [(contract, *self._follow_output(contract.name)) for contract in self.region.outputs]
-        return {name: nodes for contract, name, nodes in chains if nodes and _contract_layout(contract)}
+        return {
+            name: nodes
+            for contract, name, nodes in chains
+            if nodes and (_contract_layout(contract) or contract.converts.get("layout") == "device")
+        }
+
+    @cached_property
+    def _transposed_inside(self) -> Mapping[str, TensorLayout]:
+        """The layouts of boundary tensors that cross as ONNX has them, by their inner names."""
+        contracts = (*self.region.inputs, *self.region.outputs)
+        inner = {each.inner for each in contracts if each.converts.get("layout") == "device"}
+        return {
+            name: parse_layout(get_metadata(self.index.nodes[nodes[0]], LAYOUT_KEY))
+            for name, nodes in self._boundary_conversions.items()
+            if name in inner
+        }
 
     def _follow_input(self, name: str) -> tuple[str, list[int]]:
         """Follow the conversions of an input; return the name after them, and their nodes."""
@@ -206,7 +239,8 @@ class RegionCutter:
     def _layouts(self) -> Mapping[str, TensorLayout]:
         """The layout of each tensor that has one at the boundary, or would have if cut there."""
         contracts = (*self.region.inputs, *self.region.outputs)
-        layout = next(filter(None, map(_contract_layout, contracts)), None)
+        inside = self._transposed_inside.values()
+        layout = next(filter(None, (*map(_contract_layout, contracts), *inside)), None)
         if layout is None:
             return {}
         inlined = prepare_model(self.region.load(inline=True), self.region.name)

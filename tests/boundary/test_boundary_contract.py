@@ -14,7 +14,12 @@ from support import VANILLA, Ran, parse
 from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract, check_contracts
 from byoc.boundary.contracts._contract_check import CheckedRegion
 from byoc.boundary.contracts._tensor_contract import ContractError, TensorView
-from byoc.boundary.convert import BoundaryFormat, RegionBoundary, convert_boundary
+from byoc.boundary.convert import (
+    BoundaryFormat,
+    RegionBoundary,
+    TransposeShares,
+    convert_boundary,
+)
 from byoc.bundle import open_bundle
 from byoc.model import (
     QUANTIZE,
@@ -38,7 +43,13 @@ class Bounded:
     """A model with one region or several, its borders in a layout, and what its user's model was."""
 
     def __init__(
-        self, text: str, *regions: tuple[int, ...], layout: str = "", opset: int = 17, **wanted: Any
+        self,
+        text: str,
+        *regions: tuple[int, ...],
+        layout: str = "",
+        opset: int = 17,
+        shares: TransposeShares | None = None,
+        **wanted: Any,
     ) -> None:
         typed = onnx.shape_inference.infer_shapes(parse(text, ir=10, opset=opset))
         for node in typed.graph.node:  # what quantization put in bears its mark
@@ -52,8 +63,9 @@ class Bounded:
         outlined = outline(GraphCuts(users, cuts))
         wants = BoundaryFormat(parse_layout(layout) if layout else None, **wanted)
         spatial, types = find_images(users), users.type_protos
+        given = {} if shares is None else dict.fromkeys(types, shares)
         result = convert_boundary(
-            outlined, [RegionBoundary(c.name, wants, spatial, types) for c in cuts]
+            outlined, [RegionBoundary(c.name, wants, spatial, types, given) for c in cuts]
         )
         self.proto = result.proto
         weights = parse_layout("OHWI") if layout else None

@@ -13,6 +13,7 @@ from support import examples
 from test_boundary_contract import DOMAIN, Bounded
 
 from byoc.boundary.contracts._tensor_contract import ContractError
+from byoc.boundary.convert import TransposeShares
 from byoc.model import LAYOUT, get_purpose, parse_layout
 
 
@@ -95,7 +96,11 @@ def _runs(labels: list[int]) -> tuple[tuple[int, ...], ...]:
 )
 @given(drawn(("", "NHWC", "NCHW16c", "CHWN", "NHWC2c")))
 def test_contracts_hold(case: Drawn) -> None:
-    bounded = Bounded(case.text, *case.regions, layout=case.layout)
+    for shares in (None, TransposeShares(0.5, 0.25)):
+        _check_contracts(Bounded(case.text, *case.regions, layout=case.layout, shares=shares), case)
+
+
+def _check_contracts(bounded: Bounded, case: Drawn) -> None:
     for contracts in bounded.check().values():
         for contract in (*contracts.inputs, *contracts.outputs):
             assert contract.layout in ("", case.layout)
@@ -106,9 +111,11 @@ def test_contracts_hold(case: Drawn) -> None:
 
 
 @settings(deadline=None, max_examples=examples(150))
-@given(drawn(("NHWC", "CHWN", "NCWH")), st.data())
-def test_a_transpose_that_is_turned_otherwise_shows(case: Drawn, data: st.DataObject) -> None:
-    bounded = Bounded(case.text, *case.regions, layout=case.layout)
+@given(drawn(("NHWC", "CHWN", "NCWH")), st.data(), st.sampled_from([None, TransposeShares(0.5, 0.25)]))
+def test_a_transpose_that_is_turned_otherwise_shows(
+    case: Drawn, data: st.DataObject, shares: TransposeShares | None
+) -> None:
+    bounded = Bounded(case.text, *case.regions, layout=case.layout, shares=shares)
     inside = [node for function in bounded.proto.functions for node in function.node]
     calls = [node for node in bounded.proto.graph.node if node.domain == DOMAIN]
     read = {name for call in calls for name in call.input}

@@ -8,17 +8,20 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from support import examples
 from transposed_graphs import (
+    IMAGE_BYTES,
     KINDS,
     SHAPE,
     arranged,
     host_graphs,
     inverse_pairs,
     least,
+    opened_ports,
     transposed_bytes,
     transposes,
 )
 from transposing import NEG, operators, parsed, same
 
+from byoc.boundary.convert import TransposeShares
 from byoc.model import get_metadata, get_purpose, parse_layout
 from byoc.onnxrt import open_session, run_session, without_optimizations
 
@@ -42,6 +45,25 @@ def test_no_choice_of_forms_transposes_fewer_bytes(model, layout):
     before = arranged(model, parse_layout(layout), remove=False)
     assume(sum(n.domain == "" and n.op_type != "Transpose" for n in before.graph.node) <= 9)
     assert transposed_bytes(arranged(model, parse_layout(layout))) == least(before)
+
+
+@_SLOW
+@given(
+    host_graphs(most=7),
+    st.sampled_from(_LAYOUTS),
+    st.sampled_from([0.125, 0.5, 0.75]),
+    st.sampled_from([0.125, 0.5, 0.75]),
+)
+def test_no_choice_is_cheaper_where_regions_may_transpose_as_well(model, layout, entering, leaving):
+    shares = TransposeShares(entering, leaving)
+    before = arranged(model, parse_layout(layout), remove=False)
+    nodes = before.graph.node
+    ports = sum(len(node.input) + len(node.output) for node in nodes if node.domain)
+    assume(ports and ports + sum(not n.domain and n.op_type != "Transpose" for n in nodes) <= 12)
+    changed = arranged(model, parse_layout(layout), shares=shares)
+    same(model, changed)
+    inside = sum(np.multiply(opened_ports(changed), [entering, leaving])) * IMAGE_BYTES
+    assert transposed_bytes(changed) + inside == least(before, shares=shares)
 
 
 def test_onnxruntime_18128_a_residual_addition_between_regions_of_nhwc_costs_no_transpose():

@@ -9,13 +9,14 @@ import onnx
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.boundary.convert import BoundaryFormat, RegionBoundary
+from byoc.boundary.convert import BoundaryFormat, RegionBoundary, TransposeShares
 from byoc.boundary.convert._convert_boundary import minimize_transposes
 from byoc.boundary.convert._insert_layouts import insert_layouts
 from byoc.boundary.convert._model_editor import ModelEditor
 from byoc.model import LAYOUT, TensorLayout, get_purpose, parse_layout, walk_graphs
 
 SHAPE = (1, 2, 3, 4)
+IMAGE_BYTES = 96
 NHWC = parse_layout("NHWC")
 TO, BACK = (0, 2, 3, 1), (0, 3, 1, 2)
 _DOMAIN = "byoc.dla"
@@ -152,23 +153,28 @@ def host_graphs(draw: st.DrawFn, kinds: Sequence[str] = KINDS, most: int = 12) -
     return helper.make_model(graph, opset_imports=imports, ir_version=10, functions=drawn.regions)
 
 
-def arranged(
+def arranged(  # noqa: PLR0917 - what a boundary may be
     model: ModelProto,
     layout: TensorLayout = NHWC,
     remove: bool = True,
     apart: bool = False,
     plain: Iterable[str] = (),
+    shares: TransposeShares | None = None,
 ) -> ModelProto:
     """Return a model whose regions are in a layout, with as few Transposes as can be if `remove`.
 
-    With `apart` each region's tensors are converted for it alone; those in `plain` are no images.
+    With `apart` each region's tensors are converted for it alone; those in `plain` are no images. All
+    regions may transpose all images for `shares` of what the host does it for.
     """
     model = onnx.shape_inference.infer_shapes(model)
     known = (v for g in walk_graphs(model.graph) for v in (*g.input, *g.output, *g.value_info))
     types = {value.name: value.type for value in known}
     wants = BoundaryFormat(activations=layout)
     regions = [f for f in model.functions if f.domain == _DOMAIN]
-    borders = [RegionBoundary(f.name, wants, frozenset(types.keys() - {*plain}), types) for f in regions]
+    given = {} if shares is None else dict.fromkeys(types, shares)
+    borders = [
+        RegionBoundary(f.name, wants, frozenset(types.keys() - {*plain}), types, given) for f in regions
+    ]
     edit = ModelEditor(model)
     for some in [[border] for border in borders] if apart else [borders]:
         insert_layouts(edit, some)
@@ -209,11 +215,25 @@ def inverse_pairs(model: ModelProto) -> int:
     return pairs
 
 
-def least(model: ModelProto, stays: Iterable[str] = FIXED) -> int:
+def opened_ports(model: ModelProto) -> list[int]:
+    """Return how many inputs, and how many outputs, regions transpose themselves."""
+    counts = [0, 0]
+    for function in (f for f in model.functions if f.domain == _DOMAIN):
+        maker = {node.output[0]: node for node in function.node if node.op_type == "Transpose"}
+        reader = {node.input[0]: node for node in maker.values()}
+        counts[0] += sum(name in reader and reader[name].output[0] in reader for name in function.input)
+        counts[1] += sum(name in maker and maker[name].input[0] in maker for name in function.output)
+    return counts
+
+
+def least(
+    model: ModelProto, stays: Iterable[str] = FIXED, shares: TransposeShares | None = None
+) -> float:
     """Return the fewest bytes over all ways to run the operators of a model whose regions have layouts.
 
     Tries them all: an operator but those in `stays` reads and makes plain tensors, or transposed ones.
-    A tensor that is made in one form and needed in the other is transposed once.
+    A tensor that is made in one form and needed in the other is transposed once. With `shares`, a region
+    may read and return a plain tensor for that part of its bytes.
     """
     graph = onnx.shape_inference.infer_shapes(model).graph
     constants = {tensor.name for tensor in graph.initializer}
@@ -229,16 +249,25 @@ def least(model: ModelProto, stays: Iterable[str] = FIXED) -> int:
     names = {name for node in nodes for name in (*node.input, *node.output)} - constants - {""}
     names |= {v.name for v in (*graph.input, *graph.output)}
     names = {name for name in names if rank[name] == 4}
+    ports = [
+        (i, name, share)
+        for i, node in enumerate(nodes if shares is not None else [])
+        if node.domain == _DOMAIN
+        for side, share in ((node.input, shares.entering), (node.output, shares.leaving))
+        for name in dict.fromkeys(side)
+    ]
     best = None
-    for labels in itertools.product((False, True), repeat=len(free)):
-        label = dict(zip(free, labels, strict=True))
+    for labels in itertools.product((False, True), repeat=len(free) + len(ports)):
+        label = dict(zip(free, labels, strict=False))
+        port = {(i, n): form for (i, n, _), form in zip(ports, labels[len(free) :], strict=True)}
         made = {v.name: False for v in graph.input}
         needed: dict[str, set[bool]] = {}
         for i, node in enumerate(nodes):
             for name in set(node.output) & names:
-                made[value.get(name, name)] = label.get(i, name in permuted)
+                made[value.get(name, name)] = port.get((i, name), label.get(i, name in permuted))
             for name in set(node.input) & names:
-                needed.setdefault(value.get(name, name), set()).add(label.get(i, name in permuted))
+                form = port.get((i, name), label.get(i, name in permuted))
+                needed.setdefault(value.get(name, name), set()).add(form)
         for v in graph.output:
             needed.setdefault(value.get(v.name, v.name), set()).add(v.name in permuted)
         cost = sum(
@@ -246,6 +275,6 @@ def least(model: ModelProto, stays: Iterable[str] = FIXED) -> int:
             * (4 if kinds[name].elem_type == TensorProto.FLOAT else 1)
             for name, forms in needed.items()
             if not forms <= {made[name]}
-        )
+        ) + sum(share * IMAGE_BYTES for i, name, share in ports if not port[i, name])
         best = cost if best is None else min(best, cost)
     return best or 0

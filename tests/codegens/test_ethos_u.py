@@ -257,6 +257,33 @@ def test_a_network_is_the_quantized_one_up_to_its_noise(tmp_path: Path) -> None:
     assert compute_signal_to_noise(expected, given) > 40
 
 
+@executed
+def test_images_that_cross_in_onnxs_order_are_transposed_in_the_region(tmp_path: Path) -> None:
+    (tmp_path / "costs.yaml").write_text(
+        "kind: roofline\nname: free\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\noverhead: 0.0\n"
+        "launch: 0.0\nlink: {bandwidth: .inf, latency: 0.0}\n"
+    )
+    (tmp_path / "rules.yaml").write_text(
+        "extends: ethos-u55\ntarget: u55\nlayout: {convert: either}\n"
+        f"cost_model: {tmp_path / 'costs.yaml'}\n"
+    )
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 3, 8, 6] x) => (float[1, 2, 8, 6] y)
+        <float[2, 3, 1, 1] w = {1, 2, 3, -1, -2, -3}> { c = Conv(x, w)  y = Relu(c) }""")
+    result = byoc.partition(
+        model,
+        tmp_path / "rules.yaml",
+        output=tmp_path / "bundle",
+        strategy="all-supported",
+        precision=byoc.Precision("int8", None, "random"),
+    )
+    assert result.report.verification is not None
+    assert result.report.verification.passed
+    ((_, made, _),) = byoc.open_bundle(tmp_path / "bundle").regions()
+    assert [each.converts["layout"] for each in (*made.inputs, *made.outputs)] == ["device", "device"]
+    assert [each.type.shape for each in made.inputs] == [(1, 3, 8, 6)]
+
+
 def _write(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path

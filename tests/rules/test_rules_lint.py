@@ -87,6 +87,8 @@ WRONG = {
     "host with wrong keys": RELU + "host: {name: head, after: {op: Relu}}\n",
     "a layout that is none": RELU + "layout: {activations: nhwc, weights: OIHW1i}\n",
     "a layout of something else": RELU + "layout: {activations: OHWI4i, weights: NHWC}\n",
+    "a layout that only the host converts to": RELU + "layout: {activations: NCHW4c, convert: either}\n",
+    "a layout that nobody converts to": RELU + "layout: {activations: NHWC, convert: device}\n",
     "a layout with a wrong key": RELU + "layout: {activations: NHWC, weight: OHWI}\n",
     "a scheme of quantization": RELU
     + "quantization: {weights: {dtype: [int88]}, scales: powers, convert: cpu, input: {}}\n",

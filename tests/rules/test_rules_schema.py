@@ -87,7 +87,7 @@ regions: phase
 overlaps: placement
 dtype: [float32]
 shapes: ranked
-layout: {activations: NHWC, weights: OHWI}
+layout: {activations: NHWC, weights: OHWI, convert: either}
 annotations: {layer_ann: [encoder, '^head']}
 quantization:
   activations: {dtype: [int8], symmetric: false, per_channel: false}

@@ -171,6 +171,34 @@ def test_parts_have_the_layout_that_the_region_has(
     assert region.constant("v").shape == (2, 3, 3, 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "ops"),
+    [
+        ("a", ["Transpose", "Transpose", "Conv", "Transpose"]),
+        ("y", ["Transpose", "Relu", "Transpose", "Transpose"]),
+    ],
+)
+def test_parts_transpose_what_the_region_transposes(
+    name: str, ops: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = "kind: roofline\nname: npu\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\n"
+    costs += "overhead: 1.0e-8\nlaunch: 1.0e-8\nlink: {bandwidth: 1.0e+12, latency: 1.0e-8}\n"
+    (tmp_path / "costs.yaml").write_text(costs)
+    rules = f"target: npu\ncost_model: {tmp_path}/costs.yaml\ndtype: float32\n"
+    rules += "layout: {activations: NHWC, convert: either}\nops:\n"
+    rules += "  - op: [Conv, Relu, Add, Mul, Sub, Abs, MaxPool, Transpose]\n"
+    vendors.install(monkeypatch, wrong=interpreter(only(name, larger)))
+    fault = bisect_model(NET, tmp_path, rules=rules)
+    assert (fault.operation, fault.operations) == (name, (name,))
+    assert operators(fault.trial.part.model) == ops
+    shows_alone(fault, tmp_path / "fault")
+    region = read_region(tmp_path / "fault" / "model.onnx", "npu_0", "npu", None, None)
+    borders = [each for each in (*region.inputs, *region.outputs) if each.inner in ("x", "y")]
+    assert [(c.layout, c.type.shape, c.converts) for c in borders] == [
+        ("", (1, 2, 6, 6), {"layout": "device"})
+    ]
+
+
 def test_a_composite_is_taken_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vendors.install(monkeypatch, wrong=interpreter(only("b", lambda value: value + 1)))
     text = """

@@ -160,6 +160,8 @@ class _RegionReader:
         layout = axes.format_terms(terms) if terms is not None else axes.UNKNOWN_LAYOUT
         if layout:
             converts["layout"] = "host"
+        elif any(node.op_type == "Transpose" for node in steps):
+            converts["layout"] = "device"
         if pair is not None:
             converts["quantize"] = "host" if is_inserted(pair) else "model"
         elif around is not None:

@@ -5,9 +5,12 @@ Tensors are cast and quantized, brought into layouts, and transposed on the host
 
 from byoc.boundary.convert._convert_boundary import ConvertedModel, convert_boundary
 from byoc.boundary.convert._tensor_transfers import (
+    AskedTranspose,
     BoundaryFormat,
     Conversion,
     RegionBoundary,
+    TransposeOffer,
+    TransposeShares,
     find_own_quantization,
     make_transfer_lookup,
 )

@@ -11,10 +11,14 @@ from byoc.numerics.solvers import SINK, SOURCE, find_minimum_cut
 
 @dataclass(frozen=True, eq=False)
 class ChosenForms:
-    """The chosen forms of nodes by number, and the form in which each value is made."""
+    """The chosen forms of nodes by number, and the form in which each value is made.
+
+    `plain_ports` are the inputs and outputs of regions, by node and name, that cross in form 0.
+    """
 
     node_forms: Mapping[int, int]
     value_forms: Mapping[str, int]
+    plain_ports: frozenset[tuple[int, str]]
 
 
 def choose_forms(tensors: GraphTensors, frames: LayoutGraph) -> ChosenForms:
@@ -22,9 +26,10 @@ def choose_forms(tensors: GraphTensors, frames: LayoutGraph) -> ChosenForms:
 
     Each node of `frames.movable` runs in one of two forms, in which it reads and makes its tensors;
     regions and all other nodes keep the forms of the model. A value that is made in one form and read in
-    the other costs one Transpose of its bytes, however many nodes read it. This is a minimum cut with
-    the values as arcs (form 0 on the source's side, form 1 on the sink's), so no choice of forms
-    transposes fewer bytes.
+    the other costs one Transpose of its bytes, however many nodes read it. An input or output that a
+    region may transpose itself crosses in form 0 for a share of these bytes, which each region pays.
+    This is a minimum cut with the values as arcs (form 0 on the source's side, form 1 on the sink's), so
+    no choice of forms transposes fewer bytes.
     """
     return _CutProblem(tensors, frames).solve()
 
@@ -37,6 +42,10 @@ class _CutProblem:
             i for i, turn in frames.other_transposes.items() if self.nodes[i].output[0] in frames.form
         )
         self.unit_of = {number: i for i, number in enumerate(sorted([*frames.movable, *turned]), 2)}
+        sides = (frames.region_inputs, frames.region_outputs)
+        ports = ((i, name, each[name]) for side in sides for i, each in side.items() for name in each)
+        first = 2 + len(self.unit_of)
+        self.ports = {(i, name): (row, share) for row, (i, name, share) in enumerate(ports, first)}
         values = dict.fromkeys(frames.value.values())
         self.size = {value: float(tensors.estimate_bytes(value)) for value in values}
         self.producer = {value: SINK if frames.form[value] else SOURCE for value in values}
@@ -60,7 +69,11 @@ class _CutProblem:
         ports = self.frames.movable.get(number)
         if ports is None:
             for name in names:
-                self._require_as_is(name)
+                port = self.ports.get((number, name))
+                if port is not None:
+                    self.consumers[self.frames.value[name]].add(port[0])
+                else:
+                    self._require_as_is(name)
             return
         for i, name in enumerate(self.nodes[number].input):
             if i in ports.inputs:
@@ -73,15 +86,19 @@ class _CutProblem:
             ports, node = self.frames.movable.get(number), self.nodes[number]
             for i in ports.outputs if ports is not None else (0,):
                 self.producer[self.frames.value[node.output[i]]] = self.unit_of[number]
+        for name in self.frames.region_outputs.get(number, ()):
+            self.producer[self.frames.value[name]] = self.ports[number, name][0]
 
     def solve(self) -> ChosenForms:
-        size = 2 + len(self.unit_of)
+        size = 2 + len(self.unit_of) + len(self.ports)
         # Less than one byte for all together: it only decides between equals.
         extra = 0.25 / size
         arcs: list[tuple[int, int, float]] = [
             (unit, SINK, extra) if self._model_form(number) else (SOURCE, unit, extra)
             for number, unit in self.unit_of.items()
         ]
+        for (_, name), (port, share) in self.ports.items():
+            arcs.append((port, SINK, share * self.size[self.frames.value[name]]))
         for value, producer in self.producer.items():
             # One node has form 1 as soon as one reader has it, another has form 0 as soon as one has it.
             down, up, size = size, size + 1, size + 2
@@ -92,6 +109,7 @@ class _CutProblem:
         return ChosenForms(
             {number: int(permuted[unit]) for number, unit in self.unit_of.items()},
             {value: int(permuted[producer]) for value, producer in self.producer.items()},
+            frozenset(port for port, (row, _) in self.ports.items() if not permuted[row]),
         )
 
     def _model_form(self, number: int) -> int:

@@ -17,6 +17,7 @@ from byoc.boundary.convert._graph_tensors import (
     transpose_type,
 )
 from byoc.boundary.convert._layout_graph import LayoutGraph
+from byoc.boundary.convert._model_editor import RegionCall
 from byoc.boundary.convert._movable_operators import MovablePorts
 from byoc.boundary.convert._rename_tensors import rename_tensors
 from byoc.model import (
@@ -86,7 +87,7 @@ class _FormRewriter:
             elif ports is not None:
                 self._move_node(number, node, ports)
             else:
-                self._keep_node(node)
+                self._keep_node(number, node)
             self.result += [node, *after]
             for value in makes:
                 self._record_made(value)
@@ -95,9 +96,10 @@ class _FormRewriter:
         self.tensors.scope.nodes = self.result
         return self.constants.replaced
 
-    def _keep_node(self, node: NodeProto) -> None:
-        """Rename the inputs and outputs of a node that stays in its form."""
-        frame = self.frames.form
+    def _keep_node(self, number: int, node: NodeProto) -> None:
+        """Rename the inputs and outputs of a node that stays in its form, but for a region's own."""
+        plain = {name for at, name in self.forms.plain_ports if at == number}
+        frame = {name: self.frames.form[name] for name in self.frames.form.keys() - plain}
         names = {
             name: self._require_form(name, frame[name])
             for name in self.tensors.scope.find_reads(node)
@@ -111,6 +113,28 @@ class _FormRewriter:
         changed = {old: new for old, new in names.items() if old != new}
         if changed:
             self.result += rename_tensors(self.tensors.edit, node, changed)
+        for name in plain:
+            self._open_port(self.tensors.edit.calls[node.op_type], name)
+
+    def _open_port(self, call: RegionCall, name: str) -> None:
+        """Let a region read or return a tensor in form 0, and transpose it itself."""
+        value = self.frames.value[name]
+        to_layout, back = self.frames.order, self.turns[0]
+        kind = transpose_type(self.tensors.find_type_proto(name), back)
+        for position, read in enumerate(call.node.input):
+            if read == name:
+                outside = self._require_form(name, 0)
+                inside = self.tensors.edit.add_tensor(f"{outside}_{self.layouts[0]}", kind, name)
+                step = self._make_node("Transpose", inside, call.function.input[position])
+                set_attribute(step, helper.make_attribute("perm", to_layout))
+                call.replace_input(position, outside, step, inside=inside)
+        for position, made in enumerate(call.node.output):
+            if made == name:
+                outside = self._name_in_form(value, 0)
+                inside = self.tensors.edit.add_tensor(f"{outside}_{self.layouts[0]}", kind, name)
+                step = self._make_node("Transpose", call.function.output[position], inside)
+                set_attribute(step, helper.make_attribute("perm", back))
+                call.replace_output(position, outside, step, inside=inside)
 
     def _move_node(self, number: int, node: NodeProto, ports: MovablePorts) -> None:
         """Run a node in the form that was chosen for it."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, TypeProto, numpy_helper
 
 from byoc.boundary.convert._model_editor import ModelEditor, Scope
-from byoc.boundary.convert._tensor_transfers import RegionBoundary
+from byoc.boundary.convert._tensor_transfers import RegionBoundary, TransposeShares
 from byoc.model import (
     DTYPES,
     TensorType,
@@ -26,6 +26,7 @@ from byoc.model import (
 )
 
 AxisOrder = tuple[int, ...]
+PortShares = dict[str, float]
 T = TypeVar("T")
 
 
@@ -101,6 +102,33 @@ class GraphTensors:
         """The initializers that no caller can override."""
         inputs = {value.name for value in self.graph.input}
         return {t.name: t for t in self.graph.initializer if t.name not in inputs}
+
+    def find_port_shares(self, node: NodeProto, order: AxisOrder) -> tuple[PortShares, PortShares]:
+        """Return the inputs and outputs of a call that its region may transpose, none for other nodes.
+
+        Each has, by the name of a tensor in the layout of axis `order`, the price of its Transpose in
+        the region as a share of that on the host.
+        """
+        call = self.edit.calls.get(node.op_type)
+        border = self._border_of.get(node.op_type)
+        if call is None or border is None or call.node is not node:
+            return {}, {}
+        layout = border.format.activations
+        if layout is None or layout.blocks or order != layout.axis_order:
+            return {}, {}
+        sides: tuple[PortShares, PortShares] = {}, {}
+        for side, names in zip(sides, (node.input, node.output), strict=True):
+            for name in names:
+                # A tensor of the user's that happens to be in the layout has no origin.
+                shares = border.shares.get(self.edit.origins.get(name, ""), TransposeShares())
+                share = shares.entering if side is sides[0] else shares.leaving
+                if share is not None:
+                    side[name] = share
+        return sides
+
+    @cached_property
+    def _border_of(self) -> Mapping[str, RegionBoundary]:
+        return {border.region: border for border in self._borders if border.shares}
 
     @cached_property
     def _own(self) -> Mapping[str, TypeProto]:

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from onnx import NodeProto
 
-from byoc.boundary.convert._graph_tensors import AxisOrder, GraphTensors, invert_order, read_order
+from byoc.boundary.convert._graph_tensors import (
+    AxisOrder,
+    GraphTensors,
+    PortShares,
+    invert_order,
+    read_order,
+)
 from byoc.boundary.convert._movable_operators import MovablePorts, find_ports
 from byoc.model import LAYOUT, get_purpose, is_onnx
 
@@ -32,6 +38,11 @@ class LayoutGraph:
     """Other Transposes at tensors that matter, which can read either form and make either form."""
     shape_nodes: frozenset[int]
     """Shape operators, which can read either form."""
+    region_inputs: Mapping[int, Mapping[str, float]]
+    """Inputs of regions in form 1 that these may read in form 0, by node and name: the price of their
+    Transpose there as a share of that on the host."""
+    region_outputs: Mapping[int, Mapping[str, float]]
+    """The same of outputs."""
 
 
 def find_layout_graph(tensors: GraphTensors, order: AxisOrder) -> LayoutGraph | None:
@@ -153,4 +164,25 @@ class _LayoutGraphFinder:
             for i, node in enumerate(self.nodes)
             if node.op_type == "Shape" and is_onnx(node) and node.input[0] in self.form
         )
-        return LayoutGraph(self.order, self.form, value, frozenset(self.used), movable, others, shapes)
+        inputs, outputs = self._find_ports()
+        return LayoutGraph(
+            self.order,
+            self.form,
+            value,
+            frozenset(self.used),
+            movable,
+            others,
+            shapes,
+            inputs,
+            outputs,
+        )
+
+    def _find_ports(self) -> tuple[dict[int, PortShares], dict[int, PortShares]]:
+        """Return the inputs and the outputs in form 1 that regions may transpose themselves."""
+        sides: tuple[dict[int, PortShares], dict[int, PortShares]] = {}, {}
+        for i, node in enumerate(self.nodes):
+            for side, shares in zip(sides, self.tensors.find_port_shares(node, self.order), strict=True):
+                found = {name: share for name, share in shares.items() if self.form.get(name) == 1}
+                if found:
+                    side[i] = found
+        return sides

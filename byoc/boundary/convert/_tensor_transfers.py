@@ -5,10 +5,11 @@ quantized first and brought into the target's layout last; on its way back the o
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
 from onnx import TypeProto
 
 from byoc.model import (
@@ -18,8 +19,10 @@ from byoc.model import (
     LayoutStep,
     TensorLayout,
     TensorType,
+    find_constant_value,
     find_images,
     fix_type,
+    get_input,
     get_purpose,
     is_dequantize,
     is_quantize,
@@ -29,16 +32,42 @@ ConvertedBy = Literal["host", "device"]
 
 
 @dataclass(frozen=True)
+class AskedTranspose:
+    """A Transpose by `order` of an image of type `kind`, which a target may take or not.
+
+    `quantization` is the scale and the zero point of a quantized image.
+    """
+
+    kind: TensorType
+    order: tuple[int, ...]
+    quantization: tuple[float, int] | None = None
+
+
+@dataclass(frozen=True)
 class BoundaryFormat:
     """The form in which a target takes boundary tensors.
 
     `activations` is the layout of images, None for ONNX's own. `convert` says who quantizes and casts.
     `compute` is `float16` or `bfloat16` if regions compute in that type, None to follow the model.
+    `takes_transpose` says which Transposes of images the target can run itself at its boundary; None if
+    the host runs them all.
     """
 
     activations: TensorLayout | None = None
     convert: Literal["host", "device"] = "host"
     compute: str | None = None
+    takes_transpose: Callable[[AskedTranspose], bool] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class TransposeShares:
+    """The prices of an image's Transposes inside a region, as shares of their prices on the host.
+
+    `entering` is where it enters a region, `leaving` where it leaves; None where the host transposes.
+    """
+
+    entering: float | None = None
+    leaving: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +82,8 @@ class RegionBoundary:
     format: BoundaryFormat
     spatial: frozenset[str]
     types: Mapping[str, TypeProto]
+    shares: Mapping[str, TransposeShares] = field(default_factory=dict)
+    """Of the images that the region may transpose itself, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +114,22 @@ class TensorTransfer:
     converted_bytes: int
     entering: tuple[Conversion, ...]
     leaving: tuple[Conversion, ...]
+    offer: "TransposeOffer | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeOffer:
+    """The conversions of an image that the target transposes at its boundary instead of the host.
+
+    `entering` and `leaving` are its Transposes, None where its rules refuse one; the others are the
+    conversions that are left, and the bytes that the host still converts.
+    """
+
+    entering: Conversion | None
+    leaving: Conversion | None
+    other_entering: tuple[Conversion, ...]
+    other_leaving: tuple[Conversion, ...]
+    other_bytes: int
 
 
 def find_own_quantization(index: GraphIndex) -> frozenset[int]:
@@ -119,8 +166,9 @@ class _TransferLookup:
         self.index, self.wants, self.own, self.fallback = index, wants, own, fallback
         has_layout = wants.activations is not None and not wants.activations.is_plain
         self.images = find_images(index) if has_layout else frozenset()
+        self.captured = frozenset(index.captured_names)
         self.quantized = {index.nodes[i].output[0]: i for i in own if is_quantize(index.nodes[i])}
-        self._seen: dict[tuple[TensorType, bool], TensorTransfer | None] = {}
+        self._seen: dict[tuple[TensorType, bool, AskedTranspose | None], TensorTransfer | None] = {}
 
     def find(self, name: str) -> TensorTransfer | None:
         if name in self.quantized:
@@ -132,20 +180,50 @@ class _TransferLookup:
             return None
         # Models have few distinct types, so each is worked out once.
         image = name in self.images
-        key = kind, image
+        key = kind, image, self._ask(name, kind) if image else None
         if key not in self._seen:
-            self._seen[key] = self._float_transfer(fix_type(kind, self.index.planned.sizes), image)
+            fixed = fix_type(kind, self.index.planned.sizes)
+            self._seen[key] = self._float_transfer(fixed, image, key[-1])
         return self._seen[key]
+
+    def _ask(self, name: str, kind: TensorType | None) -> AskedTranspose | None:
+        """Return the question whether the target transposes an image; None where the host does.
+
+        That needs a layout without blocks, known extents, and one scale where numbers are quantized. In
+        another type than the model's, regions have conversions of their own at their boundary.
+        """
+        wants = self.wants
+        if wants.takes_transpose is None or wants.compute is not None or kind is None:
+            return None
+        if wants.activations is None or wants.activations.blocks or name in self.captured:
+            return None
+        if kind.shape is None or not all(isinstance(dim, int) for dim in kind.shape):
+            return None
+        readers = [self.index.nodes[i] for i in self.index.consumers.get(name, ())]
+        maker = self.index.producers.get(name)
+        around = [node for node in readers if is_dequantize(node) and node.input[0] == name]
+        around += [self.index.nodes[maker]] if maker is not None else []
+        node = next((node for node in around if is_quantize(node) or is_dequantize(node)), None)
+        if node is None or (is_dequantize(node) and node.output[0] == name):
+            return AskedTranspose(kind, ())
+        scale = find_constant_value(self.index, node.input[1])
+        given = get_input(node, 2)
+        zero = find_constant_value(self.index, given) if given else np.zeros(1)
+        if scale is None or zero is None or scale.size != 1:
+            return None
+        return AskedTranspose(kind, (), (float(scale.ravel()[0]), int(zero.ravel()[0])))
 
     def _find_type(self, name: str) -> TensorType | None:
         """Return the type of a tensor at the planned sizes of open dimensions."""
         kind = self.index.types.get(name)
         return None if kind is None else fix_type(kind, self.index.planned.sizes)
 
-    def _float_transfer(self, kind: TensorType, image: bool) -> TensorTransfer | None:
+    def _float_transfer(
+        self, kind: TensorType, image: bool, asked: AskedTranspose | None
+    ) -> TensorTransfer | None:
         compute, by = self.wants.compute, self.wants.convert
         if compute is None or kind.dtype != "float32":
-            return self._build_transfer(kind, (), (), image)
+            return self._build_transfer(kind, (), (), image, asked)
         target = replace(kind, dtype=compute)
         entering = (_cast_conversion(kind, target, by),)
         return self._build_transfer(kind, entering, (_cast_conversion(target, kind, by),), image)
@@ -162,7 +240,8 @@ class _TransferLookup:
             if reader in self.own and is_dequantize(index.nodes[reader])
         )[:1]  # however many read it, it is converted once
         image = name in self.images or source in self.images
-        found = self._build_transfer(outer, entering, leaving, image)
+        asked = self._ask(name, self.index.types.get(name)) if image and by == "host" else None
+        found = self._build_transfer(outer, entering, leaving, image, asked)
         return found or TensorTransfer(self._transfer_bytes(inner), 0, (), ())
 
     def _build_transfer(
@@ -171,14 +250,20 @@ class _TransferLookup:
         entering: tuple[Conversion, ...],
         leaving: tuple[Conversion, ...],
         image: bool,
+        asked: AskedTranspose | None = None,
     ) -> TensorTransfer | None:
-        """Return the transfer of a tensor with the given changes of dtype, which may be an image."""
+        """Return the transfer of a tensor with the given changes of dtype, which may be an image.
+
+        `asked` is the question whether the target transposes it, without the order of the axes.
+        """
+        offer = None
         crossing = entering[-1].after if entering and entering[-1].by == "host" else kind
         layout = self.wants.activations
         packed = layout.pack_type(crossing) if layout and image and crossing else None
         if layout and crossing and packed:
             target = _layout_conversions(crossing, layout.make_pack_steps(crossing))
             back = _layout_conversions(packed, layout.make_unpack_steps(crossing))
+            offer = self._build_offer(asked, entering, leaving, (target, back), packed)
             device = [each for each in (*entering, *leaving) if each.by == "device"]
             if device:
                 entering, leaving = (*target, *entering), (*leaving, *back)
@@ -188,7 +273,32 @@ class _TransferLookup:
             return None
         size = self._transfer_bytes(packed or crossing)
         host = any(each.by == "host" for each in (*entering, *leaving))
-        return TensorTransfer(size, size if host else 0, entering, leaving)
+        return TensorTransfer(size, size if host else 0, entering, leaving, offer)
+
+    def _build_offer(
+        self,
+        asked: AskedTranspose | None,
+        entering: tuple[Conversion, ...],
+        leaving: tuple[Conversion, ...],
+        layout: tuple[tuple[Conversion, ...], tuple[Conversion, ...]],
+        packed: TensorType,
+    ) -> TransposeOffer | None:
+        """Return the Transposes, `layout` on the host, that the target can run instead of it."""
+        takes = self.wants.takes_transpose
+        if asked is None or takes is None:
+            return None
+        kinds = asked.kind, replace(asked.kind, shape=packed.shape)
+        found: list[Conversion | None] = []
+        for steps, kind in zip(layout, kinds, strict=True):
+            order = dict(steps[0].attributes)["perm"] if steps else ()
+            assert isinstance(order, tuple)
+            taken = bool(steps) and takes(replace(asked, kind=kind, order=order))
+            found.append(replace(steps[0], by="device") if taken else None)
+        if found == [None, None]:
+            return None
+        host = any(each.by == "host" for each in (*entering, *leaving))
+        left = self._transfer_bytes(packed) if host else 0
+        return TransposeOffer(found[0], found[1], entering, leaving, left)
 
     def _transfer_bytes(self, kind: TensorType | None) -> int:
         if kind is None or kind.shape is None:
