@@ -1,7 +1,7 @@
 """`byoc study`: solve every case of a study; plot its results, and make tables of them."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -11,17 +11,20 @@ import typer
 from typer.core import TyperGroup
 
 from byoc.cli._common import print_json, reserve_stdout, show_status
+from byoc.cli._requirement_checks import JUnitFile, JUnitOption
 from byoc.comparison import (
+    ASKED_COLUMNS,
     StoppedStudyError,
     StudyResult,
+    StudyRow,
     make_study_schema,
     plot_study,
     tabulate_study,
 )
 from byoc.comparison import study as run_study
 from byoc.console import print_errors, print_lines
-from byoc.reporting import format_count
-from byoc.support import show_progress
+from byoc.reporting import JUnitCase, JUnitSuite, format_count
+from byoc.support import check_output, show_progress
 
 _RUN = "run"
 _LINES = 10  # of progress where no terminal shows it
@@ -76,14 +79,18 @@ def run(  # noqa: PLR0913 - the options of the verb
     allow_failures: Annotated[
         bool, typer.Option("--allow-failures", help="Exit with 0 even if cases failed.")
     ] = False,
+    junit: JUnitOption = None,
 ) -> None:
     """Solve all cases of a study, and write a row for each.
 
     A study that was stopped goes on where it was. Cases that fail are rows with a reason; the exit code
     is then 1.
     """
+    if junit is not None:
+        check_output(junit)
+    tests = JUnitFile(junit, "study")
     try:
-        with _show_cases(), reserve_stdout():
+        with tests.record_errors("study"), _show_cases(), reserve_stdout():
             result = run_study(
                 file, output, jobs=jobs, scheduler=scheduler, retry_failures=retry_failures
             )
@@ -93,6 +100,7 @@ def run(  # noqa: PLR0913 - the options of the verb
             print_errors([f"stopped: {done} of {total} cases are done; the same command goes on"])
         raise
     _print_summary(result, output)
+    tests.write(_make_suites(result.rows))
     if result.failures and not allow_failures:
         raise typer.Exit(1)
 
@@ -102,7 +110,10 @@ def plot(
     results: Annotated[Path, typer.Argument(metavar="results", help="CSV or Parquet of a study.")],
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="A .svg, .png or .pdf file, or a folder for SVG.")
+        Path,
+        typer.Option(
+            "--output", "-o", help="A .html page, a .svg, .png or .pdf file, or a folder for SVG."
+        ),
     ],
     measured: Annotated[
         Path | None,
@@ -136,6 +147,22 @@ def table(
 def schema() -> None:
     """Print the JSON Schema of study files, for editors."""
     print_json(make_study_schema())
+
+
+def _make_suites(rows: Sequence[StudyRow]) -> list[JUnitSuite]:
+    """Return a suite for each model, with a case for each row, named by the axes that it varies in."""
+    axes = [name for name in ASKED_COLUMNS if name not in ("model", "strategy")]
+    varied = [name for name in axes if len({row[name] for row in rows}) > 1]
+    suites: dict[str, list[JUnitCase]] = {}
+    for row in rows:
+        point = (f"{name} {row[name]}" for name in varied if row[name] not in (None, ""))
+        failed = row["status"] != "ok"
+        message = f"{row['status']}: {row['reason']}" if failed else ""
+        case = JUnitCase(
+            ", ".join((row["strategy"], *point)), "failure" if failed else "passed", message
+        )
+        suites.setdefault(row["model"], []).append(case)
+    return [JUnitSuite(model, tuple(cases)) for model, cases in suites.items()]
 
 
 def _print_summary(result: StudyResult, output: Path) -> None:

@@ -21,7 +21,7 @@ from byoc.comparison._study_case import Case
 from byoc.comparison._study_file import StudyFile, make_study_schema, read_study
 from byoc.comparison._study_plots import plot_study
 from byoc.comparison._study_results import format_csv, read_results, write_results
-from byoc.comparison._study_rows import COLUMNS, TIME_COLUMNS, StudyRow, make_rows
+from byoc.comparison._study_rows import ASKED_COLUMNS, COLUMNS, TIME_COLUMNS, StudyRow, make_rows
 from byoc.comparison._study_run import StoppedStudyError, StudyResult, study
 from byoc.comparison._study_tables import summarize_study, tabulate_study
 from byoc.comparison._task_list import TASK_KEYS, TaskRow, list_tasks

@@ -1,5 +1,6 @@
 """Figures by matplotlib, which is optional: made, labelled, and written whole or not at all."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,24 @@ def save_figure(figure: Any, path: Path) -> None:
 
     Raises InputError for another suffix (`SUFFIXES`), and when the file cannot be written.
     """
-    from matplotlib import rc_context  # noqa: PLC0415 - optional, and here once there is a figure
-
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: figures are {', '.join(SUFFIXES)}")
-    form = path.suffix.removeprefix(".")
+    write_atomically(path, lambda file: _write_figure(figure, path.suffix.removeprefix("."), file))
+
+
+def render_figure(figure: Any, form: str) -> bytes:
+    """Return a figure in a format, `svg`, `png` or `pdf`, as it would be in a file."""
+    written = BytesIO()
+    _write_figure(figure, form, written)
+    return written.getvalue()
+
+
+def _write_figure(figure: Any, form: str, file: Any) -> None:
+    from matplotlib import rc_context  # noqa: PLC0415 - optional, and here once there is a figure
+
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     with rc_context(_PARAMETERS):
-        write_atomically(
-            path,
-            lambda file: figure.savefig(file, format=form, metadata=dates[form], dpi=_DOTS_PER_INCH),
-        )
+        figure.savefig(file, format=form, metadata=dates[form], dpi=_DOTS_PER_INCH)
 
 
 def escape_label(text: str) -> str:

@@ -15,6 +15,7 @@ from byoc.comparison._study_case import Case, format_value
 from byoc.comparison._study_file import StudiedCosts, StudiedStrategy, StudyFile
 from byoc.costs import parse_objective
 from byoc.errors import InputError
+from byoc.planning import choose_clean_passes
 from byoc.stages import load_targets
 from byoc.support import report_step
 from byoc.zoo import ZOO, list_entries
@@ -39,7 +40,8 @@ def expand_cases(study: StudyFile, folder: Path, source: str) -> list[Case]:
     strategies = list(_expand_strategies(study.strategies))
     costs = list(_expand_costs(study.costs))
     axes: Sequence[Sequence[Any]] = (
-        *(models, study.rules, costs, study.objectives, study.links, study.limits, strategies),
+        *(models, study.rules, costs, study.no_passes, study.objectives, study.links, study.limits),
+        strategies,
         range(study.repetitions),
     )
     count = study.repetitions * prod(map(len, axes[:-1]))
@@ -48,7 +50,7 @@ def expand_cases(study: StudyFile, folder: Path, source: str) -> list[Case]:
     planning: dict[str, Any] = {"unknown_costs": study.unknown_costs}
     planning |= {name: dict(getattr(study, name)) for name in ("dims", "trips") if getattr(study, name)}
     cases = []
-    for model, rules, cost, objective, link, limits, strategy, repetition in product(*axes):
+    for model, rules, cost, left_out, objective, link, limits, strategy, repetition in product(*axes):
         given = limits.model_dump(exclude_none=True)
         cases.append(
             Case(
@@ -62,7 +64,7 @@ def expand_cases(study: StudyFile, folder: Path, source: str) -> list[Case]:
                 limits=given,
                 objective=objective,
                 repetition=repetition,
-                planning=planning,
+                planning={**planning, "no_passes": left_out} if left_out else planning,
                 case_seconds=study.case_seconds,
             )
         )
@@ -172,6 +174,10 @@ def _check_axes(study: StudyFile, cases: Sequence[Case], source: str) -> None:
     for number, names in enumerate(study.rules):
         found = [first.find_rules(name) for name in names]
         _note_problem(problems, f"rules[{number}]", lambda found=found: load_targets(found))
+    for number, left_out in enumerate(study.no_passes):
+        _note_problem(
+            problems, f"no_passes[{number}]", lambda names=left_out: choose_clean_passes((), names)
+        )
     if not problems:
         for number, each in enumerate(study.strategies):
             for point in _expand_strategies([each]):

@@ -111,6 +111,14 @@ class StudyFile(StrictModel):
         BeforeValidator(_as_tuple),
         Field(min_length=1, description="Limits of time, memory and regions."),
     ] = (StudiedLimits(),)
+    no_passes: Annotated[
+        tuple[Annotated[tuple[StrictStr, ...], BeforeValidator(_as_tuple)], ...],
+        BeforeValidator(_as_tuple),
+        Field(
+            min_length=1,
+            description="Clean-up passes left out, or all; a list within it is several at once.",
+        ),
+    ] = ((),)
     objectives: Annotated[
         Names, Field(description="latency, energy, or weights: latency=1,energy=0.5.")
     ] = ("latency",)

@@ -1,17 +1,25 @@
-"""Figures of a study's results, for papers: SVG, PNG or PDF."""
+"""Figures of a study's results: SVG, PNG or PDF for papers, or a page with all of them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import exp, fsum, log
 from pathlib import Path
 from typing import Any
 
-from byoc.comparison._figures import SUFFIXES, escape_label, make_figure, save_figure
+from byoc.comparison._figures import (
+    SUFFIXES,
+    escape_label,
+    make_figure,
+    render_figure,
+    save_figure,
+)
+from byoc.comparison._study_page import PAGE_SUFFIX, render_study_page
 from byoc.comparison._study_results import read_results, read_table
 from byoc.comparison._study_rows import StudyRow, is_failure
 from byoc.comparison._study_tables import name_variants
 from byoc.errors import InputError
-from byoc.support import check_output
+from byoc.support import check_output, write_text
 
 MEASURED = "measured_seconds"
 """The column of measured seconds, in results or in a file beside them."""
@@ -34,15 +42,17 @@ def plot_study(
 
     Args:
         results: CSV or Parquet of `byoc study`.
-        output: a `.svg`, `.png` or `.pdf` file for all figures, one below the other, or a folder (made
-            if need be) for an SVG file each: `bandwidth`, `gaps`, `pareto` and `measured`. Those for
-            which the results have no numbers are left out.
+        output: a `.svg`, `.png` or `.pdf` file for all figures, one below the other, a `.html` page of
+            them with the table of `tabulate_study`, or a folder (made if need be) for an SVG file each:
+            `bandwidth`, `gaps`, `pareto` and `measured`. Those for which the results have no numbers are
+            left out.
         measured: CSV of seconds that were measured: `measured_seconds`, and columns of the results by
             which its rows are found, such as `model` and `strategy`.
 
     Raises InputError for files that cannot be read or written, and where matplotlib is not installed.
     """
-    rows = [row for row in read_results(Path(results)) if not is_failure(row)]
+    every = read_results(Path(results))
+    rows = [row for row in every if not is_failure(row)]
     if measured is not None:
         rows = join_measured(rows, Path(measured))
     drawn = [(name, draw) for name, draw in _FIGURES.items() if _HAS_NUMBERS[name](rows)]
@@ -53,8 +63,13 @@ def plot_study(
         check_output(path)
         _save(path, lambda figure: _draw_all(figure, drawn, rows), len(drawn))
         return [path]
+    if path.suffix == PAGE_SUFFIX:
+        check_output(path)
+        images = {name: _render_svg(draw, rows) for name, draw in drawn}
+        write_text(path, render_study_page(Path(results).name, every, images))
+        return [path]
     if path.suffix:
-        raise InputError(f"{path}: figures are {', '.join(SUFFIXES)}, or a folder")
+        raise InputError(f"{path}: figures are {', '.join((*SUFFIXES, PAGE_SUFFIX))}, or a folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -102,12 +117,24 @@ def _format_key(value: Any) -> str:
 
 
 def _save(path: Path, draw: Callable[[Any], None], count: int) -> None:
+    with _draw_figure(draw, count) as figure:
+        save_figure(figure, path)
+
+
+def _render_svg(draw: Callable[..., None], rows: Sequence[StudyRow]) -> bytes:
+    with _draw_figure(lambda figure: draw(figure, rows), 1) as figure:
+        return render_figure(figure, "svg")
+
+
+@contextmanager
+def _draw_figure(draw: Callable[[Any], None], count: int) -> Iterator[Any]:
+    """Draw a figure with so many parts, and yield it with the settings that it is to be written with."""
     figure = make_figure(_SIZE[0], _SIZE[1] * count)
     from matplotlib import rc_context  # noqa: PLC0415 - optional, and here once there is a figure
 
     with rc_context({"font.size": _TEXT_POINTS}):
         draw(figure)
-        save_figure(figure, path)
+        yield figure
 
 
 def _draw_all(
@@ -214,7 +241,7 @@ def _draw_pareto(figure: Any, rows: Sequence[StudyRow]) -> None:
 
 
 _MOST_MODELS = 10
-_SETTING = ("model", "rules", "cost_model", "host_cost_model", "parameters", "link")
+_SETTING = ("model", "rules", "cost_model", "host_cost_model", "parameters", "link", "no_passes")
 
 
 def _draw_measured(figure: Any, rows: Sequence[StudyRow]) -> None:

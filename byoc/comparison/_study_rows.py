@@ -17,7 +17,7 @@ _TOLERANCE = 1e-9
 ASKED_COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("model", "rules", "cost_model", "host_cost_model", "parameters"), str),
     **{"link": float, "strategy": str, "options": str, "seed": int, "time_limit": float},
-    **{"limits": str, "objective": str, "repetition": int},
+    **{"limits": str, "no_passes": str, "objective": str, "repetition": int},
 }
 """The columns that say what a case is. Mappings are texts: `launch=1e-05, link.latency=0`."""
 
@@ -101,6 +101,7 @@ def _make_row(case: Case, outcome: Outcome, own: Mapping[str, None]) -> StudyRow
         "seed": case.seed,
         "time_limit": case.time_limit,
         "limits": _format_pairs(case.limits),
+        "no_passes": "+".join(case.planning.get("no_passes", ())),
         "objective": case.objective,
         "repetition": case.repetition,
         "byoc_version": list_versions()["onnx-byoc"],

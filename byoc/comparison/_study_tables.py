@@ -84,7 +84,8 @@ def _summarize(name: str, rows: Sequence[StudyRow]) -> dict[str, Any]:
     return dict(zip(HEADINGS, values, strict=True))
 
 
-def _format(name: str, value: Any) -> str:
+def format_cell(name: str, value: Any) -> str:
+    """Return a value of `summarize_study` under one of `HEADINGS` as text; empty for None."""
     if value is None:
         return ""
     if "ratio" in name:
@@ -106,7 +107,7 @@ def _escape_latex(text: str) -> str:
 def _format_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * 2}{'---:|' * (len(HEADINGS) - 2)}"]
     for row in rows:
-        cells = [_format(name, row[name]) for name in HEADINGS]
+        cells = [format_cell(name, row[name]) for name in HEADINGS]
         lines.append(f"| {' | '.join([_escape_markdown(cells[0]), *cells[1:]])} |")
     return "\n".join(lines) + "\n"
 
@@ -119,7 +120,7 @@ def _format_latex(rows: Sequence[Mapping[str, Any]]) -> str:
         r"\midrule",
     ]
     for row in rows:
-        cells = (_escape_latex(_format(name, row[name])) for name in HEADINGS)
+        cells = (_escape_latex(format_cell(name, row[name])) for name in HEADINGS)
         lines.append(rf"{' & '.join(cells)} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 

@@ -2,7 +2,7 @@
 
 from byoc.planning._benchmark_solution import place, solve_instance
 from byoc.planning._break_evens import find_break_evens
-from byoc.planning._clean_models import clean_for_targets
+from byoc.planning._clean_models import choose_clean_passes, clean_for_targets
 from byoc.planning._cost_model_check import find_unknown_names
 from byoc.planning._graph_placement import build_main_problem, name_units, plan_graphs
 from byoc.planning._graph_units import (

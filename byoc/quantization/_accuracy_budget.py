@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from byoc.errors import InputError
@@ -11,16 +12,32 @@ from byoc.quantization._sensitivity import KeptAccuracy
 _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01](?:\.[0-9]+)?)", re.I)
 
 
+_MEASURES = {"dB": "signal_to_noise", "top1": "same_class"}  # the fields of `KeptAccuracy`
+
+
 @dataclass(frozen=True)
 class Budget:
-    """The least accuracy to keep: a signal-to-noise ratio in dB, or the share of equal classes."""
+    """The least accuracy to keep: `Budget("dB", 45)` or `Budget("top1", 0.99)`.
 
-    measure: Literal["signal_to_noise", "same_class"]
+    `dB` is the signal-to-noise ratio of the outputs, at least 0; `top1` the share of rows with the
+    largest element where it was, from 0 to 1. Raises InputError for another measure, or such a number.
+    """
+
+    measure: Literal["dB", "top1"]
     least: float
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a measure that there is not, or a number outside its range."""
+        if self.measure not in _MEASURES:
+            raise InputError(f"accuracy budget: {self.measure!r} is neither dB nor top1")
+        if not isinstance(self.least, (int, float)) or not 0 <= self.least < inf:
+            raise InputError(f"accuracy budget: {self.least!r} is no number from 0 on")
+        if self.measure == "top1" and self.least > 1:
+            raise InputError(f"accuracy budget: '{self}': a share is at most 1")
 
     def __str__(self) -> str:
         """Return it as it is written on the command line."""
-        return f"{self.least:g}dB" if self.measure == "signal_to_noise" else f"top1={self.least:g}"
+        return f"{self.least:g}dB" if self.measure == "dB" else f"top1={self.least:g}"
 
     def is_met(self, found: KeptAccuracy) -> bool:
         """Return whether an accuracy is within the budget."""
@@ -28,7 +45,7 @@ class Budget:
 
     def measure_of(self, found: KeptAccuracy) -> float:
         """Return an accuracy in the measure of the budget."""
-        value: float = getattr(found, self.measure)
+        value: float = getattr(found, _MEASURES[self.measure])
         return value
 
 
@@ -38,10 +55,8 @@ def read_budget(text: str) -> Budget:
     if match is None:
         raise InputError(f"accuracy budget: '{text}' is neither like 30dB nor like top1=0.99")
     if match["db"] is not None:
-        return Budget("signal_to_noise", float(match["db"]))
-    if float(match["share"]) > 1:
-        raise InputError(f"accuracy budget: '{text}': a share is at most 1")
-    return Budget("same_class", float(match["share"]))
+        return Budget("dB", float(match["db"]))
+    return Budget("top1", float(match["share"]))
 
 
 Proposals = Generator[tuple[str, ...] | None, KeptAccuracy, None]
@@ -79,7 +94,7 @@ def search_float_units(budget: Budget, rank: Callable[[], Mapping[str, KeptAccur
 
 def _guess_number(budget: Budget, noises: Sequence[float]) -> int:
     """Return the number of noisiest units to leave out if noise powers add up; else half of them."""
-    if budget.measure != "signal_to_noise":
+    if budget.measure != "dB":
         return len(noises) // 2
     allowed = 10 ** (-budget.least / 10)
     left = sum(noises)

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import jsonschema
+import onnx
 import pytest
 from studying import Cli, drop_times, make_folder, write_study  # noqa: F401 - a fixture
 from support import VANILLA
@@ -92,8 +94,51 @@ def test_failures_are_rows_and_the_rest_goes_on(folder: Path, byoc: Cli) -> None
     assert all(row["reason"].endswith("gone.onnx: no such file") for row in rows[6:])
     assert "9 cases" in ran.err
     assert "8 not solved (6 refused, 1 crashed, 1 timed out)" in ran.err
-    ran = byoc("study", study, "-o", folder / "r.csv", "--jobs", "1", "--allow-failures")
+    junit = folder / "j.xml"
+    ran = byoc("study", study, "-o", folder / "r.csv", "--jobs", 1, "--allow-failures", "--junit", junit)
     assert ran.code == 0
+    suites = ElementTree.parse(junit).getroot()
+    assert (suites.attrib["tests"], suites.attrib["failures"]) == ("9", "8")
+    assert [suite.attrib["name"] for suite in suites] == [
+        "nets/one.onnx",
+        "nets/bad.onnx",
+        "nets/gone.onnx",
+    ]
+    assert [case.attrib["name"] for case in suites[0]] == ["deadly", "endless", "host-only"]
+    messages = [each.attrib["message"] for each in suites[0].iter("failure")]
+    assert messages == ["crashed: its process ended with exit code 9", "timed out: stopped after 3 s"]
+
+
+def test_junit_names_a_case_by_what_differs(folder: Path, byoc: Cli) -> None:
+    strategies = [{"name": "counting", "seeds": [1, 2]}, "host-only"]
+    study = write_study(folder, models="nets/one.onnx", strategies=strategies, links=[None, 0.5])
+    junit = folder / "j.xml"
+    assert byoc("study", study, "-o", folder / "r.csv", "--jobs", 1, "--junit", junit).code == 0
+    assert [case.attrib["name"] for case in ElementTree.parse(junit).getroot().iter("testcase")] == [
+        *("counting, seed 1", "counting, seed 2", "host-only"),
+        *("counting, link 0.5, seed 1", "counting, link 0.5, seed 2", "host-only, link 0.5"),
+    ]
+    study.write_text("models: []")
+    assert byoc("study", study, "-o", folder / "r.csv", "--junit", junit).code == 1
+    assert [case.tag for case in ElementTree.parse(junit).getroot().iter("error")] == ["error"]
+
+
+def test_passes_that_are_left_out_are_an_axis(folder: Path) -> None:
+    model = onnx.load(folder / "nets" / "one.onnx")
+    model.graph.node[-1].input[0] = "dropped"
+    model.graph.node.insert(
+        len(model.graph.node) - 1, onnx.helper.make_node("Identity", ["c"], ["dropped"])
+    )
+    onnx.save(model, folder / "nets" / "one.onnx")
+    left_out = [[], "all", ["drop-identity", "fold-shapes"]]
+    study = write_study(
+        folder, models="nets/one.onnx", strategies="counting", no_passes=left_out, links=[1, 2]
+    )
+    rows = byoc.study(study, jobs=1).rows
+    assert {row["status"] for row in rows} == {"ok"}
+    found = [(row["no_passes"], row["own_units"]) for row in rows if row["link"] == 1]
+    assert found == [("", 4), ("all", 5), ("drop-identity+fold-shapes", 5)]
+    assert len({row["key"] for row in rows}) == 6
 
 
 def test_results_are_the_same_as_csv_and_parquet(folder: Path) -> None:
@@ -118,6 +163,7 @@ MISTAKES = [
     ({"rules": [str(VANILLA), "dlb"]}, "rules[1]: dlb: no such file"),
     ({"costs": [{"parameters": {"lunch": 1}}]}, "costs[0]: cost model "),
     ({"costs": [{"parameters": {"launch": -1}}]}, "launch: must be at least 0"),
+    ({"no_passes": [[], "drop-node"]}, "no_passes[1]: "),
     ({"objectives": "speed"}, "objectives[0]: objective speed: no such objective"),
     ({"models": ["nets/*.txt"]}, " matches 'nets/*.txt'"),
     ({"models": ["zoo:nix*"]}, "models[0]: no model of the zoo that is here matches 'zoo:nix*'"),

@@ -1,7 +1,9 @@
 """Figures and tables of a study's results: what is in them, and names of others in them."""
 
 import re
+from base64 import b64decode
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -112,6 +114,29 @@ def test_one_file_has_all_figures(suffix: str, results: Path, tmp_path: Path, by
     start = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}[suffix]
     assert path.read_bytes().startswith(start)
     assert "figures are .svg" in byoc("study", "plot", results, "-o", tmp_path / "all.gif").err
+
+
+def test_a_page_has_figures_and_tables_and_loads_nothing(
+    results: Path, tmp_path: Path, byoc: Cli
+) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "study.html"
+    assert byoc("study", "plot", results, "-o", path).out == f"{path}\n"
+    text = path.read_text(encoding="utf-8")
+    figures = re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,([^"]+)">', text)
+    assert len(figures) == 3
+    folder = tmp_path / "figures"
+    assert byoc("study", "plot", results, "-o", folder).code == 0
+    names = ("bandwidth", "gaps", "pareto")
+    assert [b64decode(each) for each in figures] == [(folder / f"{n}.svg").read_bytes() for n in names]
+    assert "<p>7 cases of 1 model; 1 not solved (1 timed out)</p>" in text
+    assert f"<td>{escape(NASTY)}</td><td>total</td>" in text
+    assert "<td>m</td><td>good</td><td></td><td>timed out</td><td>no</td>" in text
+    assert not re.search(r"https?:|<script|<link|url\(", text)
+    assert "default-src 'none'" in text
+    again = byoc("study", "plot", results, "-o", tmp_path / "again.html")
+    assert again.code == 0
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == text
 
 
 def test_lines_are_at_what_the_results_say(results: Path) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log10
+from math import inf, log10, nan
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,18 +17,18 @@ from byoc.quantization import Budget, KeptAccuracy, read_budget, search_float_un
 @pytest.mark.parametrize(
     ("text", "measure", "least"),
     [
-        ("30dB", "signal_to_noise", 30),
-        (" 30.5 db ", "signal_to_noise", 30.5),
-        ("snr=0dB", "signal_to_noise", 0),
-        ("top1=0.99", "same_class", 0.99),
-        ("TOP1=1", "same_class", 1),
-        ("top1=0", "same_class", 0),
+        ("30dB", "dB", 30),
+        (" 30.5 db ", "dB", 30.5),
+        ("snr=0dB", "dB", 0),
+        ("top1=0.99", "top1", 0.99),
+        ("TOP1=1", "top1", 1),
+        ("top1=0", "top1", 0),
     ],
 )
 def test_what_is_a_budget(text: str, measure: str, least: float) -> None:
     budget = read_budget(text)
     assert (budget.measure, budget.least) == (measure, least)
-    assert read_budget(str(budget)) == budget
+    assert read_budget(str(budget)) == budget == Budget(budget.measure, least)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,22 @@ def test_what_is_no_budget(text: str) -> None:
     with pytest.raises(InputError) as error:
         read_budget(text)
     assert str(error.value) == (f"accuracy budget: '{text}' is neither like 30dB nor like top1=0.99")
+
+
+@pytest.mark.parametrize(
+    ("measure", "least", "problem"),
+    [
+        ("db", 45, "'db' is neither dB nor top1"),
+        ("dB", "45", "'45' is no number from 0 on"),
+        ("dB", -1, "-1 is no number from 0 on"),
+        ("dB", nan, "nan is no number from 0 on"),
+        ("top1", 99, "'top1=99': a share is at most 1"),
+    ],
+)
+def test_a_budget_that_is_none(measure: Any, least: Any, problem: str) -> None:
+    with pytest.raises(InputError) as error:
+        Budget(measure, least)
+    assert str(error.value) == f"accuracy budget: {problem}"
 
 
 def test_a_share_above_one() -> None:
