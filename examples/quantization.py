@@ -70,7 +70,7 @@ def main() -> None:
     show("int8", partition(model, int8, folder / "int8.byoc"))
 
     # A budget: as few units as possible stay in floating point, so that 45 dB are left on the samples.
-    least = byoc.Budget("signal_to_noise", 45.0)
+    least = byoc.Budget("dB", 45)
     budget = byoc.Precision(
         "int8",
         calibration=folder / "ranges.yaml",

@@ -137,7 +137,7 @@ def test_passes_that_are_left_out_are_an_axis(folder: Path) -> None:
     rows = byoc.study(study, jobs=1).rows
     assert {row["status"] for row in rows} == {"ok"}
     found = [(row["no_passes"], row["own_units"]) for row in rows if row["link"] == 1]
-    assert found == [("", 4), ("all", 5), ("drop-identity+fold-shapes", 5)]
+    assert found == [("", 3), ("all", 4), ("drop-identity+fold-shapes", 4)]
     assert len({row["key"] for row in rows}) == 6
 
 

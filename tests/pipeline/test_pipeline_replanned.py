@@ -279,7 +279,7 @@ def test_a_quantized_group_and_a_budget(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for number, sample in enumerate(inputs(4)):
         np.savez(tmp_path / f"data/{number}.npz", **sample)
-    for budget in (None, Budget("signal_to_noise", 10.0)):
+    for budget in (None, Budget("dB", 10.0)):
         precision = Precision("int8", data=str(tmp_path / "data"), budget=budget)
         log = tmp_path / "log"
         log.unlink(missing_ok=True)

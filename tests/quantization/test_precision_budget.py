@@ -121,7 +121,7 @@ _noises = st.lists(st.floats(1e-9, 1e-1), min_size=1, max_size=12)
 
 @given(_noises, st.integers(0, 100))
 def test_as_few_as_brute_force_finds(noises: list[float], least: int) -> None:
-    budget = Budget("signal_to_noise", least)
+    budget = Budget("dB", least)
     fewest = min(Fake(noises).enough(budget))  # with all left out nothing is noisy
     fake = Fake(noises)
     met = search(budget, fake)
@@ -136,7 +136,7 @@ def test_as_few_as_brute_force_finds(noises: list[float], least: int) -> None:
 @given(_noises, st.integers(0, 100))
 def test_where_noises_add_up_few_trials_are_enough(noises: list[float], least: int) -> None:
     fake = Fake(noises)
-    search(Budget("signal_to_noise", least), fake)
+    search(Budget("dB", least), fake)
     assert len(fake.tried) <= 5  # none, all, the guess, and what is beside it
     assert len(set(fake.tried)) == len(fake.tried)
 
@@ -147,28 +147,29 @@ def test_what_does_not_grow_steadily_ends_where_it_is_met(
     steps: list[int], least: int, classes: bool
 ) -> None:
     """By chance one unit more in floating point may keep less: what is returned meets the budget."""
-    kept = [*map(float, steps), 50.0]
+    unit = 1 / 50 if classes else 1.0  # shares end at 1
+    kept, limit = [step * unit for step in (*steps, 50)], least * unit
     fake = Fake([1e-3 / (i + 1) for i in range(len(steps))], kept)
-    met = search(Budget("same_class" if classes else "signal_to_noise", least), fake)
+    met = search(Budget("top1" if classes else "dB", limit), fake)
     number = len(met.left)
-    assert kept[number] >= least
-    assert number == 0 or kept[number - 1] < least  # one fewer would not do
+    assert kept[number] >= limit
+    assert number == 0 or kept[number - 1] < limit  # one fewer would not do
     assert met.kept.signal_to_noise == kept[number]
 
 
 def test_one_trial_where_all_may_be_quantized() -> None:
     fake = Fake([1e-4, 1e-5])
-    met = search(Budget("signal_to_noise", 30), fake, lambda: pytest.fail("not needed"))
+    met = search(Budget("dB", 30), fake, lambda: pytest.fail("not needed"))
     assert (fake.tried, met.left) == ([0], ())
 
 
 def test_more_than_floating_point_keeps() -> None:
     fake = Fake([1e-4, 1e-5], [20.0, 40.0, 110.0])
     with pytest.raises(InputError) as error:
-        search(Budget("signal_to_noise", 120), fake)
+        search(Budget("dB", 120), fake)
     assert str(error.value) == "accuracy budget 120dB: not met even with nothing quantized"
     assert fake.tried == [0, 2]
 
 
 def test_what_is_not_a_number_is_not_met() -> None:
-    assert not Budget("signal_to_noise", 0).is_met(KeptAccuracy(float("nan"), 1.0))
+    assert not Budget("dB", 0).is_met(KeptAccuracy(float("nan"), 1.0))

@@ -189,10 +189,10 @@ def test_a_budget_leaves_out_what_it_takes(net: Model, tmp_path: Path) -> None:
     whole = ran(net.proto, quantize="int8", data=data).plan.lowered
     assert whole is not None
     assert (whole.units, whole.source, whole.samples, whole.random) == (5, "data", 6, False)
-    budget = Budget("signal_to_noise", 0)
+    budget = Budget("dB", 0)
     easy = ran(net.proto, quantize="int8", data=data, budget=budget).plan.lowered
     assert (easy.in_float, easy.reached) == ((), easy.all_quantized)
-    budget = Budget("signal_to_noise", round(easy.reached) + 3)
+    budget = Budget("dB", round(easy.reached) + 3)
     found = ran(net.proto, quantize="int8", data=data, budget=budget)
     told = found.plan.lowered
     assert told.reached >= budget.least > told.all_quantized == easy.all_quantized
@@ -206,7 +206,7 @@ def test_a_budget_leaves_out_what_it_takes(net: Model, tmp_path: Path) -> None:
 
 
 def test_a_budget_without_samples_or_without_integers(net: Model, ranges: Ranges) -> None:
-    budget = Budget("signal_to_noise", 30)
+    budget = Budget("dB", 30)
     with pytest.raises(InputError, match=r"^accuracy budget 30dB: it is measured on samples \(--data"):
         ran(net.proto, quantize="int8", calibration=ranges, budget=budget)
     with pytest.raises(InputError, match=r"^accuracy budget 30dB: nothing is quantized$"):
