@@ -19,7 +19,6 @@ from byoc.bundle import Report, stage_bundle
 from byoc.codegen import Codegens, RefusedError
 from byoc.model import Model
 from byoc.options import Options
-from byoc.page import make_page, make_plan_page
 from byoc.planning import Plan, PlanSettings, RefusalHistory, format_placement
 from byoc.quantization import NATIVE, Precision, search_float_units
 from byoc.reporting import Requirements, check_requirements, make_report
@@ -91,6 +90,8 @@ class Result:
 
     def make_page(self) -> str:
         """Return the report as one HTML file with the graph: of the bundle, or of the plan alone."""
+        from byoc.page import make_page, make_plan_page  # noqa: PLC0415 - few results get a page
+
         return make_plan_page(self.plan, self.report) if self.bundle is None else make_page(self.bundle)
 
 

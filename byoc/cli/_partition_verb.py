@@ -25,7 +25,6 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
-from byoc.comparison import fastest
 from byoc.console import make_console, print_errors, print_line
 from byoc.options import Options
 from byoc.pipeline import Result, save_placement
@@ -107,6 +106,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
         options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
     cut: Callable[..., Result] = run
     if measure:
+        from byoc.comparison import fastest  # noqa: PLC0415 - a room that nothing else here needs
+
         cut = partial(fastest, clock=_CLOCKS[measure_clock or MeasureClock.wall])
     with tests.record_errors(model), show_status(), reserve_stdout():
         result = cut(model, **keywords_of(options, Options))

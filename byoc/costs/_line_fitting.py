@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from byoc.costs._measured_costs import CostLine, CostTable, Linear, Measurement
 from byoc.costs._task import list_families
@@ -88,6 +87,8 @@ def _solve_least_squares(
     typical: Floats | None = None,
 ) -> Floats:
     """Return the three coefficients, float64 (3,)."""
+    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import, and planning needs none of it
+
     bounded = np.maximum(values, least)
     rows = features / bounded[:, None]
     targets = values / bounded

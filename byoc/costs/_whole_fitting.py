@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import exp, log
 
 import numpy as np
-from scipy.optimize import nnls
 
 from byoc.costs._line_fitting import fit_linear_model
 from byoc.costs._measured_costs import STAND_IN_LINE, CostLine, CostTable, Linear
@@ -52,6 +51,8 @@ def fit_wholes(table: CostTable, wholes: Sequence[MeasuredWhole]) -> Linear:
     known = [whole for whole in wholes if whole.seconds > 0]
     if len(known) < _LEAST_WHOLES:
         return lines
+    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import, and planning needs none of it
+
     sums = [_sum_by_family(lines, whole.tasks) for whole in known]
     families = sorted({family for each in sums for family in each})
     matrix = np.array(

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
 from byoc.errors import InputError
 from byoc.model._graph_index import GraphIndex
@@ -139,6 +138,8 @@ def _compute_node(
         return None if value is None else [value]
     if node.op_type not in _EVALUATED_OPERATORS.split():
         return None
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
+
     names = [name for name in node.input if name]
     outputs = [name for name in node.output if name]
     try:
@@ -194,30 +195,35 @@ def _rename_tensor(tensor: TensorProto, name: str) -> TensorProto:
 _DEQUANTIZE_OPSET = 19
 
 
-class _EarlyDequantizeLinear(OpRun):
-    """DequantizeLinear of operator sets 10 and 13: one scale, or one for each element of an axis."""
+@cache
+def _define_early_dequantize() -> type:
+    """Return DequantizeLinear of operator sets 10 and 13 for ONNX's reference implementation.
 
-    op_domain = ""
+    It has one scale, or one for each element of an axis.
+    """
+    from onnx.reference.op_run import OpRun  # noqa: PLC0415 - slow to import, seldom needed
 
-    def _run(
-        self,
-        x: NDArray[np.generic],
-        x_scale: NDArray[np.generic],
-        x_zero_point: NDArray[np.generic] | None = None,
-        axis: int | None = None,
-        **later: object,
-    ) -> tuple[NDArray[np.generic]]:
-        shape = [1] * x.ndim
-        if x_scale.size > 1:
-            shape[1 if axis is None else axis] = x_scale.size
-        scale = x_scale.reshape(shape if x_scale.size > 1 else ())
-        values = x.astype(np.int64)
-        if x_zero_point is not None:
-            values = values - x_zero_point.astype(np.int64).reshape(scale.shape)
-        return (values.astype(scale.dtype) * scale,)
+    class DequantizeLinear(OpRun):  # the evaluator goes by the name
+        op_domain = ""
 
+        def _run(
+            self,
+            x: NDArray[np.generic],
+            x_scale: NDArray[np.generic],
+            x_zero_point: NDArray[np.generic] | None = None,
+            axis: int | None = None,
+            **later: object,
+        ) -> tuple[NDArray[np.generic]]:
+            shape = [1] * x.ndim
+            if x_scale.size > 1:
+                shape[1 if axis is None else axis] = x_scale.size
+            scale = x_scale.reshape(shape if x_scale.size > 1 else ())
+            values = x.astype(np.int64)
+            if x_zero_point is not None:
+                values = values - x_zero_point.astype(np.int64).reshape(scale.shape)
+            return (values.astype(scale.dtype) * scale,)
 
-_EarlyDequantizeLinear.__name__ = "DequantizeLinear"  # the evaluator goes by the name
+    return DequantizeLinear
 
 
 def fold_constants(model: ModelProto, kept: Collection[int] = ()) -> ModelProto:
@@ -228,6 +234,8 @@ def fold_constants(model: ModelProto, kept: Collection[int] = ()) -> ModelProto:
     index = GraphIndex(model, get_stated_types(model))
     if index.constant_nodes <= set(kept):
         return model
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
+
     computed, made = _find_folded(index, kept)
     read = {name for i in computed for name in index.reads[i]}
     graph = onnx.helper.make_graph(
@@ -241,9 +249,8 @@ def fold_constants(model: ModelProto, kept: Collection[int] = ()) -> ModelProto:
         graph, opset_imports=model.opset_import, ir_version=model.ir_version
     )
     early = index.opsets.get("", 1) < _DEQUANTIZE_OPSET
-    values = ReferenceEvaluator(constants, new_ops=[_EarlyDequantizeLinear] if early else []).run(
-        None, {}
-    )
+    new_operators = [_define_early_dequantize()] if early else []
+    values = ReferenceEvaluator(constants, new_ops=new_operators).run(None, {})
     result = copy_without(model, "node")
     left = [i for i in range(len(index.nodes)) if i in kept or i not in index.constant_nodes]
     result.graph.node.extend(index.nodes[i] for i in left)

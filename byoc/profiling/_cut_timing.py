@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from byoc.costs import HostLink
 from byoc.errors import ByocError
@@ -99,6 +98,8 @@ def fit_link(cuts: Sequence[MeasuredCut], copies: HostLink) -> HostLink:
     Non-negative least squares of what is left, as shares of the seconds of wholes. A crossing takes no
     less than a copy.
     """
+    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import, and planning needs none of it
+
     if len(cuts) < _LEAST_CUTS:
         return copies
     rows = np.array([[cut.tensors / cut.whole, cut.size / cut.whole] for cut in cuts])

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from byoc.model import GraphIndex, get_stated_attributes, is_onnx, read_array
 from byoc.quantization._ranges import DTYPES
@@ -54,6 +53,8 @@ def find_channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
 
 def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
     """Return the value of a constant: the stored one, or computed by ONNX's reference implementation."""
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
+
     if name in index.stored_tensors:
         return read_array(index.stored_tensors[name], folder)
     nodes = [index.nodes[number] for number in index.find_constant_nodes([name])]

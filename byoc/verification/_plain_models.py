@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import ModelProto
-from onnx.reference import ReferenceEvaluator
 
 from byoc.codegen import Executor, Region, open_region_session
 from byoc.errors import InputError, describe_error
@@ -48,6 +47,8 @@ def open_plain(
 
 
 def _open_reference(model: ModelProto, operator: str, error: InputError) -> PlainModel:
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
+
     try:
         evaluator = ReferenceEvaluator(model)
     except Exception:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
-from onnx.reference import ReferenceEvaluator
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex, copy_without, find_constant_value, is_onnx
@@ -202,6 +201,8 @@ def find_tail(index: GraphIndex, name: str) -> list[int]:
 
 def make_evaluator(index: GraphIndex, number: int) -> Callable[[Values], dict[str, Array]]:
     """Return a function that evaluates one node with ONNX's reference implementation."""
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
+
     node = index.nodes[number]
     graph = helper.make_graph(
         [node],

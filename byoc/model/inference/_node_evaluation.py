@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from byoc.model._tensor_data import TensorType, read_type, write_type
 from byoc.model.inference._elementwise_shapes import Types
@@ -67,6 +66,8 @@ def evaluate_node(
     bytes in a file can stand for a tensor that does not fit into memory. Nothing is returned in that
     case.
     """
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
+
     proto = node.proto
     feeds = {name: node.get_value(i) for i, name in enumerate(proto.input) if name}
     if not feeds or any(value is None or value.dtype == object for value in feeds.values()):

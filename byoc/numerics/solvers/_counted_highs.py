@@ -7,16 +7,12 @@ the program's entries, much more so before the first node, where cuts are added 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array
-
-try:
-    from scipy.optimize._highspy import _core  # type: ignore[import-not-found, unused-ignore]
-except ImportError:  # another scipy keeps HiGHS elsewhere
-    _core = None
 
 from byoc.numerics import SearchBudget
 
@@ -60,13 +56,27 @@ class HighsAnswer:
 
 def can_count() -> bool:
     """Return whether this scipy lets the work of HiGHS be counted."""
-    return _core is not None and hasattr(getattr(_core, "_Highs", None), "startCallbackInt")
+    return hasattr(getattr(_load_highs(), "_Highs", None), "startCallbackInt")
+
+
+@cache
+def _load_highs() -> Any:
+    """Return scipy's module of HiGHS, None where another scipy keeps it elsewhere.
+
+    Most placements need no integer program, and `scipy.optimize` is slow to import.
+    """
+    try:
+        from scipy.optimize._highspy import _core  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+    except ImportError:
+        return None
+    return _core
 
 
 def solve_counted(program: IntegerProgram, nodes: int | None, budget: SearchBudget) -> HighsAnswer:
     """Solve a program; stop after so many branch-and-bound nodes, or where the budget is spent."""
-    highs = _core._Highs()
-    options = _core.HighsOptions()
+    core = _load_highs()
+    highs = core._Highs()
+    options = core.HighsOptions()
     options.output_flag = options.log_to_console = False
     options.mip_rel_gap = 0.0
     if nodes is not None:
@@ -74,15 +84,15 @@ def solve_counted(program: IntegerProgram, nodes: int | None, budget: SearchBudg
     highs.passOptions(options)
     highs.passModel(_build_model(program))
     highs.setCallback(_make_counter(program.matrix, budget), None)
-    highs.startCallbackInt(int(_core.cb.kCallbackMipInterrupt))
+    highs.startCallbackInt(int(core.cb.kCallbackMipInterrupt))
     highs.run()
     status, info = highs.getModelStatus(), highs.getInfo()
-    if status == _core.HighsModelStatus.kInfeasible:
+    if status == core.HighsModelStatus.kInfeasible:
         return HighsAnswer(None, np.inf, True)
-    found = info.primal_solution_status == _core.SolutionStatus.kSolutionStatusFeasible
+    found = info.primal_solution_status == core.SolutionStatus.kSolutionStatusFeasible
     values = np.array(highs.getSolution().col_value) if found else None
     bound = float(info.mip_dual_bound)
-    return HighsAnswer(values, bound, status == _core.HighsModelStatus.kOptimal)
+    return HighsAnswer(values, bound, status == core.HighsModelStatus.kOptimal)
 
 
 def _make_counter(matrix: csc_array, budget: SearchBudget) -> Callable[..., None]:
@@ -98,14 +108,15 @@ def _make_counter(matrix: csc_array, budget: SearchBudget) -> Callable[..., None
 
 
 def _build_model(program: IntegerProgram) -> Any:
-    model, matrix = _core.HighsLp(), program.matrix
+    core = _load_highs()
+    model, matrix = core.HighsLp(), program.matrix
     model.num_row_, model.num_col_ = matrix.shape
     columns = model.a_matrix_
     columns.num_row_, columns.num_col_ = matrix.shape
-    columns.format_ = _core.MatrixFormat.kColwise
+    columns.format_ = core.MatrixFormat.kColwise
     columns.start_, columns.index_, columns.value_ = matrix.indptr, matrix.indices, matrix.data
     model.col_cost_, model.col_lower_, model.col_upper_ = program.cost, program.low, program.high
     model.row_lower_, model.row_upper_ = np.full(len(program.most), -np.inf), program.most
-    kinds = (_core.HighsVarType.kContinuous, _core.HighsVarType.kInteger)
+    kinds = (core.HighsVarType.kContinuous, core.HighsVarType.kInteger)
     model.integrality_ = [kinds[each] for each in program.integral.astype(int).tolist()]
     return model

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array, csc_array
 
 from byoc.numerics import SearchBudget
@@ -152,6 +151,8 @@ class MilpBuilder:
 
 def _solve_publicly(program: IntegerProgram, nodes: int | None) -> HighsAnswer:
     """Solve a program by scipy's own interface, which limits nodes alone."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 - slow to import
+
     rows = LinearConstraint(program.matrix, -np.inf, program.most)
     result = milp(
         program.cost,
