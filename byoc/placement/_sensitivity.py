@@ -12,12 +12,19 @@ from itertools import islice
 
 import numpy as np
 
-from byoc.placement._problem import Floats, Problem
+from byoc.placement._problem import Bools, Floats, Problem
 from byoc.placement._strategy import Placement
-from byoc.placement.solvers import LagrangianRelaxation, build_incumbent, select_best
+from byoc.placement.solvers import (
+    OPTIMALITY_GAP,
+    LagrangianRelaxation,
+    build_incumbent,
+    select_best,
+)
 
 # A gain of less than this share of the whole is not worth another cut.
 _TOLERANCE = 1e-4
+# More than the rounding errors of a few sums.
+_MARGIN = 2.0**-40
 
 
 @dataclass(eq=False)
@@ -72,6 +79,8 @@ class Sensitivity:
 
         It is never worse than the present one. `seconds` is float64 (rows,).
         """
+        if self._is_best and not self._can_gain(rows, device, seconds):
+            return self.best
         costs = self.problem.seconds.copy()
         costs[list(rows), device] = seconds
         problem = self.problem.replace_seconds(costs)
@@ -81,6 +90,41 @@ class Sensitivity:
         start = select_best([best, build_incumbent(problem, labels)])
         assert start is not None
         return self._improve(relaxation.vary(problem), start, 1 + self.rounds // 3)
+
+    @cached_property
+    def _is_best(self) -> bool:
+        """Whether the best placement at the present costs is proven, and no region has a least size."""
+        relaxation, best = self._relaxed
+        bound = max(relaxation.bound, -math.inf if self.known.bound is None else self.known.bound)
+        proven = bound >= best.cost.total * (1 - OPTIMALITY_GAP)
+        return bool(proven and (self.problem.min_nodes <= 1).all())
+
+    def _can_gain(self, rows: Sequence[int], device: int, seconds: Floats) -> bool:
+        """Return whether some units at other costs may gain; takes what `bound_gain` takes.
+
+        They cannot where each shares its tensors with units alone that stay on the host in any case:
+        whatever else is placed, such a unit pays for all its tensors and saves no launch, and that is
+        more than it gains.
+        """
+        problem, column = self.problem, device - 1
+        able: Bools = np.array(problem.allowed[:, 1:].any(axis=1))
+        able[list(rows)] = True
+        sharing = np.bincount(problem.consumed[able[problem.consumers]], minlength=problem.tensors)
+        sharing += np.append(able, False)[problem.producer]
+        shared, made = sharing > 1, problem.producer >= 0
+        has_company = np.zeros(problem.units, np.bool_)
+        has_company[problem.consumers[shared[problem.consumed]]] = True
+        has_company[problem.producer[shared & made]] = True
+        if has_company[list(rows)].any():
+            return True
+        sent = made & (problem.is_output | (np.diff(problem.consumer_start) > 0))
+        paid = np.bincount(
+            np.concatenate([problem.consumers, problem.producer[sent]]),
+            np.concatenate([problem.to_device[problem.consumed, column], problem.to_host[sent, column]]),
+            minlength=problem.units,
+        )
+        host = problem.seconds[list(rows), 0]
+        return bool((host - seconds - paid[list(rows)] > -_MARGIN * host).any())
 
     def _improve(self, relaxation: LagrangianRelaxation, best: Placement, rounds: int) -> Placement:
         """Return the best of a placement and those that some rounds of a relaxation find."""

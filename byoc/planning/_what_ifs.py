@@ -1,5 +1,6 @@
 """Gains of supporting more operators: what the best placement gains where refused units are allowed."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,17 +22,19 @@ _MAX_ROUNDS = 12
 _LEAST_SHARE = 1e-9
 
 _Key = tuple[int, str, str]
-"""A device, an operator, and the reason why the device refuses it."""
+"""A device, an operator, and the reason why the device refuses it, without names."""
+
+_QUOTED = re.compile(r" '([^']*)'")
 
 
 def estimate_gains(root: GraphPlan) -> tuple[list[WhatIf], int]:
     """Return the ten best answers to "what if it were supported", the largest gain first.
 
-    Units that are refused for the same reason count together, those in bodies by the trips of their
-    graph. Those that may gain most are tried, 24 at most, and in large graphs fewer: the number of
-    minimum cuts is limited by their size, never by a clock. What a refused unit would take is what its
-    device's cost model says of it; none that gains nothing is told. With the answers comes the number of
-    reasons that were left out and may gain as much.
+    Units that are refused for the same reason count together, whatever nodes and tensors it names, and
+    those in bodies by the trips of their graph. Those that may gain most are tried, 24 at most, and in
+    large graphs fewer: the number of minimum cuts is limited by their size, never by a clock. What a
+    refused unit would take is what its device's cost model says of it; none that gains nothing is told.
+    With the answers comes the number of reasons that were left out and may gain as much.
     """
     questions = _list_questions(root)
     graphs = {id(part.graph): part.graph for question in questions for part in question.parts}
@@ -73,19 +76,38 @@ class _PlacedGraph:
     def sensitivity(self) -> Sensitivity:
         return self._order[0]
 
-    def find_refused(self) -> Mapping[_Key, list[int]]:
-        """Return the units that a device refuses for a reason, and that have a cost there."""
-        groups: dict[_Key, list[int]] = {}
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        """The names of the graph's nodes and tensors."""
+        index = self.plan.index
+        return frozenset([*(node.name for node in index.nodes), *index.producers, *index.type_protos])
+
+    def find_refused(self) -> Mapping[_Key, list[tuple[int, str]]]:
+        """Return the units that a device refuses for a reason and that have a cost there.
+
+        With each unit comes the reason with the names in it.
+        """
+        groups: dict[_Key, list[tuple[int, str]]] = {}
         plan, inserted = self.plan, self.plan.index.inserted_nodes
+        texts: dict[int, tuple[str, str]] = {}  # many units have one verdict
         known = np.isfinite(plan.graph_problem.device_cost).tolist()
         for row, unit in enumerate(plan.units):
             for device, verdict in enumerate(unit.verdicts, 1):
                 if verdict.reasons and known[row][device - 1]:
                     if inserted.issuperset(unit.nodes):
                         break  # what byoc puts at borders costs nothing, and goes with its neighbours
-                    key = device, _name_unit(plan, row, device), str(verdict)
-                    groups.setdefault(key, []).append(row)
+                    if id(verdict) not in texts:
+                        texts[id(verdict)] = str(verdict), self._leave_out_names(str(verdict))
+                    reason, general = texts[id(verdict)]
+                    key = device, _name_unit(plan, row, device), general
+                    groups.setdefault(key, []).append((row, reason))
         return groups
+
+    def _leave_out_names(self, reason: str) -> str:
+        """Return a reason without the names of nodes and tensors: they differ from unit to unit."""
+        if "'" not in reason:
+            return reason
+        return _QUOTED.sub(lambda found: " '...'" if found[1] in self._names else found[0], reason)
 
     def bound_gain(self, rows: Sequence[int], device: int) -> float:
         """Return about the most that can be gained in a run of the model."""
@@ -114,29 +136,43 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Question:
-    """The units that a device refuses for one reason, and about the most that they can gain."""
+    """The units that a device refuses for one reason, and about the most that they can gain.
+
+    `reason` names nodes and tensors only where all units are refused for the same ones.
+    """
 
     key: _Key
+    reason: str
     parts: list[_Part]
     bound: float
 
     def answer(self) -> WhatIf:
-        device, operator, reason = self.key
+        device, operator, _ = self.key
         gains = [part.graph.allow_units(part.rows, device) for part in self.parts]
         nodes = sum(len(part.graph.plan.units[row].nodes) for part in self.parts for row in part.rows)
         target = self.parts[0].graph.plan.targets[device - 1].name
         more = sum(offloaded for _, offloaded in gains)
-        return WhatIf(target, operator, reason, nodes, sum(gain for gain, _ in gains), more)
+        return WhatIf(target, operator, self.reason, nodes, sum(gain for gain, _ in gains), more)
 
 
 def _list_questions(root: GraphPlan) -> list[_Question]:
     """Return the questions that a plan raises, those that may gain most first."""
     parts: dict[_Key, list[_Part]] = {}
+    reasons: dict[_Key, set[str]] = {}
     for plan in root.walk():
         graph = _PlacedGraph(plan)
-        for key, rows in graph.find_refused().items():
-            parts.setdefault(key, []).append(_Part(graph, rows))
-    questions = [_Question(key, each, _sum_bounds(each, key[0])) for key, each in parts.items()]
+        for key, units in graph.find_refused().items():
+            parts.setdefault(key, []).append(_Part(graph, [row for row, _ in units]))
+            reasons.setdefault(key, set()).update(reason for _, reason in units)
+    questions = [
+        _Question(
+            key,
+            next(iter(reasons[key])) if len(reasons[key]) == 1 else key[2],
+            each,
+            _sum_bounds(each, key[0]),
+        )
+        for key, each in parts.items()
+    ]
     return sorted(questions, key=lambda question: -question.bound)
 
 

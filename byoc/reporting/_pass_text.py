@@ -12,7 +12,7 @@ def format_effect(effect: PassEffect) -> str:
     where = f" on {effect.target}" if effect.target else ""
     if not effect.changed:
         return f"Pass {effect.name}{where}: nothing changed"
-    kinds = sorted({*before, *after}, key=lambda op: -abs(after.get(op, 0) - before.get(op, 0)))
+    kinds = sorted({*before, *after}, key=lambda op: (-abs(after.get(op, 0) - before.get(op, 0)), op))
     moves = [
         f"{op} {before.get(op, 0):,} to {after.get(op, 0):,}"
         for op in kinds

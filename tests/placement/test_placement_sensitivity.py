@@ -103,3 +103,28 @@ def test_a_proven_placement_needs_one_cut(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "build_incumbent", lambda *_: pytest.fail("nothing can be better"))
     _ = sensitivity.best
     assert sensitivity.steps == sensitivity.round_steps
+
+
+def test_what_is_ruled_out_without_a_cut_gains_nothing() -> None:
+    """A unit alone among units of the host is not tried, and no placement with it is better."""
+    ruled_out = asked = 0
+    for seed in range(40):
+        problem = random_problem(seed, 6, frozenset({"launch"}))
+        refused = problem.seconds.copy()
+        refused[np.random.default_rng(seed).random(problem.units) < 0.6, 1] = np.inf
+        problem = replace(problem, seconds=refused)
+        known = Exhaustive().solve(problem)
+        sensitivity = Sensitivity(problem, known, 12)
+        present = sensitivity.best
+        for row in find_refused(problem):
+            seconds = problem.seconds[[row], 0] / (1 + row % 4)
+            steps = sensitivity.steps
+            found = sensitivity.solve_changed([row], 1, seconds)
+            asked += 1
+            if sensitivity.steps > steps:
+                continue
+            ruled_out += 1
+            best = Exhaustive().solve(allow(problem, [row], seconds))
+            assert found is present
+            assert best.cost.total == pytest.approx(known.cost.total, rel=1e-9)
+    assert asked / 2 > ruled_out > 20

@@ -17,7 +17,7 @@ cost_model: {costs}
 dtype: float32
 regions: phase
 ops:
-  - op: [Relu, Abs, Neg]
+  - op: {ops}
 {more}
 """
 # A byte takes a microsecond over the link, an operator a millisecond on the host and nothing elsewhere.
@@ -47,11 +47,13 @@ NET = """net (float[1, 8] x) => (float[1, 8] y) {
 }"""
 
 
-def plan(folder: Path, text: str = NET, more: str = "", strategy: str = "exact") -> Plan:
+def plan(
+    folder: Path, text: str = NET, more: str = "", strategy: str = "exact", ops: str = "[Relu, Abs, Neg]"
+) -> Plan:
     (folder / "host.yaml").write_text(HOST)
     (folder / "t_cost.yaml").write_text(DEVICE)
     rules = folder / "t.yaml"
-    rules.write_text(RULES.format(costs=folder / "t_cost.yaml", more=more))
+    rules.write_text(RULES.format(costs=folder / "t_cost.yaml", more=more, ops=ops))
     settings = load_settings(PlanOptions(rules, host_cost_model=str(folder / "host.yaml")), strategy)
     return make_plan(prepared(text), settings)
 
@@ -81,7 +83,7 @@ def test_nothing_is_told_where_nothing_is_gained(tmp_path: Path) -> None:
     rules = tmp_path / "slow.yaml"
     (tmp_path / "slow_cost.yaml").write_text(slow)
     (tmp_path / "host.yaml").write_text(HOST)
-    rules.write_text(RULES.format(costs=tmp_path / "slow_cost.yaml", more=""))
+    rules.write_text(RULES.format(costs=tmp_path / "slow_cost.yaml", more="", ops="[Relu, Abs, Neg]"))
     settings = load_settings(PlanOptions(rules, host_cost_model=str(tmp_path / "host.yaml")))
     assert make_plan(prepared(NET), settings).what_ifs == ()
 
@@ -93,6 +95,26 @@ def test_units_of_one_reason_count_together_and_only_ten_are_told(tmp_path: Path
     found = plan(tmp_path, text).what_ifs
     assert len(found) <= 10
     assert all(each.nodes == 2 for each in found)
+
+
+def test_reasons_that_name_different_tensors_count_together(tmp_path: Path) -> None:
+    """A rule for quantized operators refuses each Neg with the name of its input."""
+    text = """net (float[1, 8] x) => (float[1, 8] y) {
+        a = Relu(x)
+        b = Neg(a)
+        c = Relu(b)
+        d = Neg(c)
+        y = Relu(d)
+    }"""
+    rule = "  - {op: Neg, quantized: true}"
+    (found,) = plan(tmp_path, text, rule, ops="[Relu]").what_ifs
+    assert (found.operator, found.nodes) == ("Neg", 2)
+    assert found.reason == (
+        "Neg is no whole QDQ group: its input '...' is made by Relu '...', not by a DequantizeLinear"
+    )
+    alone = text.replace("d = Neg(c)", "d = Relu(c)")
+    (found,) = plan(tmp_path, alone, rule, ops="[Relu]").what_ifs
+    assert (found.nodes, "its input 'a' is made by Relu 'a'" in found.reason) == (1, True)
 
 
 def alternating(nodes: int) -> str:
@@ -176,7 +198,7 @@ def plan_at(folder: Path, bandwidth: float, speed: float = 1.0) -> Plan:
         DEVICE.replace("link: {bandwidth: 1.0e+6}", f"{link}\n{figures}")
     )
     rules = folder / "t.yaml"
-    rules.write_text(RULES.format(costs=folder / "t_cost.yaml", more=""))
+    rules.write_text(RULES.format(costs=folder / "t_cost.yaml", more="", ops="[Relu, Abs, Neg]"))
     settings = load_settings(PlanOptions(rules, host_cost_model=str(folder / "host.yaml")), "exact")
     return make_plan(prepared(FAR), settings)
 
