@@ -25,8 +25,11 @@ class Executable(Protocol):
 class Oracle(Protocol):
     """A codegen that can ask the vendor's compiler whether it accepts a node."""
 
-    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return the compiler's verdict on each node of the model's main graph, in order."""
+    def check(self, model: onnx.ModelProto, options: Any) -> Sequence[Verdict]:
+        """Return the compiler's verdict on each node of the model's main graph, in order.
+
+        `options` are as in `compile`; before version 3 of the interface there are none.
+        """
         ...
 
 

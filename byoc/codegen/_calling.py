@@ -35,6 +35,7 @@ from byoc.codegen._interface import (
 )
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
 from byoc.codegen.byoc_worker.input_check import InputCheck
+from byoc.codegen.byoc_worker.values import takes_check_options
 from byoc.errors import (
     ByocError,
     MissingRuntimeError,
@@ -168,9 +169,13 @@ def ask_compatible(codegen: Stamped, region: Region, artifact: Artifact) -> Verd
     return verdict
 
 
-def ask_verdicts(codegen: Oracle, model: ModelProto) -> list[Verdict]:
-    """Return the verdicts on a model's nodes. Raises TypeError unless there is one for each."""
-    verdicts: Any = codegen.check(model)
+def ask_verdicts(codegen: Oracle, model: ModelProto, options: Any) -> list[Verdict]:
+    """Return the verdicts on a model's nodes. Raises TypeError unless there is one for each.
+
+    `options` are as in `compile`, and left out where `check` takes none.
+    """
+    asked = (model, options) if takes_check_options(codegen) else (model,)
+    verdicts: Any = codegen.check(*asked)
     if not isinstance(verdicts, Sequence) or len(verdicts) != len(model.graph.node):
         raise TypeError("`check` did not give a Verdict for each node of the main graph")
     for verdict in verdicts:

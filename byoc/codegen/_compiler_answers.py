@@ -92,7 +92,7 @@ class CompilerAnswers:
     def _check(self, model: ModelProto) -> Sequence[Verdict]:
         assert isinstance(self.codegen, Oracle)
         try:
-            return ask_verdicts(self.codegen, model)
+            return ask_verdicts(self.codegen, model, self.options)
         except ByocError as error:
             raise InputError(f"codegen {self.codegen.name} cannot be asked: {error}") from error
         except BaseException as error:  # a plug-in can fail in any way

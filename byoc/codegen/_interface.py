@@ -21,7 +21,7 @@ __all__ = [
     "to_seconds",
 ]
 
-API_VERSION = 2
+API_VERSION = 3
 """The version of this interface; a codegen's `api` is the version that it was written for."""
 
 Executor = Callable[[Mapping[str, AnyArray]], Mapping[str, AnyArray]]

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from onnx import ModelProto
@@ -38,8 +39,10 @@ class _Loads(IsolatedCodegen):
 
 
 class _Checks(IsolatedCodegen):
-    def check(self, model: ModelProto) -> Sequence[Verdict]:
-        return self.call("check", read_verdicts, model=model)
+    def check(
+        self, model: ModelProto, options: Mapping[str, str] = MappingProxyType({})
+    ) -> Sequence[Verdict]:
+        return self.call("check", read_verdicts, model=model, options=dict(options))
 
 
 class _Measures(IsolatedCodegen):

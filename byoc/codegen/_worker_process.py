@@ -181,7 +181,9 @@ class CodegenService:
         return list(ask_compatible(self._codegen, request["region"], artifact).reasons)
 
     def _check(self, request: Request) -> Any:
-        return [list(verdict.reasons) for verdict in ask_verdicts(self._codegen, request["model"])]
+        options = parse_codegen_options(self._codegen, request["options"])
+        verdicts = ask_verdicts(self._codegen, request["model"], options)
+        return [list(verdict.reasons) for verdict in verdicts]
 
     def _estimate(self, request: Request) -> Any:
         options = parse_codegen_options(self._codegen, request["options"])

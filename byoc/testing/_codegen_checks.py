@@ -209,7 +209,7 @@ class CodegenChecks:
     def check_oracle(self, cut: CompiledCase) -> list[str]:
         """Check that `check` gives a verdict on each node."""
         assert isinstance(self.codegen, Oracle)
-        ask_verdicts(self.codegen, cut.regions[0][0].load(inline=True))
+        ask_verdicts(self.codegen, cut.regions[0][0].load(inline=True), self.options)
         return []
 
     def check_measured(self, cut: CompiledCase) -> list[str]:

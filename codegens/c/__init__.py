@@ -48,7 +48,7 @@ class C:
     """Codegen that compiles regions to C, and runs them on the CPU."""
 
     name = "c"
-    api = 2
+    api = 3
     Options = COptions
     concurrent = True
     recompiles = True
@@ -124,8 +124,9 @@ class C:
         """
         return describe_compiler(options)
 
-    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+    def check(self, model: onnx.ModelProto, options: COptions) -> Sequence[Verdict]:
         """Return for each node whether emx-onnx-cgen supports it, or its reason."""
+        del options  # none of them decides what is taken
         return check_nodes(model)
 
     def _functions(self, region: Region, artifact: Artifact, count: int) -> tuple[Any, Any]:

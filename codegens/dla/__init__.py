@@ -21,7 +21,7 @@ class DLA:
     """Codegen for the vanilla accelerator, which runs programs on a simulator."""
 
     name = NAME
-    api = 2
+    api = 3
     Options = DLAOptions
     concurrent = True
     libraries = ()  # it needs none but those of byoc itself
@@ -64,8 +64,9 @@ class DLA:
         folder = Path(__file__).parent / "driver"
         return DriverSources(self.name, tuple(sorted(folder.glob("*.c"))), ("m",))
 
-    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+    def check(self, model: onnx.ModelProto, options: DLAOptions) -> Sequence[Verdict]:
         """Return for each node whether it can be lowered, or why it cannot."""
+        del options  # none of them decides what is taken
         return check_nodes(model)
 
     def estimate(self, region: Region, options: DLAOptions, artifact: Artifact) -> Cycles:

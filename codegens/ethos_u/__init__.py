@@ -51,7 +51,7 @@ class EthosU:
     """Codegen that compiles regions with Vela, and runs them on the TOSA reference model."""
 
     name = "ethos_u"
-    api = 2
+    api = 3
     Options = EthosUOptions
     concurrent = True
     parallel = True  # most of the time goes by in Vela's process
@@ -118,9 +118,9 @@ class EthosU:
         """Return Vela's version. Raises MissingRuntimeError as `compile` does."""
         return {"vela": vela_version()}
 
-    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+    def check(self, model: onnx.ModelProto, options: EthosUOptions) -> Sequence[Verdict]:
         """Return for each node whether Vela compiles it, or its reason."""
-        return check_nodes(model)
+        return check_nodes(model, options)
 
 
 def _find_shape(contract: TensorContract) -> list[int]:

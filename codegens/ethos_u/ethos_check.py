@@ -14,7 +14,7 @@ from .vela import EthosUOptions, compile_graphs, vela_version
 _PREFIX = "byoc."
 
 
-def check_nodes(model: onnx.ModelProto, options: EthosUOptions | None = None) -> Sequence[Verdict]:
+def check_nodes(model: onnx.ModelProto, options: EthosUOptions) -> Sequence[Verdict]:
     """Return for each node of a model's graph whether Vela compiles the operation that it is part of.
 
     A DequantizeLinear is taken wherever what reads it is. Raises MissingRuntimeError without Vela.
@@ -36,7 +36,7 @@ def check_nodes(model: onnx.ModelProto, options: EthosUOptions | None = None) ->
         region = read_region(path, "checked", target)
         refused = {
             name: why
-            for operation, why in _ask(region, options or EthosUOptions())
+            for operation, why in _ask(region, options)
             for node in (operation, *operation.fused)
             for name in node.node.output
         }

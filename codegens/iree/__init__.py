@@ -34,7 +34,7 @@ class IREE:
     """Codegen that compiles regions with IREE, and runs those that are for this machine."""
 
     name = "iree"
-    api = 2
+    api = 3
     Options = IREEOptions
     native = True  # a module holds machine code
     parallel = True  # most of the time goes by in the compiler's own processes
@@ -80,9 +80,9 @@ class IREE:
         """Return the processor, where the code may use all that it can do."""
         return _stamp(options)
 
-    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return for each node whether IREE compiles it for this machine, or IREE's reason."""
-        return check_nodes(model, IREEOptions())
+    def check(self, model: onnx.ModelProto, options: IREEOptions) -> Sequence[Verdict]:
+        """Return for each node whether IREE compiles it for the target, or IREE's reason."""
+        return check_nodes(model, options)
 
 
 def _stamp(options: IREEOptions) -> dict[str, str]:

@@ -52,7 +52,7 @@ class OpenVINO:
     """Codegen that compiles regions with OpenVINO, and runs them."""
 
     name = "openvino"
-    api = 2
+    api = 3
     Options = OpenVINOOptions
     concurrent = True
     recompiles = True
@@ -78,7 +78,7 @@ class OpenVINO:
         try:
             model, inputs = compile_region_model(region, options)
         except CompileError as error:
-            raise CompileError(str(error), refused_nodes(region)) from error
+            raise CompileError(str(error), refused_nodes(region, options)) from error
         blob = export_blob(region, model, inputs, options)
         files = {} if blob is None else {_BLOB: blob}
         metadata = {**format_options(options), **marks, "inputs": json.dumps(inputs)}
@@ -123,9 +123,9 @@ class OpenVINO:
         marks = {} if options.device == "CPU" else device_stamp(options.device)
         return {**marks, **{k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}}
 
-    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+    def check(self, model: onnx.ModelProto, options: OpenVINOOptions) -> Sequence[Verdict]:
         """Return for each node whether OpenVINO compiles it, or OpenVINO's reason."""
-        return check_nodes(model)
+        return check_nodes(model, options)
 
 
 def _safe_options(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
@@ -142,4 +142,4 @@ def _safe_options(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
         if compiles_safely(region, safe):
             return safe
     why = "OpenVINO crashes when it compiles this"
-    raise CompileError(why, refused_nodes(region), lasting=False)
+    raise CompileError(why, refused_nodes(region, options), lasting=False)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -29,8 +30,8 @@ _PATIENCE = 600.0  # seconds for all nodes
 _CRASHED = "OpenVINO crashes"
 
 
-def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
-    """Return for each node of a model's graph whether OpenVINO's CPU plug-in reads and compiles it."""
+def check_nodes(model: onnx.ModelProto, options: OpenVINOOptions) -> Sequence[Verdict]:
+    """Return for each node of a model's graph whether OpenVINO's device reads and compiles it."""
     openvino_core()  # raise here if it is not installed
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         numbers = count()
@@ -43,13 +44,13 @@ def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:
             return number
 
         order = check_each_node(model, save)
-        answers = _compile_files(folder, next(numbers), OpenVINOOptions(threads=1))
+        answers = _compile_files(folder, next(numbers), replace(options, threads=1))
     return [answers[number] for number in order]
 
 
-def refused_nodes(region: Region) -> list[str]:
+def refused_nodes(region: Region, options: OpenVINOOptions) -> list[str]:
     """Return the nodes of a region that OpenVINO does not compile alone; none if that is unknown."""
-    return find_refused_nodes(region.load, check_nodes)
+    return find_refused_nodes(region.load, lambda model: check_nodes(model, options))
 
 
 def compiles_safely(region: Region, options: OpenVINOOptions) -> bool:

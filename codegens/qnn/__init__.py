@@ -43,7 +43,7 @@ class QNN:
     """Codegen for the Hexagon tensor processor, which runs regions on it or on its emulator."""
 
     name = "qnn"
-    api = 2
+    api = 3
     Options = QNNOptions
     recompiles = True
     native = True  # compiled code for the NPU, and a model that may name files
@@ -93,9 +93,9 @@ class QNN:
             YES if made == here else refuse(f"the context was made for QNN {made}, but this is {here}")
         )
 
-    def check(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+    def check(self, model: onnx.ModelProto, options: QNNOptions) -> Sequence[Verdict]:
         """Return for each node whether the provider supports it, or the provider's reason."""
-        return check_nodes(model)
+        return check_nodes(model, options)
 
     def context(self, artifact: Artifact) -> Context:
         """Return the description of the context for another model that contains it."""

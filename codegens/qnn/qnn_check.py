@@ -14,23 +14,23 @@ from .qnn_model import adapt_model
 _SILENT = "QNN leaves it to the CPU, and does not say why"
 
 
-def check_nodes(model: ModelProto) -> Sequence[Verdict]:
+def check_nodes(model: ModelProto, options: QNNOptions) -> Sequence[Verdict]:
     """Return for each node of a model's graph whether the provider supports it.
 
     The whole model is tried first, since a quantized operator includes its neighbours. If it does not
     compile, each node is tried alone. Raises MissingRuntimeError.
     """
     require_package()
-    whole = _try_compile(model)
+    whole = _try_compile(model, options)
     if isinstance(whole, CompileAnswer) and (whole.left or not whole.error):
         left = whole.left
         count = len(model.graph.node)
         return [refuse(left[place] or _SILENT) if place in left else YES for place in range(count)]
-    return check_each_node(model, _check_node)
+    return check_each_node(model, lambda single: _check_node(single, options))
 
 
-def _check_node(single: SingleNode) -> Verdict:
-    answer = _try_compile(single.model)
+def _check_node(single: SingleNode, options: QNNOptions) -> Verdict:
+    answer = _try_compile(single.model, options)
     if isinstance(answer, CompileError):
         return refuse(str(answer))
     try:
@@ -41,9 +41,9 @@ def _check_node(single: SingleNode) -> Verdict:
     return YES
 
 
-def _try_compile(model: onnx.ModelProto) -> CompileAnswer | CompileError:
+def _try_compile(model: onnx.ModelProto, options: QNNOptions) -> CompileAnswer | CompileError:
     inlined = inline_local_functions(model) if model.functions else model
     try:
-        return compile_context(adapt_model(model, inlined), QNNOptions())
+        return compile_context(adapt_model(model, inlined), options)
     except CompileError as error:
         return error

@@ -108,6 +108,19 @@ def test_answers_are_kept_whatever_the_names(asked: Vendor, monkeypatch: pytest.
     assert log == ["check:Relu,Add"]
 
 
+def test_options_reach_what_is_asked_for_legality(asked: Vendor) -> None:
+    taken = "[YES if int(options.speed) == 5 else refuse('too slow') for _ in model.graph.node]"
+    asked.write(
+        more="    def check(self, model, options):\n"
+        f"        from byoc.codegen import YES, refuse\n        return {taken}\n"
+    )
+    for speed, placed in (("4", []), ("5", ["first", "second", "third", "fifth"])):
+        result, _ = plan(asked, ask="legality", codegen_options={"speed": speed})
+        assert placed_nodes(result) == placed
+    result, _ = plan(asked, ask="legality", codegen_options={"speed": "4"}, isolate=True)
+    assert host_reasons(result)["first"] == "codegen noting refuses it: too slow"
+
+
 def test_its_seconds_are_those_of_the_plan(asked: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNPRICED", "Add")
     without, log = plan(asked)

@@ -61,7 +61,7 @@ def _call(codegen: Any, method: str, region: Region) -> Any:
     if method == "compile":
         return compile_region(codegen, region, options)
     if method == "check":
-        return ask_verdicts(codegen, region.load())
+        return ask_verdicts(codegen, region.load(), options)
     if method == "cost":
         return measure_seconds(codegen, region)
     artifact = compile_region(codegen, region, options)

@@ -14,15 +14,19 @@ from support import parse
 
 from byoc.codegen import (
     API_VERSION,
+    YES,
     Artifact,
     CodegenFailedError,
     Cycles,
     Executor,
     Region,
+    Verdict,
+    ask_verdicts,
     can_estimate,
     estimate_region,
     find_codegen,
     read_region,
+    refuse,
 )
 from byoc.codegen._descriptions import describe_codegen
 from byoc.errors import InputError
@@ -154,6 +158,40 @@ def test_abilities_of_a_later_version_are_not_seen_in_an_older_plug_in(
     found = find_codegen("odd")
     assert describe_codegen(found).abilities == abilities
     assert can_estimate(found) == ("estimate" in abilities)
+
+
+class TakesModelAlone(Plain):
+    def check(self, model: onnx.ModelProto) -> list[Verdict]:
+        return [YES for _ in model.graph.node]
+
+
+class TakesOptions(Plain):
+    def check(self, model: onnx.ModelProto, options: Any) -> list[Verdict]:
+        return [refuse(str(options)) for _ in model.graph.node]
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "handed"),
+    [
+        (TakesModelAlone, None, False),
+        (TakesModelAlone, 1, False),
+        (TakesModelAlone, 2, False),
+        (TakesOptions, None, True),
+        (TakesOptions, 3, True),
+    ],
+)
+def test_check_gets_options_where_its_version_has_them(
+    kind: type, version: int | None, handed: bool
+) -> None:
+    codegen = kind() if version is None else type("Versioned", (kind,), {"api": version})()
+    verdicts = ask_verdicts(codegen, parse(DEVICE_ONLY), {"arch": "73"})
+    assert {str(each) for each in verdicts} == ({"{'arch': '73'}"} if handed else {"yes"})
+
+
+def test_a_check_of_version_3_without_options_is_its_own_fault() -> None:
+    codegen: Any = type("Versioned", (TakesModelAlone,), {"api": 3})()
+    with pytest.raises(TypeError, match="3 were given"):
+        ask_verdicts(codegen, parse(DEVICE_ONLY), {})
 
 
 ANSWERS: list[tuple[Any, float | Cycles | None]] = [

@@ -287,7 +287,7 @@ def test_it_says_of_each_node_whether_it_emits_it() -> None:
     proto.opset_import.append(onnx.helper.make_opsetid("com.acme", 1))
     found: Any = find_codegen("c")
 
-    assert [str(verdict) for verdict in found.check(proto)] == [
+    assert [str(verdict) for verdict in found.check(proto, found.Options())] == [
         "yes",
         "emx-onnx-cgen: Unsupported op com.acme.Bogus",
         "yes",

@@ -209,7 +209,7 @@ def test_floats_are_refused(tmp_path: Path) -> None:
 )
 def test_the_oracle_says_it_of_each_node(case: Case, expected: str) -> None:
     proto = case.make_model()
-    verdicts = EthosU().check(proto)
+    verdicts = EthosU().check(proto, EthosUOptions())
 
     refused = [
         node.name for node, verdict in zip(proto.graph.node, verdicts, strict=True) if not verdict
@@ -221,7 +221,7 @@ def test_the_oracle_says_it_of_each_node(case: Case, expected: str) -> None:
 def test_the_oracle_says_it_of_a_dropout_whose_mask_nobody_reads() -> None:
     proto = Case("r, mask = Dropout(dx)").make_model()
 
-    assert all(EthosU().check(proto))
+    assert all(EthosU().check(proto, EthosUOptions()))
 
 
 def test_without_the_reference_model_an_artifact_cannot_run_here(

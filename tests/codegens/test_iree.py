@@ -218,7 +218,7 @@ def test_what_it_does_not_know_of_a_target_is_refused(tmp_path: Path) -> None:
 def test_it_judges_each_node_of_a_model() -> None:
     found: Any = find_codegen("iree")
 
-    verdicts = found.check(onnx.parser.parse_model(IMAGE))
+    verdicts = found.check(onnx.parser.parse_model(IMAGE), found.Options())
 
     assert [str(verdict) for verdict in verdicts] == [
         "yes",

@@ -475,7 +475,7 @@ def test_it_says_of_each_node_whether_it_takes_it() -> None:
     )
     found: Any = find_codegen("openvino")
 
-    assert [str(verdict) for verdict in found.check(proto)] == [
+    assert [str(verdict) for verdict in found.check(proto, found.Options())] == [
         "yes",
         "OpenVINO has no conversion for Det",
         "yes",

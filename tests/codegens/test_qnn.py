@@ -97,7 +97,8 @@ def test_open_dimensions_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_oracle_says_it_of_each_node() -> None:
-    verdicts = find_codegen("qnn").check(model(MISH))  # type: ignore[attr-defined]
+    found: Any = find_codegen("qnn")
+    verdicts = found.check(model(MISH), found.Options())
 
     # The last one quantizes what Mish gives, which is then a float that comes from elsewhere.
     assert [bool(verdict) for verdict in verdicts] == [True, True, True, True, False, False]
@@ -107,7 +108,8 @@ def test_the_oracle_says_it_of_each_node() -> None:
 def test_an_operator_that_onnxruntime_does_not_know_is_refused_alone() -> None:
     text = "g (float[2] x) => (float[2] y) { a = Relu(x) y = org.acme.Strange(a) }"
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "org.acme" : 1]>\n{text}')
-    known, strange = find_codegen("qnn").check(proto)  # type: ignore[attr-defined]
+    found: Any = find_codegen("qnn")
+    known, strange = found.check(proto, found.Options())
 
     assert known
     assert not strange

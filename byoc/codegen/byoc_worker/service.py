@@ -33,7 +33,7 @@ from .link import (
     write_array,
     write_files,
 )
-from .values import describe_options, make_options, read_value
+from .values import describe_options, make_options, read_value, takes_check_options
 
 if TYPE_CHECKING:
     Request = Mapping[str, Any]
@@ -79,7 +79,7 @@ class Service:
             "hold": self._hold,
             "repeat": self._repeat,
             "compatible": self._compatible,
-            "check": lambda asked: [_list_reasons(v) for v in self._codegen.check(self._region(asked))],
+            "check": self._check,
             "cost": lambda asked: _read_number(self._codegen.cost(self._region(asked)), "cost"),
             "estimate": self._estimate,
         }
@@ -150,6 +150,12 @@ class Service:
 
     def _check_options(self, request: Request) -> Any:
         self._read_options(request)
+
+    def _check(self, request: Request) -> Any:
+        asked = [self._region(request)]
+        if takes_check_options(self._codegen):
+            asked.append(self._read_options(request))
+        return [_list_reasons(verdict) for verdict in self._codegen.check(*asked)]
 
     def _read_options(self, request: Request) -> Any:
         return make_options(self._codegen, request["options"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from .link import SharedMemory
 
 _TYPES = {str: "str", Path: "str", int: "int", Bytes: "bytes", float: "float", bool: "bool"}
+_CHECK_OPTIONS = 3
+"""The version of the codegen interface from which on `check` is handed options."""
 
 
 class OptionsError(Exception):
@@ -66,6 +69,18 @@ def make_options(codegen: Any, given: Mapping[str, Any]) -> Any:
     except Exception as error:  # the class's own checks
         text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise OptionsError(f"codegen {codegen.name} refuses its options: {text}") from None
+
+
+def takes_check_options(codegen: Any) -> bool:
+    """Return whether `check` takes options: from version 3 on, without a version by its parameters."""
+    version = getattr(codegen, "api", None)
+    if version is not None:
+        return bool(version >= _CHECK_OPTIONS)
+    try:
+        signature(codegen.check).bind("what is asked about", "options")
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _describe_option(field: Field[Any], annotation: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Acme:
     """Compiles for the accelerator that annotations/acme.yaml describes."""
 
     name = "acme"
-    api = 2
+    api = 3
     Options = AcmeOptions
     # What is compiled is kept until there is another version of these, or of this package.
     libraries = ("numpy",)

@@ -147,7 +147,7 @@ def test_nodes_are_asked_about_one_by_one() -> None:
         " { y = Sigmoid(x) s = Softmax(y) a = Add(s, x) }"
     )
 
-    assert [str(verdict) for verdict in FOUND.check(proto)] == [
+    assert [str(verdict) for verdict in FOUND.check(proto, FOUND.Options())] == [
         "yes",
         "the machine has no Softmax",
         "yes",
@@ -161,7 +161,7 @@ def test_whole_quantized_groups_are_taken() -> None:
         {"s": np.float32(0.5), "z": np.int8(1)},
     )
 
-    assert all(FOUND.check(proto))
+    assert all(FOUND.check(proto, FOUND.Options()))
 
 
 def test_outputs_that_are_inputs_constants_or_empty(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_what_is_refused(name: str, tmp_path: Path) -> None:
 def test_a_check_refuses_a_broadcast_that_would_be_wrong() -> None:
     text, reason = REFUSED["five axes, stretched in the middle"]
     found: Any = find_codegen("dla")
-    (verdict,) = found.check(model(text, STORED))
+    (verdict,) = found.check(model(text, STORED), found.Options())
     assert not verdict
     assert reason in str(verdict)
 
