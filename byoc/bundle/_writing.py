@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,7 +24,7 @@ from byoc.bundle._report import Report
 from byoc.codegen import Artifact, Refusal, RefusedError, Region, read_region
 from byoc.model import copy_without, is_large, read_raw_bytes, walk_tensors, write_raw_bytes
 from byoc.planning import Plan, PlannedRegion, read_weight_layout
-from byoc.support import report_step
+from byoc.support import read_byoc_version, report_step
 
 WEIGHTS_FILE = "weights.bin"
 # In bytes: enough for any vector load from a memory-mapped file.
@@ -180,7 +179,7 @@ def build_manifest(
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return Manifest(
         format=MANIFEST_FORMAT,
-        versions={"byoc": version("onnx-byoc"), "onnx": onnx.__version__},
+        versions={"byoc": read_byoc_version(), "onnx": onnx.__version__},
         asked=dict(plan.asked),
         targets=tuple(target.name for target in plan.targets),
         model=MODEL_FILE,

@@ -21,14 +21,21 @@ from byoc.codegen._abilities import Keyed
 from byoc.codegen._calling import ask_cache_key
 from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.onnxrt import get_session_settings
-from byoc.support import CODEGENS, format_options, list_installed
+from byoc.support import (
+    BYOC_DISTRIBUTION,
+    CODEGENS,
+    format_options,
+    list_installed,
+    read_name_and_version,
+    read_requirements,
+)
 
 _OWN_PACKAGE = __name__.partition(".")[0]
-_OWN_LIBRARIES = ("onnx", "numpy", "scipy", "protobuf")  # with which byoc makes what a codegen reads
+# With which byoc makes what a codegen reads.
+_OWN_LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", BYOC_DISTRIBUTION)
 _MAX_READ_BYTES = 4 << 20  # size and time stand for the content of a larger file: a shared library
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _LEFT_OUT = {"__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
-_FIELD = re.compile(r"^(Name|Version): *(.+?) *$", re.MULTILINE)
 _REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -61,7 +68,7 @@ def describe_byoc(codegen: str) -> dict[str, str]:
     """Describe all that artifacts of another Python depend on in this one, and on this machine."""
     return {
         "codegen": codegen,
-        "libraries": repr([(name, _find_version(name)) for name in (*_OWN_LIBRARIES, "onnx-byoc")]),
+        "libraries": repr([(name, _find_version(name)) for name in _OWN_LIBRARIES]),
         "sources": _hash_packages([_OWN_PACKAGE]),
         "environment": repr(_list_variables(codegen)),
         "processors": f"{platform.machine()} {_count_processors()} {_hash_abilities()}",
@@ -76,9 +83,9 @@ def _describe_options(options: Any) -> Mapping[str, str]:
 def _describe_libraries(codegen: Codegen, owner: Distribution) -> list[tuple[str, str]]:
     """Return the versions of the codegen's distribution, and of what it compiles with, by name."""
     named = getattr(codegen, "libraries", None)
-    names = set(_list_requirements(owner) if named is None else named) | {*_OWN_LIBRARIES, "onnx-byoc"}
+    names = set(_list_requirements(owner) if named is None else named).union(_OWN_LIBRARIES)
     versions = {_normalize(name): _find_version(name) for name in names}
-    name, version = _read_name_and_version(owner)
+    name, version = read_name_and_version(owner)
     return sorted({**versions, _normalize(name): version}.items())
 
 
@@ -87,7 +94,7 @@ def _list_requirements(owner: Distribution) -> set[str]:
     found: set[str] = set()
     waiting = [owner]
     while waiting:
-        for requirement in waiting.pop().requires or ():
+        for requirement in read_requirements(waiting.pop()):
             name = _normalize(_read_name(requirement))
             if name not in found:
                 found.add(name)
@@ -110,16 +117,9 @@ def _normalize(name: str) -> str:
 
 def _find_version(name: str) -> str:
     try:
-        return _read_name_and_version(distribution(name))[1]
+        return read_name_and_version(distribution(name))[1]
     except (PackageNotFoundError, ValueError):
         return "none"
-
-
-def _read_name_and_version(found: Distribution) -> tuple[str, str]:
-    """Return them without parsing all that a distribution says of itself, its description too."""
-    text = found.read_text("METADATA") or ""
-    fields = dict(_FIELD.findall(text.partition("\n\n")[0]))
-    return fields.get("Name") or found.name, fields.get("Version") or found.version
 
 
 def _hash_packages(names: Iterable[str]) -> str:

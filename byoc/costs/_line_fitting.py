@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from byoc.costs._measured_costs import CostLine, CostTable, Linear, Measurement
@@ -101,7 +102,8 @@ def _solve_least_squares(
         targets = np.concatenate([targets, np.sqrt(_PULL) * line / size])
     scale = rows.max(axis=0, initial=0.0)  # operations are about 1e9 times calls: scale both to 1
     scale[scale == 0] = 1.0
-    solution, _ = nnls(rows / scale, targets)  # targets are at most 1, and so is each scaled row
+    # Targets are at most 1, and so is each scaled row.
+    solution, _ = scipy.optimize.nnls(rows / scale, targets)
     solution[solution < _ROUNDING] = 0.0
     return np.asarray(solution / scale, np.float64)
 

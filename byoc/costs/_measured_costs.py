@@ -193,7 +193,7 @@ class CostTable(MeasuredCostFile):
 
     @cached_property
     def _line(self) -> CostLine:
-        from byoc.costs._line_fitting import fit_line  # noqa: PLC0415 - imports scipy, needed only for unknown costs
+        from byoc.costs._line_fitting import fit_line  # noqa: PLC0415 - it imports this module
 
         return (
             fit_line(self.entries)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 import numpy as np
+import scipy
 
 from byoc.costs._line_fitting import fit_linear_model
 from byoc.costs._measured_costs import STAND_IN_LINE, CostLine, CostTable, Linear
@@ -51,8 +52,6 @@ def fit_wholes(table: CostTable, wholes: Sequence[MeasuredWhole]) -> Linear:
     known = [whole for whole in wholes if whole.seconds > 0]
     if len(known) < _LEAST_WHOLES:
         return lines
-    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import, and planning needs none of it
-
     sums = [_sum_by_family(lines, whole.tasks) for whole in known]
     families = sorted({family for each in sums for family in each})
     matrix = np.array(
@@ -64,7 +63,7 @@ def fit_wholes(table: CostTable, wholes: Sequence[MeasuredWhole]) -> Linear:
     usual = np.array([_usual_factor(family) for family in families])
     rows = np.vstack([matrix, np.sqrt(_PULL) * np.eye(len(families))])
     targets = np.concatenate([np.ones(len(known)), np.sqrt(_PULL) * usual])
-    factors = dict(zip(families, nnls(rows, targets)[0].tolist(), strict=True))
+    factors = dict(zip(families, scipy.optimize.nnls(rows, targets)[0].tolist(), strict=True))
     return lines.model_copy(update={"operators": _scale_lines(lines, factors), "together": 1.0})
 
 

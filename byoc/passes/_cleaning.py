@@ -6,7 +6,6 @@ Types stay known: a typed graph gets the edits that the model gets, so nothing i
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import ClassVar
 
 from onnx import GraphProto, ModelProto
@@ -24,6 +23,7 @@ from byoc.model import (
 from byoc.passes._graph_edits import GraphEdits, edit_graph
 from byoc.passes._pass_effect import PassEffect, count_operators
 from byoc.passes._pass_plugins import MODEL_SCOPE
+from byoc.support import BYOC_DISTRIBUTION, read_byoc_version
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _describe_effect(
 ) -> PassEffect:
     return PassEffect(
         name=asked.name,
-        distribution=f"onnx-byoc {version('onnx-byoc')}",
+        distribution=f"{BYOC_DISTRIBUTION} {read_byoc_version()}",
         scope=asked.scope,
         nodes_before={name: count for name, count in sorted(before.items()) if count},
         nodes_after={name: count for name, count in sorted(after.items()) if count},

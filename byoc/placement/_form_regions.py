@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+import scipy
 
 from byoc.placement._problem import UNLIMITED, Bools, Ints, Problem
 
@@ -306,6 +305,8 @@ def find_components(
 
     `source` and `target` are the ends of the edges, int64 (edges,).
     """
-    graph = coo_array((np.ones(len(source), np.int8), (source, target)), shape=(nodes, nodes))
-    count, component = connected_components(graph.tocsr(), connection=connection)
+    graph = scipy.sparse.coo_array(
+        (np.ones(len(source), np.int8), (source, target)), shape=(nodes, nodes)
+    )
+    count, component = scipy.sparse.csgraph.connected_components(graph.tocsr(), connection=connection)
     return int(count), component.astype(np.int64)

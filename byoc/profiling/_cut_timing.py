@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from byoc.costs import HostLink
@@ -105,7 +106,7 @@ def fit_link(cuts: Sequence[MeasuredCut], copies: HostLink) -> HostLink:
     rows = np.array([[cut.tensors / cut.whole, cut.size / cut.whole] for cut in cuts])
     targets = np.array([cut.seconds / cut.whole for cut in cuts])
     scale = np.maximum(rows.max(axis=0), 1e-300)
-    latency, byte = (nnls(rows / scale, targets)[0] / scale).tolist()
+    latency, byte = (scipy.optimize.nnls(rows / scale, targets)[0] / scale).tolist()
     byte = max(byte, 1 / copies.bandwidth)
     bandwidth = 1 / byte if byte else float("inf")
     return HostLink(bandwidth=bandwidth, latency=max(latency, copies.latency))

@@ -13,6 +13,12 @@ from byoc.support._declaration import (
     keywords_of,
     take_keywords,
 )
+from byoc.support._distributions import (
+    BYOC_DISTRIBUTION,
+    read_byoc_version,
+    read_name_and_version,
+    read_requirements,
+)
 from byoc.support._exit_codes import describe_exit, name_signal
 from byoc.support._garbage import collect_rarely
 from byoc.support._input import read_limited

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from byoc.errors import InputError, must_propagate, suggest_nearest
+from byoc.support._distributions import read_name_and_version
 from byoc.support._vendor_code import describe_failure
 
 CODEGENS = "byoc.codegens"
@@ -77,7 +78,7 @@ def list_installed(group: str) -> dict[str, EntryPoint]:
 
 def get_distribution(point: EntryPoint) -> str:
     """Return the name and version of the distribution that an entry point belongs to."""
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
+    return " ".join(read_name_and_version(point.dist)) if point.dist else "an unknown distribution"
 
 
 class UnsuitablePluginError(Exception):
@@ -99,15 +100,19 @@ def load_plugin(
     if name not in points:
         raise _make_unknown_error(group, name, sorted({*points, *also}))
     _refuse_to_choose(group, name, {p.value: p for p in find_entry_points(group) if p.name == name})
-    source = f"{_KIND_NAMES[group]} '{name}' of {get_distribution(points[name])}"
     try:
         return make(points[name].load())
     except UnsuitablePluginError as error:
-        raise InputError(f"{source} {error}") from None
+        raise InputError(f"{_describe_source(group, points[name])} {error}") from None
     except (Exception, SystemExit) as error:  # it can fail in any way; other plug-ins must go on working
         if isinstance(error, SystemExit) and must_propagate(error):
             raise
+        source = _describe_source(group, points[name])
         raise InputError(f"{source} cannot be loaded: {describe_failure(error)}") from error
+
+
+def _describe_source(group: str, point: EntryPoint) -> str:
+    return f"{_KIND_NAMES[group]} '{point.name}' of {get_distribution(point)}"
 
 
 def get_first_sentence(kind: type) -> str:

@@ -1,9 +1,8 @@
 """Rows of one array found again among those of another, each at most once, within a radius."""
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
 Array = NDArray[np.float64]
 
@@ -32,9 +31,9 @@ def match_rows(candidates: Array, rows: Array, places: NDArray[np.int64]) -> NDA
         return None
     ones, others, distances = pairs
     # a pair of distance 0 must not be lost as an empty element
-    graph = csr_array((1 + distances, (ones, others)), shape=(len(moved), len(free)))
+    graph = scipy.sparse.csr_array((1 + distances, (ones, others)), shape=(len(moved), len(free)))
     try:
-        matched, partners = min_weight_full_bipartite_matching(graph)
+        matched, partners = scipy.sparse.csgraph.min_weight_full_bipartite_matching(graph)
     except ValueError:  # there is none
         return None
     found[moved[matched]] = free[partners]

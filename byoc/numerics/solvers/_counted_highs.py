@@ -7,12 +7,13 @@ the program's entries, much more so before the first node, where cuts are added 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csc_array
 
 from byoc.numerics import SearchBudget
 
@@ -34,7 +35,7 @@ class IntegerProgram:
     low: Floats
     high: Floats
     integral: Bools
-    matrix: csc_array
+    matrix: "scipy.sparse.csc_array"
     most: Floats
 
     @property
@@ -56,25 +57,21 @@ class HighsAnswer:
 
 def can_count() -> bool:
     """Return whether this scipy lets the work of HiGHS be counted."""
-    return hasattr(getattr(_load_highs(), "_Highs", None), "startCallbackInt")
+    return hasattr(getattr(_find_highs(), "_Highs", None), "startCallbackInt")
 
 
-@cache
-def _load_highs() -> Any:
-    """Return scipy's module of HiGHS, None where another scipy keeps it elsewhere.
-
-    Most placements need no integer program, and `scipy.optimize` is slow to import.
-    """
+@lru_cache(maxsize=1)
+def _find_highs() -> Any:
+    """Import HiGHS, which takes scipy a third of a second; None where scipy keeps it elsewhere."""
     try:
-        from scipy.optimize._highspy import _core  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+        return import_module("scipy.optimize._highspy._core")
     except ImportError:
         return None
-    return _core
 
 
 def solve_counted(program: IntegerProgram, nodes: int | None, budget: SearchBudget) -> HighsAnswer:
     """Solve a program; stop after so many branch-and-bound nodes, or where the budget is spent."""
-    core = _load_highs()
+    core = _find_highs()
     highs = core._Highs()
     options = core.HighsOptions()
     options.output_flag = options.log_to_console = False
@@ -95,7 +92,7 @@ def solve_counted(program: IntegerProgram, nodes: int | None, budget: SearchBudg
     return HighsAnswer(values, bound, status == core.HighsModelStatus.kOptimal)
 
 
-def _make_counter(matrix: csc_array, budget: SearchBudget) -> Callable[..., None]:
+def _make_counter(matrix: "scipy.sparse.csc_array", budget: SearchBudget) -> Callable[..., None]:
     at_root = (_ROOT_SECONDS + _ROOT_ROW_SECONDS * matrix.shape[0]) * matrix.nnz
     after = _NODE_SECONDS * matrix.nnz
 
@@ -108,7 +105,7 @@ def _make_counter(matrix: csc_array, budget: SearchBudget) -> Callable[..., None
 
 
 def _build_model(program: IntegerProgram) -> Any:
-    core = _load_highs()
+    core = _find_highs()
     model, matrix = core.HighsLp(), program.matrix
     model.num_row_, model.num_col_ = matrix.shape
     columns = model.a_matrix_

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array, csc_array
 
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers._counted_highs import (
@@ -136,13 +136,13 @@ class MilpBuilder:
             bound = constant + found.bound / scale / lift - slack
         return MilpSolution(found.values, bound, found.solved, slack)
 
-    def _build_matrix(self) -> csc_array:
+    def _build_matrix(self) -> "scipy.sparse.csc_array":
         """Return the factors of the rows, float64 (rows, columns)."""
         row, column = (
             np.concatenate(part) if part else np.zeros(0, np.int64) for part in (self._row, self._column)
         )
         entries = self._join(self._value), (row, column)
-        return coo_array(entries, shape=(self.rows, self.columns)).tocsc()
+        return scipy.sparse.coo_array(entries, shape=(self.rows, self.columns)).tocsc()
 
     @staticmethod
     def _join(parts: list[Floats]) -> Floats:
@@ -151,13 +151,11 @@ class MilpBuilder:
 
 def _solve_publicly(program: IntegerProgram, nodes: int | None) -> HighsAnswer:
     """Solve a program by scipy's own interface, which limits nodes alone."""
-    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 - slow to import
-
-    rows = LinearConstraint(program.matrix, -np.inf, program.most)
-    result = milp(
+    rows = scipy.optimize.LinearConstraint(program.matrix, -np.inf, program.most)
+    result = scipy.optimize.milp(
         program.cost,
         integrality=program.integral.astype(np.int64),
-        bounds=Bounds(program.low, program.high),
+        bounds=scipy.optimize.Bounds(program.low, program.high),
         constraints=rows if len(program.most) else (),
         options={"mip_rel_gap": 0.0} | ({} if nodes is None else {"node_limit": nodes}),  # type: ignore[arg-type]
     )

@@ -5,13 +5,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from byoc.numerics.solvers._milp_builder import Bools, Floats, Ints
+
+if TYPE_CHECKING:
+    _Residual = scipy.sparse.csr_array[np.int64, tuple[int, int]]
 
 # Capacities become integers (grains). The known cut holds fewer than 2**50 of them, so float64 adds
 # them exactly in any order.
@@ -133,7 +136,7 @@ def _solve_in_grains(network: _CutNetwork, ceiling: float, bits: int) -> tuple[f
         step = residual.copy()
         step.data = np.minimum(step.data >> shift, (left >> shift) + 1)
         step.eliminate_zeros()
-        found = maximum_flow(step.astype(np.int32), SOURCE, SINK, method="dinic")
+        found = scipy.sparse.csgraph.maximum_flow(step.astype(np.int32), SOURCE, SINK, method="dinic")
         flow = found.flow.astype(np.int64)
         value += int(found.flow_value) << shift
         sink_side = _nodes_reaching(step - flow)
@@ -146,15 +149,13 @@ def _solve_in_grains(network: _CutNetwork, ceiling: float, bits: int) -> tuple[f
         left = _capacity_across(residual, sink_side)
 
 
-def _round_to_grains(
-    network: _CutNetwork, exponent: int, ceiling: int, bits: int
-) -> "csr_array[np.int64, tuple[int, int]]":
+def _round_to_grains(network: _CutNetwork, exponent: int, ceiling: int, bits: int) -> "_Residual":
     # Twice the known cut is as good as infinite and does not overflow.
     bounded = np.minimum(network.capacity, math.ldexp(1, exponent + 1))
     grains = np.floor(np.ldexp(bounded, bits - exponent))
     # csgraph accepts int32 indices only.
     ends = (network.tail.astype(np.int32), network.head.astype(np.int32))
-    matrix = coo_array((grains, ends), shape=(network.size, network.size)).tocsr()
+    matrix = scipy.sparse.coo_array((grains, ends), shape=(network.size, network.size)).tocsr()
     infinite = matrix.data > ceiling
     matrix.data[infinite] = 0
     whole = matrix.astype(np.int64)
@@ -162,16 +163,16 @@ def _round_to_grains(
     return whole
 
 
-def _nodes_reaching(residual: "csr_array[np.int64, tuple[int, int]]") -> Bools:
+def _nodes_reaching(residual: "_Residual") -> Bools:
     """Mark the nodes that reach the sink along arcs with residual capacity."""
     residual.eliminate_zeros()
-    order = breadth_first_order(residual.T.tocsr(), SINK, return_predecessors=False)
+    order = scipy.sparse.csgraph.breadth_first_order(residual.T.tocsr(), SINK, return_predecessors=False)
     reaching = np.zeros(residual.shape[0], np.bool_)
     reaching[order] = True
     return reaching
 
 
-def _capacity_across(residual: "csr_array[np.int64, tuple[int, int]]", sink_side: Bools) -> int:
+def _capacity_across(residual: "_Residual", sink_side: Bools) -> int:
     """Return the capacity from the source side to the sink side."""
     tail = np.repeat(~sink_side, np.diff(residual.indptr))
     return int(residual.data[tail & sink_side[residual.indices]].sum())

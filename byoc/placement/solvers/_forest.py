@@ -6,6 +6,8 @@ from functools import lru_cache, partial
 from itertools import combinations
 from math import inf
 
+import scipy
+
 from byoc.placement.solvers._neighbours import Neighbours
 
 # With more accelerators, only sets of up to two are tried for a tensor.
@@ -35,9 +37,7 @@ class Forest:
 
 def build_spanning_forest(around: Neighbours) -> Forest:
     """Return a forest of all units without the connections that are the cheapest to cut."""
-    from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415 - slow to import, seldom needed
-
-    sets = DisjointSet(range(len(around.seconds) + len(around.producer)))
+    sets = scipy.cluster.hierarchy.DisjointSet(range(len(around.seconds) + len(around.producer)))
     units = len(around.seconds)
     for tensor, producer in enumerate(around.producer):
         if producer >= 0:
@@ -60,10 +60,8 @@ def build_spanning_forest(around: Neighbours) -> Forest:
 
 def build_induced_forest(around: Neighbours, order: Sequence[int]) -> Forest:
     """Return a forest of as many units as possible, in the given order, with all their connections."""
-    from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415 - slow to import, seldom needed
-
     units = len(around.seconds)
-    sets = DisjointSet(range(units + len(around.producer)))
+    sets = scipy.cluster.hierarchy.DisjointSet(range(units + len(around.producer)))
     free = set()
     for unit in order:
         tensors = [units + tensor for tensor in (*around.made[unit], *around.read[unit])]
