@@ -1,4 +1,4 @@
-"""Make one bundle under twenty settings: `python tests/fault_suite/same_bytes.py [MODEL]`.
+"""Make one bundle under twenty-one settings: `python tests/fault_suite/same_bytes.py [MODEL]`.
 
 The settings are seeds of hashes, locales, numbers of threads, working folders, umasks, time zones, other
 temporary folders, flags of Python, and other processes that keep all processors busy. Prints for each
@@ -59,6 +59,13 @@ SETTINGS = (
     Setting("output on another file system", output="/dev/shm"),
     Setting("python -O", flags=("-O",)),
     Setting("busy processors, python -OO", {"PYTHONHASHSEED": "77"}, ("-OO",), busy=True),
+    Setting(
+        "hash seed 3, no UTF-8, working folder, umask 077, python -O",
+        {"PYTHONHASHSEED": "3", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        ("-O",),
+        umask=0o077,
+        folder="/",
+    ),
 )
 
 

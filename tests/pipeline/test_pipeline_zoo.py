@@ -21,7 +21,7 @@ CASES = [(entry.name, strategy) for entry in ClassicModels().entries() for strat
 
 @pytest.mark.parametrize(
     ("name", "strategy"),
-    sample_cases(CASES, ("squeezenet", "min-cut"), ("shufflenet", "all-supported")),
+    sample_cases(CASES, ("squeezenet", "min-cut")),
 )
 def test_light_model_verifies(name: str, strategy: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.byoc"

@@ -83,3 +83,27 @@ def agrees(proto: onnx.ModelProto, inputs: Arrays, folder: Path, **options: str)
             np.testing.assert_allclose(made, expected, rtol=0, atol=most, err_msg=name)
         else:
             assert np.abs(made.astype(int) - expected.astype(int)).max(initial=0) <= 1, name
+
+
+# Something of each kind of layer, a residual among them.
+NETWORK = """
+g (float[1,6,20,20] x) => (float[1,10] y) {
+  a = Conv<pads=[1,1,1,1]>(x, first, bias) b = Relu(a)
+  c = Conv<group=12, pads=[1,1,1,1]>(b, deep) d = Clip(c, zero, six)
+  e = Conv(d, point, bias) s = Add(e, b) f = Relu(s)
+  p = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(f)
+  q = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(f)
+  k = Concat<axis=1>(p, q) t = Sigmoid(k) m = Mul(k, t)
+  v = GlobalAveragePool(m) w = Flatten(v) y = Gemm(w, last, ten)
+}
+"""
+WEIGHTS = {
+    "first": floats(12, 6, 3, 3),
+    "bias": floats(12),
+    "deep": floats(12, 1, 3, 3, seed=1),
+    "point": floats(12, 12, 1, 1, seed=2),
+    "last": floats(24, 10, seed=3),
+    "ten": floats(10, seed=4),
+    "zero": floats(1)[0] * 0,
+    "six": floats(1)[0] * 0 + 6,
+}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dla_regions import agrees, bytes_of, floats, mentioned, model, network
+from dla_regions import NETWORK, WEIGHTS, agrees, bytes_of, floats, mentioned, model, network
 
 import byoc
 from byoc.codegen import CompileError
@@ -180,6 +180,17 @@ def test_integers(name: str, scratchpad: str, tmp_path: Path) -> None:
     agrees(proto, {"x": bytes_of(1, 4, 6, 6)}, tmp_path, scratchpad=scratchpad)
 
 
+@pytest.mark.parametrize("stripes", ["no", "yes"])
+def test_a_network_of_each_kind_of_layer(stripes: str, tmp_path: Path) -> None:
+    agrees(
+        model(NETWORK, WEIGHTS),
+        {"x": floats(1, 6, 20, 20, seed=7)},
+        tmp_path,
+        scratchpad="4096",
+        stripes=stripes,
+    )
+
+
 def partitioned(folder: Path, name: str, **options: str) -> byoc.Result:
     return byoc.partition(
         f"zoo:{name}",
@@ -191,12 +202,13 @@ def partitioned(folder: Path, name: str, **options: str) -> byoc.Result:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        pytest.param("squeezenet", {"scratchpad": "131072"}, marks=pytest.mark.thorough),
+        ("squeezenet", {"scratchpad": "131072"}),
         ("squeezenet", {"scratchpad": "2097152", "stripes": "yes"}),
-        pytest.param("shufflenet", {}, marks=pytest.mark.thorough),
+        ("shufflenet", {}),
     ],
 )
 def test_networks(name: str, options: dict[str, str], tmp_path: Path) -> None:
