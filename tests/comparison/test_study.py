@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import jsonschema
 import onnx
 import pytest
-from studying import Cli, drop_times, make_folder, write_study  # noqa: F401 - a fixture
+from studying import Cli, drop_times, here, make_folder, solve_studies_here, write_study  # noqa: F401 - fixtures
 from support import VANILLA
 
 import byoc
@@ -21,6 +21,7 @@ from byoc.comparison import COLUMNS, make_study_schema, read_results
 from byoc.pipeline import partition
 
 
+@pytest.mark.usefixtures("here")
 def test_every_combination_is_a_row(folder: Path) -> None:
     study = write_study(
         folder,
@@ -56,6 +57,7 @@ def test_every_combination_is_a_row(folder: Path) -> None:
         assert {**one, "key": "", "repetition": 1} == {**other, "key": ""}
 
 
+@pytest.mark.usefixtures("here")
 def test_a_row_says_what_partition_says(folder: Path) -> None:
     (row,) = byoc.study(write_study(folder, models="nets/one.onnx", links=100), jobs=1).rows
     fast = folder / "fast.yaml"
@@ -145,7 +147,8 @@ def test_results_are_the_same_as_csv_and_parquet(folder: Path) -> None:
     pytest.importorskip("pyarrow")
     study = write_study(folder, strategies=["host-only", {"name": "counting", "seeds": [7]}])
     rows = byoc.study(study, folder / "r.csv", jobs=2).rows
-    same = byoc.study(study, folder / "r.parquet", jobs=1).rows
+    with solve_studies_here():
+        same = byoc.study(study, folder / "r.parquet", jobs=1).rows
     assert drop_times(same) == drop_times(rows)
     assert drop_times(read_results(folder / "r.csv")) == drop_times(read_results(folder / "r.parquet"))
     with (folder / "r.csv").open() as file:
@@ -233,7 +236,7 @@ def test_the_digest_of_a_strategy_does_not_depend_on_the_order_of_sets() -> None
         "print(_describe_plugin(kind(frozenset('abcdefgh'), [{'x', 'y', 'z'}, {'k': (1, 2.5)}])))"
     )
     command, found = [sys.executable, "-c", script], set()
-    for seed in ("0", "1", "2"):
+    for seed in ("0", "1"):
         seeded = os.environ | {"PYTHONHASHSEED": seed}
         found.add(subprocess.check_output(command, env=seeded, text=True))
     assert len(found) == 1

@@ -12,7 +12,15 @@ from typing import Any
 
 import onnx
 import pytest
-from studying import NET, Cli, drop_times, make_folder, write_study  # noqa: F401 - a fixture
+from studying import (  # noqa: F401 - fixtures
+    NET,
+    Cli,
+    drop_times,
+    here,
+    make_folder,
+    solve_studies_here,
+    write_study,
+)
 from support import VANILLA, parse
 
 import byoc
@@ -34,6 +42,7 @@ def count_solved(folder: Path) -> int:
     return len((folder / "solved").read_text().splitlines())
 
 
+@pytest.mark.usefixtures("here")
 def test_what_is_done_is_not_computed_again(folder: Path) -> None:
     axes = {"models": "nets/one.onnx"}
     counting = {"name": "counting", "options": {"folder": str(folder)}}
@@ -55,7 +64,8 @@ def test_what_is_done_is_not_computed_again(folder: Path) -> None:
 def test_a_study_that_was_killed_goes_on(folder: Path) -> None:
     counting = {"name": "counting", "options": {"folder": str(folder)}, "seeds": list(range(6))}
     study = write_study(folder, models="nets/one.onnx", strategies=counting)
-    whole = byoc.study(study, jobs=1).rows
+    with solve_studies_here():
+        whole = byoc.study(study, jobs=1).rows
     (folder / "solved").unlink()
     (folder / "wait").touch()  # seeds from 3 on do not end
     path = folder / "r.csv"
@@ -80,7 +90,8 @@ def test_a_study_that_was_killed_goes_on(folder: Path) -> None:
         [row | {"notes": "; ".join(row["notes"])} for row in whole[:3]]
     )
     (folder / "wait").unlink()
-    result = byoc.study(study, path, jobs=2)
+    with solve_studies_here():
+        result = byoc.study(study, path, jobs=2)
     assert result.earlier == 3
     assert drop_times(result.rows) == drop_times(whole)
     assert count_solved(folder) == 4 + 3  # the one that was broken off begins anew
@@ -98,7 +109,7 @@ def test_an_interrupt_leaves_what_is_compared(jobs: str, folder: Path) -> None:
     while not (folder / "solved").exists():  # it is at the second strategy, which does not end
         assert process.poll() is None
         time.sleep(0.02)
-    time.sleep(0.5)  # until the first is told
+    time.sleep(2)  # until the first is told
     process.send_signal(signal.SIGINT)
     out, told = process.communicate()
     assert process.returncode == 130
@@ -123,7 +134,8 @@ if __name__ == "__main__":
 def test_a_cluster_with_a_worker_killed_gives_the_serial_rows(folder: Path) -> None:
     counting = {"name": "counting", "options": {"folder": str(folder)}, "seeds": [0, 1, 2, 3]}
     study = write_study(folder, strategies=["launch-aware", "host-only", counting])
-    serial = byoc.study(study, jobs=1)
+    with solve_studies_here():
+        serial = byoc.study(study, jobs=1)
     (folder / "solved").unlink()
     (folder / "cluster.py").write_text(CLUSTER)
     (folder / "wait").touch()
