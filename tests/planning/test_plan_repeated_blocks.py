@@ -59,7 +59,7 @@ def test_a_region_is_cut_into_its_layers() -> None:
 
 def test_many_layers_are_compiled_once(tmp_path: Path) -> None:
     pytest.importorskip("emx_onnx_cgen")
-    layers = 80
+    layers = 24
     model = layered(layers, f"y = Identity(x{layers})")
     result = share(model, tmp_path / "b", codegen="c", verify=False, strict=True)
     assert count_nodes(result) == [4] * layers
