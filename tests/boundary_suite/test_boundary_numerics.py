@@ -4,13 +4,13 @@ import pytest
 from lowering import ALL, compared, integers_off, plain
 from numerics import text
 from strategies import Alternating, Random
-from support import prepared
+from support import prepared, sample_cases
 
 from byoc.placement import Strategy
 from byoc.rules import Target, load_rules
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "inception_v1"])
+@pytest.mark.parametrize("name", sample_cases(["squeezenet", "inception_v1"], "squeezenet"))
 def test_what_int8_leaves_of_a_network(name: str) -> None:
     found = compared(name, calibrated=4, tested=2)
     assert found.units > 30

@@ -1,8 +1,7 @@
 """Two small models and some strategies for tests of studies."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import pytest
 from installing import install_strategies
 from support import VANILLA, Ran, parse
 
-from byoc.comparison import TIME_COLUMNS, StudyRow, _study_run
-from byoc.comparison._case_schedulers import Solved, solve_here
-from byoc.comparison._study_case import Case
+from byoc.comparison import TIME_COLUMNS, StudyRow
 
 NET = """net (float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y) {
     v = Constant <value_float = 0.01> ()
@@ -72,25 +69,6 @@ def make_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(parse(NET), tmp_path / "nets" / "one.onnx")
     onnx.save(parse(NET.replace("Softmax", "Sigmoid")), tmp_path / "nets" / "two.onnx")
     return tmp_path
-
-
-@contextmanager
-def solve_studies_here() -> Iterator[None]:
-    """Solve studies in this process, for what is not about the processes that they start."""
-
-    def solve(cases: Sequence[Case], jobs: int | None) -> Iterator[Solved]:
-        return iter(solve_here(cases))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_study_run, "solve_in_processes", solve)
-        yield
-
-
-@pytest.fixture
-def here() -> Iterator[None]:
-    """Do so for a whole test."""
-    with solve_studies_here():
-        yield
 
 
 def write_study(folder: Path, **axes: Any) -> Path:

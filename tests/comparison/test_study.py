@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 import jsonschema
 import onnx
 import pytest
-from studying import Cli, drop_times, here, make_folder, solve_studies_here, write_study  # noqa: F401 - fixtures
+from solving import here, solve_studies_here  # noqa: F401 - a fixture
+from studying import Cli, drop_times, make_folder, write_study  # noqa: F401 - a fixture
 from support import VANILLA
 
 import byoc

@@ -12,15 +12,8 @@ from typing import Any
 
 import onnx
 import pytest
-from studying import (  # noqa: F401 - fixtures
-    NET,
-    Cli,
-    drop_times,
-    here,
-    make_folder,
-    solve_studies_here,
-    write_study,
-)
+from solving import here, solve_studies_here  # noqa: F401 - a fixture
+from studying import NET, Cli, drop_times, make_folder, write_study  # noqa: F401 - a fixture
 from support import VANILLA, parse
 
 import byoc

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from installing import install
+from solving import here  # noqa: F401 - a fixture
 from support import Ran, region_names
 
 from byoc.comparison import read_results
@@ -68,6 +69,7 @@ def test_the_strategy_is_found_by_name(
     assert "predicted 3.59 ms" in ran.out
 
 
+@pytest.mark.usefixtures("here")
 def test_the_strategy_is_compared_in_a_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
 ) -> None:
@@ -87,6 +89,7 @@ def test_the_strategy_is_compared_in_a_study(
     assert "split" in byoc("study", "table", results).out
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.skipif(not find_spec("matplotlib"), reason="needs matplotlib")
 def test_the_study_prints_its_table_and_draws_its_figures(
     tmp_path: Path,
@@ -105,6 +108,7 @@ def test_the_study_prints_its_table_and_draws_its_figures(
 NOTEBOOK_NEEDS = ("nbformat", "pandas", "matplotlib")
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.skipif(not all(map(find_spec, NOTEBOOK_NEEDS)), reason=f"needs {NOTEBOOK_NEEDS}")
 def test_the_notebook_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
