@@ -82,7 +82,7 @@ def examples(count: int) -> int:
 
     `pytest --hypothesis-profile thorough` chooses that profile, which tests/conftest.py registers.
     """
-    return max(count * settings.default.max_examples // THOROUGH, min(count, 5))
+    return max(count * settings.default.max_examples // THOROUGH, min(count, 10))
 
 
 def region_names(bundle: Path) -> list[str]:

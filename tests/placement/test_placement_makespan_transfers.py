@@ -56,11 +56,9 @@ def measure_ratio(seed: int) -> tuple[float, float]:
     return (found.value / best, found.bound / best) if best else (1.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("start", "count"), sample_cases([(0, 20), (0, 60), (60, 60), (120, 60), (180, 60)], (0, 20))
-)
-def test_against_all_labels_regions_and_orders(start: int, count: int) -> None:
-    ratios = [measure_ratio(seed) for seed in range(start, start + count)]
+@pytest.mark.parametrize("start", sample_cases([0, 60, 120, 180], every=4))
+def test_against_all_labels_regions_and_orders(start: int) -> None:
+    ratios = [measure_ratio(seed) for seed in range(start, start + 60)]
     assert np.mean([value < 1 + 1e-9 for value, _ in ratios]) >= 0.9
     assert max(value for value, _ in ratios) < 1.3
 
