@@ -88,7 +88,6 @@ def _solve_least_squares(
     typical: Floats | None = None,
 ) -> Floats:
     """Return the three coefficients, float64 (3,)."""
-    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import, and planning needs none of it
 
     bounded = np.maximum(values, least)
     rows = features / bounded[:, None]

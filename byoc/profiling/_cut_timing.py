@@ -99,7 +99,6 @@ def fit_link(cuts: Sequence[MeasuredCut], copies: HostLink) -> HostLink:
     Non-negative least squares of what is left, as shares of the seconds of wholes. A crossing takes no
     less than a copy.
     """
-    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import, and planning needs none of it
 
     if len(cuts) < _LEAST_CUTS:
         return copies
