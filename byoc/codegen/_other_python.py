@@ -109,7 +109,7 @@ class OtherPythonCodegen(IsolatedCodegen):
                 interpreter=str(result["interpreter"]),
                 **flags,
             )
-        except (KeyError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError):
             raise BrokenMessageError("a description is missing") from None
 
 

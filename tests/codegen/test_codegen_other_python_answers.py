@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support import parse
 
@@ -63,6 +63,7 @@ def test_any_answer_to_an_import_is_a_description_or_unreadable(answer: Any) -> 
     assert _read(answer) is None
 
 
+@example("flags", [1])
 @given(st.sampled_from(sorted(ANSWER)), JSON)
 def test_a_description_with_one_part_changed(key: str, value: Any) -> None:
     found = _read({**ANSWER, key: value})

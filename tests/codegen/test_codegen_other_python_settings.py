@@ -106,7 +106,7 @@ def test_a_module_that_is_not_there_or_wrecks_its_import(configure: Configure) -
 
 def test_a_version_of_the_interface_that_there_is_not(configure: Configure) -> None:
     configure("future", "FromTheFuture")
-    assert "speaks version 3 of the codegen interface and this byoc no newer one than 2" in (
+    assert "speaks version 4 of the codegen interface and this byoc no newer one than 3" in (
         _describe_problem("future")
     )
 

@@ -206,7 +206,7 @@ class FromTheFuture(Acme):
     """Speaks a version of the interface that there is not."""
 
     name = "future"
-    api = 3
+    api = 4
 
 
 class NoCodegen:
