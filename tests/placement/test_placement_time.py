@@ -34,11 +34,11 @@ def test_starting_points_without_time_are_left_out(monkeypatch: pytest.MonkeyPat
 def test_tables_of_loads_are_not_made_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = layered_problem(0, 60, 2)
     groups, setup = UnitGroups.from_problem(problem), SearchBudget(1.0)
-    CoverSearch(problem, groups, 0.0, setup).search(100, 1000.0, SearchBudget(0.1))
+    CoverSearch(problem, groups, 0.0, setup).search(1000.0, [], SearchBudget(0.1))
     assert setup.left < 1.0
     monkeypatch.setattr(LoadFrontier, "build", refuse)
     search = CoverSearch(problem, groups, 0.0, SearchBudget(0.0))
-    search.search(100, 1000.0, SearchBudget(0.1))
+    search.search(1000.0, [], SearchBudget(0.1))
     assert search.bound == 0
     order = range(groups.count)
     assert split_chain(groups, order, problem.occupies, 1, SearchBudget(0.0)) is None

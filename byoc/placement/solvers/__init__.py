@@ -9,6 +9,7 @@ from byoc.placement.solvers._branch_and_cut import (
 )
 from byoc.placement.solvers._chain_split import find_device_classes, split_chain
 from byoc.placement.solvers._chain_starts import iterate_chain_splits
+from byoc.placement.solvers._device_pairs import PairSearch
 from byoc.placement.solvers._forest import ForestSolver, build_induced_forest, build_spanning_forest
 from byoc.placement.solvers._host_device_cut import HostDeviceCuts, find_persistent_sides
 from byoc.placement.solvers._label_expansion import LabelExpansion
@@ -16,7 +17,8 @@ from byoc.placement.solvers._lagrangian import LagrangianRelaxation, has_multipl
 from byoc.placement.solvers._list_scheduling import InferenceSchedule, ListScheduler, renumber_regions
 from byoc.placement.solvers._load_annealing import Cooling, LoadAnnealer, coarsen
 from byoc.placement.solvers._load_covering import CoverSearch
-from byoc.placement.solvers._load_frontier import LoadFrontier, order_narrowly
+from byoc.placement.solvers._load_frontier import LoadFrontier, find_device_edges
+from byoc.placement.solvers._load_layers import order_narrowly
 from byoc.placement.solvers._load_state import LoadState
 from byoc.placement.solvers._makespan_bound import least_load, makespan_lower_bound
 from byoc.placement.solvers._makespan_search import SearchState, improve_state, keeps_limits

@@ -11,7 +11,7 @@ from byoc.placement.solvers._load_state import LoadState
 from byoc.placement.solvers._unit_groups import HOST, UnitGroups
 
 # Seconds that trying one move takes on one core of about 3 GHz, and more for each tensor it touches.
-_MOVE_SECONDS, _TENSOR_SECONDS = 1.2e-6, 0.3e-6
+_MOVE_SECONDS, _TENSOR_SECONDS = 1.6e-6, 0.4e-6
 # The share of moves that bring a group to the device of a neighbour.
 _NEAR = 0.85
 # How often the improving loads are summed up anew, against rounding errors that add up.

@@ -3,98 +3,59 @@
 Column generation (Gilmore and Gomory, Operations Research 9, 1961). Give each group a profit. If all
 devices together, each with the set of most profit that it runs within a load, have less profit than all
 groups, no placement keeps to that load. The profits come from a linear program over the sets found so
-far, in which no set may have more profit than its device; the sets of most profit are found exactly
-(`LoadFrontier`), and added. The sets of most profit, each without what the ones before have taken, are
-nearly a placement, from which local search begins.
+far, in which no set may have more profit than its device; sets of more profit are found by a table
+(`LoadFrontier`), and added. Loads are rounded to the nearest of about a thousand steps there, which is
+quick, and right on average; what profits prove is found in ten times as many steps, rounded down.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
-from byoc.placement._problem import Floats, Occupancy, Problem
-from byoc.placement.solvers._chain_split import find_device_classes
-from byoc.placement.solvers._load_frontier import BestSets, LoadFrontier
+from byoc.placement._problem import Floats, Ints, Problem
+from byoc.placement.solvers._cover_devices import CoverDevices, iterate_cover_devices
+from byoc.placement.solvers._load_frontier import MOST_PROFIT, BestSets
 from byoc.placement.solvers._unit_groups import UnitGroups
 
-# Seconds on one core of about 3 GHz: for an entry of a table, a transition, and an entry of a program.
-_ENTRY_SECONDS, _TRANSITION_SECONDS, _TERM_SECONDS = 4e-9, 8e-6, 1e-6
-# For a state of tensors, and for a group that is put in order.
-_STATE_SECONDS, _GROUP_SECONDS = 3e-5, 1e-5
-_MOST_ENTRIES = 12_000_000
-_MOST_STATES = 30_000
-# Gaps, as shares of the load, that are not worth another search.
-_CLOSE = 5e-4
-# More than the rounding errors of a sum of profits.
-_ROUNDING = 1e-9
-# The share of the best profits so far in those that are tried next.
-_INERTIA = 0.5
-
-
-@dataclass(frozen=True, eq=False)
-class _DeviceClass:
-    """Equal devices; without a frontier their transfers are free, and sets may be divided."""
-
-    devices: list[int]
-    costs: Floats
-    frontier: LoadFrontier | None
-
-    def bound_profits(self, profit: Floats, loads: Floats, most: float) -> Floats:
-        """Return no less than the profit of a set within each load, where groups may be divided."""
-        able = (self.costs <= most) & (profit > 0)
-        free = able & (self.costs <= 0)
-        paid = np.flatnonzero(able & ~free)
-        paid = paid[np.argsort(-profit[paid] / self.costs[paid], kind="stable")]
-        taken, gained = np.cumsum(self.costs[paid]), np.cumsum(profit[paid])
-        found: Floats = np.interp(loads, np.append(0.0, taken), np.append(0.0, gained))
-        return found + float(profit[free].sum())
+# Seconds on one core of about 3 GHz for a program, and for each of its entries.
+_PROGRAM_SECONDS, _TERM_SECONDS = 2e-3, 1e-6
+# Gaps, as shares of the load, that are not worth another search, and that are tried first.
+_CLOSE, _FIRST_GAP = 5e-4, 1e-2
+# More than the rounding errors of a sum of profits, and those of a linear program.
+_ROUNDING, _TOLERANCE = 1e-9, 1e-6
+# The share of the best profits so far in those that are tried next; less after sets found in vain.
+_INERTIA, _MOST_MISSES = 0.5, 3
+# Sets of a class that are looked for with the same profits.
+_MOST_SETS = 3
+# How many steps below a load a set is looked for whose load, not rounded, is within it.
+_TRACES = 8
+# A gain of the rate, as a share, that is worth another proof.
+_GAIN = 2e-3
 
 
 @dataclass(eq=False)
-class _Sets:
-    """Sets of groups that a class of devices can run, and the loads that they were found at."""
+class _Target:
+    """A load that is to be proven too small, and the profits that were tried for it."""
 
-    loads: list[float] = field(default_factory=list)
-    members: dict[tuple[int, ...], int] = field(default_factory=dict)
-
-    def add(self, members: Sequence[int], load: float) -> bool:
-        """Add a set; return whether it is new."""
-        key = tuple(members)
-        number = self.members.setdefault(key, len(self.loads))
-        if number < len(self.loads):
-            self.loads[number] = min(self.loads[number], load)
-            return False
-        self.loads.append(load)
-        return True
-
-
-@dataclass(frozen=True, eq=False)
-class _Proof:
-    """Profits of the groups, and the bound that they prove."""
-
-    profit: Floats
-    step: float
-    within: Floats
-    """The most profit of all devices within 0, 1, ... steps."""
-
-    @property
-    def bound(self) -> float:
-        """The load below which the devices have less profit than all groups, in seconds."""
-        enough = np.flatnonzero(self.within >= self.whole)
-        return float(enough[0] if enough.size else len(self.within)) * self.step
-
-    @property
-    def whole(self) -> float:
-        """The profit of all groups, less rounding errors."""
-        return float(self.profit.sum()) * (1 - _ROUNDING)
-
-    def rate(self, load: float) -> float:
-        """Return the profit of all groups over that of the devices; above 1 the load is too small."""
-        within = float(self.within[min(int(load / self.step), len(self.within) - 1)])
-        return self.whole / within if within > 0 else np.inf
+    load: float
+    profit: Ints
+    """int64 (groups,): those to try next"""
+    best: Ints
+    """those of the highest rate"""
+    best_rate: float = 0.0
+    """their sum over the most that the devices have: about 1, and the load is too small"""
+    proven_rate: float = 1.0
+    """the least rate that is worth a proof"""
+    misses: int = 0
+    """how many times no set was found that the last program does not allow"""
+    program: Floats | None = None
+    """float64 (groups,): the profits of the last program"""
+    worth: Floats | None = None
+    """float64 (classes,): the most profit of a device in the last program"""
 
 
 class CoverSearch:
@@ -106,178 +67,141 @@ class CoverSearch:
         self._problem, self._groups = problem, groups
         self.bound = bound
         """No placement has a smaller maximal load, in seconds; launches and fusions left out."""
-        self._most = self._high = np.inf
-        self._starts: list[tuple[float, list[int]]] = []
-        self._device_classes = find_device_classes(groups, problem.occupies)
-        self._sets = [_Sets() for _ in range(len(self._device_classes) + 1)]
-        self._profit: Floats = groups.costs.min(axis=1)
+        self._span = 0.0
+        self._high = math.inf
+        self._target: _Target | None = None
+        self._classes: list[CoverDevices] = []
+        self._sets: list[dict[tuple[int, ...], float]] = []
+        self._profit = _scale(groups.costs.min(axis=1))
 
-    def take_starts(self, count: int) -> list[list[int]]:
-        """Return labels of the groups to begin with, least outside of sets first; forget them."""
-        starts, self._starts = [labels for _, labels in sorted(self._starts)[:count]], []
-        return starts
-
-    def search(self, steps: int, most: float, budget: SearchBudget) -> None:
+    def search(self, most: float, known: Sequence[Sequence[int]], budget: SearchBudget) -> None:
         """Improve the bound within a budget.
 
-        `most` is the maximal load of a known placement, in seconds. Loads are counted in so many steps,
-        or fewer where the tables would be large.
+        `most` is the maximal load of a known placement, in seconds, no more than in the search before;
+        `known` are labels of the groups, whose sets are tried first.
         """
-        self._most, self._high = most, min(self._high, most)
-        classes = self._make_classes(steps)
-        if all(each.frontier is None for each in classes) or self._is_close():
+        if not self._classes:
+            self._span = most
+            self._classes = list(iterate_cover_devices(self._problem, self._groups, most, self._setup))
+            self._sets = [{} for _ in self._classes]
+        if all(each.frontier is None for each in self._classes):
             return
-        for each, sets in zip(classes, self._sets, strict=True):
-            if each.frontier:
-                sets.loads = [each.frontier.measure(members) for members in sets.members]
-        low, high = self.bound, self._most
-        # A load that parts of sets keep to in coarse steps may still be too small in fine ones.
-        target = (self._high + high) / 2 if self._high < high else high * (1 - _CLOSE)
-        center: _Proof | None = None
-        is_smooth, next_profit = True, self._profit
-        work = sum(each.frontier.size for each in classes if each.frontier) * _ENTRY_SECONDS
-        work += self._count_transitions(classes) * _TRANSITION_SECONDS
-        while not budget.is_spent and high - low > _CLOSE * self._most:
-            budget.spend(work * (1 + self._groups.devices))
-            tried, is_new = self._try_profits(classes, next_profit, target)
-            low = self.bound = max(self.bound, tried.bound)
-            if center is None or tried.rate(target) > center.rate(target):
-                center = tried
-                self._profit = center.profit
-            if low >= target:
-                target = (low + high) / 2
-                continue
-            value, profit = self._solve_program(classes, target, budget)
-            if value <= 1 + _ROUNDING:
-                # Covers made of parts of sets keep to this load: no profits prove it too small.
-                high = self._high = target
-                target = (low + high) / 2
-            elif not is_new and not is_smooth:
-                return
-            is_smooth = is_new
-            scale = float(center.profit.sum()) or 1.0
-            smooth = center.profit / scale * (float(profit.sum()) or 1.0)
-            next_profit = _INERTIA * smooth + (1 - _INERTIA) * profit if is_new else profit
+        for labels in known:
+            self._add_placement(labels)
+        if self._target is not None and self._target.load > most * (1 - _CLOSE):
+            self._target = None
+        self._high = min(self._high, most)
+        while not budget.is_spent and self._high - self.bound > _CLOSE * most:
+            if self._target is None:
+                further = max(_FIRST_GAP * most, 2 * (most - self._high))
+                load = max((self.bound + self._high) / 2, self._high - further)
+                self._target = _Target(load, self._profit, self._profit)
+            if self._try_profits(self._target, budget):
+                if self.bound < self._target.load:
+                    self._high = self._target.load
+                self._target = None
 
-    def _try_profits(
-        self, classes: Sequence[_DeviceClass], profit: Floats, target: float
-    ) -> tuple[_Proof, bool]:
-        """Return the proof by some profits, and whether a set of most profit is new."""
-        steps = next(each.frontier.steps for each in classes if each.frontier)
-        step = self._most / steps
-        within = np.zeros(steps + 1)
-        best: dict[int, BestSets] = {}
-        for number, each in enumerate(classes):
-            if each.frontier:
-                best[number] = each.frontier.find_best_sets(profit)
-                within += len(each.devices) * best[number].profits()
-            else:
-                loads: Floats = np.arange(1, steps + 2, dtype=np.float64) * step
-                within += len(each.devices) * each.bound_profits(profit, loads, self._most)
-        return _Proof(profit, step, within), self._add_sets(classes, profit, best, target)
+    def _try_profits(self, target: _Target, budget: SearchBudget) -> bool:
+        """Try the next profits for a load; return whether it is done with: proven too small, or not."""
+        rate, is_cut = self._find_sets(target, budget)
+        if rate > target.best_rate:
+            target.best_rate, target.best = rate, target.profit
+            self._profit = target.profit
+        if target.best_rate > target.proven_rate:
+            target.proven_rate = target.best_rate * (1 + _GAIN)
+            if self._prove(target, target.best, budget):
+                return True
+        target.misses = 0 if is_cut else target.misses + 1
+        value, profit = self._solve_program(target, budget)
+        if value <= 1 + _ROUNDING:  # parts of known sets cover everything
+            return True
+        if target.misses > _MOST_MISSES:
+            while not self._prove(target, _scale(profit), budget) and self._refine(budget):
+                pass
+            return True
+        share = max(0.0, 1 - (1 - _INERTIA) * (1 + target.misses))
+        smooth = target.best / float(max(target.best.sum(), 1))
+        target.profit = _scale(share * smooth + (1 - share) * profit / (float(profit.sum()) or 1.0))
+        return False
 
-    def _is_close(self) -> bool:
-        return self.bound >= self._most * (1 - _CLOSE)
+    def _find_sets(self, target: _Target, budget: SearchBudget) -> tuple[float, bool]:
+        """Add the sets of most profit, a few of each class, each without what those before took.
 
-    def _make_classes(self, steps: int) -> list[_DeviceClass]:
-        """Return the classes of devices, the host last, with tables that are not too large."""
-        groups, occupies = self._groups, self._problem.occupies
-        found = []
-        for devices in self._device_classes:
-            first = devices[0]
-            frontier = self._build_frontier(first, occupies[first - 1], steps)
-            found.append(_DeviceClass(devices, groups.costs[:, first], frontier))
-        found.append(_DeviceClass([0], groups.costs[:, 0] / self._problem.cores, None))
-        # All tables count in the same steps.
-        least = min((each.frontier.steps for each in found if each.frontier), default=steps)
-        return [
-            each
-            if each.frontier is None or each.frontier.steps == least
-            else _DeviceClass(
-                each.devices,
-                each.costs,
-                self._build_frontier(each.devices[0], occupies[each.devices[0] - 1], least),
-            )
-            for each in found
-        ]
-
-    def _build_frontier(self, device: int, occupies: Occupancy, steps: int) -> LoadFrontier | None:
-        """Return the frontier of a device; the cheapest transfers are free if there are many states."""
-        least = 0.0
-        for _ in range(12):
-            if self._setup.is_spent:
-                return None
-            found = LoadFrontier.build(
-                self._groups, device, occupies, self._most, steps, least, _MOST_STATES
-            )
-            states = sum(layer.states for layer in found.layers) if found else _MOST_STATES
-            self._setup.spend(states * _STATE_SECONDS + self._groups.count * _GROUP_SECONDS)
-            if found and found.size <= _MOST_ENTRIES:
-                return found
-            if found:
-                steps = max(50, int(steps * _MOST_ENTRIES / found.size * 0.9))
-            else:
-                least = max(least * 4, self._most * 1e-4)
-        return None
-
-    @staticmethod
-    def _count_transitions(classes: Sequence[_DeviceClass]) -> int:
-        return sum(
-            len(layer.transitions) for each in classes if each.frontier for layer in each.frontier.layers
-        )
-
-    def _add_sets(
-        self,
-        classes: Sequence[_DeviceClass],
-        profit: Floats,
-        found: dict[int, BestSets],
-        target: float,
-    ) -> bool:
-        """Add the best sets, each without what those before took; return whether one is new."""
-        labels = np.full(self._groups.count, -1)
-        left, is_new = profit.copy(), False
-        penalty = -1e-9 * (float(left.max(initial=0.0)) or 1.0)
-        for number, each in enumerate(classes):
+        Returns the sum of all profits over the most that the devices have, and whether a set has more
+        than the last program allows.
+        """
+        within, is_cut = 0.0, target.program is None
+        left = target.profit.copy()
+        for number, each in enumerate(self._classes):
             if each.frontier is None:
+                load = np.array([target.load])
+                free = each.divide_groups(target.profit, load, target.load)
+                within += len(each.devices) * float(free[0])
                 continue
-            step = self._most / each.frontier.steps
-            best = found[number]
-            for position, device in enumerate(each.devices):
-                if position or (labels >= 0).any():
+            steps = int(target.load / each.frontier.step)
+            is_first = bool((left == target.profit).all())
+            best = each.frontier.find_best_sets(target.profit)
+            within += len(each.devices) * int(best.profits()[steps])
+            budget.spend(each.search_seconds)
+            for position in range(min(len(each.devices), _MOST_SETS)):
+                if position or not is_first:
                     best = each.frontier.find_best_sets(left)
-                members, taken = best.trace(int(target / step))
+                    budget.spend(each.search_seconds)
+                members = self._trace(number, best, steps, target.load)
                 if not members:
                     break
-                is_new |= self._sets[number].add(members, taken * step)
-                labels[members] = device
-                left[members] = penalty
-        self._keep_start(labels)
-        return is_new
+                if target.program is not None and target.worth is not None:
+                    profit = float(target.program[members].sum())
+                    is_cut |= profit > float(target.worth[number]) * (1 + _TOLERANCE)
+                left[members] = -1
+        return float(target.profit.sum()) / within if within > 0 else math.inf, is_cut
 
-    def _keep_start(self, labels: Floats) -> None:
-        """Keep labels of groups, those outside of all sets put on the host or where they are fastest."""
-        costs = self._groups.costs
-        outside = np.flatnonzero(labels < 0)
-        missing = float(costs[outside].min(axis=1).sum())
-        order = outside[np.argsort(costs[outside, 0], kind="stable")]
-        room = self._most * self._problem.cores
-        for group in order.tolist():
-            if costs[group, 0] <= room:
-                room -= costs[group, 0]
-                labels[group] = 0
-            else:
-                labels[group] = int(costs[group].argmin())
-        self._starts.append((missing, labels.tolist()))
+    def _trace(self, number: int, best: BestSets, steps: int, most: float) -> list[int]:
+        """Return and keep the best set that takes `most` seconds, not rounded; [] if none is found."""
+        for less in range(min(_TRACES, steps)):
+            members, _ = best.trace(steps - less)
+            load = best.frontier.measure(members)
+            if load <= most:
+                if members:
+                    self._sets[number][tuple(members)] = load
+                return members
+        return []
 
-    def _solve_program(
-        self, classes: Sequence[_DeviceClass], target: float, budget: SearchBudget
-    ) -> tuple[float, Floats]:
+    def _prove(self, target: _Target, profit: Ints, budget: SearchBudget) -> bool:
+        """Raise the bound to what some profits prove; return whether the load is too small."""
+        step = min(each.proving.step for each in self._classes if each.proving)
+        count = math.ceil(self._span / step)
+        within = np.zeros(count)
+        for each in self._classes:
+            budget.spend(each.proof_seconds)
+            within += each.bound_profits(profit, step, count, self._span)
+        enough = np.flatnonzero(within >= float(profit.sum()) * (1 - _ROUNDING))
+        self.bound = max(self.bound, min(self._span, float(enough[0] if enough.size else count) * step))
+        return self.bound >= target.load
+
+    def _refine(self, budget: SearchBudget) -> bool:
+        """Make the steps of proofs finer; return whether that is possible, and left in the budget."""
+        if 2 * sum(each.proof_seconds for each in self._classes) > budget.left:
+            return False
+        refined = [each.refine(self._setup) for each in self._classes]
+        self._classes = [each or old for each, old in zip(refined, self._classes, strict=True)]
+        return all(refined)
+
+    def _add_placement(self, labels: Sequence[int]) -> None:
+        """Add the sets of a placement."""
+        for each, sets in zip(self._classes, self._sets, strict=True):
+            for device in each.devices if each.frontier else ():
+                members = [group for group, label in enumerate(labels) if label == device]
+                if members and each.frontier:
+                    sets[tuple(members)] = each.frontier.measure(members)
+
+    def _solve_program(self, target: _Target, budget: SearchBudget) -> tuple[float, Floats]:
         """Return the most profit of all groups where that of the devices is 1, and the profits.
 
         No set found so far within the load has more profit than its device, float64 (groups,).
         """
         program = MilpBuilder()
-        count = self._groups.count
+        classes, count = self._classes, self._groups.count
         devices = sum(len(each.devices) for each in classes)
         profit = program.add_columns(np.full(count, -1.0), 2.0 / devices, False)
         worth = program.add_columns(np.zeros(len(classes)), 1.0, False)
@@ -285,20 +209,28 @@ class CoverSearch:
         terms = count
         for number, each in enumerate(classes):
             if each.frontier is None:
-                able = np.flatnonzero(each.costs <= target)
-                share = each.costs[able] / target
+                able = np.flatnonzero(each.costs <= target.load)
+                share = each.costs[able] / target.load
                 program.add_rows(0.0, (profit[able], 1.0), (np.full(able.size, worth[number]), -share))
                 terms += 2 * len(able)
                 continue
-            sets = self._sets[number]
-            for members, position in sets.members.items():
-                if sets.loads[position] <= target:
+            for members, load in self._sets[number].items():
+                if load <= target.load:
                     columns = np.append(profit[list(members)], worth[number])
                     program.add_row(0.0, columns, np.append(np.ones(len(members)), -1.0))
                     terms += len(members) + 1
-        budget.spend(2e-3 + terms * _TERM_SECONDS)
+        budget.spend(_PROGRAM_SECONDS + terms * _TERM_SECONDS)
         values = program.solve(0.0).values
         if values is None:
             return 0.0, np.ones(count)
-        found = np.maximum(values[profit], 0.0)
-        return float(found.sum()), found
+        target.program, target.worth = np.maximum(values[profit], 0.0), values[worth]
+        return float(target.program.sum()), target.program
+
+
+def _scale(profit: Floats) -> Ints:
+    """Return profits as integers, rounded down, whose sum is as large as tables take."""
+    finite = np.where(np.isfinite(profit), profit, 0.0)
+    peak = float(finite.max(initial=0.0)) or 1.0
+    shares = finite / peak  # their sum is finite
+    scaled: Ints = np.floor(shares / (float(shares.sum()) or 1.0) * (MOST_PROFIT - 1)).astype(np.int64)
+    return scaled

@@ -23,6 +23,7 @@ from byoc.placement.solvers import (
     Cooling,
     CoverSearch,
     LoadAnnealer,
+    PairSearch,
     SpentBudgetError,
     UnitGroups,
     build_incumbent,
@@ -40,18 +41,19 @@ from byoc.placement.strategies._optimizing import LaunchAware
 _WHY_HOST = "no device would be occupied for less time with it on the accelerator"
 _SIMPLE: tuple[Strategy, ...] = (HostOnly(), AllSupported(), FasterOps())
 
-# Annealing runs: the largest share of the mean load in one cluster, and the temperatures.
-_RUNS = ((0.1, 1.0, 0.01), (0.3, 1.0, 0.01), (0.1, 3.0, 0.01), (0.3, 0.3, 0.002))
+# Annealing runs: the largest share of the mean load in one cluster, and the temperatures; those after
+# the first proof, too.
+_RUNS = ((0.1, 1.0, 0.01), (0.3, 1.0, 0.01))
+_LATER_RUNS = ((0.1, 3.0, 0.01), (0.3, 0.3, 0.002))
 _MOVES, _MOVES_PER_GROUP = 30_000, 3_000
 # More than the rounding errors of a sum of one cost per unit.
 _ROUNDING = 2.0**-36
 # The temperature at which finer groups begin.
 _WARM = 0.1
-# Steps of loads in each proof, and the share of the budget that is left; covers improved after each.
-_PROOFS, _STARTS = ((500, 0.2), (500, 0.25), (8_000, 0.8)), 6
-# The last runs, for a power of the loads that is near their maximum.
-_FINISHING = (Cooling(0.1, 0.001, 60_000), Cooling(0.01, 0.0002, 120_000))
-_FINISHING_POWER = 32
+# The share of the budget that is left for each proof, and the runs after it.
+_PROOFS = (0.6, _LATER_RUNS), (1.0, ())
+# The share of what is left for splitting pairs of devices, from one start.
+_PAIRS_SHARE = 0.15
 # Seconds on one core of about 3 GHz to make a group coarser, and to sum up its loads before and after.
 _COARSENING_SECONDS, _STATE_SECONDS = 1.5e-5, 1.2e-5
 # The share of the time limit for launch-aware, which runs where nothing else keeps the limits.
@@ -91,7 +93,8 @@ class Throughput:
                 raise InputError("strategy throughput: no placement keeps all the limits")
             return replace(best, bound=best.value * (1 - _ROUNDING), why_host=_WHY_HOST)
         known = _bound_loads(problem, search.groups)
-        search.improve(known)
+        search.split()
+        search.improve(known, _RUNS)
         if search.best is None:  # labels of small load break a limit: begin with what keeps them all
             limited = LaunchAware(time_limit=self.time_limit * _LAUNCH_AWARE_SHARE)
             for each in solve_applicable(problem, [limited]):
@@ -124,8 +127,8 @@ class _LoadSearch:
         self.groups = UnitGroups.from_problem(problem)
         self.best: Placement | None = None
         self._annealer = LoadAnnealer(problem.occupies, problem.cores)
-        self._finisher = replace(self._annealer, power=_FINISHING_POWER)
-        self._runs = set[tuple[tuple[int, ...], Cooling, int]]()
+        self._pairs = PairSearch(problem, self.groups)
+        self._known: list[list[int]] = []
 
     def examine(self, candidates: Iterable[Ints]) -> None:
         """Keep the best of some labels, int64 (units,) each, repaired where they break a limit."""
@@ -160,21 +163,24 @@ class _LoadSearch:
             self.keep(Placement.from_labels(problem, labels, regions=regions))
         return True
 
-    def improve(self, bound: float) -> None:
+    def split(self) -> None:
+        """Examine splits of the groups into one segment for each device, in two orders."""
+        if self.groups.devices and self.groups.count:
+            self._split(self.groups, range(self.groups.count))
+            self._split(self.groups, order_narrowly(self.groups))
+
+    def improve(self, bound: float, runs: Sequence[tuple[float, float, float]]) -> None:
         """Search until the budget is spent, the runs are over, or a load is as small as its bound."""
         groups = self.groups
         if not groups.devices or not groups.count:
             return
-        self._split(groups, range(groups.count))
-        self._split(groups, order_narrowly(groups))
         mean = float(groups.costs.min(axis=1).sum()) / groups.devices
-        for number, (share, hot, cold) in enumerate(_RUNS):
+        for number, (share, hot, cold) in enumerate(runs):
             is_proven = self.best is not None and self.best.value <= bound * (1 + _ROUNDING)
             if is_proven or self._is_over:
                 return
             moves = min(_MOVES, _MOVES_PER_GROUP * groups.count)
-            labels = self._descend(mean * share, Cooling(hot, cold, moves), number)
-            self.examine([groups.spread(labels)])
+            self._split_pairs(self._descend(mean * share, Cooling(hot, cold, moves), number))
 
     def prove(self, bound: float) -> float:
         """Return a lower bound on the maximal load, at least a known one; improve what it suggests."""
@@ -182,29 +188,22 @@ class _LoadSearch:
         groups, saved = self.groups, sum(fusion.saving for fusion in self.problem.fusions)
         if groups.count and groups.devices and bound < self.best.value + saved < np.inf:
             search = CoverSearch(self.problem, groups, bound, self._setup)
-            for steps, share in _PROOFS:
+            for share, runs in _PROOFS:
                 budget = self.budget.limit(self.budget.left * share)
-                search.search(steps, self.best.value + saved, budget)
+                search.search(self.best.value + saved, self._known, budget)
                 if search.bound >= (self.best.value + saved) * (1 - _CLOSE):
                     break
-                for seed, start in enumerate(search.take_starts(_STARTS)):
-                    self._anneal(start, seed, _FINISHING[0])
-                for seed, cooling in enumerate(_FINISHING):
-                    self._anneal(groups.gather(self.best.labels), seed, cooling)
+                self.improve(search.bound, runs)
             bound = search.bound
         return max(0.0, bound * (1 - _ROUNDING) - saved)
 
-    def _anneal(self, start: list[int], seed: int, cooling: Cooling) -> None:
-        """Improve labels of the groups by small steps of the largest loads."""
-        moves = min(cooling.moves, 5 * _MOVES_PER_GROUP * self.groups.count)
-        run = tuple(start), replace(cooling, moves=moves), seed
-        # A run that is repeated would end where it ended before.
-        if run in self._runs or self._is_over:
+    def _split_pairs(self, labels: list[int]) -> None:
+        """Examine labels of the groups, and what splitting pairs of devices makes of them."""
+        if self._is_over:
             return
-        self._setup.spend(self.groups.count * _STATE_SECONDS)
-        self._runs.add(run)
-        _, labels = self._finisher.improve(self.groups, *run, self.budget)
-        self.examine([self.groups.spread(labels)])
+        budget = self.budget.limit(self.budget.left * _PAIRS_SHARE)
+        self._known.append(self._pairs.improve(labels, budget))
+        self.examine([self.groups.spread(labels), self.groups.spread(self._known[-1])])
 
     def _descend(self, most: float, cooling: Cooling, seed: int) -> list[int]:
         """Return labels of the groups: split and annealed on coarse groups, then on finer ones."""
