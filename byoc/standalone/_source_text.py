@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from byoc.model import DTYPE_NUMBERS
 from byoc.standalone._c_text import describe_in_comment, fill_template, quote
 from byoc.standalone._operands import SCRATCH, Call
@@ -13,7 +15,7 @@ from byoc.standalone._region_text import RegionText
 from byoc.standalone._weight_file import HEADER_BYTES, ProgramWeights
 
 TOLERANCE = 1e-5
-"""The largest error of floats, as a share of the range of what onnxruntime computes."""
+"""The largest error of floats, as a share of the range of what onnxruntime computes, without noise."""
 
 WEIGHTS_FILE = "weights.bin"
 
@@ -46,6 +48,7 @@ def write_model_text(
     includes += '#include "nodes.h"\n' if steps.functions else ""
     tensors = _describe_tensors(graph, "model_inputs", inputs)
     tensors += _describe_tensors(graph, "model_outputs", outputs)
+    tensors += _describe_noise(graph, outputs)
     source = fill_template(
         "model.c.in",
         {
@@ -166,3 +169,19 @@ def _describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str]) -> 
         rows.append(f"    {{{quote(name)}, {dtype}, {len(shape)}, {array}_shape_{number}, {sizes}}},\n")
     end = "    {NULL, 0, 0, NULL, 0, 0},\n"
     return f"{''.join(shapes)}const model_tensor {array}[] = {{\n{''.join(rows)}{end}}};\n"
+
+
+def _describe_noise(graph: ProgramGraph, names: Sequence[str]) -> str:
+    """Return the definition of the table of noise, in shares of the range that `main.c` divides by."""
+    rows = []
+    for number, name in enumerate(names):
+        values = graph.expected[name].astype(np.float64)
+        values = values[np.isfinite(values)]
+        scale = (float(np.ptp(values)) or float(np.abs(values).max()) or 1.0) if values.size else 1.0
+        rows += [
+            f"    {{{number}, {each.largest / scale:.9g}, {each.power / scale**2:.9g}}},\n"
+            for each in graph.noise.get(name, ())
+            if each.largest > 0
+        ]
+    end = "    {0, 0, 0},\n"
+    return f"const model_noise model_noises[] = {{\n{''.join(rows)}{end}}};\n"

@@ -23,6 +23,9 @@ const model_tensor model_outputs[] = {
     {"y", 1, 4, model_outputs_shape_0, 108, 432},
     {NULL, 0, 0, NULL, 0, 0},
 };
+const model_noise model_noises[] = {
+    {0, 0, 0},
+};
 
 static const kernel_conv conv_0 = {1, 1, 2, 3, 6, 6, 6, 6, {3, 3, 1, 1, 1, 1, 1, 1}, {0, 0.0f, INFINITY}};
 
