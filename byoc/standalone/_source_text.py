@@ -93,6 +93,7 @@ class _StepWriter:
     def write(self, number: int, step: ProgramStep) -> str:
         """Return the lines of a step."""
         title = f"    /* {number}: {describe_in_comment(step.title)} */\n"
+        title += f"    STEP({quote(self._name_kind(step))});\n"
         if step.call is None:
             return title + self._write_region(step)
         return f"{title}    {self._write_call(step.call, step.scratch)};\n"
@@ -136,6 +137,13 @@ class _StepWriter:
             for key, name in self.names.items()
             for kind, _, structure in [key.partition(" ")]
         ]
+
+    def _name_kind(self, step: ProgramStep) -> str:
+        """Return the kind of a step in a profile: its first operator, or the codegen of its region."""
+        operator = self.graph.index.nodes[step.nodes[0]].op_type
+        if step.call is None:
+            return f"region of {self.graph.regions[operator].codegen}"
+        return f"{operator}, depthwise" if "depthwise" in step.call.function else operator
 
     def _write_region(self, step: ProgramStep) -> str:
         node = self.graph.index.nodes[step.nodes[0]]

@@ -109,6 +109,14 @@ def check(model: onnx.ModelProto | str, folder: Path, **options: object) -> Prog
     return found
 
 
+def build(out: Path, folder: Path, *flags: str) -> str:
+    """Build a program with compiler flags; return the program's path."""
+    sources = [str(path) for path in out.glob("*.c")]
+    program = str(folder / "program")
+    subprocess.run(["cc", "-O0", *flags, *sources, "-lm", "-o", program], check=True)
+    return program
+
+
 @needs_compiler
 def test_convolutions(tmp_path: Path) -> None:
     net = OperatorModel()
@@ -301,9 +309,7 @@ def test_integers_one_off_are_noise_where_activations_are_quantized(tmp_path: Pa
     largest, square = max((float(one), float(other)) for one, other in entries[:-1])
     assert 1e-3 < largest <= 0.06
     assert found.allowed == pytest.approx(largest, rel=1e-2)
-    sources = [str(path) for path in out.glob("*.c")]
-    program = str(tmp_path / "program")
-    subprocess.run(["cc", "-O0", *sources, "-lm", "-o", program], check=True)
+    program = build(out, tmp_path)
     sample = np.fromfile(out / "sample.bin", np.float32)
     start = count = 8 * 6  # the output is behind the input, whose bytes are a multiple of 64
     expected = sample[start : start + count].copy()
@@ -318,6 +324,17 @@ def test_integers_one_off_are_noise_where_activations_are_quantized(tmp_path: Pa
     assert judge(one * 0.9 * min(largest, np.sqrt(square * count))) == 0
     assert judge(one * 1.1 * largest) == 1
     assert judge(np.where(np.arange(count) % 2, 0.9, -0.9) * largest) == 1  # the mean square
+
+
+@needs_compiler
+def test_a_profile_names_each_kind_of_operator(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_c(parse(SMALL), output=out)
+    program = build(out, tmp_path, "-Wall", "-Wextra", "-Werror", "-DMODEL_PROFILE")
+    ran = subprocess.run([program, "--runs", "3"], cwd=out, check=True, capture_output=True, text=True)
+    found = re.findall(r"^profile: (.*): (\S+) s of a run, (\S+) %$", ran.stdout, re.MULTILINE)
+    assert [kind for kind, _, _ in found] == ["Conv", "Sigmoid", "Add"]
+    assert all(float(seconds) >= 0 and 0 <= float(share) <= 100 for _, seconds, share in found)
 
 
 @needs_compiler

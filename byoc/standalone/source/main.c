@@ -5,7 +5,7 @@
  * It prints the largest error of each output against what onnxruntime computed, as a share of the output's
  * range, and leaves with 1 if one is above MODEL_TOLERANCE and no entry of `model_noises` explains it, or an
  * integer differs. With --runs it also prints the processor time of a run, the least of so many. This file alone
- * allocates memory.
+ * allocates memory. Built with -DMODEL_PROFILE, --runs prints the time of each kind of operator as well.
  */
 #include "model.h"
 
@@ -139,8 +139,50 @@ static int test(model *opened, const void *const *inputs, void *const *outputs, 
     return right;
 }
 
+#ifdef MODEL_PROFILE
+enum { MOST_KINDS = 128 };
+
+static struct {
+    const char *kind;
+    double seconds;
+} profile[MOST_KINDS];
+static size_t kinds, current;
+static clock_t since;
+
+/* Count the time since the last call for the kind that was given there, and begin with the next. */
+void model_profile(const char *kind) {
+    clock_t now = clock();
+    if (current < kinds) {
+        profile[current].seconds += (double)(now - since) / CLOCKS_PER_SEC;
+    }
+    for (current = 0; kind && current < kinds && strcmp(profile[current].kind, kind) != 0; current++) {
+    }
+    if (!kind) {
+        current = MOST_KINDS;
+    } else if (current == kinds && kinds < MOST_KINDS) {
+        profile[kinds].kind = kind;
+        profile[kinds++].seconds = 0;
+    }
+    since = clock();
+}
+
+static void print_profile(long runs) {
+    double total = 0;
+    for (size_t i = 0; i < kinds; i++) {
+        total += profile[i].seconds;
+    }
+    for (size_t i = 0; i < kinds; i++) {
+        printf("profile: %s: %.6f s of a run, %.1f %%\n", profile[i].kind, profile[i].seconds / (double)runs,
+               total > 0 ? 100 * profile[i].seconds / total : 0);
+    }
+}
+#endif
+
 static void measure(model *opened, const void *const *inputs, void *const *outputs, long runs) {
     double best = INFINITY;
+#ifdef MODEL_PROFILE
+    kinds = 0; /* without the run of the test, which touches memory first */
+#endif
     for (long i = 0; i < runs; i++) {
         clock_t start = clock();
         model_run(opened, inputs, outputs);
@@ -148,6 +190,9 @@ static void measure(model *opened, const void *const *inputs, void *const *outpu
         best = seconds < best ? seconds : best;
     }
     printf("run: %.6f s of processor time\n", best);
+#ifdef MODEL_PROFILE
+    print_profile(runs);
+#endif
 }
 
 int main(int count, char **arguments) {
