@@ -290,7 +290,7 @@ def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
         (
             "flat2",
             Flat,
-            "installed: dla, ethos-u55, flat2, host, nnpa, onnxruntime-cpu, openvino-cpu, "
+            "installed: dla, ethos-u55, flat2, host, iree-cpu, nnpa, onnxruntime-cpu, openvino-cpu, "
             "openvino-cpu-roofline, qnn-htp, tensorrt-dla",
         ),
     ],

@@ -161,6 +161,6 @@ def test_neither_a_file_nor_a_name() -> None:
         load_cost_model("hots")
     assert str(caught.value) == (
         "hots: no such file and no installed cost model (did you mean host?); installed: "
-        "dla, ethos-u55, host, nnpa, onnxruntime-cpu, openvino-cpu, openvino-cpu-roofline, qnn-htp, "
-        "tensorrt-dla"
+        "dla, ethos-u55, host, iree-cpu, nnpa, onnxruntime-cpu, openvino-cpu, "
+        "openvino-cpu-roofline, qnn-htp, tensorrt-dla"
     )

@@ -2,7 +2,8 @@
 
 Each test of one node whose tensors IREE's buffers can hold is compiled alone, as it is and with all
 inputs but the first one stored in the model, and runs on its own data. Answers are kept in STORE.jsonl,
-a line each, and asked for once. `--most N` takes at most N models of an operator, spread over its tests.
+a line each, and asked for once. `--most N` takes at most N models of an operator, spread over its tests,
+`--operators A,B` those of some operators.
 With RULES (`iree-cpu`, or a file) a table follows of how often they agree with IREE; the exit code is 1
 where they take what IREE refuses or computes wrong.
 """
@@ -42,6 +43,7 @@ _OPTIONS = IREEOptions(threads=1)
 _AT_ONCE = 40  # models in one process of the compiler
 _PATIENCE = 60.0  # seconds for a run
 _RTOL, _ATOL = 1e-3, 1e-5
+_CONSTANTS_ARE_NO_INPUTS = 4  # the IR version from which on that may be so
 
 
 @dataclass(frozen=True)
@@ -79,17 +81,30 @@ def list_cases() -> Iterator[OneNode]:
         arrays = [*inputs.values(), *expected.values()]
         if not all(isinstance(each, np.ndarray) and can_cross(each.dtype.name) for each in arrays):
             continue
-        yield OneNode(case.name, case.model, inputs, expected, case)
+        yield OneNode(case.name, _without_defaults(case.model, inputs), inputs, expected, case)
         first, *others = case.model.graph.input or [None]
         if others and all(each.name in inputs for each in (first, *others)):
             model = onnx.ModelProto()
             model.CopyFrom(case.model)
+            model.ir_version = max(model.ir_version, _CONSTANTS_ARE_NO_INPUTS)
             del model.graph.input[1:]
             model.graph.initializer.extend(
                 numpy_helper.from_array(inputs[each.name], each.name) for each in others
             )
             given = {first.name: inputs[first.name]}
             yield OneNode(f"{case.name} (constants)", model, given, expected, case)
+
+
+def _without_defaults(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> onnx.ModelProto:
+    """Return a model as a region has it: what the test gives no value for is no input."""
+    plain = onnx.ModelProto()
+    plain.CopyFrom(model)
+    kept = [each for each in model.graph.input if each.name in inputs]
+    if len(kept) < len(model.graph.input):
+        plain.ir_version = max(plain.ir_version, _CONSTANTS_ARE_NO_INPUTS)
+        del plain.graph.input[:]
+        plain.graph.input.extend(kept)
+    return plain
 
 
 def ask(cases: Sequence[OneNode]) -> Iterator[Answer]:
@@ -213,8 +228,11 @@ def main() -> int:
     parser.add_argument("store", type=Path)
     parser.add_argument("--rules")
     parser.add_argument("--most", type=int)
+    parser.add_argument("--operators", help="ask of these alone: Relu,Conv")
     asked = parser.parse_args()
     cases = list(list_cases())
+    if asked.operators is not None:
+        cases = [case for case in cases if case.op in asked.operators.split(",")]
     if asked.most is not None:
         cases = spread_cases(cases, asked.most)
     answers = find_answers(asked.store, cases)
