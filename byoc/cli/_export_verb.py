@@ -60,7 +60,10 @@ def verify_exported(folder: Path, compiler: str | None, runner: str | None, form
     if form is OutputFormat.json:
         print_json({**asdict(found), "passed": found.passed})
     else:
-        rows = [{"output": each.name, "largest error": f"{each.error:.2e}"} for each in found.outputs]
+        rows = [
+            {"output": each.name, "largest error": f"{each.error:.2e}", "allowed": f"{each.allowed:.2g}"}
+            for each in found.outputs
+        ]
         if rows:
             print_rows(rows, OutputFormat.text)
         sizes = {"arena": found.arena_bytes, "plan": found.plan_bytes, "binary": found.binary_bytes}

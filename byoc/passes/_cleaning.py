@@ -96,9 +96,9 @@ def _find_nodes(index: GraphIndex, operators: frozenset[str] | set[str]) -> list
 
 
 def _begin_edits(model: Model) -> GraphEdits:
+    known = model.inference.known if model.inference.certain else None
     certain = type_certainly(model.index)
-    known = None
-    if certain.typed_graph is not None:
+    if known is None and certain.typed_graph is not None:
         known = KnownValues.of_graph(certain.typed_graph, model.proto, model.index.opsets)
     return _add_bodies(GraphEdits(model.index, folder=model.folder, known=known))
 

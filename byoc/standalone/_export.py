@@ -17,7 +17,7 @@ from byoc.standalone._build_files import describe_components, format_cmake, form
 from byoc.standalone._c_text import read_source
 from byoc.standalone._program_graph import ProgramGraph, read_bundle_graph, read_model_graph
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
-from byoc.standalone._source_text import TOLERANCE, WEIGHTS_FILE, write_model_text
+from byoc.standalone._source_text import WEIGHTS_FILE, write_model_text
 from byoc.standalone._weight_file import ByteOrder, ProgramWeights, make_sample_file
 from byoc.support import (
     Flag,
@@ -175,7 +175,6 @@ def _make_files(
             "embedded": embed,
             "sources": sources,
             "libraries": libraries,
-            "tolerance": TOLERANCE,
             "arena": {"bytes": steps.plan.size, "bound": steps.plan.bound, "proof": steps.plan.proof},
             "weights": weights.size,
             "files": sorted({*found, WEIGHTS_FILE}),

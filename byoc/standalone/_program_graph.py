@@ -24,6 +24,7 @@ from byoc.model import (
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples
+from byoc.verification import Difference, NoiseGauge
 from byoc.zoo import ZOO, Source, load_model
 
 Array = NDArray[Any]
@@ -44,6 +45,7 @@ class ProgramGraph:
 
     `regions` are those that its nodes call, by name, and `domains` the domains of such calls. `sample`
     are inputs, and `expected` the outputs that onnxruntime computes from them, without optimizations.
+    `noise` has, by output of floats, the differences of right results where activations are quantized.
     """
 
     index: GraphIndex
@@ -54,6 +56,7 @@ class ProgramGraph:
     sample: Mapping[str, Array]
     expected: Mapping[str, Array]
     computed: Mapping[str, Array]
+    noise: Mapping[str, tuple[Difference, ...]]
 
     @property
     def display_name(self) -> str:
@@ -116,7 +119,7 @@ def _make_graph(
         for name in node.output:
             if name and name in index.types and index.types[name].elements is None:
                 TensorSizes(index, source).count_bytes(name)  # raises
-    graph = ProgramGraph(index, source, model.folder, regions, domains, {}, {}, {})
+    graph = ProgramGraph(index, source, model.folder, regions, domains, {}, {}, {}, {})
     wanted = _find_computed(graph)
     sample = _take_sample(model)
     values = _run_model(model, wanted, sample)
@@ -128,7 +131,13 @@ def _make_graph(
             raise InputError(
                 f"{source}: '{name}' is {known}, but onnxruntime made it {list(value.shape)}"
             )
-    return replace(graph, sample=sample, expected=expected, computed=computed)
+    gauge = NoiseGauge(model.proto, model.folder, sample, expected)
+    noise = {
+        name: tuple(gauge.measure_quantized(name).values())
+        for name, value in expected.items()
+        if value.dtype.kind == "f"
+    }
+    return replace(graph, sample=sample, expected=expected, computed=computed, noise=noise)
 
 
 def _find_computed(graph: ProgramGraph) -> list[str]:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from byoc.model import DTYPE_NUMBERS
 from byoc.standalone._c_text import describe_in_comment, fill_template, quote
 from byoc.standalone._operands import SCRATCH, Call
@@ -13,7 +15,7 @@ from byoc.standalone._region_text import RegionText
 from byoc.standalone._weight_file import HEADER_BYTES, ProgramWeights
 
 TOLERANCE = 1e-5
-"""The largest error of floats, as a share of the range of what onnxruntime computes."""
+"""The largest error of floats, as a share of the range of what onnxruntime computes, without noise."""
 
 WEIGHTS_FILE = "weights.bin"
 
@@ -46,6 +48,7 @@ def write_model_text(
     includes += '#include "nodes.h"\n' if steps.functions else ""
     tensors = _describe_tensors(graph, "model_inputs", inputs)
     tensors += _describe_tensors(graph, "model_outputs", outputs)
+    tensors += _describe_noise(graph, outputs)
     source = fill_template(
         "model.c.in",
         {
@@ -90,6 +93,7 @@ class _StepWriter:
     def write(self, number: int, step: ProgramStep) -> str:
         """Return the lines of a step."""
         title = f"    /* {number}: {describe_in_comment(step.title)} */\n"
+        title += f"    STEP({quote(self._name_kind(step))});\n"
         if step.call is None:
             return title + self._write_region(step)
         return f"{title}    {self._write_call(step.call, step.scratch)};\n"
@@ -134,6 +138,13 @@ class _StepWriter:
             for kind, _, structure in [key.partition(" ")]
         ]
 
+    def _name_kind(self, step: ProgramStep) -> str:
+        """Return the kind of a step in a profile: its first operator, or the codegen of its region."""
+        operator = self.graph.index.nodes[step.nodes[0]].op_type
+        if step.call is None:
+            return f"region of {self.graph.regions[operator].codegen}"
+        return f"{operator}, depthwise" if "depthwise" in step.call.function else operator
+
     def _write_region(self, step: ProgramStep) -> str:
         node = self.graph.index.nodes[step.nodes[0]]
         inputs = [name for name in node.input if not self.graph.is_constant(name)]
@@ -166,3 +177,19 @@ def _describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str]) -> 
         rows.append(f"    {{{quote(name)}, {dtype}, {len(shape)}, {array}_shape_{number}, {sizes}}},\n")
     end = "    {NULL, 0, 0, NULL, 0, 0},\n"
     return f"{''.join(shapes)}const model_tensor {array}[] = {{\n{''.join(rows)}{end}}};\n"
+
+
+def _describe_noise(graph: ProgramGraph, names: Sequence[str]) -> str:
+    """Return the definition of the table of noise, in shares of the range that `main.c` divides by."""
+    rows = []
+    for number, name in enumerate(names):
+        values = graph.expected[name].astype(np.float64)
+        values = values[np.isfinite(values)]
+        scale = (float(np.ptp(values)) or float(np.abs(values).max()) or 1.0) if values.size else 1.0
+        rows += [
+            f"    {{{number}, {each.largest / scale:.9g}, {each.power / scale**2:.9g}}},\n"
+            for each in graph.noise.get(name, ())
+            if each.largest > 0
+        ]
+    end = "    {0, 0, 0},\n"
+    return f"const model_noise model_noises[] = {{\n{''.join(rows)}{end}}};\n"

@@ -28,6 +28,7 @@ from byoc.verification._rounding_noise import RoundingNoise, expose_tensors
 from byoc.verification._row_selection import SelectionRuns
 from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._thresholds import (
+    DEFAULT_THRESHOLDS,
     LEAST_SIGNAL_TO_NOISE,
     QUANTIZED_NETWORK_TOLERANCE,
     Thresholds,
@@ -174,29 +175,43 @@ class NoiseGauge:
     ) -> dict[str, Any]:
         """Return the noise of a tensor, and what makes it."""
         expected = np.asarray(self.expected[error.name])
-        most = QUANTIZED_NETWORK_TOLERANCE * self._find_range(error, expected, thresholds)
+        most = self._find_most(error.name, thresholds)
         found = {_ROUNDING: self._rounding.measure(error.name) if error.measure != "units" else 0.0}
-        spread = self._measure_spread(error.name, self._optimized, thresholds)
         if not self.quantized:
+            spread = self._measure_spread(error.name, self._optimized, thresholds)
             found[_OPTIMIZATIONS] = min(_NOISE_SIDES * spread.largest, most)
             if error.absolute > max(found.values()):
                 found[_ACCUMULATION] = min(self._measure_accumulation(error.name, thresholds), most)
         else:
-            twin = self._float_twin.get(error.name)
-            rounding = measure_difference(expected, twin)
-            if twin is None:
+            spreads = self.measure_quantized(error.name, thresholds)
+            if _ACTIVATIONS not in spreads:
                 power = float(np.mean(expected.astype(np.float64) ** 2)) if expected.size else 0.0
-                rounding = Difference(most, power * 10 ** (-LEAST_SIGNAL_TO_NOISE / 10))
+                spreads[_RATIO] = Difference(most, power * 10 ** (-LEAST_SIGNAL_TO_NOISE / 10))
             compared = tied[error.name][0] if error.name in tied else expected
             actual_error = measure_difference(compared, actual.get(error.name))
-            for source, allowed in ((_OPTIMIZATIONS, spread), (_ACTIVATIONS, rounding)):
-                name = _RATIO if source is _ACTIVATIONS and twin is None else source
-                found[name] = min(allowed.largest, most) if actual_error.power <= allowed.power else 0.0
+            for name, allowed in spreads.items():
+                found[name] = allowed.largest if actual_error.power <= allowed.power else 0.0
             if error.measure == "units" and error.absolute > max(found.values()):
                 largest = self._measure_units(compared, actual.get(error.name), error.name, thresholds)
                 found[_UNITS] = min(largest, max(most, thresholds.units))
         source = max(found, key=lambda name: found[name])
         return {"noise": found[source], "noise_source": source if found[source] else ""}
+
+    def measure_quantized(
+        self, name: str, thresholds: Thresholds = DEFAULT_THRESHOLDS
+    ) -> dict[str, Difference]:
+        """Return by how much right results of an output of a quantized network lie apart, by source.
+
+        An error is explained by one of them if neither its largest nor its mean square is above that
+        one's. No largest is above 6e-2 of the range. Empty where no activations are quantized.
+        """
+        if not self.quantized:
+            return {}
+        found = {_OPTIMIZATIONS: self._measure_spread(name, self._optimized, thresholds)}
+        if name in self._float_twin:
+            found[_ACTIVATIONS] = measure_difference(self.expected[name], self._float_twin[name])
+        most = self._find_most(name, thresholds)
+        return {source: replace(each, largest=min(each.largest, most)) for source, each in found.items()}
 
     def _measure_units(self, wanted: Any, got: Any, name: str, thresholds: Thresholds) -> float:
         """Return by how much integers move where layers before, and the last one, are a unit off.
@@ -226,13 +241,15 @@ class NoiseGauge:
         )
         return _NOISE_SIDES * max(spreads, default=0.0)
 
-    def _find_range(self, error: OutputError, expected: Array, thresholds: Thresholds) -> float:
-        """Return the divisor of an absolute error: the range of the expected values."""
+    def _find_most(self, name: str, thresholds: Thresholds) -> float:
+        """Return the largest error that noise explains: 6e-2 of the range of the expected values."""
+        expected = np.asarray(self.expected[name])
         values = expected.astype(np.float64)
         values = values[np.isfinite(values)]
         span = float(np.ptp(values)) if values.size else 0.0
         magnitude = float(np.max(np.abs(values), initial=0.0))
-        return thresholds.error_scale(error.dtype, span, magnitude)
+        scale = thresholds.error_scale(str(expected.dtype), span, magnitude)
+        return QUANTIZED_NETWORK_TOLERANCE * scale
 
     @cached_property
     def _flat(self) -> ModelProto:

@@ -1,7 +1,9 @@
 """Programs in C: each kind of operator, built with gcc and run; what is written, what is refused."""
 
 import json
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +40,16 @@ SHAPES = f"""net (float[N, 4, 6] x) => (float[N, 36] y, int64[3] shape)
     r = Relu(q)
     s = Tanh(r)
     y = Reshape(s, to)
+}}"""
+QUANTIZED = f"""net (float[8, 6] x) => (float[8, 6] y)
+    <float[6, 9] w = {{{WEIGHTS}}}, float[9, 6] v = {{{WEIGHTS}}},
+    float s = {{0.04}}, float t = {{0.2}}, int8 z = {{0}}> {{
+    a = QuantizeLinear(x, s, z)
+    b = DequantizeLinear(a, s, z)
+    c = MatMul(b, w)
+    d = QuantizeLinear(c, t, z)
+    e = DequantizeLinear(d, t, z)
+    y = MatMul(e, v)
 }}"""
 CROSS = [
     ("aarch64-linux-gnu-gcc", "qemu-aarch64", "little"),
@@ -95,6 +107,14 @@ def check(model: onnx.ModelProto | str, folder: Path, **options: object) -> Prog
     assert found.passed, found.problem
     assert found.arena_bytes >= found.plan_bytes
     return found
+
+
+def build(out: Path, folder: Path, *flags: str) -> str:
+    """Build a program with compiler flags; return the program's path."""
+    sources = [str(path) for path in out.glob("*.c")]
+    program = str(folder / "program")
+    subprocess.run(["cc", "-O0", *flags, *sources, "-lm", "-o", program], check=True)
+    return program
 
 
 @needs_compiler
@@ -274,7 +294,47 @@ def test_a_wrong_weight_is_found(byoc: Callable[..., Ran], tmp_path: Path) -> No
     ran = byoc("verify", out)
     assert ran.code == 4
     assert "output y is off by" in ran.out
+    assert "at most 1e-05 is allowed" in ran.out
     assert json.loads(byoc("verify", out, "--format", "json").out)["passed"] is False
+
+
+@needs_compiler
+def test_integers_one_off_are_noise_where_activations_are_quantized(tmp_path: Path) -> None:
+    """An error is right if one entry of the table has a larger one, and a larger mean square."""
+    out = tmp_path / "out"
+    export_c(parse(QUANTIZED), output=out)
+    found = verify_program(out, "cc -O0").outputs[0]
+    assert found.error < 1e-5
+    entries = re.findall(r"{0, (\S+), (\S+)},", (out / "model.c").read_text())
+    largest, square = max((float(one), float(other)) for one, other in entries[:-1])
+    assert 1e-3 < largest <= 0.06
+    assert found.allowed == pytest.approx(largest, rel=1e-2)
+    program = build(out, tmp_path)
+    sample = np.fromfile(out / "sample.bin", np.float32)
+    start = count = 8 * 6  # the output is behind the input, whose bytes are a multiple of 64
+    expected = sample[start : start + count].copy()
+
+    def judge(moved: np.ndarray) -> int:
+        sample[start : start + count] = expected + moved * np.ptp(expected)
+        sample.tofile(out / "sample.bin")
+        return subprocess.run([program], cwd=out, check=False, capture_output=True).returncode
+
+    one = np.zeros(count)
+    one[np.argsort(expected)[count // 2]] = 1
+    assert judge(one * 0.9 * min(largest, np.sqrt(square * count))) == 0
+    assert judge(one * 1.1 * largest) == 1
+    assert judge(np.where(np.arange(count) % 2, 0.9, -0.9) * largest) == 1  # the mean square
+
+
+@needs_compiler
+def test_a_profile_names_each_kind_of_operator(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_c(parse(SMALL), output=out)
+    program = build(out, tmp_path, "-Wall", "-Wextra", "-Werror", "-DMODEL_PROFILE")
+    ran = subprocess.run([program, "--runs", "3"], cwd=out, check=True, capture_output=True, text=True)
+    found = re.findall(r"^profile: (.*): (\S+) s of a run, (\S+) %$", ran.stdout, re.MULTILINE)
+    assert [kind for kind, _, _ in found] == ["Conv", "Sigmoid", "Add"]
+    assert all(float(seconds) >= 0 and 0 <= float(share) <= 100 for _, seconds, share in found)
 
 
 @needs_compiler

@@ -93,9 +93,11 @@ class GraphTensors:
         self.outer = GraphTensors(edit, scope.outer, borders) if scope.outer is not None else None
         self._borders = borders
         self._read: dict[str, TensorType | None] = {}
-        self._constant_nodes = {
-            node.output[0]: node for node in scope.nodes if node.op_type == "Constant" and is_onnx(node)
-        }
+
+    @cached_property
+    def _constant_nodes(self) -> Mapping[str, NodeProto]:
+        nodes = self.scope.nodes
+        return {n.output[0]: n for n in nodes if n.op_type == "Constant" and is_onnx(n)}
 
     @cached_property
     def stored(self) -> Mapping[str, TensorProto]:

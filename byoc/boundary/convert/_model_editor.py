@@ -30,7 +30,7 @@ class Scope:
 
     `proto` is the message that `finish` writes to. For a body, `outer` is the graph around it and
     `owner` the node there that holds it; both are None for the main graph and for functions. `inner` has
-    the bodies of a node by the node's `id`.
+    the bodies of a node by the node's `id`; nodes that are inserted have none.
     """
 
     def __init__(
@@ -96,10 +96,13 @@ class Scope:
 
     def find_reads(self, node: NodeProto) -> list[str]:
         """Return the tensors that a node reads, including the current captures of its bodies."""
-        if id(node) not in self.inner:
+        if isinstance(self.proto, FunctionProto):  # whose bodies are no scopes of their own
             return list_reads(node)
-        captured = (name for body in self.inner[id(node)] for name in body.find_captures())
-        return list(dict.fromkeys([*filter(None, node.input), *captured]))
+        names = dict.fromkeys(node.input)
+        names.pop("", None)
+        for body in self.inner.get(id(node), ()):
+            names.update(dict.fromkeys(body.find_captures()))
+        return list(names)
 
     def find_captures(self) -> list[str]:
         """Return the tensors that a body reads from the graphs around it, in the order of first use."""

@@ -1,12 +1,12 @@
 """Values of small tensors that follow from inputs' types and constants, looked up by name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx import GraphProto, ModelProto
 
 from byoc.model._tensor_data import Dim
-from byoc.model.inference._moved_values import Array
+from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
 from byoc.model.inference._scopes import TensorScope
 from byoc.model.inference._settling import MAX_VISITS
 from byoc.model.inference._type_merging import Settings
@@ -32,6 +32,26 @@ class KnownValues:
         ]
         settings = Settings.read(model, names, MAX_VISITS)
         return cls(TensorScope.of_graph(settings, typed, typed, opsets))
+
+    @classmethod
+    def of_settled(cls, scope: TensorScope) -> "KnownValues":
+        """Return the values of a main graph whose types are settled, with those that were found then.
+
+        They are those that `of_graph` finds: what a body, a function or a node without a size limit made
+        is left out, and so is what follows from it.
+        """
+        beyond = scope.made_inside | {
+            name
+            for name, value in scope.values.items()
+            if value is not None and value.size > MAX_ELEMENTS
+        }
+        dropped = set(beyond)
+        for node in scope.nodes if beyond else ():
+            if not dropped.isdisjoint(node.output) or not dropped.isdisjoint(node.input):
+                dropped.update(filter(None, node.output))
+        values = {name: value for name, value in scope.values.items() if name not in dropped}
+        # Neither what the file states nor the scopes of bodies are kept: values do not need them.
+        return cls(replace(scope, values=values, stated_graph=scope.graph, bodies={}))
 
     def enter_body(self, number: int, attribute: str) -> "KnownValues | None":
         """Return the values in a body of a node, None if it has none of that name."""

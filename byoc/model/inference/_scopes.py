@@ -38,7 +38,8 @@ class TensorScope:
     `values` the small values found so far, `stored` the stored tensors, `others` the names of
     sequences, maps and optionals. `bodies` are the scopes of the nodes' bodies, `changed` the tensors
     whose types the graph does not state yet, `varying` those whose rank differs from run to run,
-    `corrected` those of which ONNX's inference was wrong, and what follows.
+    `corrected` those of which ONNX's inference was wrong, and what follows, `made_inside` those whose
+    values a body or a function gave.
     """
 
     settings: Settings
@@ -55,6 +56,7 @@ class TensorScope:
     changed: set[str] = field(default_factory=set)
     varying: set[str] = field(default_factory=set)
     corrected: set[str] = field(default_factory=set)
+    made_inside: set[str] = field(default_factory=set)
 
     @classmethod
     def of_graph(
@@ -119,10 +121,8 @@ class TensorScope:
 
     def list_small_inputs(self, node: NodeProto) -> list[int]:
         """Return the positions of inputs whose values may matter to types."""
-        stored = self.stored
-        return [
-            i for i, name in enumerate(node.input) if name in stored or (name and self.is_small(name))
-        ]
+        pairs = enumerate(node.input)
+        return [i for i, name in pairs if name in self.stored or (name and self.is_small(name))]
 
     def complete_types(self, node: NodeProto, types: Types) -> None:
         """Complete the types of a node's outputs: by the given ones, else by what the file states."""
@@ -160,6 +160,12 @@ class TensorScope:
                 self.types[name] = TensorType(kind.dtype, None)
                 self.corrected.add(name)
                 self.changed.add(name)
+
+    def record_made_inside(self, node: NodeProto, inner: "TensorScope", names: Iterable[str]) -> None:
+        """Record the values of a node's outputs, which `inner`, a body or a function, has by `names`."""
+        for name, inside in zip(node.output, names, strict=False):
+            self.values[name] = inner.find_value(inside) if inner.is_small(inside) else None
+            self.made_inside.add(name)
 
     def type_by_values(self, node: NodeProto, types: Types) -> Types:
         """Return types with the shapes of values that are known."""

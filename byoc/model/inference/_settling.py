@@ -61,12 +61,14 @@ class SettledTypes:
     """The result of settling types.
 
     `varying` are the tensors of the main graph whose rank differs from run to run; `complete` says that
-    ONNX's inference had found all types, `uses_stated` that some are what the file states.
+    ONNX's inference had found all types, `uses_stated` that some are what the file states. `scope` has
+    the types and values of the main graph, None where all types were fixed at once.
     """
 
     varying: frozenset[str]
     complete: bool
     uses_stated: bool
+    scope: TensorScope | None = None
 
 
 def settle_types(typed: ModelProto, model: ModelProto) -> SettledTypes:
@@ -92,7 +94,7 @@ def settle_types(typed: ModelProto, model: ModelProto) -> SettledTypes:
             settings.visits_left = 0  # what is settled so far is right
     scope.write_types()
     complete = settled and not scope.changed
-    return SettledTypes(frozenset(scope.varying), complete, settings.uses_stated)
+    return SettledTypes(frozenset(scope.varying), complete, settings.uses_stated, scope)
 
 
 def _are_all_fixed(graph: GraphProto) -> bool:
@@ -190,8 +192,7 @@ def _settle_call(scope: TensorScope, node: NodeProto, function: FunctionProto) -
         values={f: scope.find_value(name) if name in small else None for f, name in called.items()},
     )
     settle_nodes(inner)
-    for formal, name in zip(function.output, node.output, strict=False):
-        scope.values[name] = inner.find_value(formal) if inner.is_small(formal) else None
+    scope.record_made_inside(node, inner, function.output)
     return [inner.find_type(name) for name in function.output]
 
 

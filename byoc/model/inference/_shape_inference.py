@@ -18,6 +18,7 @@ from byoc.errors import InputError
 from byoc.model._tensor_data import get_stated_types, rate_knowledge, read_type, write_type
 from byoc.model._walk import copy_without, list_bodies, walk_dims, walk_graphs, walk_value_infos
 from byoc.model.inference._dtype_completion import complete_dtypes
+from byoc.model.inference._known_values import KnownValues
 from byoc.model.inference._node_checks import check_nodes
 from byoc.model.inference._settling import settle_types
 from byoc.model.inference._type_merging import complete_type, contradicts
@@ -57,13 +58,15 @@ class InferenceResult:
 
     `type_protos` are the types of the main graph's tensors, `typed_graph` is the graph with types in
     its bodies, too (None when inference failed), `notes` are sentences for the user. `certain` says that
-    the types follow from inputs and constants alone, whatever the file states of other tensors.
+    the types follow from inputs and constants alone, whatever the file states of other tensors. `known`
+    are the values of small tensors as far as types followed from them, None where no type did.
     """
 
     type_protos: TypesByName
     typed_graph: GraphProto | None
     notes: tuple[str, ...]
     certain: bool = False
+    known: KnownValues | None = None
 
 
 def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> InferenceResult:
@@ -115,7 +118,8 @@ def infer_checked_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -
         elif rate_knowledge(kind) > rate_knowledge(types[name]) and name not in settled.varying:
             types[name], certain = write_type(complete_type(found, said) or said), False
     completed = types if settled.complete else complete_dtypes(skeleton, typed.graph, types)
-    return InferenceResult(completed, typed.graph, tuple(notes), certain)
+    known = None if settled.scope is None else KnownValues.of_settled(settled.scope)
+    return InferenceResult(completed, typed.graph, tuple(notes), certain, known)
 
 
 def _clear_body_inputs(node: NodeProto) -> None:

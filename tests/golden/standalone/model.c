@@ -9,6 +9,11 @@
 #include <math.h>
 #include <string.h>
 
+#ifdef MODEL_PROFILE
+#define STEP(kind) model_profile(kind)
+#else
+#define STEP(kind)
+#endif
 #define AT(offset) ((void *)(arena + (offset)))
 /* Without const: an array of const elements is no const object, to which a const void pointer could point. */
 #define WEIGHT(offset) ((void *)(weights + (offset)))
@@ -22,6 +27,9 @@ static const int64_t model_outputs_shape_0[] = {1, 3, 6, 6};
 const model_tensor model_outputs[] = {
     {"y", 1, 4, model_outputs_shape_0, 108, 432},
     {NULL, 0, 0, NULL, 0, 0},
+};
+const model_noise model_noises[] = {
+    {0, 0, 0},
 };
 
 static const kernel_conv conv_0 = {1, 1, 2, 3, 6, 6, 6, 6, {3, 3, 1, 1, 1, 1, 1, 1}, {0, 0.0f, INFINITY}};
@@ -77,12 +85,16 @@ int model_run(model *opened, const void *const *inputs, void *const *outputs) {
     (void)inputs;
     memcpy(AT(3904), inputs[0], 288);
     /* 0: Conv 'a' + Relu 'b' */
+    STEP("Conv");
     kernel_convolve(&conv_0, AT(3904), WEIGHT(64), NULL, AT(3456), AT(0));
     /* 1: Sigmoid 'c' */
+    STEP("Sigmoid");
     node0_sigmoid(AT(3456), AT(0));
     /* 2: Add 'y' */
+    STEP("Add");
     node1_add(AT(3456), AT(0), AT(3456));
     memcpy(outputs[0], AT(3456), 432);
+    STEP(NULL);
     return 0;
 }
 
