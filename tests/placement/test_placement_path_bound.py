@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from placement_oracle import thorough
 from placement_random import random_problem
@@ -18,6 +18,8 @@ from byoc.placement.solvers._path_bound import bound_by_paths
 _FEATURES = ("launch", "must", "capacity", "region size")
 
 
+# Two tensors beside each other, one with the longer way out, one with the longer way in.
+@example(29057, frozenset(), ("two devices",), Occupancy.nothing, 1)
 @thorough
 @given(
     st.integers(0, 2**32 - 1),

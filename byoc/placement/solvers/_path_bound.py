@@ -93,6 +93,20 @@ def _find_longest_path(problem: Problem, weight: Floats) -> Ints:
     return np.array(path[::-1], np.int64)
 
 
+def _list_tensors_between(problem: Problem, path: Ints) -> list[list[int]]:
+    """Return the tensors from each unit of a path to the next one, the longest transfers first."""
+    place = np.full(problem.units, -1)
+    place[path] = np.arange(len(path))
+    seconds = problem.to_device.min(axis=1) + problem.to_host.min(axis=1)
+    made = np.where(problem.producer >= 0, place[problem.producer], -1)
+    tensor = np.repeat(np.arange(len(made)), np.diff(problem.consumer_start))
+    is_between = (made[tensor] >= 0) & (place[problem.consumers] == made[tensor] + 1)
+    between: list[list[int]] = [[] for _ in path[1:]]
+    for each in sorted(set(tensor[is_between].tolist()), key=lambda each: -seconds[each]):
+        between[made[each]].append(each)
+    return between
+
+
 @dataclass(frozen=True, eq=False)
 class _Kind:
     """Accelerators of equal costs, and what the intervals of the path take there."""
@@ -112,6 +126,7 @@ class PathIntervals:
     def __init__(self, problem: Problem, path: Ints, follows: Bools) -> None:
         """Bound the intervals by what lies between their ends; `follows` is `find_reachable`."""
         self._problem, self._path, self._follows = problem, path, follows
+        self._between = _list_tensors_between(problem, path)
         free = problem.seconds.copy()
         free[:, 0] = 0.0
         alone = replace(problem, seconds=free, must=np.zeros(problem.units, np.bool_))
@@ -179,18 +194,14 @@ class PathIntervals:
         seconds[np.tril_indices(length, -1)] = np.inf
         if not kind.is_single:
             return seconds
+        down, up = problem.to_device[:, d], problem.to_host[:, d]
         arriving, leaving = np.zeros(length), np.zeros(length)
-        start, entries = problem.consumer_start, problem.consumers
-        place = {unit: number for number, unit in enumerate(path.tolist())}
-        for tensor, producer in enumerate(problem.producer.tolist()):
-            number = place.get(producer, -1)
-            if (
-                0 <= number < length - 1
-                and path[number + 1] in entries[start[tensor] : start[tensor + 1]]
-            ):
-                down, up = problem.to_device[tensor, d], problem.to_host[tensor, d]
-                arriving[number + 1] = max(arriving[number + 1], down)
-                leaving[number] = max(leaving[number], up)
+        for number, tensors in enumerate(self._between):
+            # Transfers beside each other: that of one tensor out of a region and that of another into
+            # the next one do not add up. Where they are parts of the regions, the longest ones do.
+            moved = tensors if kind.is_occupied else tensors[:1]
+            leaving[number] = up[moved].max()
+            arriving[number + 1] = down[moved].max()
         found: Floats = seconds + arriving[:, np.newaxis] + leaving
         return found
 
