@@ -1,8 +1,10 @@
 """Small random problems with any of the features, by seed."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from byoc.placement import Fusion, Problem
+from byoc.placement import Fusion, Occupancy, Problem
 
 FEATURES = (
     "launch",
@@ -60,6 +62,19 @@ def random_problem(seed: int, most_units: int, features: frozenset[str]) -> Prob
         if "capacity" in features
         else None,
         fusions=_fusions(rng, seconds, producer, consumers) if "fusions" in features else (),
+    )
+
+
+def alike(problem: Problem) -> Problem:
+    """The same with accelerators like the first, whose transfers occupy them."""
+    count = problem.devices
+    return replace(
+        problem,
+        seconds=np.repeat(problem.seconds[:, [0, 1]], [1, count], axis=1),
+        memory=np.repeat(problem.memory[:, :1], count, axis=1),
+        to_device=np.repeat(problem.to_device[:, :1], count, axis=1),
+        to_host=np.repeat(problem.to_host[:, :1], count, axis=1),
+        occupies=(Occupancy.device,) * count,
     )
 
 

@@ -74,9 +74,9 @@ def test_no_run_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[object] = []
 
     def record(
-        annealer: LoadAnnealer, groups: UnitGroups, labels: Sequence[int], cooling: Cooling, *more: Any
+        _: LoadAnnealer, groups: UnitGroups, labels: Sequence[int], cooling: Cooling, *more: Any
     ) -> tuple[float, list[int]]:
-        runs.append((annealer.power, groups.count, tuple(labels), cooling, more[0]))
+        runs.append((groups.count, tuple(labels), cooling, more[0]))
         return 0.0, list(labels)
 
     monkeypatch.setattr(LoadAnnealer, "improve", record)

@@ -45,8 +45,8 @@ class CoverDevices:
         """Seconds that finding sets of most profit takes."""
         if self.frontier is None:
             return 0.0
-        entries, ways = self.frontier.size, self.frontier.transitions
-        return entries * _ENTRY_SECONDS + 2 * ways * _TRANSITION_SECONDS
+        transitions = self.frontier.transitions
+        return self.frontier.size * _ENTRY_SECONDS + 2 * transitions * _TRANSITION_SECONDS
 
     @property
     def proof_seconds(self) -> float:

@@ -6,6 +6,7 @@ them is moved in either case. The table takes a tensor that starts in the pair t
 device has a part of its ends, as if receiving took as long; what is kept is measured as it is.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -115,7 +116,7 @@ class PairSearch:
     def _find_splits(
         self, members: Sequence[int], pair: tuple[int, int], peak: float, budget: SearchBudget
     ) -> list[set[int]]:
-        """Return what the first device of a pair has in its best splits, as places in `members`."""
+        """Return the best splits of a pair: the groups of the first device, as places in `members`."""
         one, other = (self._groups.costs[members, device] for device in pair)
         refused = ~np.isfinite(other)
         # More than the peak is not told apart, so that all losses fit into a table.
@@ -125,7 +126,7 @@ class PairSearch:
             outside /= self._problem.cores
         edges, losses = self._find_edges(members, pair)
         total = float(outside.sum() + np.minimum(losses, limit).sum())
-        scale = (MOST_PROFIT - len(members)) / total if total > 0 else 1.0
+        scale = min((MOST_PROFIT - len(members)) / total, sys.float_info.max) if total > 0 else 1.0
         edges = [
             replace(edge, loss=int(min(loss, limit) * scale))
             for edge, loss in zip(edges, losses, strict=True)
@@ -149,6 +150,7 @@ class PairSearch:
         left = -best.profits() / scale
         peaks = np.maximum(np.arange(len(left)) * frontier.step, left)
         chosen = np.argsort(peaks, kind="stable")[:_TRIES]
+        budget.spend(len(chosen) * frontier.trace_seconds)
         return [set(best.trace(int(steps))[0]) for steps in chosen if peaks[steps] < limit]
 
     def _find_edges(

@@ -12,6 +12,8 @@ from byoc.placement.solvers._unit_groups import HOST, UnitGroups
 
 # Seconds that trying one move takes on one core of about 3 GHz, and more for each tensor it touches.
 _MOVE_SECONDS, _TENSOR_SECONDS = 1.6e-6, 0.4e-6
+# The power of the loads in the energy: the larger, the nearer to their maximum.
+_POWER = 8
 # The share of moves that bring a group to the device of a neighbour.
 _NEAR = 0.85
 # How often the improving loads are summed up anew, against rounding errors that add up.
@@ -36,8 +38,6 @@ class LoadAnnealer:
 
     occupies: Sequence[Occupancy]
     cores: int
-    power: int = 8
-    """of the loads in the energy: the larger, the nearer to their maximum"""
 
     def improve(  # noqa: PLR0912 - one loop, in which calls would take half of the time
         self,
@@ -61,7 +61,7 @@ class LoadAnnealer:
             return best, chosen
         budget.spend(moves * each)
         scale = 1 / best
-        powers = [(load * scale) ** self.power for load in state.loads()]
+        powers = [(load * scale) ** _POWER for load in state.loads()]
         energy = sum(powers)
         decay = (cooling.cold / cooling.hot) ** (1 / max(moves, 1))
         heat = cooling.hot
@@ -80,11 +80,11 @@ class LoadAnnealer:
                 continue
             host, first, second = state.loads_after(move)
             try:
-                after = energy - powers[0] + (host * scale) ** self.power
+                after = energy - powers[0] + (host * scale) ** _POWER
                 if source:
-                    after += (first * scale) ** self.power - powers[source]
+                    after += (first * scale) ** _POWER - powers[source]
                 if target:
-                    after += (second * scale) ** self.power - powers[target]
+                    after += (second * scale) ** _POWER - powers[target]
             except OverflowError:  # a load that no float of this power holds is no improvement
                 continue
             if after > energy and generator.random() >= math.exp((energy - after) / (heat * energy)):
@@ -92,7 +92,7 @@ class LoadAnnealer:
             state.apply(move)
             energy = after
             for device, load in ((0, host), (source, first), (target, second)):
-                powers[device] = (load * scale) ** self.power
+                powers[device] = (load * scale) ** _POWER
             if step % _REFRESH == 0:
                 energy = sum(powers)
             if energy < 1 + groups.devices and max(powers) < 1:
@@ -100,7 +100,7 @@ class LoadAnnealer:
                 if peak < best * (1 - 1e-12):
                     best, chosen = peak, list(state.labels)
                     scale = 1 / best
-                    powers = [(load * scale) ** self.power for load in state.loads()]
+                    powers = [(load * scale) ** _POWER for load in state.loads()]
                     energy = sum(powers)
         # Loads that were updated move by move carry rounding errors.
         return max(LoadState(groups, self.occupies, self.cores, chosen).loads()), chosen

@@ -4,8 +4,8 @@ Column generation (Gilmore and Gomory, Operations Research 9, 1961). Give each g
 devices together, each with the set of most profit that it runs within a load, have less profit than all
 groups, no placement keeps to that load. The profits come from a linear program over the sets found so
 far, in which no set may have more profit than its device; sets of more profit are found by a table
-(`LoadFrontier`), and added. Loads are rounded to the nearest of about a thousand steps there, which is
-quick, and right on average; what profits prove is found in ten times as many steps, rounded down.
+(`LoadFrontier`), and added. Loads are rounded to the nearest step there, which is quick, and right on
+average; what profits prove is found with loads rounded down, in more steps.
 """
 
 import math
@@ -21,8 +21,8 @@ from byoc.placement.solvers._cover_devices import CoverDevices, iterate_cover_de
 from byoc.placement.solvers._load_frontier import MOST_PROFIT, BestSets
 from byoc.placement.solvers._unit_groups import UnitGroups
 
-# Seconds on one core of about 3 GHz for a program, and for each of its entries.
-_PROGRAM_SECONDS, _TERM_SECONDS = 2e-3, 1e-6
+# Seconds on one core of about 3 GHz for a program, for each of its entries, and each pair of groups.
+_PROGRAM_SECONDS, _TERM_SECONDS, _PAIR_SECONDS = 1e-3, 3e-6, 1.2e-8
 # Gaps, as shares of the load, that are not worth another search, and that are tried first.
 _CLOSE, _FIRST_GAP = 5e-4, 1e-2
 # More than the rounding errors of a sum of profits, and those of a linear program.
@@ -112,7 +112,12 @@ class CoverSearch:
             if self._prove(target, target.best, budget):
                 return True
         target.misses = 0 if is_cut else target.misses + 1
-        value, profit = self._solve_program(target, budget)
+        seconds = self._estimate_program_seconds()
+        is_affordable = seconds <= budget.left
+        budget.spend(min(seconds, budget.left))
+        if not is_affordable:
+            return False
+        value, profit = self._solve_program(target)
         if value <= 1 + _ROUNDING:  # parts of known sets cover everything
             return True
         if target.misses > _MOST_MISSES:
@@ -147,7 +152,7 @@ class CoverSearch:
                 if position or not is_first:
                     best = each.frontier.find_best_sets(left)
                     budget.spend(each.search_seconds)
-                members = self._trace(number, best, steps, target.load)
+                members = self._trace(number, best, steps, target.load, budget)
                 if not members:
                     break
                 if target.program is not None and target.worth is not None:
@@ -156,10 +161,15 @@ class CoverSearch:
                 left[members] = -1
         return float(target.profit.sum()) / within if within > 0 else math.inf, is_cut
 
-    def _trace(self, number: int, best: BestSets, steps: int, most: float) -> list[int]:
+    def _trace(
+        self, number: int, best: BestSets, steps: int, most: float, budget: SearchBudget
+    ) -> list[int]:
         """Return and keep the best set that takes `most` seconds, not rounded; [] if none is found."""
         for less in range(min(_TRACES, steps)):
+            if budget.is_spent:
+                break
             members, _ = best.trace(steps - less)
+            budget.spend(best.frontier.trace_seconds)
             load = best.frontier.measure(members)
             if load <= most:
                 if members:
@@ -195,7 +205,13 @@ class CoverSearch:
                 if members and each.frontier:
                     sets[tuple(members)] = each.frontier.measure(members)
 
-    def _solve_program(self, target: _Target, budget: SearchBudget) -> tuple[float, Floats]:
+    def _estimate_program_seconds(self) -> float:
+        """Return the seconds that the program over all sets takes."""
+        terms = sum(len(members) for sets in self._sets for members in sets)
+        terms += self._groups.count * sum(each.frontier is None for each in self._classes)
+        return _PROGRAM_SECONDS + terms * _TERM_SECONDS + self._groups.count**2 * _PAIR_SECONDS
+
+    def _solve_program(self, target: _Target) -> tuple[float, Floats]:
         """Return the most profit of all groups where that of the devices is 1, and the profits.
 
         No set found so far within the load has more profit than its device, float64 (groups,).
@@ -206,20 +222,16 @@ class CoverSearch:
         profit = program.add_columns(np.full(count, -1.0), 2.0 / devices, False)
         worth = program.add_columns(np.zeros(len(classes)), 1.0, False)
         program.add_row(1.0, worth, [float(len(each.devices)) for each in classes])
-        terms = count
         for number, each in enumerate(classes):
             if each.frontier is None:
                 able = np.flatnonzero(each.costs <= target.load)
                 share = each.costs[able] / target.load
                 program.add_rows(0.0, (profit[able], 1.0), (np.full(able.size, worth[number]), -share))
-                terms += 2 * len(able)
                 continue
             for members, load in self._sets[number].items():
                 if load <= target.load:
                     columns = np.append(profit[list(members)], worth[number])
                     program.add_row(0.0, columns, np.append(np.ones(len(members)), -1.0))
-                    terms += len(members) + 1
-        budget.spend(_PROGRAM_SECONDS + terms * _TERM_SECONDS)
         values = program.solve(0.0).values
         if values is None:
             return 0.0, np.ones(count)

@@ -24,6 +24,8 @@ MOST_PROFIT = 2**28
 _NOT_YET = -(2**30)
 """Less than any profit, and far enough from the least 32-bit integer for all losses."""
 
+# Seconds on one core of about 3 GHz to find the set of a load, for each group.
+_TRACE_SECONDS = 5e-6
 # A step is made to fit the most common tensor if that has this share of all, and takes so many steps.
 _COMMON, _LEAST_STEPS = 0.2, 3
 
@@ -65,7 +67,7 @@ class LoadFrontier:
         step = most_seconds / steps
         if step < sys.float_info.min:
             return None
-        step = _align_step(step, [edge.seconds for edge in edges])
+        step = _align_step(step, [edge.seconds for edge in edges if edge.seconds <= most_seconds])
         steps = math.ceil(most_seconds / step)
         forced = np.zeros(len(costs), np.bool_) if is_forced is None else is_forced
         order = find_narrow_order(len(costs), [edge.ends for edge in edges])
@@ -112,6 +114,11 @@ class LoadFrontier:
         start = np.append(0, np.cumsum(sizes))[:-1]
         return ends, start, sizes, np.array([edge.seconds for edge in self._edges])
 
+    @property
+    def trace_seconds(self) -> float:
+        """Seconds that finding the set of a load takes in a filled table."""
+        return len(self.layers) * _TRACE_SECONDS
+
     def measure(self, members: Sequence[int]) -> float:
         """Return the load of a set in seconds, not rounded, without what is free here."""
         load = float(self._costs[list(members)].sum())
@@ -128,7 +135,7 @@ class LoadFrontier:
 
         `profit` is int64 (groups,); sets are not known afterwards, so that less memory is needed.
         """
-        return _find_most(_last(self._iterate_tables(profit, None)))
+        return _find_most(_take_last(self._iterate_tables(profit, None)))
 
     def find_best_sets(self, profit: Ints, outside: Ints | None = None) -> "BestSets":
         """Return the sets of most profit of a frontier whose loads are rounded to the nearest step.
@@ -146,10 +153,10 @@ class LoadFrontier:
         yield table
         for layer in self.layers:
             following = np.full((layer.states, width), _NOT_YET, np.int32)
-            for way in layer.transitions:
-                gain = _count_gain(layer.group, way.is_member, way.loss, profit, outside)
-                source, target = way.rows
-                first, back = max(way.steps, 0), max(-way.steps, 0)
+            for move in layer.transitions:
+                gain = _count_gain(layer.group, move.is_member, move.loss, profit, outside)
+                source, target = move.rows
+                first, back = max(move.steps, 0), max(-move.steps, 0)
                 value = table[source, : width - first]
                 value = value + np.int32(gain) if gain or back else value
                 if back:
@@ -192,23 +199,23 @@ class BestSets:
             strict=True,
         ):
             wanted = int(after[state, at])
-            for way in layer.transitions:
-                here = np.flatnonzero(way.target == state)
-                start = at - way.steps
-                if not here.size or start < 1:
+            targets, sources, numbers = layer.moves
+            for place in np.flatnonzero(targets == state).tolist():
+                move, origin = layer.transitions[numbers[place]], int(sources[place])
+                start = at - move.steps
+                if start < 1:
                     continue
-                origin = int(way.source[here[0]])
-                gain = _count_gain(layer.group, way.is_member, way.loss, self.profit, self.outside)
+                gain = _count_gain(layer.group, move.is_member, move.loss, self.profit, self.outside)
                 if int(before[origin, start]) + gain == wanted:
                     state, at = origin, start
-                    if way.is_member:
+                    if move.is_member:
                         found.append(layer.group)
                     break
         return found[::-1], taken
 
 
 def _align_step(step: float, seconds: Sequence[float]) -> float:
-    """Return a step, at most as long, of which most of the tensors take whole numbers.
+    """Return a step, at most as long, of which the most common tensors take a whole number.
 
     Networks repeat: where many tensors take as long, all would be rounded alike, and errors add up.
     """
@@ -219,7 +226,7 @@ def _align_step(step: float, seconds: Sequence[float]) -> float:
 
 
 def _get_count(item: tuple[float, int]) -> tuple[int, float]:
-    """Return how often a number of seconds occurs; of equal ones the shortest comes first."""
+    """Return the sort key of seconds and their count: of equal counts the shortest comes first."""
     return item[1], -item[0]
 
 
@@ -234,7 +241,7 @@ def _find_most(table: Table) -> Ints:
     return most
 
 
-def _last(tables: Iterator[Table]) -> Table:
+def _take_last(tables: Iterator[Table]) -> Table:
     """Return the last table; those before are forgotten."""
     last = next(tables)
     for last in tables:  # noqa: B007 - only the last one counts

@@ -1,4 +1,4 @@
-"""The states of open tensors after each group of an order, and the ways from state to state.
+"""The states of open tensors after each group of an order, and the transitions between them.
 
 The groups are taken in an order in which few tensors are open at a time: have ends before and after.
 What a partial set costs later depends only on which open tensors it has all ends of so far, none, or
@@ -14,8 +14,8 @@ import numpy as np
 from byoc.placement._problem import Bools, Floats, Ints
 from byoc.placement.solvers._unit_groups import HOST, UnitGroups
 
-# More than the rounding errors of a sum of costs, in steps.
-_ROUNDING = 1e-7
+# More than the rounding errors of a quotient, in steps, and those of each sum as a share of it.
+_ROUNDING, _SUM_ROUNDING = 1e-7, 2.0**-52
 # Steps of a group or tensor that no set has, few enough that sums of them fit into 64 bits.
 _TOO_MANY = 2.0**40
 _SOME = 2
@@ -37,7 +37,7 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Transition:
-    """Ways to go on from some states: with or without the next group."""
+    """Moves from some states to those after the next group, with or without it in the set."""
 
     is_member: bool
     steps: int
@@ -63,6 +63,15 @@ class Layer:
     outside: Ints
     """int64: the states without the group, if loads are rounded down"""
     transitions: tuple[Transition, ...]
+
+    @cached_property
+    def moves(self) -> tuple[Ints, Ints, Ints]:
+        """The target, the source, and the transition of each move, int64 (moves,) each."""
+        sizes = [len(each.target) for each in self.transitions]
+        numbers: Ints = np.repeat(np.arange(len(sizes)), sizes)
+        targets: Ints = np.concatenate([each.target for each in self.transitions])
+        sources: Ints = np.concatenate([each.source for each in self.transitions])
+        return targets, sources, numbers
 
 
 def order_narrowly(groups: UnitGroups) -> list[int]:
@@ -102,10 +111,10 @@ def find_narrow_order(count: int, edges: Sequence[tuple[int, ...]]) -> list[int]
 class LayerBuilder:
     """Builds the states after each group.
 
-    Loads are counted in steps. Rounded down, no set counts more than it takes: each run of groups that
-    are neighbours in the order loses about one step, whatever its length, and so does each tensor.
-    Otherwise ends of runs are rounded to the nearest step, and tensors up: sets would have many
-    transfers that count nothing.
+    Loads are counted in steps. Rounded down, no set counts more than it takes: a run of groups that
+    are neighbours in the order counts the whole steps between its ends, and so loses at most two,
+    whatever its length; each tensor loses at most one. Otherwise the ends of runs are rounded to the
+    nearest step, and tensors up: sets would have many transfers that count nothing.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what defines the sets
@@ -132,10 +141,12 @@ class LayerBuilder:
                 self._touching[position[group]].append(number)
         with np.errstate(over="ignore"):
             along = costs[list(order)] / step
-        self._refused = (~(along < _TOO_MANY)).tolist()
+        # A group that no set has room for would cost the sums after it their digits.
+        self._refused = (~(along < steps + 1)).tolist()
         total = np.append(0.0, np.cumsum(np.where(self._refused, 0.0, along)))
-        up = np.ceil(total + _ROUNDING) if rounds_down else np.rint(total)
-        down = np.floor(total - _ROUNDING) if rounds_down else up
+        error = _ROUNDING + _SUM_ROUNDING * len(order) * float(total[-1])
+        up = np.ceil(total + error) if rounds_down else np.rint(total)
+        down = np.floor(total - error) if rounds_down else up
         self._down: list[int] = down.astype(np.int64).tolist()
         self._up: list[int] = up.astype(np.int64).tolist()
 
@@ -205,11 +216,11 @@ class LayerBuilder:
 
 def _find_slice(numbers: Ints) -> Ints | slice:
     """Return the slice of numbers that rise by equal steps, else the numbers."""
-    first, last = int(numbers[0]), int(numbers[-1])
-    rise = int(numbers[1]) - first if len(numbers) > 1 else 1
-    if rise < 1 or (np.diff(numbers) != rise).any():
+    found = numbers.tolist()
+    rise = found[1] - found[0] if len(found) > 1 else 1
+    if rise < 1 or found != list(range(found[0], found[-1] + 1, rise)):
         return numbers
-    return slice(first, last + 1, rise)
+    return slice(found[0], found[-1] + 1, rise)
 
 
 def _make_transitions(moves: dict[tuple[bool, int, int], list[tuple[int, int]]]) -> list[Transition]:

@@ -183,7 +183,10 @@ class _LoadSearch:
             self._split_pairs(self._descend(mean * share, Cooling(hot, cold, moves), number))
 
     def prove(self, bound: float) -> float:
-        """Return a lower bound on the maximal load, at least a known one; improve what it suggests."""
+        """Return a lower bound on the maximal load; search for less than the best in between.
+
+        `bound` is a known one, in seconds, for placements without fusions.
+        """
         assert self.best is not None
         groups, saved = self.groups, sum(fusion.saving for fusion in self.problem.fusions)
         if groups.count and groups.devices and bound < self.best.value + saved < np.inf:
@@ -199,11 +202,14 @@ class _LoadSearch:
 
     def _split_pairs(self, labels: list[int]) -> None:
         """Examine labels of the groups, and what splitting pairs of devices makes of them."""
+        self.examine([self.groups.spread(labels)])
         if self._is_over:
             return
         budget = self.budget.limit(self.budget.left * _PAIRS_SHARE)
-        self._known.append(self._pairs.improve(labels, budget))
-        self.examine([self.groups.spread(labels), self.groups.spread(self._known[-1])])
+        improved = self._pairs.improve(labels, budget)
+        self._known.append(improved)
+        if improved != labels:
+            self.examine([self.groups.spread(improved)])
 
     def _descend(self, most: float, cooling: Cooling, seed: int) -> list[int]:
         """Return labels of the groups: split and annealed on coarse groups, then on finer ones."""
