@@ -84,8 +84,9 @@ def list_cases() -> Iterator[OneNode]:
             continue
         yield OneNode(case.name, _without_defaults(case.model, inputs), inputs, expected, case)
         first, *others = case.model.graph.input or [None]
-        named = all(each.name in inputs for each in (first, *others))
-        if others and named and case.name != _ENDLESS:
+        if case.name == _ENDLESS:
+            continue
+        if others and all(each.name in inputs for each in (first, *others)):
             model = onnx.ModelProto()
             model.CopyFrom(case.model)
             model.ir_version = max(model.ir_version, _CONSTANTS_ARE_NO_INPUTS)
