@@ -85,7 +85,7 @@ from byoc.model._quantized_tensors import (
     unshare_dequantize,
 )
 from byoc.model._runtime_operators import state_function_defaults
-from byoc.model._skeletons import make_skeleton, replace_weights
+from byoc.model._skeletons import DerivedModel, make_skeleton, replace_weights
 from byoc.model._tensor_data import (
     DTYPE_NUMBERS,
     DTYPES,

@@ -8,6 +8,7 @@ are inputs of its function; constant nodes are copied into each region that read
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from math import inf
 
 from onnx import (
     FunctionProto,
@@ -28,8 +29,9 @@ from byoc.model._graph_parts import BoundaryNames, find_boundary
 from byoc.model._inlinable_nodes import make_initializers_dense, rename_overloads
 from byoc.model._inserted_nodes import LabelledNode, add_metadata, copy_nodes
 from byoc.model._runtime_operators import list_missing_defaults
+from byoc.model._skeletons import copy_with_light_weights
 from byoc.model._tensor_data import clear_shape, rate_knowledge
-from byoc.model._walk import copy_without, is_onnx, list_reads, sort_nodes
+from byoc.model._walk import is_onnx, list_reads, sort_nodes
 
 # The metadata of nodes and functions came with IR 10.
 MIN_IR = 10
@@ -89,11 +91,12 @@ def check_domains_unused(index: GraphIndex, domains: Iterable[str]) -> None:
             raise InputError(f"the model already uses the domain '{domain}': partitioned before?")
 
 
-def outline(root: GraphCuts) -> ModelProto:
+def outline(root: GraphCuts, heaviest: float = inf) -> ModelProto:
     """Return the model with each cut outlined as a function; the original is not changed.
 
-    The cuts of a graph must be disjoint, and acyclic after contraction (else ValueError). Raises
-    InputError when the model already uses the domain of a cut.
+    Weights of more than `heaviest` bytes are not copied (`copy_with_light_weights`). The cuts of a graph
+    must be disjoint, and acyclic after contraction (else ValueError). Raises InputError when the model
+    already uses the domain of a cut.
     """
     index = root.index
     graphs = list(root.walk())
@@ -109,7 +112,11 @@ def outline(root: GraphCuts) -> ModelProto:
     certain = find_certain_types(index)
     made += [_make_region_function(i, cut, certain) for i, cut in cuts]
     made = rename_overloads(made, index.proto.functions)
-    return _assemble_model(index, _rewrite_graph(root, certain), made, set(domains), certain)
+    result = copy_with_light_weights(index.proto, heaviest, "node", "value_info")
+    result.opset_import.extend(helper.make_opsetid(domain, 1) for domain in sorted(domains))
+    result.functions.extend(made)
+    _fill_graph(result, index, _rewrite_graph(root, certain), certain)
+    return result
 
 
 def _rewrite_graph(graph: GraphCuts, certain: CertainTypes) -> list[LabelledNode]:
@@ -250,24 +257,14 @@ def _find_unread_constants(index: GraphIndex, cuts: Sequence[RegionCut], gone: s
     return dropped
 
 
-def _assemble_model(
-    index: GraphIndex,
-    lines: Sequence[LabelledNode],
-    made: Sequence[FunctionProto],
-    domains: set[str],
-    certain: CertainTypes,
-) -> ModelProto:
-    """Return the source model with new nodes, functions and domains."""
-    source = index.proto
-    result = copy_without(source, "node", "value_info")
+def _fill_graph(
+    result: ModelProto, index: GraphIndex, lines: Sequence[LabelledNode], certain: CertainTypes
+) -> None:
+    """Add new nodes and the types of what they make to a copy of the source model without any."""
     set_ir_version(result, index)
     copy_nodes(result.graph, lines)
-    result.functions.extend(made)
-    for domain in sorted(domains):
-        result.opset_import.append(helper.make_opsetid(domain, 1))
     names = {name for node, _ in lines for name in node.output if name}
     result.graph.value_info.extend(_make_value_infos(index, names, certain))
-    return result
 
 
 def set_ir_version(proto: ModelProto, index: GraphIndex) -> None:

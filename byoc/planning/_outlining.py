@@ -1,12 +1,14 @@
 """From a plan's regions to functions of the model, and conversions where tensors cross to them."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 
 from onnx import ModelProto
 
 from byoc.boundary.convert import (
+    MAX_CONSTANT_BYTES,
     ConvertedModel,
     RegionBoundary,
     TransposeShares,
@@ -26,9 +28,16 @@ from byoc.planning._plan_data import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import read_requirements
 
 
-def outline_regions(root: GraphPlan) -> ModelProto:
-    """Return the model of a plan with its regions as functions. Raises InputError as `outline`."""
-    return outline(_describe_cuts(root))
+def outline_regions(root: GraphPlan, held: object) -> ModelProto:
+    """Return the model of a plan with its regions as functions. Raises InputError as `outline`.
+
+    Weights whose values the conversion of boundaries does not read have a name and a type alone. A
+    region that computes in another dtype than the model needs all of them, and all are copied of the
+    protobuf that the caller holds (`held`), who may edit it afterwards.
+    """
+    casts = any(read_requirements(target).compute is not None for target in root.targets)
+    whole = casts or root.index.proto is held
+    return outline(_describe_cuts(root), inf if whole else MAX_CONSTANT_BYTES)
 
 
 def _describe_cuts(plan: GraphPlan) -> GraphCuts:

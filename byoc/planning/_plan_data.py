@@ -10,7 +10,7 @@ import onnx
 
 from byoc.costs import GraphProblem
 from byoc.errors import Verdict, refuse
-from byoc.model import BoundaryNames, GraphIndex, Model
+from byoc.model import BoundaryNames, DerivedModel, GraphIndex, Model
 from byoc.passes import PassEffect
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Cost, Placement
@@ -268,21 +268,21 @@ class Plan:
     """A model cut between the host and some accelerators.
 
     `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
-    inside; `proto` the partitioned model; `what_ifs` what would be gained if an accelerator took more,
-    and `untried` how many reasons for refusing units were left out there; `break_evens` what would have
-    to change where the host is cheaper; `values` the types of the tensors that the boundary pass added,
-    by name, and `origins` the tensors whose content they hold; `lowered` what was done to the numbers
-    before, None where regions compute as the model says; `notes` what is to be told of that. `refusals`
-    are those that were known as it was made; `predicted_at` are predictions at the ends of ranges of
-    open dimensions; `passes` are the effects of those that rewrote the model, and the regions once
-    these are written.
+    inside; `partitioned` makes the partitioned model; `what_ifs` what would be gained if an accelerator
+    took more, and `untried` how many reasons for refusing units were left out there; `break_evens` what
+    would have to change where the host is cheaper; `values` the types of the tensors that the boundary
+    pass added, by name, and `origins` the tensors whose content they hold; `lowered` what was done to
+    the numbers before, None where regions compute as the model says; `notes` what is to be told of that.
+    `refusals` are those that were known as it was made; `predicted_at` are predictions at the ends of
+    ranges of open dimensions; `passes` are the effects of those that rewrote the model, and the regions
+    once these are written.
     """
 
     asked: Mapping[str, Any]
     model: Model
     targets: tuple[Target, ...]
     root: GraphPlan
-    proto: onnx.ModelProto
+    partitioned: DerivedModel
     what_ifs: tuple[WhatIf, ...] = ()
     untried: int = 0
     break_evens: tuple[BreakEven, ...] = ()
@@ -293,6 +293,11 @@ class Plan:
     refusals: tuple[RefusedRegion, ...] = ()
     predicted_at: tuple[PredictionAtSizes, ...] = ()
     passes: tuple[PassEffect, ...] = ()
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The partitioned model."""
+        return self.partitioned.whole
 
     @property
     def target(self) -> Target:

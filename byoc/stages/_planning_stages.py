@@ -9,7 +9,7 @@ from byoc.bundle import RegionCompiler, check_destination, load_compilers, requi
 from byoc.codegen import Codegens, TakesWeights
 from byoc.costs import check_trips
 from byoc.errors import InputError
-from byoc.model import Model, check_domains_unused, get_node_name, unshare_dequantize
+from byoc.model import DerivedModel, Model, check_domains_unused, get_node_name, unshare_dequantize
 from byoc.options import Options, record_options
 from byoc.planning import (
     FloatUnit,
@@ -255,10 +255,10 @@ class Outline:
     """Make each region a function of the model, and each composite inside it, too."""
 
     def run(self, state: State) -> State:
-        """Fill in `outlined`."""
+        """Fill in `outlined`, a copy of the model, which may lack the data of large weights."""
         report_step("outline")
         with _naming(state.model):
-            return replace(state, outlined=outline_regions(state.root))
+            return replace(state, outlined=outline_regions(state.root, held=state.source))
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Convert:
             targets=state.settings.targets,
             root=root,
             predicted_at=state.predictions,
-            proto=converted.proto,
+            partitioned=DerivedModel(converted.proto, root.index.proto),
             values=converted.values,
             origins=converted.origins,
             lowered=state.lowered,

@@ -76,7 +76,7 @@ def read_order(node: NodeProto, rank: int | None) -> AxisOrder | None:
 
 
 # Constants up to this are transposed at compile time; a larger one would be in the bundle twice.
-_SMALL_BYTES = 4 << 20
+MAX_CONSTANT_BYTES = 4 << 20
 # Extents that nobody knows: one image at a time, and an image is not small.
 _UNKNOWN_BATCH, _UNKNOWN_EXTENT = 1, 64
 _ELEMENT_BYTES = 4
@@ -184,7 +184,7 @@ class GraphTensors:
             and tensor.data_location != TensorProto.EXTERNAL
             and tensor.data_type != TensorProto.STRING
             and count_bits(DTYPES[tensor.data_type]) >= 8
-            and count_bytes(tensor) <= _SMALL_BYTES
+            and count_bytes(tensor) <= MAX_CONSTANT_BYTES
         )
 
     def find_value(self, name: str) -> NDArray[Any] | None:
