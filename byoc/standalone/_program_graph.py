@@ -45,7 +45,8 @@ class ProgramGraph:
 
     `regions` are those that its nodes call, by name, and `domains` the domains of such calls. `sample`
     are inputs, and `expected` the outputs that onnxruntime computes from them, without optimizations.
-    `noise` has, by output of floats, the differences of right results where activations are quantized.
+    `noise` has, by output of floats, the differences of right results: by how onnxruntime evaluates the
+    last operator, and by the quantization of activations.
     """
 
     index: GraphIndex
@@ -133,7 +134,7 @@ def _make_graph(
             )
     gauge = NoiseGauge(model.proto, model.folder, sample, expected)
     noise = {
-        name: tuple(gauge.measure_quantized(name).values())
+        name: (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
         for name, value in expected.items()
         if value.dtype.kind == "f"
     }

@@ -189,7 +189,7 @@ def _describe_noise(graph: ProgramGraph, names: Sequence[str]) -> str:
         rows += [
             f"    {{{number}, {each.largest / scale:.9g}, {each.power / scale**2:.9g}}},\n"
             for each in graph.noise.get(name, ())
-            if each.largest > 0
+            if each.largest > TOLERANCE * scale
         ]
     end = "    {0, 0, 0},\n"
     return f"const model_noise model_noises[] = {{\n{''.join(rows)}{end}}};\n"

@@ -197,6 +197,16 @@ class NoiseGauge:
         source = max(found, key=lambda name: found[name])
         return {"noise": found[source], "noise_source": source if found[source] else ""}
 
+    def measure_runtime(self, name: str, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Difference:
+        """Return by how much right results lie apart by how onnxruntime evaluates the last operator.
+
+        That is twice its distance from the exact result, and no more than 6e-2 of the range; 0 where it
+        is not known.
+        """
+        distance = _NOISE_SIDES * self._rounding.measure_runtime(name)
+        largest = min(distance, self._find_most(name, thresholds)) if distance else 0.0
+        return Difference(largest, largest**2)
+
     def measure_quantized(
         self, name: str, thresholds: Thresholds = DEFAULT_THRESHOLDS
     ) -> dict[str, Difference]:

@@ -73,17 +73,27 @@ class RoundingNoise:
         It is not known where the tensor has no last operators that the reference implementation
         computes, onnxruntime cannot run the model, or a tensor is too large.
         """
-        tail = find_tail(self._index, name)
+        return sum(self._measure(name, find_tail(self._index, name), _DRAWS))
+
+    def measure_runtime(self, name: str) -> float:
+        """Return how far onnxruntime is from the exact result of the operator that computes a tensor.
+
+        It is 0 where that is not known.
+        """
+        return self._measure(name, find_tail(self._index, name, is_last=True), 0)[0]
+
+    def _measure(self, name: str, tail: Sequence[int], draws: int) -> tuple[float, float]:
+        """Return the distances of onnxruntime, and the largest of so many moved runs, from the exact."""
         if not tail:
-            return 0.0
+            return 0.0, 0.0
         try:
             reads = {read for i in tail for read in self._index.nodes[i].input if read}
             values = self._compute({*reads, name} | self._operands_of(reads))
             if any(np.size(value) > _MAX_ELEMENTS for value in values.values()):
-                return 0.0
-            return self._measure_tail(tail, name, values)
+                return 0.0, 0.0
+            return self._measure_tail(tail, name, values, draws)
         except (InputError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError):
-            return 0.0  # the reference implementation lacks a case
+            return 0.0, 0.0  # the reference implementation lacks a case
 
     @cached_property
     def _index(self) -> GraphIndex:
@@ -114,7 +124,9 @@ class RoundingNoise:
         made = run_session(session, self.inputs)
         return found | {name: np.asarray(made[name]) for name in names - found.keys()}
 
-    def _measure_tail(self, tail: Sequence[int], name: str, values: Mapping[str, Array]) -> float:
+    def _measure_tail(
+        self, tail: Sequence[int], name: str, values: Mapping[str, Array], draws: int
+    ) -> tuple[float, float]:
         steps = [(self._index.nodes[i], make_evaluator(self._index, i)) for i in tail]
         made = {output for node, _ in steps for output in node.output}
         free = {
@@ -142,9 +154,9 @@ class RoundingNoise:
         def distance(other: Array) -> float:
             return float(np.max(np.abs(other - exact)[finite], initial=0.0))
 
-        moved = [evaluate(self._draw) for _ in range(_DRAWS)]
-        noise = distance(values[name].astype(np.float64)) + max(map(distance, moved))
-        return noise if np.isfinite(noise) else 0.0
+        own = distance(values[name].astype(np.float64))
+        moved = max((distance(evaluate(self._draw)) for _ in range(draws)), default=0.0)
+        return (own, moved) if np.isfinite(own + moved) else (0.0, 0.0)
 
     def _is_computed(self, name: str) -> bool:
         """Return whether a tensor is neither an input, which both sides read exactly, nor constant."""
@@ -180,8 +192,10 @@ class RoundingNoise:
         return np.where(self._generator.random(np.shape(units)) < 0.5, -units, units)
 
 
-def find_tail(index: GraphIndex, name: str) -> list[int]:
+def find_tail(index: GraphIndex, name: str, is_last: bool = False) -> list[int]:
     """Return the last operators that compute a tensor, in order; those before them are not in it.
+
+    With `is_last` the first one on the way back that computes, and what moves its numbers, is all.
 
     It ends at contractions, at operators that the reference implementation does not compute in float64
     as in float32, such as Cast, and at 16 operators.
@@ -195,7 +209,8 @@ def find_tail(index: GraphIndex, name: str) -> list[int]:
         node = index.nodes[number]
         if is_onnx(node) and node.op_type in MOVING | _COMPUTING:
             found.add(number)
-            pending.extend(index.reads[number])
+            if node.op_type in MOVING or not is_last:
+                pending.extend(index.reads[number])
     return sorted(found)
 
 

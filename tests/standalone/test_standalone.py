@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from small_programs import SMALL, WEIGHTS
 from support import Ran, parse
 
 from byoc import partition
@@ -22,13 +23,6 @@ pytest.importorskip("onnxruntime")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 STRICT = "cc -std=c99 -pedantic -Wall -Wextra -Werror -O1"
 OPSET = 17
-WEIGHTS = ", ".join(f"{number % 7 - 3}" for number in range(54))
-SMALL = f"""net (float[1, 2, 6, 6] x) => (float[1, 3, 6, 6] y) <float[3, 2, 3, 3] k = {{{WEIGHTS}}}> {{
-    a = Conv <pads = [1, 1, 1, 1]> (x, k)
-    b = Relu(a)
-    c = Sigmoid(b)
-    y = Add(b, c)
-}}"""
 SHAPES = f"""net (float[N, 4, 6] x) => (float[N, 36] y, int64[3] shape)
     <float[9] b = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}, float[6, 9] w = {{{WEIGHTS}}},
     int64[1] zero = {{0}}, int64[1] rest = {{-1}}> {{
@@ -51,12 +45,6 @@ QUANTIZED = f"""net (float[8, 6] x) => (float[8, 6] y)
     e = DequantizeLinear(d, t, z)
     y = MatMul(e, v)
 }}"""
-CROSS = [
-    ("aarch64-linux-gnu-gcc", "qemu-aarch64", "little"),
-    ("riscv64-linux-gnu-gcc", "qemu-riscv64", "little"),
-    ("powerpc64le-linux-gnu-gcc", "qemu-ppc64le", "little"),
-    ("s390x-linux-gnu-gcc", "qemu-s390x", "big"),
-]
 
 
 class OperatorModel:
@@ -327,6 +315,18 @@ def test_integers_one_off_are_noise_where_activations_are_quantized(tmp_path: Pa
 
 
 @needs_compiler
+def test_a_saturated_sigmoid_is_as_exact_as_one_is(tmp_path: Path) -> None:
+    """onnxruntime computes it through 1/2, so results of a few 1e-7 lie a large share of them apart."""
+    lines = "{ b = Add(x, k) y = Sigmoid(b) c = Add(x, x) z = Sigmoid(c) }"
+    text = f"net (float[64] x) => (float[64] y, float[64] z) <float[1] k = {{-14}}> {lines}"
+    export_c(parse(text), output=tmp_path / "out")
+    first, second = verify_program(tmp_path / "out", "cc -O0").outputs
+    assert 1e-4 < first.allowed <= 0.06
+    assert first.error <= first.allowed
+    assert second.allowed == 1e-5
+
+
+@needs_compiler
 def test_a_profile_names_each_kind_of_operator(tmp_path: Path) -> None:
     out = tmp_path / "out"
     export_c(parse(SMALL), output=out)
@@ -357,14 +357,3 @@ def test_foreign_weights_and_commands_are_refused(byoc: Callable[..., Ran], tmp_
         verify_program(out)
     ran = byoc("verify", tmp_path, "--cc", "cc")
     assert (ran.code, "is no program of export-c" in ran.err) == (1, True)
-
-
-@pytest.mark.parametrize(("compiler", "runner", "order"), CROSS)
-def test_other_machines(compiler: str, runner: str, order: str, tmp_path: Path) -> None:
-    for command in (compiler, runner):
-        if shutil.which(command) is None:
-            pytest.skip(f"{command} is not installed")
-    made = export_c(parse(SMALL), output=tmp_path / "out", byte_order=order)
-    found = verify_program(tmp_path / "out", f"{compiler} -static -O1 -Wall -Wextra -Werror", runner)
-    assert found.passed, found.problem
-    assert (found.arena_bytes, found.plan_bytes) == (found.plan_bytes, made.bound)

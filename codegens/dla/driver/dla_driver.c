@@ -1,8 +1,8 @@
 /* The driver of the vanilla accelerator, which here is the processor: it executes a region's program.
  *
  * It is the example that a vendor copies: the table of `byoc_driver.h` in this file, what an artifact holds in
- * dla_program.c, and in dla_kernels.c what a real device would do. It allocates nothing: its state and the
- * program's memories are in the arena of the region.
+ * dla_program.c and dla_checks.c, and in dla_kernels.c what a real device would do. It allocates nothing: its
+ * state and the program's memories are in the arena of the region.
  */
 #include "byoc_driver.h"
 #include "dla_kernels.h"
@@ -32,8 +32,9 @@ static const byoc_blob *find_blob(const byoc_region_info *info, const char *name
 /* Write "command 17: it ...", or the sentence alone where the number is -1. */
 static void write_message(char *to, size_t size, long number, const char *sentence) {
     char digits[24];
-    size_t length = 0, count = 0;
+    size_t length = 0;
     if (number >= 0) {
+        size_t count = 0;
         const char *word = "program.bin: command ";
         length = strlen(word);
         memcpy(to, word, length);

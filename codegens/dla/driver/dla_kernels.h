@@ -13,6 +13,11 @@ typedef struct dla_memories {
 /* Execute a command. Returns NULL, or the end of a sentence where a sum leaves the range of its type. */
 const char *dla_execute(const dla_command *command, const dla_memories *memories);
 
+/* Parts of it: `result` is the box of what is made, in `to`; all else is read from `memory`, the scratchpad. */
+const char *dla_execute_conv(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
+const char *dla_execute_pool(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
+const char *dla_execute_elements(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
+
 /* Copy a dense tensor in the machine's byte order into a box, and back. */
 void dla_write_box(uint8_t *memory, const dla_box *box, const void *dense);
 void dla_read_dense(const uint8_t *memory, const dla_box *box, void *dense);

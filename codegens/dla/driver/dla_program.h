@@ -5,10 +5,8 @@
 #ifndef DLA_PROGRAM_H
 #define DLA_PROGRAM_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "dla_boxes.h"
 
-enum { DLA_FLOAT32 = 0, DLA_INT8 = 1, DLA_UINT8 = 2, DLA_INT32 = 3 };
 enum { DLA_ARENA = 0, DLA_WEIGHTS = 1 };
 enum { DLA_FIRST = 1, DLA_LAST = 2 };
 enum { DLA_MAX = 0, DLA_AVERAGE = 1 };
@@ -18,12 +16,6 @@ enum {
 enum {
     DLA_LOAD = 1, DLA_STORE, DLA_CONV, DLA_POOL, DLA_ADD, DLA_MUL, DLA_SCALE, DLA_TABLE, DLA_FUNCTION, DLA_END
 };
-
-/* A box of a tensor in one memory; `rows` is 0 where an operand is left out. */
-typedef struct dla_box {
-    uint32_t tensor, address, first_row, window, rows, cols, channels;
-    uint32_t row_pitch, pixel_pitch, channel_pitch, dtype;
-} dla_box;
 
 typedef struct dla_pair {
     uint32_t rows, cols;
@@ -55,15 +47,6 @@ uint32_t dla_read_word(const uint8_t *bytes);
 
 /* Read a box of eleven words. */
 dla_box dla_read_box(const uint8_t *bytes);
-
-/* Return the bytes of an element. */
-size_t dla_element_size(uint32_t dtype);
-
-/* Return the bytes of a box's elements, without gaps. */
-uint64_t dla_box_bytes(const dla_box *box);
-
-/* Return NULL if a box is in a memory of so many bytes, else the end of a sentence. */
-const char *dla_check_box(const dla_box *box, size_t memory_bytes);
 
 /* Read the command at `*place`, and move `*place` behind it. Returns NULL, or the end of a sentence. */
 const char *dla_read_command(const uint8_t *program, size_t bytes, size_t *place, dla_command *command);

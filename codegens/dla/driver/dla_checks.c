@@ -1,0 +1,244 @@
+/* Checking programs: after `dla_check_program` no command leaves its memories. */
+#include "dla_program.h"
+
+#include <string.h>
+
+#define MAX_VALUES (1u << 28) /* that a padded tile, or all windows of a command together, may hold */
+
+static int is_byte(const dla_box *box) {
+    return box->dtype == DLA_INT8 || box->dtype == DLA_UINT8;
+}
+
+/* Check the windows along rows or columns: sizes of kernel and tile, and that the tile and its padding hold
+ * all positions. `*padded` and `*reached` are the positions with padding, and those of all windows. */
+static const char *check_axis(
+    uint64_t size, uint64_t before, uint64_t after, uint64_t beyond, uint64_t kernel, uint64_t stride,
+    uint64_t dilation, uint64_t count, uint64_t *padded, uint64_t *reached
+) {
+    if (!kernel || !stride || !dilation) {
+        return "a kernel, stride or dilation is 0";
+    }
+    uint64_t steps = dla_multiply_capped(count - 1, stride), within = dla_multiply_capped(kernel - 1, dilation);
+    if (steps >= UINT64_MAX / 4 || within >= UINT64_MAX / 4) {
+        return "its windows leave x and the padding";
+    }
+    uint64_t span = steps + within + 1;
+    if (span > before + size + after + beyond) {
+        return "its windows leave x and the padding";
+    }
+    *padded = span > before + size ? span : before + size;
+    *reached = dla_multiply_capped(count, kernel);
+    return NULL;
+}
+
+static const char *check_windows(const dla_command *c) {
+    uint64_t padded[2], reached[2];
+    const char *wrong = check_axis(
+        c->x.rows, c->pads[0], c->pads[2], c->overhang.rows, c->kernel.rows, c->strides.rows,
+        c->dilations.rows, c->y.rows, &padded[0], &reached[0]
+    );
+    if (!wrong) {
+        wrong = check_axis(
+            c->x.cols, c->pads[1], c->pads[3], c->overhang.cols, c->kernel.cols, c->strides.cols,
+            c->dilations.cols, c->y.cols, &padded[1], &reached[1]
+        );
+    }
+    if (wrong) {
+        return wrong;
+    }
+    if (dla_multiply_capped(dla_multiply_capped(padded[0], padded[1]), c->x.channels) > MAX_VALUES ||
+        dla_multiply_capped(dla_multiply_capped(reached[0], reached[1]), c->x.channels) > MAX_VALUES) {
+        return "its windows hold too many values";
+    }
+    return NULL;
+}
+
+static const char *check_conv(const dla_command *c, size_t memory) {
+    int floats = c->x.dtype == DLA_FLOAT32, first = c->kind & DLA_FIRST, last = c->kind & DLA_LAST;
+    const char *wrong = dla_check_box(&c->other, memory);
+    if (wrong) {
+        return wrong;
+    }
+    if (c->kind > (DLA_FIRST | DLA_LAST)) {
+        return "its flags are unknown";
+    }
+    if (floats ? c->y.dtype != DLA_FLOAT32 || c->other.dtype != DLA_FLOAT32
+               : !is_byte(&c->x) || c->y.dtype == DLA_FLOAT32 || c->other.dtype != DLA_INT8) {
+        return "its types do not go together";
+    }
+    if (c->x_zero < -128 || c->x_zero > 255) {
+        return "its zero point is not one of its type";
+    }
+    if (!c->groups || c->x.channels % c->groups || c->y.channels % c->groups) {
+        return "its groups do not divide its channels";
+    }
+    uint64_t weights = dla_multiply_capped(dla_multiply_capped(c->y.channels, c->kernel.rows), c->kernel.cols);
+    weights = dla_multiply_capped(weights, c->x.channels / c->groups);
+    weights = dla_multiply_capped(weights, dla_element_size(c->other.dtype));
+    if (c->other.rows != 1 || c->other.cols != 1 || c->other.channel_pitch != dla_element_size(c->other.dtype) ||
+        weights != dla_box_bytes(&c->other)) {
+        return "its weights do not fit";
+    }
+    if (c->parameters.rows || (!floats && (first || last))) {
+        uint64_t channels = floats ? c->y.channels : 3 * (uint64_t)c->y.channels;
+        if ((wrong = dla_check_box(&c->parameters, memory)) != NULL) {
+            return wrong;
+        }
+        if (c->parameters.rows != 1 || c->parameters.cols != 1 || c->parameters.channels != channels ||
+            c->parameters.dtype != (floats ? DLA_FLOAT32 : DLA_INT32)) {
+            return "its parameters do not fit";
+        }
+    }
+    if (first && last) {
+        if (c->accumulator.rows) {
+            return "it has an accumulator that it does not use";
+        }
+    } else {
+        if ((wrong = dla_check_box(&c->accumulator, memory)) != NULL) {
+            return wrong;
+        }
+        if (!dla_have_same_extents(&c->accumulator, &c->y) ||
+            c->accumulator.dtype != (floats ? DLA_FLOAT32 : DLA_INT32)) {
+            return "its accumulator does not fit";
+        }
+    }
+    if (c->residual.rows) {
+        if ((wrong = dla_check_box(&c->residual, memory)) != NULL) {
+            return wrong;
+        }
+        if (!floats || !dla_have_same_extents(&c->residual, &c->y) || c->residual.dtype != DLA_FLOAT32) {
+            return "its residual does not fit";
+        }
+    }
+    return check_windows(c);
+}
+
+static int can_broadcast(const dla_box *from, const dla_box *to) {
+    return (from->rows == 1 || from->rows == to->rows) && (from->cols == 1 || from->cols == to->cols) &&
+           (from->channels == 1 || from->channels == to->channels);
+}
+
+static const char *check_compute(const dla_command *c, size_t memory) {
+    const char *wrong = dla_check_box(&c->x, memory);
+    int floats = c->y.dtype == DLA_FLOAT32;
+    if (wrong) {
+        return wrong;
+    }
+    /* CONV without LAST does not write `y`, which gives its extents all the same. */
+    if (c->opcode == DLA_CONV && !(c->kind & DLA_LAST)) {
+        if (!c->y.rows || !c->y.cols || !c->y.channels) {
+            return "an operand has no tensor or no elements";
+        }
+    } else if ((wrong = dla_check_box(&c->y, memory)) != NULL) {
+        return wrong;
+    }
+    if (c->shift > 62) {
+        return "its shift is above 62";
+    }
+    switch (c->opcode) {
+    case DLA_CONV:
+        return check_conv(c, memory);
+    case DLA_POOL:
+        if (c->kind > DLA_AVERAGE) {
+            return "its kind is unknown";
+        }
+        if (c->x.channels != c->y.channels || c->x.dtype != c->y.dtype || c->x.dtype == DLA_INT32) {
+            return "its types or channels do not go together";
+        }
+        return check_windows(c);
+    case DLA_ADD:
+    case DLA_MUL:
+        if ((wrong = dla_check_box(&c->other, memory)) != NULL) {
+            return wrong;
+        }
+        if (!can_broadcast(&c->x, &c->y) || !can_broadcast(&c->other, &c->y)) {
+            return "an operand cannot be broadcast";
+        }
+        if ((c->x.dtype == DLA_FLOAT32) != floats || (c->other.dtype == DLA_FLOAT32) != floats) {
+            return "its types do not go together";
+        }
+        return NULL;
+    case DLA_SCALE:
+        if (!dla_have_same_extents(&c->x, &c->y) || (c->x.dtype == DLA_FLOAT32) != floats) {
+            return "its types or extents do not go together";
+        }
+        return NULL;
+    case DLA_TABLE:
+        if ((wrong = dla_check_box(&c->other, memory)) != NULL) {
+            return wrong;
+        }
+        if (!dla_have_same_extents(&c->x, &c->y) || !is_byte(&c->x) || !is_byte(&c->y) || !is_byte(&c->other) ||
+            !dla_has_extents(&c->other, 1, 1, 256)) {
+            return "its table or extents do not fit";
+        }
+        return NULL;
+    default: /* FUNCTION */
+        if (c->kind > DLA_ELU) {
+            return "its kind is unknown";
+        }
+        if (!dla_have_same_extents(&c->x, &c->y) || c->x.dtype != DLA_FLOAT32 || !floats) {
+            return "its types or extents do not go together";
+        }
+        return NULL;
+    }
+}
+
+static const char *check_command(const dla_command *c, const dla_sizes *sizes) {
+    if (c->opcode == DLA_END) {
+        return NULL;
+    }
+    if (c->opcode != DLA_LOAD && c->opcode != DLA_STORE) {
+        return check_compute(c, sizes->scratchpad);
+    }
+    size_t source = sizes->scratchpad, target = sizes->arena;
+    if (c->opcode == DLA_LOAD) {
+        if (c->kind > DLA_WEIGHTS) {
+            return "its memory is unknown";
+        }
+        source = c->kind == DLA_WEIGHTS ? sizes->weights : sizes->arena;
+        target = sizes->scratchpad;
+    }
+    const char *wrong = dla_check_box(&c->x, source);
+    if (!wrong) {
+        wrong = dla_check_box(&c->y, target);
+    }
+    if (!wrong && (!dla_have_same_extents(&c->x, &c->y) || c->x.dtype != c->y.dtype)) {
+        wrong = "its boxes differ in extents or type";
+    }
+    return wrong;
+}
+
+const char *dla_check_program(const uint8_t *program, size_t bytes, dla_sizes *sizes, long *number) {
+    *number = -1;
+    if (bytes < DLA_FIRST_COMMAND || memcmp(program, "DLA1", 4) != 0) {
+        return "it does not begin with the magic bytes DLA1";
+    }
+    if (dla_read_word(program + 4) != 1) {
+        return "it has another version than 1";
+    }
+    sizes->arena = dla_read_word(program + 8);
+    sizes->scratchpad = dla_read_word(program + 12);
+    sizes->weights = dla_read_word(program + 16);
+    sizes->staging = 0;
+    size_t place = DLA_FIRST_COMMAND;
+    dla_command command;
+    command.opcode = 0;
+    while (place < bytes) {
+        *number += 1;
+        if (command.opcode == DLA_END) {
+            return "it follows END";
+        }
+        const char *wrong = dla_read_command(program, bytes, &place, &command);
+        if (!wrong) {
+            wrong = check_command(&command, sizes);
+        }
+        if (wrong) {
+            return wrong;
+        }
+        if (dla_needs_staging(&command)) {
+            uint64_t needed = dla_box_bytes(dla_result_box(&command));
+            sizes->staging = needed > sizes->staging ? (size_t)needed : sizes->staging;
+        }
+    }
+    return command.opcode == DLA_END ? NULL : "the program ends without END";
+}

@@ -1,0 +1,123 @@
+/* Elements in memory, and the arithmetic of integers with a scale.
+ *
+ * Memories are little-endian, so elements are read and written byte by byte where the machine is not; compilers
+ * make one instruction of it where it is.
+ */
+#ifndef DLA_VALUES_H
+#define DLA_VALUES_H
+
+#include "dla_program.h"
+
+#include <string.h>
+
+static inline float read_float(const uint8_t *place) {
+    uint32_t word = dla_read_word(place);
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+static inline void write_word(uint8_t *place, uint32_t word) {
+    for (int i = 0; i < 4; i++) {
+        place[i] = (uint8_t)(word >> 8 * i);
+    }
+}
+
+static inline void write_float(uint8_t *place, float value) {
+    uint32_t word;
+    memcpy(&word, &value, sizeof word);
+    write_word(place, word);
+}
+
+static inline int64_t read_integer(const uint8_t *place, uint32_t dtype) {
+    int8_t small;
+    int32_t large;
+    uint32_t word;
+    switch (dtype) {
+    case DLA_INT8:
+        memcpy(&small, place, 1);
+        return small;
+    case DLA_UINT8:
+        return *place;
+    default:
+        word = dla_read_word(place);
+        memcpy(&large, &word, sizeof large);
+        return large;
+    }
+}
+
+static inline void write_integer(uint8_t *place, uint32_t dtype, int64_t value) {
+    if (dtype == DLA_INT32) {
+        write_word(place, (uint32_t)value);
+    } else {
+        *place = (uint8_t)value;
+    }
+}
+
+static inline size_t find_row(const dla_box *box, uint32_t row) {
+    uint64_t slot = ((uint64_t)box->first_row + row) % box->window;
+    return box->address + (size_t)slot * box->row_pitch;
+}
+
+static inline size_t find_element(const dla_box *box, uint32_t row, uint32_t col, uint32_t channel) {
+    return find_row(box, row) + (size_t)col * box->pixel_pitch + (size_t)channel * box->channel_pitch;
+}
+
+/* The element of an operand that is broadcast to a result with more rows, columns or channels. */
+static inline size_t find_broadcast(const dla_box *box, uint32_t row, uint32_t col, uint32_t channel) {
+    return find_element(
+        box, box->rows == 1 ? 0 : row, box->cols == 1 ? 0 : col, box->channels == 1 ? 0 : channel
+    );
+}
+
+/* Return a quotient rounded to the nearest integer, halves to even; the denominator is at most 2**62. */
+static inline int64_t divide_half_even(int64_t numerator, int64_t denominator) {
+    int64_t quotient = numerator / denominator, rest = numerator % denominator;
+    if (rest < 0) {
+        quotient -= 1;
+        rest += denominator;
+    }
+    int64_t other = denominator - rest; /* the distance to the next integer */
+    return quotient + (rest > other || (rest == other && (quotient & 1)));
+}
+
+static inline int64_t shift_half_even(int64_t value, uint32_t shift) {
+    return divide_half_even(value, (int64_t)1 << shift);
+}
+
+/* Multiply by a mantissa. Returns 0 if the product leaves the range of int64. */
+static inline int multiply(int64_t value, uint32_t mantissa, int64_t *product) {
+    if (mantissa && (value > INT64_MAX / mantissa || value < -(INT64_MAX / mantissa))) {
+        return 0;
+    }
+    *product = value * (int64_t)mantissa;
+    return 1;
+}
+
+static inline float clamp_float(float value, const dla_command *c) {
+    return value < c->low ? c->low : value > c->high ? c->high : value;
+}
+
+static inline double limit(double value, double low, double high) {
+    value = value < low ? low : value;
+    return value > high ? high : value;
+}
+
+/* Write `value` plus the zero point of `y`, within the command's range and that of its type. */
+static inline void write_shifted(uint8_t *place, int64_t value, const dla_command *c) {
+    double low = c->y.dtype == DLA_INT8 ? -128 : c->y.dtype == DLA_UINT8 ? 0 : -2147483648.0;
+    double high = c->y.dtype == DLA_INT8 ? 127 : c->y.dtype == DLA_UINT8 ? 255 : 2147483647.0;
+    double limited = limit((double)value + c->y_zero, c->low, c->high);
+    write_integer(place, c->y.dtype, (int64_t)limit(limited, low, high));
+}
+
+static inline const char *write_rescaled(uint8_t *place, int64_t value, const dla_command *c) {
+    int64_t product;
+    if (!multiply(value, c->mantissa, &product)) {
+        return "a product leaves the range of int64";
+    }
+    write_shifted(place, shift_half_even(product, c->shift), c);
+    return NULL;
+}
+
+#endif

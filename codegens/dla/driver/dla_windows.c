@@ -1,0 +1,219 @@
+/* Convolutions and pooling: what slides a window over a tile. */
+#include "dla_kernels.h"
+#include "dla_values.h"
+
+#include <math.h>
+
+/* Eight sums at once, which a compiler turns into vectors without being allowed to reorder one sum. */
+static float sum_products(const uint8_t *x, size_t pitch, const uint8_t *weights, uint32_t count) {
+    float sums[8] = {0}, total = 0;
+    uint32_t k = 0;
+    if (pitch == 4) {
+        for (; k + 8 <= count; k += 8) {
+            for (uint32_t i = 0; i < 8; i++) {
+                sums[i] += read_float(x + 4 * (k + i)) * read_float(weights + 4 * (k + i));
+            }
+        }
+    }
+    for (; k < count; k++) {
+        total += read_float(x + k * pitch) * read_float(weights + (size_t)4 * k);
+    }
+    for (int i = 0; i < 8; i++) {
+        total += sums[i];
+    }
+    return total;
+}
+
+/* The first kernel position that lies in the tile, and one past the last, for an output at `start`. */
+static void find_inside(
+    int64_t start, uint32_t dilation, uint32_t kernel, uint32_t size, uint32_t *first, uint32_t *end
+) {
+    uint32_t u = 0, last;
+    if (start < 0) {
+        uint64_t lacking = ((uint64_t)-start + dilation - 1) / dilation;
+        u = lacking < kernel ? (uint32_t)lacking : kernel;
+    }
+    if (start >= (int64_t)size) {
+        last = u;
+    } else {
+        uint64_t reach = (uint64_t)((int64_t)size - 1 - start) / dilation + 1;
+        last = reach < kernel ? (uint32_t)reach : kernel;
+    }
+    *first = u;
+    *end = last > u ? last : u;
+}
+
+/* An output position of a window: where its kernel begins in the tile, and which part of it lies inside. */
+typedef struct window {
+    int64_t row, col;
+    uint32_t top, bottom, left, right;
+} window;
+
+static window find_window(const dla_command *c, uint32_t i, uint32_t j) {
+    window w;
+    w.row = (int64_t)i * c->strides.rows - c->pads[0];
+    w.col = (int64_t)j * c->strides.cols - c->pads[1];
+    find_inside(w.row, c->dilations.rows, c->kernel.rows, c->x.rows, &w.top, &w.bottom);
+    find_inside(w.col, c->dilations.cols, c->kernel.cols, c->x.cols, &w.left, &w.right);
+    return w;
+}
+
+static const uint8_t *find_tap(const dla_command *c, const uint8_t *memory, const window *w, uint32_t u, uint32_t v) {
+    uint32_t row = (uint32_t)(w->row + (int64_t)u * c->dilations.rows);
+    uint32_t col = (uint32_t)(w->col + (int64_t)v * c->dilations.cols);
+    return memory + find_element(&c->x, row, col, 0);
+}
+
+static float convolve_float(const dla_command *c, const uint8_t *memory, const window *w, uint32_t o) {
+    uint32_t depth = c->x.channels / c->groups, first = o / (c->y.channels / c->groups) * depth;
+    const uint8_t *weights = memory + find_element(&c->other, 0, 0, 0);
+    float total = 0;
+    for (uint32_t u = w->top; u < w->bottom; u++) {
+        for (uint32_t v = w->left; v < w->right; v++) {
+            size_t at = (((size_t)o * c->kernel.rows + u) * c->kernel.cols + v) * depth;
+            const uint8_t *x = find_tap(c, memory, w, u, v) + (size_t)first * c->x.channel_pitch;
+            total += sum_products(x, c->x.channel_pitch, weights + 4 * at, depth);
+        }
+    }
+    return total;
+}
+
+static int64_t convolve_integer(const dla_command *c, const uint8_t *memory, const window *w, uint32_t o) {
+    uint32_t depth = c->x.channels / c->groups, first = o / (c->y.channels / c->groups) * depth;
+    const uint8_t *weights = memory + find_element(&c->other, 0, 0, 0);
+    int64_t total = 0; /* below 2**28 products of less than 2**40 */
+    for (uint32_t u = w->top; u < w->bottom; u++) {
+        for (uint32_t v = w->left; v < w->right; v++) {
+            size_t at = (((size_t)o * c->kernel.rows + u) * c->kernel.cols + v) * depth;
+            const uint8_t *x = find_tap(c, memory, w, u, v) + (size_t)first * c->x.channel_pitch;
+            for (uint32_t k = 0; k < depth; k++) {
+                int64_t value = read_integer(x + (size_t)k * c->x.channel_pitch, c->x.dtype) - c->x_zero;
+                total += value * read_integer(weights + at + k, DLA_INT8);
+            }
+        }
+    }
+    return total;
+}
+
+static int64_t read_parameter(const dla_command *c, const uint8_t *memory, uint32_t which, uint32_t o) {
+    return read_integer(memory + find_element(&c->parameters, 0, 0, which * c->y.channels + o), DLA_INT32);
+}
+
+const char *dla_execute_conv(const dla_command *c, const uint8_t *memory, uint8_t *to, const dla_box *result) {
+    int floats = c->x.dtype == DLA_FLOAT32, first = c->kind & DLA_FIRST, last = c->kind & DLA_LAST;
+    for (uint32_t i = 0; i < c->y.rows; i++) {
+        for (uint32_t j = 0; j < c->y.cols; j++) {
+            window w = find_window(c, i, j);
+            for (uint32_t o = 0; o < c->y.channels; o++) {
+                uint8_t *place = to + find_element(result, i, j, o);
+                const uint8_t *before = first ? NULL : memory + find_element(&c->accumulator, i, j, o);
+                if (floats) {
+                    float sum = convolve_float(c, memory, &w, o);
+                    if (before) {
+                        sum += read_float(before);
+                    } else if (c->parameters.rows) {
+                        sum += read_float(memory + find_element(&c->parameters, 0, 0, o));
+                    }
+                    if (last && c->residual.rows) {
+                        sum += read_float(memory + find_element(&c->residual, i, j, o));
+                    }
+                    write_float(place, last ? clamp_float(sum, c) : sum);
+                    continue;
+                }
+                int64_t sum = convolve_integer(c, memory, &w, o);
+                sum += before ? read_integer(before, DLA_INT32) : read_parameter(c, memory, 0, o);
+                if (sum < INT32_MIN || sum > INT32_MAX) {
+                    return "a sum leaves the range of int32";
+                }
+                if (!last) {
+                    write_integer(place, DLA_INT32, sum);
+                    continue;
+                }
+                int64_t mantissa = read_parameter(c, memory, 1, o), shift = read_parameter(c, memory, 2, o);
+                if (shift < 0 || shift > 62) {
+                    return "a shift is not in [0, 62]";
+                }
+                write_shifted(place, shift_half_even(sum * mantissa, (uint32_t)shift), c);
+            }
+        }
+    }
+    return NULL;
+}
+
+/* How many positions of a window along one axis count in an average: those in [low, high) of the tile. */
+static int64_t count_positions(int64_t start, uint32_t dilation, uint32_t kernel, int64_t low, int64_t high) {
+    int64_t count = 0;
+    for (uint32_t u = 0; u < kernel; u++) {
+        int64_t at = start + (int64_t)u * dilation;
+        count += at >= low && at < high;
+    }
+    return count;
+}
+
+static int64_t count_window(const dla_command *c, const window *w) {
+    int64_t down = w->bottom - w->top, right = w->right - w->left;
+    if (c->padding_counts) {
+        int64_t rows = (int64_t)c->x.rows + c->pads[2], cols = (int64_t)c->x.cols + c->pads[3];
+        down = count_positions(w->row, c->dilations.rows, c->kernel.rows, -(int64_t)c->pads[0], rows);
+        right = count_positions(w->col, c->dilations.cols, c->kernel.cols, -(int64_t)c->pads[1], cols);
+    }
+    return down * right;
+}
+
+static float pool_float(const dla_command *c, const uint8_t *memory, const window *w, uint32_t channel) {
+    float best = -INFINITY, sum = 0;
+    for (uint32_t u = w->top; u < w->bottom; u++) {
+        for (uint32_t v = w->left; v < w->right; v++) {
+            float value = read_float(find_tap(c, memory, w, u, v) + (size_t)channel * c->x.channel_pitch);
+            best = value > best || value != value ? value : best;
+            sum += value;
+        }
+    }
+    return c->kind == DLA_MAX ? best : sum / (float)count_window(c, w);
+}
+
+static const char *pool_integer(
+    const dla_command *c, const uint8_t *memory, const window *w, uint32_t channel, uint8_t *place
+) {
+    int64_t best = INT64_MIN, sum = 0;
+    for (uint32_t u = w->top; u < w->bottom; u++) {
+        for (uint32_t v = w->left; v < w->right; v++) {
+            const uint8_t *x = find_tap(c, memory, w, u, v) + (size_t)channel * c->x.channel_pitch;
+            int64_t value = read_integer(x, c->x.dtype) - c->x_zero;
+            best = value > best ? value : best;
+            sum += value;
+        }
+    }
+    if (c->kind == DLA_MAX) {
+        return write_rescaled(place, best, c);
+    }
+    int64_t count = count_window(c, w), product;
+    if (count >= (int64_t)1 << (62 - c->shift) || !multiply(sum, c->mantissa, &product)) {
+        return "an average leaves the range of int64";
+    }
+    write_shifted(place, divide_half_even(product, count << c->shift), c);
+    return NULL;
+}
+
+const char *dla_execute_pool(const dla_command *c, const uint8_t *memory, uint8_t *to, const dla_box *result) {
+    for (uint32_t i = 0; i < c->y.rows; i++) {
+        for (uint32_t j = 0; j < c->y.cols; j++) {
+            window w = find_window(c, i, j);
+            if (w.top == w.bottom || w.left == w.right) {
+                return "a window has no position in x";
+            }
+            for (uint32_t channel = 0; channel < c->y.channels; channel++) {
+                uint8_t *place = to + find_element(result, i, j, channel);
+                if (c->x.dtype == DLA_FLOAT32) {
+                    write_float(place, clamp_float(pool_float(c, memory, &w, channel), c));
+                    continue;
+                }
+                const char *wrong = pool_integer(c, memory, &w, channel, place);
+                if (wrong) {
+                    return wrong;
+                }
+            }
+        }
+    }
+    return NULL;
+}

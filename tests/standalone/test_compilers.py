@@ -1,0 +1,72 @@
+"""All sources in C: compiled by gcc and clang with warnings as errors, and read by cppcheck."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_programs import SMALL
+from support import parse
+
+from byoc import partition
+from byoc.codegen import find_codegen
+from byoc.drivers import get_include_folder
+from byoc.onnxrt import get_provider_folder
+from byoc.standalone import export_c
+
+pytest.importorskip("emx_onnx_cgen")
+pytest.importorskip("onnxruntime")
+STRICT = ("-O1", "-c", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-pedantic")
+ROOT = Path(__file__).parents[2]
+EMITTED = "nodes.c"  # by emx-onnx-cgen
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a program with a region."""
+    folder = tmp_path_factory.mktemp("program")
+    partition(parse(SMALL), rules="dla", output=folder / "b", strategy="all-supported")
+    export_c(folder / "b", output=folder / "out")
+    return folder / "out"
+
+
+def list_sources(program: Path) -> Iterator[Path]:
+    """Yield each file of C that byoc has or writes."""
+    yield from sorted(program.rglob("*.c"))
+    yield from find_codegen("dla").driver().files
+    yield from sorted(get_provider_folder().glob("*.c"))
+    for folder in ("tests/drivers", "tests/drivers_suite", "benchmarks", "examples"):
+        yield from sorted((ROOT / folder).rglob("*.c"))
+
+
+def list_folders(program: Path) -> list[str]:
+    """Return the options for folders with headers."""
+    return [f"-I{folder}" for folder in (program, get_include_folder(), get_provider_folder())]
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_no_compiler_warns(compiler: str, program: Path, tmp_path: Path) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    sources = list(dict.fromkeys(list_sources(program)))
+    assert len(sources) > 20
+    for source in sources:
+        standard = "-std=c11" if "tests" in source.parts or "provider" in source.parts else "-std=c99"
+        command = [compiler, standard, *STRICT, "-DBYOC_LINKED", *list_folders(program), str(source)]
+        ran = subprocess.run([*command, "-o", str(tmp_path / "o")], capture_output=True, check=False)
+        assert ran.returncode == 0, ran.stderr.decode()
+
+
+def test_cppcheck_finds_nothing(program: Path) -> None:
+    """Of what emx-onnx-cgen emits, its remarks on style are left out."""
+    if shutil.which("cppcheck") is None:
+        pytest.skip("cppcheck is not installed")
+    sources = [str(source) for source in dict.fromkeys(list_sources(program))]
+    own = [source for source in sources if Path(source).name != EMITTED]
+    assert len(own) < len(sources)
+    folders = list_folders(program)
+    for kinds, files in (("warning,performance,portability,style", own), ("warning", sources)):
+        command = ["cppcheck", f"--enable={kinds}", "--error-exitcode=1", "--quiet", *folders, *files]
+        ran = subprocess.run(command, capture_output=True, check=False)
+        assert ran.returncode == 0, ran.stderr.decode()

@@ -1,0 +1,59 @@
+"""Programs in C on other machines: emulated ones, WebAssembly, a microcontroller."""
+
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from small_programs import SMALL
+from support import parse
+
+from byoc import partition
+from byoc.standalone import export_c, verify_program
+
+pytest.importorskip("emx_onnx_cgen")
+pytest.importorskip("onnxruntime")
+CROSS = [
+    ("aarch64-linux-gnu-gcc", "qemu-aarch64", "little"),
+    ("riscv64-linux-gnu-gcc", "qemu-riscv64", "little"),
+    ("powerpc64le-linux-gnu-gcc", "qemu-ppc64le", "little"),
+    ("s390x-linux-gnu-gcc", "qemu-s390x", "big"),
+]
+
+
+def need_commands(*commands: str) -> None:
+    """Skip the test where a command is not installed."""
+    for command in commands:
+        if shutil.which(command) is None:
+            pytest.skip(f"{command} is not installed")
+
+
+@pytest.mark.parametrize(("compiler", "runner", "order"), CROSS)
+def test_other_machines(compiler: str, runner: str, order: str, tmp_path: Path) -> None:
+    need_commands(compiler, runner)
+    made = export_c(parse(SMALL), output=tmp_path / "out", byte_order=order)
+    found = verify_program(tmp_path / "out", f"{compiler} -static -O1 -Wall -Wextra -Werror", runner)
+    assert found.passed, found.problem
+    assert (found.arena_bytes, found.plan_bytes) == (found.plan_bytes, made.bound)
+
+
+WASI = (
+    "clang --target=wasm32-wasi -O1 -Wall -Wextra -Werror "
+    "-D_WASI_EMULATED_PROCESS_CLOCKS -lwasi-emulated-process-clocks"
+)
+needs_wasi = pytest.mark.skipif(
+    not (find_spec("wasmtime") and Path("/usr/lib/wasm32-wasi").is_dir()),
+    reason="needs wasmtime, and wasi-libc",
+)
+
+
+@needs_wasi
+def test_webassembly(tmp_path: Path) -> None:
+    need_commands("clang", "wasm-ld")
+    partition(parse(SMALL), rules="dla", output=tmp_path / "b", strategy="all-supported")
+    made = export_c(tmp_path / "b", output=tmp_path / "out")
+    runner = f"{sys.executable} {Path(__file__).with_name('run_wasi.py')}"
+    found = verify_program(tmp_path / "out", WASI, runner)
+    assert found.passed, found.problem
+    assert (made.regions, found.plan_bytes) == (1, made.bound)
