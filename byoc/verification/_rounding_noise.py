@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from byoc.errors import InputError
-from byoc.model import GraphIndex, copy_without, find_constant_value, is_onnx
+from byoc.model import (
+    GraphIndex,
+    copy_without,
+    find_constant_value,
+    get_stated_attributes,
+    is_onnx,
+)
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._thresholds import EPSILON
 
@@ -48,6 +55,9 @@ _COMPUTING = frozenset(
         *("GlobalAveragePool", "GlobalMaxPool"),
     ]
 )
+# ONNX's reference implementation has these as of opset 13; before, axes from `axis` on were one, and
+# its default was 1.
+_FLAT_BEFORE_13 = frozenset({"Softmax", "LogSoftmax"})
 CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
 # Usual implementations compute these through numbers of magnitude 1, such as 1/2 + p(x)/q(x) or
@@ -219,21 +229,33 @@ def make_evaluator(index: GraphIndex, number: int) -> Callable[[Values], dict[st
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
 
     node = index.nodes[number]
+    opset = index.opsets.get("", 1)
+    is_flat = node.op_type in _FLAT_BEFORE_13 and opset < 13
+    axis = int(get_stated_attributes(node).get("axis", 1)) if is_flat else 0
+    if is_flat:
+        node = helper.make_node(node.op_type, node.input, node.output, axis=-1)
     graph = helper.make_graph(
         [node],
         "step",
         [ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.input))],
         [ValueInfoProto(name=name) for name in node.output if name],
     )
-    opset = helper.make_opsetid("", index.opsets.get("", 1))
-    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=[opset]))
+    imports = [helper.make_opsetid("", opset)]
+    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
     names = [name for name in node.output if name]
 
     def run(values: Values) -> dict[str, Array]:
         with np.errstate(all="ignore"):
             return dict(zip(names, map(np.asarray, evaluator.run(None, dict(values))), strict=True))
 
-    return run
+    def run_flat(values: Values) -> dict[str, Array]:
+        """Run on a matrix, whose rows are all that is before the axis."""
+        ((name, value),) = values.items()
+        rows = prod(value.shape[: axis % max(value.ndim, 1)])
+        made = run({name: value.reshape(rows, -1)})
+        return {output: result.reshape(value.shape) for output, result in made.items()}
+
+    return run_flat if is_flat else run
 
 
 def expose_tensors(model: ModelProto, names: Sequence[str]) -> ModelProto:

@@ -110,6 +110,16 @@ def test_one_percent_is_an_error_of_every_ordinary_tail(name: str) -> None:
     assert error.noise < 0.01 * error.absolute
 
 
+def test_a_softmax_before_opset_13_is_over_all_axes_from_the_first_one() -> None:
+    model = parse("g (float[1, 8, 2, 4] x) => (float[1, 8, 2, 4] y) { a = Mul(x, x) y = Softmax(a) }")
+    model.opset_import[0].version = 11
+    inputs = {"x": X["x"].reshape(1, 8, 2, 4)}
+    error = judge(model, lambda made: {"y": made["y"] * np.float32(1.01)}, inputs)
+    assert not error.within
+    assert error.noise is not None
+    assert error.noise < 0.01 * error.absolute
+
+
 def test_a_difference_of_large_numbers_has_their_resolution() -> None:
     """a is near 1e4 with an epsilon of 1e-3, and y is what is left of it: about 0.1."""
     text = """g (float[1, 64] x) => (float[1, 64] y) <float[1] k = {10000}, float[1] s = {0.1}> {
