@@ -11,9 +11,9 @@ from pathlib import Path
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._accuracy_budget import Budget, read_budget
-from byoc.quantization._calibrate import calibrate
 from byoc.quantization._calibration_options import DEFAULT_METHOD
 from byoc.quantization._quantize_model import QuantizedModel, quantize
+from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
 from byoc.samples import NO_PREPROCESSING, Preprocessing
@@ -130,11 +130,19 @@ def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision)
         return ChosenPrecision(model, tuple(targets), notes=_note_unused(wanted))
     if wanted.calibration is None and wanted.data is None:
         return _leave_unquantized(model, targets, integer, wanted)
-    ranges = _find_ranges(model, wanted)
-    report_step("quantize")
-    done = quantize_for_targets(model, targets, ranges, wanted)
+    steps: tuple[str, ...] = ()
+    if wanted.calibration is None:
+        assert wanted.data is not None
+        images = wanted.images or NO_PREPROCESSING
+        quantizer = DataQuantizer(integer, wanted.data, images, wanted.method, wanted.quantize)
+        made = quantizer.quantize(model)
+        done, ranges, steps = made.quantized, made.ranges, made.steps
+    else:
+        ranges = _read_ranges(model, wanted.calibration)
+        report_step("quantize")
+        done = quantize_for_targets(model, targets, ranges, wanted)
     notes = [_RANDOM_WARNING] if ranges.random else []
-    notes += [Note("note", text) for text in done.notes]
+    notes += [Note("note", text) for text in (*steps, *done.notes)]
     if not done.units:
         notes.append(Note("note", "nothing is quantized"))
     return ChosenPrecision(done.model, tuple(targets), done.floats, ranges, done.units, tuple(notes))
@@ -213,19 +221,10 @@ def _is_quantized(model: Model) -> bool:
     )
 
 
-def _find_ranges(model: Model, wanted: Precision) -> Ranges:
-    if isinstance(wanted.calibration, Ranges):
-        return wanted.calibration
-    if wanted.calibration is not None:
-        file = Path(wanted.calibration)
-        found = read_ranges(file)
-        found.check_names(model, file)
-        return found
-    report_step("calibrate")
-    assert wanted.data is not None
-    return calibrate(
-        model,
-        wanted.data,
-        method=wanted.method,
-        images=wanted.images or NO_PREPROCESSING,
-    )
+def _read_ranges(model: Model, given: str | Path | Ranges) -> Ranges:
+    if isinstance(given, Ranges):
+        return given
+    file = Path(given)
+    found = read_ranges(file)
+    found.check_names(model, file)
+    return found

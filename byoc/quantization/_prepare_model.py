@@ -1,4 +1,4 @@
-"""Preparation of a model for quantization: newer versions, and BatchNormalization folded.
+"""Preparation of a model for quantization: newer versions, and what is affine folded.
 
 Its IR is raised for metadata, its operator set for scales. Scales per channel need operator set 13, 16
 bits need 21. The model is converted rather than given onnxruntime's own DequantizeLinear and
@@ -19,7 +19,7 @@ from byoc.model import (
     prepare_model,
     set_ir_version,
 )
-from byoc.passes import FoldBatchNormalization, clean_model
+from byoc.passes import FoldBatchNormalization, FoldScales, clean_model
 from byoc.samples import model_samples
 
 PER_CHANNEL = 13
@@ -56,12 +56,17 @@ def upgrade_opset(model: Model, least: int) -> Model:
     )
 
 
-def fold_batch_norm(model: Model) -> Model:
-    """Return a model with BatchNormalizations folded into the nodes before them, where that can be.
+def fold_affine_nodes(model: Model) -> Model:
+    """Return a model with BatchNormalization and constant operands folded into linear nodes before.
 
-    A model with nothing to fold is returned as it is.
+    What can be folded behind one node follows one another, so it takes several rounds. A model with
+    nothing to fold is returned as it is.
     """
-    folded = clean_model(model, (FoldBatchNormalization(),)).model
+    folded = model
+    while True:
+        before, folded = folded, clean_model(folded, (FoldBatchNormalization(), FoldScales())).model
+        if folded is before:
+            break
     if folded is model:
         return model
     return replace(folded, make_samples=partial(model_samples, model))

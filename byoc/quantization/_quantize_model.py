@@ -5,7 +5,7 @@ floating point, and this repeats until none is refused.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from byoc.errors import InputError, Verdict, suggest_nearest
@@ -19,11 +19,12 @@ from byoc.quantization._candidates import (
     find_node_names,
     find_unit_names,
 )
+from byoc.quantization._fused_activations import fuse_activations
 from byoc.quantization._insert_nodes import find_quantized_outputs, insert_quantization
 from byoc.quantization._prepare_model import (
     PER_CHANNEL,
     SIXTEEN_BITS,
-    fold_batch_norm,
+    fold_affine_nodes,
     upgrade_ir,
     upgrade_opset,
 )
@@ -40,8 +41,8 @@ _OTHER_UNITS = "its operators would be other units"
 class QuantizedModel:
     """A quantized model.
 
-    `floats` is the float model it was made from: of the same operator set, with BatchNormalization
-    folded. `units` are the quantized units by name, each with the names of its nodes.
+    `floats` is the float model it was made from, prepared (`prepare_floats`). `units` are the quantized
+    units by name, each with the names of its nodes.
     """
 
     model: Model
@@ -67,12 +68,30 @@ def quantize(
     contradict one another, or the operator set cannot be raised to the version that the scheme needs.
     """
     wishes = [TargetRequirements(target) for target in targets if target.has_quantized_rules]
-    for requirement in wishes:
-        _check_dtype(requirement.target, dtype)
-    least = SIXTEEN_BITS if _needs_sixteen_bits(wishes, ranges, dtype) else PER_CHANNEL
-    floats = fold_batch_norm(upgrade_opset(upgrade_ir(model), least))
+    floats = prepare_floats(model, targets, dtype, ranges)
     done = _Quantizer(floats, wishes, ranges, dtype, frozenset(exclude))
     return done.quantize(set(map(get_node_name, model.index.nodes)))
+
+
+def prepare_floats(
+    model: Model, targets: Sequence[Target], dtype: str | None = None, ranges: Ranges | None = None
+) -> Model:
+    """Return a model that computes the same, prepared to be quantized; a prepared one as it is.
+
+    Its operator set is the one that the scheme needs, what is affine is folded into the linear operators
+    before it, and decomposed activations are the single operators that a target takes quantized.
+
+    Raises InputError if a target does not have the dtype, or the operator set cannot be raised.
+    """
+    wishes = [TargetRequirements(target) for target in targets if target.has_quantized_rules]
+    for requirement in wishes:
+        _check_dtype(requirement.target, dtype)
+    tensors = {} if ranges is None else ranges.tensors
+    least = SIXTEEN_BITS if _needs_sixteen_bits(wishes, tensors.values(), dtype) else PER_CHANNEL
+    raised = upgrade_opset(upgrade_ir(model), least)
+    operators = {name for requirement in wishes for name in requirement.find_ops()}
+    # First the activations: the Add of a hard sigmoid could go into the convolution before it.
+    return fold_affine_nodes(fuse_activations(raised, operators))
 
 
 def _check_dtype(target: Target, dtype: str | None) -> None:
@@ -85,9 +104,11 @@ def _check_dtype(target: Target, dtype: str | None) -> None:
         )
 
 
-def _needs_sixteen_bits(wishes: Sequence[TargetRequirements], ranges: Ranges, dtype: str | None) -> bool:
+def _needs_sixteen_bits(
+    wishes: Sequence[TargetRequirements], entries: Iterable[object], dtype: str | None
+) -> bool:
     """Return whether a dtype other than 8 bits will be used."""
-    used = {entry.dtype for entry in ranges.tensors.values() if isinstance(entry, GivenQuantization)}
+    used = {entry.dtype for entry in entries if isinstance(entry, GivenQuantization)}
     if dtype is not None:
         used.add(dtype)
     for requirement in wishes:

@@ -180,8 +180,9 @@ class LeaveInFloat:
         concluded, model = state.precision, state.precision.model
         if self.units:
             assert concluded.ranges is not None
+            assert concluded.float_model is not None
             model = quantize_for_targets(
-                state.rewritten,
+                concluded.float_model,
                 state.settings.targets,
                 concluded.ranges,
                 state.options.precision,

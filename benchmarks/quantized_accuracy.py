@@ -1,0 +1,212 @@
+"""Accuracy of quantized networks: byoc, onnxruntime's quantizer and NNCF, same data and operators.
+
+    pip install scikit-image scikit-learn pillow
+    python benchmarks/quantized_accuracy.py --model ppocr_cls_v2 --model yunet
+    python benchmarks/quantized_accuracy.py --nncf PYTHON     # of an environment with nncf
+
+Ranges are measured on 16 samples, figures on 8 others: signal to noise in decibels of the worst output
+and of all on average, and how far the task's answers are those of the float model (`model_tasks.py`).
+Seconds are predicted ones.
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from model_tasks import measure_agreement
+from nncf_quantize import KINDS
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+from realistic_samples import SAMPLE_MAKERS, Sample, make_samples
+
+import byoc
+from byoc import zoo
+from byoc.model import convert_opset
+from byoc.numerics import compute_powers, convert_to_db
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.rules import load_rules
+
+CALIBRATION, HELD_OUT = 16, 8
+SCALES_BY_CHANNEL = (
+    13  # the operator set from which on onnxruntime's quantizer can give each channel a scale
+)
+Outputs = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Signal to noise (dB) of the worst and the mean output, the task's agreement, predicted seconds."""
+
+    worst: float
+    mean: float
+    task: float
+    seconds: float | None = None
+    float_seconds: float | None = None
+
+
+@dataclass
+class Case:
+    """A trained model of fixed shapes in a folder, its samples, and what it computes in floats."""
+
+    name: str
+    folder: Path
+    path: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Write the model and the samples, and run the model."""
+        self.path = self.folder / f"{self.name}.onnx"
+        onnx.save(_fix_shapes(self.name), self.path)
+        self.samples = make_samples(self.name, CALIBRATION, 0)
+        self.held_out = make_samples(self.name, HELD_OUT, 1)
+        self.data = self.folder / "calibration"
+        self.data.mkdir()
+        for number, sample in enumerate(self.samples):
+            np.savez(self.data / f"{number:03}.npz", **dict(sample))
+        self.expected = _run(onnx.load(self.path), self.held_out)
+
+    def measure(self, proto: onnx.ModelProto, **more: Any) -> Figures:
+        """Return the figures of a quantized model on the held-out samples."""
+        outputs = _run(proto, self.held_out)
+        decibels = list(_measure_outputs(self.expected, outputs))
+        task = measure_agreement(self.name, self.expected, outputs)
+        return Figures(min(decibels), float(np.mean(decibels)), task, **more)
+
+
+def _fix_shapes(name: str) -> onnx.ModelProto:
+    """Return a model of the zoo with the shapes that the samples have."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(zoo.load(name))
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    del proto.graph.value_info[:]
+    kept = [value for value in proto.graph.input if value.name not in stored]
+    wanted = SAMPLE_MAKERS[name].shapes
+    used = {read for node in proto.graph.node for read in node.input}
+    del proto.graph.input[:]
+    for value in kept:
+        if value.name in wanted:
+            proto.graph.input.append(
+                onnx.helper.make_tensor_value_info(value.name, 1, wanted[value.name])
+            )
+        elif value.name in used:
+            proto.graph.input.append(value)
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    proto.ir_version = max(proto.ir_version, 8)
+    if next(each.version for each in proto.opset_import if not each.domain) < SCALES_BY_CHANNEL:
+        convert_opset(proto, SCALES_BY_CHANNEL, None)
+    return onnx.shape_inference.infer_shapes(proto)
+
+
+def _run(proto: onnx.ModelProto, samples: Sequence[Sample]) -> Outputs:
+    with without_optimizations():
+        session = open_session(proto)
+    return [run_session(session, sample) for sample in samples]
+
+
+def _measure_outputs(expected: Outputs, actual: Outputs) -> Iterator[float]:
+    for name in expected[0]:
+        pairs = [
+            compute_powers(one[name], other[name]) for one, other in zip(expected, actual, strict=True)
+        ]
+        signal, noise = np.sum(pairs, axis=0)
+        yield min(convert_to_db(float(signal), float(noise)), 99.0)
+
+
+def list_operators(rules: str) -> list[str]:
+    """Return the operators that a target takes quantized."""
+    target = load_rules(rules)
+    return sorted({op for rule in target.rules.ops if rule.quantized for op in rule.op})
+
+
+def measure_byoc(case: Case, rules: str, **options: Any) -> Figures:
+    """Return the figures of byoc's plan: integers on the target, floats on the host."""
+    floats = byoc.partition(case.path, rules=rules).report.predicted.seconds
+    precision = byoc.Precision(quantize="int8", data=case.data, **options)
+    result = byoc.partition(case.path, rules=rules, precision=precision)
+    return case.measure(result.model, seconds=result.report.predicted.seconds, float_seconds=floats)
+
+
+def measure_onnxruntime(case: Case, rules: str) -> Figures:
+    """Return the figures of onnxruntime's static quantizer: QDQ, int8, scales by weight channel."""
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.samples = iter(case.samples)
+
+        def get_next(self) -> Any:
+            return next(self.samples, None)
+
+    prepared, made = case.folder / "prepared.onnx", case.folder / "onnxruntime.onnx"
+    quant_pre_process(str(case.path), str(prepared), skip_symbolic_shape=True)
+    quantize_static(
+        str(prepared),
+        str(made),
+        Reader(),
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=list_operators(rules),
+        per_channel=True,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
+    )
+    return case.measure(onnx.load(made))
+
+
+def measure_nncf(case: Case, rules: str, python: str, kind: str) -> Figures:
+    """Return the figures of NNCF, which runs in another interpreter."""
+    made = case.folder / f"nncf-{kind}.onnx"
+    program = Path(__file__).with_name("nncf_quantize.py")
+    request = {"operators": list_operators(rules), "kind": kind}
+    command = [python, str(program), str(case.path), str(case.data), str(made), json.dumps(request)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return case.measure(onnx.load(made))
+
+
+def print_figures(name: str, what: str, found: Figures) -> None:
+    """Print a line of the table."""
+    time = "" if found.seconds is None else f"{found.seconds * 1e3:8.3f} ms"
+    print(
+        f"{name:22} {what:14} {found.worst:6.1f} {found.mean:6.1f}  {found.task:5.3f} {time}", flush=True
+    )
+
+
+def main() -> None:
+    """Print the table of the models and quantizers that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--model", action="append", choices=[*SAMPLE_MAKERS], help="this model; all unless given"
+    )
+    parser.add_argument("--rules", default="dla", help="the rule file of the accelerator")
+    parser.add_argument(
+        "--method", action="append", help="calibrate byoc's by this; its default unless given"
+    )
+    parser.add_argument(
+        "--only", choices=("byoc", "onnxruntime", "nncf"), action="append", help="only this quantizer"
+    )
+    parser.add_argument("--nncf", metavar="PYTHON", help="the interpreter of an environment with nncf")
+    given = parser.parse_args()
+    wanted = given.only or ["byoc", "onnxruntime", "nncf"]
+    if "nncf" in wanted and given.nncf is None:
+        print("NNCF is left out: say which interpreter has it (--nncf PYTHON)")
+        wanted = [each for each in wanted if each != "nncf"]
+    print(f"{'model':22} {'quantizer':14} {'worst':>6} {'mean':>6}  {'task':5} predicted")
+    for name in given.model or SAMPLE_MAKERS:
+        with tempfile.TemporaryDirectory() as folder:
+            case = Case(name, Path(folder))
+            for method in (given.method or [None]) if "byoc" in wanted else ():
+                options = {} if method is None else {"method": method}
+                print_figures(name, f"byoc {method or ''}", measure_byoc(case, given.rules, **options))
+            if "onnxruntime" in wanted:
+                print_figures(name, "onnxruntime", measure_onnxruntime(case, given.rules))
+            for kind in KINDS if "nncf" in wanted else ():
+                print_figures(name, f"nncf {kind}", measure_nncf(case, given.rules, given.nncf, kind))
+
+
+if __name__ == "__main__":
+    main()

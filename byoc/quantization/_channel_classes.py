@@ -1,0 +1,220 @@
+"""Channels of tensors that may have a factor together, without a change of what a network computes.
+
+A convolution absorbs factors of its input and output channels into its weights. Between two convolutions
+stand operators that keep a positive factor of a channel as it is: `relu(x / s) = relu(x) / s`, sums of
+what has one factor, pools, concatenations. Channels that such operators connect are a class, which has
+one factor. A class that reaches anything else, or an input or output of the graph, is fixed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from byoc.model import GraphIndex, find_constant_value, get_stated_attributes, is_onnx
+from byoc.numerics import merge_groups
+
+Integers = NDArray[np.int64]
+_HOMOGENEOUS = frozenset(
+    [
+        *("Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Resize", "Upsample"),
+        *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
+    ]
+)
+_SUMS = frozenset({"Add", "Sub", "Sum", "Max", "Min"})
+_GATES = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
+LINEAR = frozenset({"Conv", "ConvTranspose", "Gemm"})
+"""Operators that absorb factors into constant weights, their second input."""
+
+
+@dataclass(frozen=True)
+class ChannelClasses:
+    """The class of each channel, `[C]` by tensor name; which classes are `fixed`, `[classes]`."""
+
+    of_tensor: Mapping[str, Integers]
+    fixed: NDArray[np.bool_]
+
+
+def find_channel_classes(index: GraphIndex) -> ChannelClasses:
+    """Return the classes of the channels (axis 1) of a main graph's float tensors but constants."""
+    return _ClassFinder(index).find()
+
+
+def list_linear_nodes(index: GraphIndex) -> list[int]:
+    """Return the nodes that absorb factors: linear ones with constant weights and bias, by number."""
+    return [
+        number
+        for number in range(len(index.nodes))
+        if number not in index.constant_nodes and _is_linear(index, number)
+    ]
+
+
+def _is_linear(index: GraphIndex, number: int) -> bool:
+    node = index.nodes[number]
+    if not is_onnx(node) or node.op_type not in LINEAR:
+        return False
+    if get_stated_attributes(node).get("transA", 0):
+        return False
+    shapes = [index.get_shape(name) for name in node.input[1:] if name and index.is_constant(name)]
+    if len(shapes) != len([*filter(None, node.input[1:])]) or any(shape is None for shape in shapes):
+        return False
+    return all(
+        shape is not None and len([extent for extent in shape if extent != 1]) <= 1
+        for shape in shapes[1:]
+    )
+
+
+class _ClassFinder:
+    """Channels by number: that of a tensor's channel is the tensor's offset and the channel."""
+
+    def __init__(self, index: GraphIndex) -> None:
+        self.index = index
+        self.channels: dict[str, Integers] = {}
+        self.same: list[Integers] = []
+        self.fixed: list[Integers] = []
+        count = 0
+        for name in (*index.inputs, *(name for node in index.nodes for name in node.output if name)):
+            channels = self._count_channels(name)
+            if channels and name not in self.channels:
+                self.channels[name] = np.arange(count, count + channels)
+                count += channels
+        self.count = count
+
+    def _count_channels(self, name: str) -> int:
+        shape = self.index.get_shape(name)
+        if (
+            self.index.is_constant(name)
+            or self.index.get_dtype(name) != "float32"
+            or not shape
+            or len(shape) < 2
+        ):
+            return 0
+        return shape[1] if isinstance(shape[1], int) else 0
+
+    def find(self) -> ChannelClasses:
+        for number, node in enumerate(self.index.nodes):
+            if number not in self.index.constant_nodes and not _is_linear(self.index, number):
+                self._connect(number, node)
+        self._fix((*self.index.inputs, *self.index.outputs))
+        pairs = np.concatenate([np.zeros((0, 2), np.int64), *self.same])
+        roots = np.asarray(merge_groups(self.count, pairs.tolist()), np.int64).reshape(-1)
+        _, classes = np.unique(roots, return_inverse=True)
+        fixed = np.zeros(int(classes.max(initial=-1)) + 1, np.bool_)
+        for channels in self.fixed:
+            fixed[classes[channels]] = True
+        return ChannelClasses(
+            {name: classes[channels] for name, channels in self.channels.items()}, fixed
+        )
+
+    def _connect(self, number: int, node: NodeProto) -> None:
+        """Connect channels that an operator keeps the factor of, or fix all that it reads and makes."""
+        reads = [name for name in self.index.reads[number] if not self.index.is_constant(name)]
+        makes = [name for name in node.output if name]
+        groups = self._find_equal(number, node, reads, makes) if is_onnx(node) else None
+        if groups is None:
+            self._fix((*reads, *makes))
+            return
+        for group in groups:
+            first, *others = group
+            if any(len(other) != len(first) for other in others):
+                self._fix((*reads, *makes))
+                return
+        for first, *others in groups:
+            self.same += [np.stack([first, other], axis=1) for other in others]
+
+    def _find_equal(
+        self, number: int, node: NodeProto, reads: list[str], makes: list[str]
+    ) -> list[list[Integers]] | None:
+        """Return channels that an operator gives the same factor, None where it keeps none."""
+        op, attributes = node.op_type, get_stated_attributes(node)
+        if op in ("Mul", "Div"):
+            reads = self._drop_gate(node, reads)
+        if op in ("Concat", "Split") and attributes.get("axis", 0) % max(self._rank(makes[0]), 1) == 1:
+            return self._split_channels(reads, makes)
+        known = [self.channels[name] for name in (*reads, *makes[:1]) if name in self.channels]
+        if not reads or len(known) != len(reads) + 1:
+            return None
+        ranks = {self._rank(name) for name in (*reads, makes[0])}
+        keeps = {
+            **dict.fromkeys(_HOMOGENEOUS, not attributes.get("extrapolation_value", 0.0)),
+            **dict.fromkeys(_SUMS, len(reads) == len([*filter(None, node.input)]) and len(ranks) == 1),
+            **dict.fromkeys(("Mul", "Div"), len(reads) == 1),
+            **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), self._keeps_channels(reads[0], makes[0])),
+            "Concat": True,
+            "Pad": self._pads_zeros(node, attributes),
+        }
+        return [known] if keeps.get(op, False) else None
+
+    def _drop_gate(self, node: NodeProto, reads: list[str]) -> list[str]:
+        """Return what a product reads but its gate, whose channels are fixed; nothing without one."""
+        if len(reads) == 1:
+            return reads if node.op_type == "Mul" or reads[0] == node.input[0] else []
+        gates = [name for name in reads if self._is_gate(name)]
+        if len(gates) != 1 or (node.op_type == "Div" and gates[0] == node.input[0]):
+            return []
+        self._fix(gates)
+        return [name for name in reads if name not in gates]
+
+    def _split_channels(self, reads: list[str], makes: list[str]) -> list[list[Integers]] | None:
+        """Return the channels of the parts of a Concat or Split, each with those of the whole."""
+        parts, whole = (reads, makes) if len(makes) == 1 else (makes, reads)
+        if len(whole) != 1 or any(name not in self.channels for name in (*parts, *whole)):
+            return None
+        ends = np.cumsum([len(self.channels[name]) for name in parts])
+        if ends[-1] != len(self.channels[whole[0]]):
+            return None
+        pieces = np.split(self.channels[whole[0]], ends[:-1])
+        return [[piece, self.channels[name]] for piece, name in zip(pieces, parts, strict=True)]
+
+    def _rank(self, name: str) -> int:
+        return self.index.get_rank(name) or 0
+
+    def _is_gate(self, name: str) -> bool:
+        maker = self.index.producers.get(name)
+        return (
+            maker is not None
+            and is_onnx(self.index.nodes[maker])
+            and self.index.nodes[maker].op_type in _GATES
+        )
+
+    def _pads_zeros(self, node: NodeProto, attributes: Mapping[str, Any]) -> bool:
+        if attributes.get("mode", "constant") not in ("constant", b"constant"):
+            return True
+        if len(node.input) < 3 or not node.input[2]:
+            return not attributes.get("value", 0.0)
+        value = find_constant_value(self.index, node.input[2], None)
+        return value is not None and not np.any(value)
+
+    def _keeps_channels(self, read: str, made: str) -> bool:
+        """Return whether a view makes `[N, C]` of `[N, C, 1, ...]`."""
+        before, after = self.index.get_shape(read) or (), self.index.get_shape(made) or ()
+        return before[:2] == after[:2] and all(extent == 1 for extent in (*before[2:], *after[2:]))
+
+    def _fix(self, names: Iterable[str]) -> None:
+        self.fixed += [self.channels[name] for name in names if name in self.channels]
+
+
+@dataclass(frozen=True)
+class LinearChannels:
+    """Which channels each weight of a linear node is for.
+
+    `inputs` and `outputs` have the shape of the weights' first two axes: the channel that each is
+    multiplied with, and the one that it adds to.
+    """
+
+    inputs: Integers
+    outputs: Integers
+
+    @classmethod
+    def of_node(cls, node: NodeProto, shape: tuple[int, ...]) -> "LinearChannels":
+        """Return the channels of a node's weights by their shape (ONNX: Conv, ConvTranspose, Gemm)."""
+        attributes = get_stated_attributes(node)
+        rows, columns = np.indices(shape[:2])
+        if node.op_type == "Gemm":
+            return cls(columns, rows) if attributes.get("transB", 0) else cls(rows, columns)
+        groups = int(attributes.get("group", 1))
+        other = rows // (shape[0] // groups) * shape[1] + columns
+        return cls(other, rows) if node.op_type == "Conv" else cls(rows, other)
