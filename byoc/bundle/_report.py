@@ -67,7 +67,8 @@ class PredictedCosts(ReportModel):
 class ReportedTensor(ReportModel):
     """A tensor at the boundary of a region, with as much of its type as is known.
 
-    `bytes` are those at the planned sizes of open dimensions.
+    `bytes` are sent in a run of the region, at the planned sizes of open dimensions: those of the shape
+    alone where the other side asks for nothing else; None where the size is not known.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """The plan of a model: units, placement and regions of each graph, and outlining them."""
 
 from byoc.planning._benchmark_solution import place, solve_instance
+from byoc.planning._boundary_traffic import SentTensor, find_sent_tensors
 from byoc.planning._break_evens import find_break_evens
 from byoc.planning._clean_models import choose_clean_passes, clean_for_targets
 from byoc.planning._cost_model_check import find_unknown_names

@@ -1,6 +1,6 @@
 """The making of the decision document: the decisions of a plan, node by node."""
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -28,8 +28,7 @@ from byoc.model import (
     name_nodes,
 )
 from byoc.patterns import Kind
-from byoc.placement import Problem
-from byoc.planning import GraphPlan, Plan, PlannedRegion
+from byoc.planning import GraphPlan, Plan, PlannedRegion, SentTensor, find_sent_tensors
 from byoc.reporting._remedies import describe_remedy
 
 Contracts = Mapping[str, Mapping[str, TensorContract]]
@@ -203,56 +202,33 @@ class _DocumentMaker:
     ) -> tuple[DecidedRegion, ...]:
         if placed is None or not placed.regions:
             return ()
-        row_of = {name: row for row, name in enumerate(placed.graph_problem.tensors)}
+        sent = find_sent_tensors(placed)
         names = [target.name for target in placed.targets]
         return tuple(
             DecidedRegion.model_construct(
                 name=region.name,
                 device=1 + names.index(region.target.name),
                 seconds=_round(region.seconds),
-                boundary=tuple(self._make_boundary(placed, region, row_of, tensors)),
+                boundary=tuple(self._make_boundary(region, sent[region.name], tensors)),
             )
             for region in placed.regions
         )
 
     def _make_boundary(
-        self,
-        placed: GraphPlan,
-        region: PlannedRegion,
-        row_of: Mapping[str, int],
-        tensors: _TensorNumbers,
+        self, region: PlannedRegion, sent: tuple[SentTensor, ...], tensors: _TensorNumbers
     ) -> Iterator[DecidedBoundary]:
         """Yield the tensors that enter a region and those that leave it."""
-        posed, device = placed.graph_problem, placed.targets.index(region.target)
         contracts = self.contracts.get(region.name, {})
-        inside = {placed.row_of_node[node] for unit in region.units for node in unit.nodes}
-        sides = (region.interface.inputs, region.interface.outputs)
-        for enters, names in zip((True, False), sides, strict=True):
-            costs = posed.latency.to_device if enters else posed.latency.to_host
-            for name in names:
-                # Where only the shape is asked for on the other side, only that is sent.
-                rows = [row_of[key] for key in (name, f"{name}:shape") if key in row_of]
-                crossing = (each for each in rows if _crosses(posed.latency, each, inside, enters))
-                row = next(crossing, None)
-                contract = contracts.get(name)
-                stated: dict[str, Any] = {} if contract is None else _describe_contract(contract)
-                sent = None if row is None else float(costs[row, device])
-                yield DecidedBoundary.model_construct(
-                    tensor=tensors[name],
-                    enters=enters,
-                    bytes=None if row is None else int(posed.sizes[row, device]),
-                    seconds=None if sent in (None, _NEVER) else _round(sent),
-                    **stated,
-                )
-
-
-def _crosses(problem: Problem, row: int, inside: Collection[int], enters: bool) -> bool:
-    """Return whether a tensor of a problem crosses the boundary of the region with some units."""
-    start, stop = problem.consumer_start[row : row + 2].tolist()
-    readers = problem.consumers[start:stop].tolist()
-    if enters:
-        return any(reader in inside for reader in readers)
-    return bool(problem.is_output[row]) or any(reader not in inside for reader in readers)
+        for each in sent:
+            contract = contracts.get(each.name)
+            stated: dict[str, Any] = {} if contract is None else _describe_contract(contract)
+            yield DecidedBoundary.model_construct(
+                tensor=tensors[each.name],
+                enters=each.enters,
+                bytes=each.bytes,
+                seconds=None if each.seconds is None else _round(each.seconds),
+                **stated,
+            )
 
 
 def _describe_contract(contract: TensorContract) -> dict[str, Any]:

@@ -19,9 +19,17 @@ from byoc.bundle import (
     ReportedTensor,
     SizePrediction,
 )
-from byoc.model import GraphIndex, PlannedSizes, TensorType, fix_type, name_nodes
+from byoc.model import GraphIndex, PlannedSizes, name_nodes
 from byoc.placement import Measure
-from byoc.planning import GraphPlan, Plan, PlannedRegion, RefusedRegion, find_neighbours
+from byoc.planning import (
+    GraphPlan,
+    Plan,
+    PlannedRegion,
+    RefusedRegion,
+    SentTensor,
+    find_neighbours,
+    find_sent_tensors,
+)
 from byoc.reporting._estimates import describe_unknown_costs, make_estimate_notes
 from byoc.reporting._host_reasons import count_user_nodes, list_host_reasons
 from byoc.reporting._quantities import format_count, format_quantity
@@ -109,9 +117,9 @@ def make_report(
         compute=Compute(operations=total, offloaded=operations / total if total else 0.0),
         predicted=_report_costs(plan),
         regions=tuple(
-            _report_region(graph, region, estimates.get(region.name), not_here.get(region.name, ""))
+            report
             for graph in plan.root.walk()
-            for region in graph.regions
+            for report in _report_regions(graph, estimates, not_here)
         ),
         refusals=_make_refusal_reports(plan),
         host_reasons=list_host_reasons(plan),
@@ -179,25 +187,26 @@ def _report_costs(plan: Plan) -> PredictedCosts:
     )
 
 
-def _report_region(
-    plan: GraphPlan, region: PlannedRegion, estimate: EstimateReport | None, not_here: str
-) -> RegionReport:
-    types, interface = region.index.types, region.interface
-    sizes = region.index.planned.sizes
-    return RegionReport(
-        name=region.name,
-        device=region.target.name,
-        graph=plan.path,
-        nodes=_count_region_nodes(region),
-        trips=region.trips,
-        composites=dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
-        inputs=tuple(_report_tensor(name, types.get(name), sizes) for name in interface.inputs),
-        outputs=tuple(_report_tensor(name, types.get(name), sizes) for name in interface.outputs),
-        seconds=region.seconds,
-        borders=tuple(find_neighbours(plan, region)),
-        estimate=estimate,
-        not_here=not_here,
-    )
+def _report_regions(
+    plan: GraphPlan, estimates: Mapping[str, EstimateReport], not_here: Mapping[str, str]
+) -> Iterator[RegionReport]:
+    sent = find_sent_tensors(plan)
+    for region in plan.regions:
+        boundary = sent[region.name]
+        yield RegionReport(
+            name=region.name,
+            device=region.target.name,
+            graph=plan.path,
+            nodes=_count_region_nodes(region),
+            trips=region.trips,
+            composites=dict(sorted(Counter(u.composite for u in region.units if u.composite).items())),
+            inputs=tuple(_report_tensor(each, region.index) for each in boundary if each.enters),
+            outputs=tuple(_report_tensor(each, region.index) for each in boundary if not each.enters),
+            seconds=region.seconds,
+            borders=tuple(find_neighbours(plan, region)),
+            estimate=estimates.get(region.name),
+            not_here=not_here.get(region.name, ""),
+        )
 
 
 def _count_region_nodes(region: PlannedRegion) -> int:
@@ -247,12 +256,11 @@ def _host_only_joules(plan: GraphPlan) -> float | None:
     return joules
 
 
-def _report_tensor(name: str, kind: TensorType | None, sizes: Mapping[str, int]) -> ReportedTensor:
-    """Return a tensor with its bytes at some sizes of open dimensions."""
+def _report_tensor(sent: SentTensor, index: GraphIndex) -> ReportedTensor:
+    kind = index.types.get(sent.name)
     if kind is None:
-        return ReportedTensor(name=name, dtype=None, shape=None, bytes=None)
-    size = fix_type(kind, sizes).bytes
-    return ReportedTensor(name=name, dtype=kind.dtype, shape=kind.shape, bytes=size)
+        return ReportedTensor(name=sent.name, dtype=None, shape=None, bytes=sent.bytes)
+    return ReportedTensor(name=sent.name, dtype=kind.dtype, shape=kind.shape, bytes=sent.bytes)
 
 
 def _slower_than_host_notes(plan: Plan) -> Iterable[str]:

@@ -204,6 +204,62 @@ def test_parts_open_and_close_by_keys_and_double_clicks(show: Any, ssdlite: Any)
     page.click("[data-zoom=in]")
 
 
+def test_dragging_moves_the_graph_wherever_it_begins(show: Any, squeezenet: Path) -> None:
+    page = show(byoc.make_page(squeezenet))
+    page.evaluate("byocPage.picture.select(null)")
+    pan = "byocPage.picture.cy.pan()"
+    kinds: set[str] = set()
+    for part in page.evaluate(
+        "byocPage.picture.scene.parts.map(({ id, kind, open }) => ({ id, kind: open ? 'open' : kind }))"
+    ):
+        at = page.evaluate(
+            f"(() => {{ const e = byocPage.picture.cy.getElementById('{part['id']}');"
+            " byocPage.picture.cy.center(e); const p = e.renderedPosition();"
+            " const b = document.getElementById('graph').getBoundingClientRect();"
+            " return { x: b.x + p.x, y: b.y + p.y }; })()"
+        )
+        before = page.evaluate(pan)
+        page.mouse.move(at["x"], at["y"])
+        page.mouse.down()
+        page.mouse.move(at["x"] + 20, at["y"] + 5)
+        page.mouse.move(at["x"] + 40, at["y"] + 10)
+        page.mouse.up()
+        after = page.evaluate(pan)
+        moved = (after["x"] - before["x"], after["y"] - before["y"])
+        assert moved == pytest.approx((40, 10)), part
+        kinds.add(part["kind"])
+    assert {"open", "ports"} <= kinds
+    assert page.evaluate("byocPage.picture.selected") is None
+
+
+def test_an_arrow_tells_what_crosses_and_what_it_costs(show: Any, squeezenet: Path) -> None:
+    page = show(byoc.make_page(squeezenet))
+    page.evaluate(
+        "byocPage.picture.selectEdge(byocPage.picture.scene.edges.find("
+        "(edge) => edge.crossing && edge.target.kind !== 'ports' && edge.source.region >= 0))"
+    )
+    (region,) = open_bundle(squeezenet).decisions().graphs[0].regions
+    (leaving,) = [each for each in region.boundary if not each.enters]
+    assert leaving.bytes == 4000
+    shown = page.inner_text("#details")
+    assert "Crosses the boundary" in shown
+    assert f"3.91 KiB in {1e6 * leaving.seconds:.3g} µs" in shown
+    assert f"{1e6 * leaving.seconds:.3g} µs of transfer less in a run" in shown
+    assert leaving.layout in shown
+
+
+def test_many_parts_are_moved_as_a_picture(show: Any, ssdlite: Any) -> None:
+    page = show(ssdlite.make_page())
+    modes = "(({ textureOnViewport, hideEdgesOnViewport }) => [textureOnViewport, hideEdgesOnViewport])"
+    modes += "(byocPage.picture.cy.renderer())"
+    assert page.evaluate(modes) == [False, False]
+    page.click("[data-zoom=open]")
+    assert page.evaluate("byocPage.picture.scene.parts.length") > 2000
+    assert page.evaluate(modes) == [True, True]
+    page.click("[data-zoom=close]")
+    assert page.evaluate(modes) == [False, False]
+
+
 def test_arrow_keys_walk_along_the_edges(show: Any, squeezenet: Path) -> None:
     page = show(byoc.make_page(squeezenet))
     page.focus("#graph")

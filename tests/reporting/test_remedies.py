@@ -26,11 +26,3 @@ def test_a_rule_that_refuses_is_named_by_its_operator() -> None:
     found = [each for each in reasons if each.text.startswith("Conv: ")]
     assert found
     assert all("`byoc explain MODEL --op Conv` names the constraint" in each.remedy for each in found)
-
-
-def test_of_a_tensor_whose_shape_alone_is_read_only_the_shape_is_sent() -> None:
-    proto = parse("g (float[1,4,8,8] x) => (int64[4] y) { a = Relu(x) b = Relu(a) y = Shape(b) }")
-    plan = byoc.partition(proto, VANILLA, strategy="all-supported").plan
-    (region,) = make_decision_document(plan).graphs[0].regions
-    leaving = [each for each in region.boundary if not each.enters]
-    assert [each.bytes for each in leaving] == [32]

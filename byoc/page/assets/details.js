@@ -219,7 +219,7 @@ class Details {
     for (const enters of [true, false]) {
       const rows = region.boundary.filter((each) => each.enters === enters).sort((a, b) => (b.bytes || 0) - (a.bytes || 0));
       if (!rows.length) continue;
-      this.pane.append(make("h2", { text: `${enters ? "Enters" : "Leaves"}: ${formatCount(rows.length, "tensor")}, ${formatBytes(rows.reduce((sum, each) => sum + (each.bytes || 0), 0))}` }));
+      this.pane.append(make("h2", { text: `${enters ? "Enters" : "Leaves"}: ${formatCount(rows.length, "tensor")}, ${formatSum(rows.map((each) => each.bytes))}` }));
       const table = make("table");
       for (const each of rows.slice(0, 40)) {
         const name = make("button", { className: "link name", text: shorten(graph.tensor(each.tensor).name, 48), on: { click: () => this.page.showTensor(graph, each.tensor) } });
@@ -289,7 +289,23 @@ class Details {
 
   showEdge(edge) {
     this.head(`${edge.source.title} → ${edge.target.title}`, edge.crossing ? "Crosses the boundary" : "Stays on its device");
+    if (edge.crossing) this.showSent(edge);
     this.tensorTable("Tensors", edge.graph, [...edge.tensors]);
+  }
+
+  /** What crosses at an edge, and what is gained if both of its ends are on one side. */
+  showSent({ graph, source, target, tensors }) {
+    const sides = [[source, false], [target, true]].filter(([part]) => part.region >= 0);
+    const rows = sides.flatMap(([part, enters]) => graph.regions[part.region].boundary.filter((each) => each.enters === enters && tensors.has(each.tensor)));
+    if (!rows.length) return;
+    const seconds = rows.reduce((sum, each) => sum + (each.seconds || 0), 0);
+    const sizes = [...tensors].map((tensor) => graph.bytesSent(tensor, source.region, target.region));
+    this.pane.append(makeList([
+      ["sent", `${formatSum(sizes)} in ${formatSeconds(seconds)}`],
+      ["without it", `${formatSeconds(graph.trips * seconds)} of transfer less in a run, if nothing else reads these tensors on the other side; what computing there costs is not counted`],
+    ]));
+    const stated = [...new Set(rows.map(describeContract))].filter(Boolean);
+    if (stated.length) this.pane.append(makeList([["contract", stated.join("; ")]]));
   }
 
   showTensor(graph, tensor) {

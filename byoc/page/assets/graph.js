@@ -97,7 +97,7 @@ class Picture {
     const left = open ? Math.min(0, (pencil.measureText(label).width - part.box.width) / 2 + 12) : 0;
     const classes = [open ? "open" : "", part.canOpen ? "opens" : "", part.kind, shares.length > 1 && !open ? "mixed" : ""];
     return {
-      group: "nodes", classes: classes.filter(Boolean).join(" "), position: { x: part.x, y: part.y },
+      group: "nodes", classes: classes.filter(Boolean).join(" "), position: { x: part.x, y: part.y }, pannable: true,
       data: {
         id: part.id, label, left, width: part.box.width, height: part.box.height,
         shape: open ? "round-rectangle" : part.kind === "ports" ? "round-tag" : look.shape, fill: fillOf(part.device), line: look.line, border: look.style,
@@ -111,14 +111,13 @@ class Picture {
     const regions = [edge.source.region, edge.target.region];
     const apart = devices[0] !== devices[1] || (regions[0] !== regions[1] && !regions.includes(-1));
     const crossing = apart && !devices.includes(-1);
-    let bytes = 0;
-    for (const tensor of edge.tensors) bytes += edge.graph.bytesSent(tensor, edge.source.region, edge.target.region);
-    edge.bytes = bytes;
+    const sizes = [...edge.tensors].map((tensor) => edge.graph.bytesSent(tensor, edge.source.region, edge.target.region));
+    const bytes = sumKnown(sizes);
     edge.crossing = crossing;
     const width = 1.2 + Math.min(6, Math.max(0, Math.log2(1 + bytes / 4096) * 0.5));
     return {
       group: "edges", classes: [crossing ? "crossing" : "", this.isFar(edge) ? "far" : ""].join(" "),
-      data: { id: edge.id, source: edge.source.id, target: edge.target.id, width: crossing ? width + 0.8 : width, label: formatBytes(bytes) },
+      data: { id: edge.id, source: edge.source.id, target: edge.target.id, width: crossing ? width + 0.8 : width, label: formatSum(sizes) },
     };
   }
 
@@ -216,6 +215,21 @@ class Picture {
     const after = this.cy.getElementById(part.id).renderedPosition();
     if (before) this.cy.panBy({ x: before.x - after.x, y: top - (after.y - (part.box.height / 2) * this.cy.zoom()) });
     this.select(part);
+  }
+
+  /** Open what opens, the outermost first, as long as at most so many parts are shown. */
+  openAll(most = 5000) {
+    let shown = this.root.children.length;
+    const waiting = [...this.root.children];
+    for (let at = 0; at < waiting.length; at++) {
+      const part = waiting[at];
+      if (!part.canOpen || shown + part.children.length > most) continue;
+      part.open = true;
+      shown += part.children.length;
+      waiting.push(...part.children);
+    }
+    this.draw();
+    this.fit();
   }
 
   closeAll() {

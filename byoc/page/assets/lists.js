@@ -40,9 +40,9 @@ function listRegions(pane, page) {
   const rows = tables.graphs.flatMap((graph) => graph.regions.map((region, number) => {
     const measured = tables.measured.get(region.name);
     const report = tables.regionReports.get(region.name);
-    const sum = (enters) => region.boundary.filter((each) => each.enters === enters).reduce((total, each) => total + (each.bytes || 0), 0);
+    const sizes = (enters) => region.boundary.filter((each) => each.enters === enters).map((each) => each.bytes);
     return {
-      graph, number, region, report, total: region.seconds * graph.trips, into: sum(true), out: sum(false),
+      graph, number, region, report, total: region.seconds * graph.trips, into: sizes(true), out: sizes(false),
       measured: measured ? measured[0] / measured[1] : null, transfer: region.boundary.reduce((total, each) => total + (each.seconds || 0), 0),
     };
   }));
@@ -59,8 +59,8 @@ function listRegions(pane, page) {
       { title: "Measured / predicted", number: true, value: (row) => (row.measured === null ? -1 : row.measured / row.region.seconds), show: (row) => (row.measured === null ? "–" : roundNumber(row.measured / row.region.seconds)) },
     ] : []),
     { title: "Transfers", number: true, value: (row) => row.transfer, show: (row) => formatSeconds(row.transfer) },
-    { title: "In", number: true, value: (row) => row.into, show: (row) => formatBytes(row.into) },
-    { title: "Out", number: true, value: (row) => row.out, show: (row) => formatBytes(row.out) },
+    { title: "In", number: true, value: (row) => sumKnown(row.into), show: (row) => formatSum(row.into) },
+    { title: "Out", number: true, value: (row) => sumKnown(row.out), show: (row) => formatSum(row.out) },
   ];
   showTable(pane, columns, folded, { sort: 3, onClick: (row) => page.picture.revealRegion(row.graph, row.number), empty: "There is no region: nothing was offloaded." });
 }
@@ -69,7 +69,7 @@ function listRegions(pane, page) {
 function foldRows(rows) {
   const known = new Map();
   for (const row of rows) {
-    const same = [row.region.device, row.report && row.report.nodes, roundNumber(row.region.seconds), row.graph.trips, row.into, row.out];
+    const same = [row.region.device, row.report && row.report.nodes, roundNumber(row.region.seconds), row.graph.trips, formatSum(row.into), formatSum(row.out)];
     const key = row.measured === null ? same.join() : row.region.name;
     if (known.has(key)) known.get(key).count++;
     else known.set(key, { ...row, count: 1 });

@@ -224,10 +224,10 @@ class Page {
     const { picture } = this;
     byId("theme").addEventListener("click", () => this.setTheme(isDark() ? "light" : "dark"));
     byId("help").addEventListener("click", () => this.showHelp());
-    const zoom = { in: () => picture.zoomBy(1.3), out: () => picture.zoomBy(1 / 1.3), fit: () => picture.fit(), close: () => picture.closeAll() };
+    const zoom = { in: () => picture.zoomBy(1.3), out: () => picture.zoomBy(1 / 1.3), fit: () => picture.fit(), open: () => picture.openAll(), close: () => picture.closeAll() };
     for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", zoom[button.dataset.zoom]);
     const keys = {
-      "/": () => byId("search").focus(), "?": () => this.showHelp(), f: zoom.fit, c: zoom.close, "+": zoom.in, "=": zoom.in, "-": zoom.out,
+      "/": () => byId("search").focus(), "?": () => this.showHelp(), f: zoom.fit, o: zoom.open, c: zoom.close, "+": zoom.in, "=": zoom.in, "-": zoom.out,
       d: () => this.setTheme(isDark() ? "light" : "dark"),
     };
     const moves = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" };
@@ -250,7 +250,7 @@ class Page {
   }
 
   showHelp() {
-    const rows = [["/", "search"], ["↑ ↓ ← →", "move along edges and beside"], ["Enter, double click", "open or close"], ["Backspace, Esc", "select what is around, show all"], ["f", "fit all into view"], ["c", "close all"], ["+ −, wheel", "zoom"], ["drag", "move the picture"], ["d", "light or dark"], ["?", "this help"]];
+    const rows = [["/", "search"], ["↑ ↓ ← →", "move along edges and beside"], ["Enter, double click", "open or close"], ["Backspace, Esc", "select what is around, show all"], ["f", "fit all into view"], ["o, c", "open all (up to 5,000 parts), close all"], ["+ −, wheel", "zoom"], ["drag", "move the picture"], ["d", "light or dark"], ["?", "this help"]];
     const shapes = this.tables.devices.map((name, device) => make("p", {}, makeSwatch(device), " ", make("span", { text: `${name}: ${lookOf(device).shape.replace(/-/g, " ")}, ${lookOf(device).style} border` })));
     const dialog = byId("keys");
     dialog.replaceChildren(make("h1", { text: "Keys and symbols" }), make("dl", {}, ...rows.flatMap(([key, text]) => [make("dt", {}, make("kbd", { text: key })), make("dd", { text })])), ...shapes,

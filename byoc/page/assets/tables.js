@@ -46,6 +46,17 @@ function formatBytes(value) {
   return step ? `${roundNumber(value / step[0])} ${step[1]}` : `${value} B`;
 }
 
+function sumKnown(sizes) {
+  return sizes.reduce((total, size) => total + (size ?? 0), 0);
+}
+
+/** The sum of some sizes, with what is not known: as the text has it. */
+function formatSum(sizes) {
+  const sum = sumKnown(sizes);
+  if (!sizes.some((size) => size === null || size === undefined)) return formatBytes(sum);
+  return sum ? `${formatBytes(sum)} + unknown` : "unknown";
+}
+
 function formatShare(value) {
   if (!Number.isFinite(value)) return "–";
   if (value > 0 && value < 0.001) return "< 0.1 %";
@@ -173,7 +184,7 @@ class Graph {
     return { name: this.raw.tensors.names[number], type, bytes: type ? type.bytes : null };
   }
 
-  /** The bytes of a tensor that cross between two regions (-1: the host), less where only its shape does. */
+  /** The bytes of a tensor that cross between two regions (-1: the host), null where they are not known. */
   bytesSent(tensor, from, to) {
     if (!this.foundSent) {
       this.foundSent = new Map();
@@ -181,8 +192,10 @@ class Graph {
         for (const each of region.boundary) this.foundSent.set(`${number}:${each.enters}:${each.tensor}`, each.bytes);
       });
     }
-    const sent = this.foundSent.get(`${from}:false:${tensor}`) ?? this.foundSent.get(`${to}:true:${tensor}`);
-    return sent ?? this.tensor(tensor).bytes ?? 0;
+    const sent = this.foundSent.get(`${from}:false:${tensor}`);
+    if (sent !== undefined) return sent;
+    const taken = this.foundSent.get(`${to}:true:${tensor}`);
+    return taken !== undefined ? taken : this.tensor(tensor).bytes;
   }
 
   describeTensor(number) {
