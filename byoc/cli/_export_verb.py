@@ -70,6 +70,8 @@ def verify_exported(folder: Path, compiler: str | None, runner: str | None, form
         parts = [f"{name} {size:,} bytes" for name, size in sizes.items()]
         if found.stack_bytes is not None:
             parts.append(f"stack at most {found.stack_bytes:,} bytes")
+        if found.peak_bytes is not None:
+            parts.append(f"memory in all {found.peak_bytes:,} bytes")
         print_line("; ".join(parts))
         print_line(f"{folder}: {found.problem or 'the outputs are right'}")
     if not found.passed:

@@ -21,6 +21,7 @@ _OUTPUT = re.compile(
     r"^output (.*): largest error (\S+) of the range, at most (\S+) is allowed$", re.MULTILINE
 )
 _ARENA = re.compile(r"^arena: (\d+) bytes, of which the plan (\d+)$", re.MULTILINE)
+_MEMORY = re.compile(r"^memory: (\d+) bytes at most$", re.MULTILINE)
 _SECONDS = re.compile(r"^run: (\S+) s of processor time$", re.MULTILINE)
 _PROGRAM = "model_test"
 
@@ -44,8 +45,9 @@ class ProgramVerification:
 
     `problem` is a sentence on what is wrong, empty if nothing is. `arena_bytes` includes what drivers
     need, `plan_bytes` is the plan alone. `stack_bytes` is a limit on what the program's own functions
-    need, below `model_run`, None where the compiler does not say it. `seconds` are those of a run, in
-    processor time, None unless runs were asked for.
+    need, below `model_run`, None where the compiler does not say it. `peak_bytes` are the most memory
+    that the process had, the sample and an emulator included, None where nothing says it. `seconds` are
+    those of a run, in processor time, None unless runs were asked for.
     """
 
     problem: str
@@ -54,6 +56,7 @@ class ProgramVerification:
     plan_bytes: int
     binary_bytes: int
     stack_bytes: int | None
+    peak_bytes: int | None
     seconds: float | None
 
     @property
@@ -87,7 +90,7 @@ def verify_program(
         ProgramOutput(name, float(error), float(allowed))
         for name, error, allowed in _OUTPUT.findall(said)
     )
-    arena, seconds = _ARENA.search(said), _SECONDS.search(said)
+    arena, seconds, peak = _ARENA.search(said), _SECONDS.search(said), _MEMORY.search(said)
     return ProgramVerification(
         _judge(outputs, status, said),
         outputs,
@@ -95,6 +98,7 @@ def verify_program(
         int(arena[2]) if arena else 0,
         size,
         stack,
+        int(peak[1]) if peak else None,
         float(seconds[1]) if seconds else None,
     )
 

@@ -36,7 +36,7 @@ def list_sources(program: Path) -> Iterator[Path]:
     yield from sorted(program.rglob("*.c"))
     yield from find_codegen("dla").driver().files
     yield from sorted(get_provider_folder().glob("*.c"))
-    for folder in ("tests/drivers", "tests/drivers_suite", "benchmarks", "examples"):
+    for folder in ("tests/drivers", "tests/drivers_suite", "benchmarks"):
         yield from sorted((ROOT / folder).rglob("*.c"))
 
 

@@ -1,6 +1,8 @@
 """Programs in C on other machines: emulated ones, WebAssembly, a microcontroller."""
 
+import runpy
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,3 +59,23 @@ def test_webassembly(tmp_path: Path) -> None:
     found = verify_program(tmp_path / "out", WASI, runner)
     assert found.passed, found.problem
     assert (made.regions, found.plan_bytes) == (1, made.bound)
+
+
+CORTEX_M = Path(__file__).parents[2] / "examples" / "cortex_m"
+
+
+def test_a_microcontroller_of_512_kib(tmp_path: Path) -> None:
+    compiler = "arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb -mfpu=fpv4-sp-d16 -mfloat-abi=hard -O3"
+    need_commands("arm-none-eabi-gcc", "qemu-system-arm", "timeout")
+    model = runpy.run_path(str(CORTEX_M / "make_model.py"))["make_model"]()
+    made = export_c(model, output=tmp_path / "out", embed=True)
+    strict = [*compiler.split(), "-Wall", "-Wextra", "-Werror", "-Wshadow", "-pedantic"]
+    start = [*strict, "-c", str(CORTEX_M / "startup.c"), "-o", str(tmp_path / "start.o")]
+    subprocess.run(start, check=True)
+    link = f"-nostartfiles --specs=rdimon.specs -T {CORTEX_M / 'memory.ld'} {tmp_path / 'start.o'}"
+    runner = "timeout 300 qemu-system-arm -M mps2-an386 -display none -semihosting -kernel"
+    found = verify_program(tmp_path / "out", f"{compiler} {link}", runner)
+    assert found.passed, found.problem
+    assert found.arena_bytes == made.bound
+    assert found.stack_bytes is not None
+    assert found.stack_bytes < 8 * 1024

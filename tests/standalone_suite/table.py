@@ -1,21 +1,41 @@
-"""Print the table of `docs/standalone.md`: models as C programs, on each machine that is emulated here.
+"""Make the tables of `docs/standalone.md`: models as C programs, on each machine that is emulated here.
 
-python tests/standalone_suite/table.py [--machines x86-64,s390x] [--folder FOLDER] MODEL...
+    python tests/standalone_suite/table.py [--machines x86-64,s390x] [--results FILE] [MODEL...]
 
-A model is one of the zoo, or a bundle. A machine without its compiler or emulator is left out, with a
-line that says so. Leaves with 1 if an output is wrong.
+A model is one of the zoo, a path, or a bundle; `MODEL@dla` is the model with regions of `dla`. What was
+found is a line of the results file, and not measured again. A machine without its compiler or emulator
+is left out, with a line that says so. Leaves with 1 if an output is wrong.
 """
 
 import argparse
+import json
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from byoc import partition
 from byoc.errors import ByocError
 from byoc.standalone import ExportedProgram, export_c, verify_program
+
+RUN_WASI = Path(__file__).parents[1] / "standalone" / "run_wasi.py"
+BASELINE = """#include <stdio.h>
+int main(void) {
+    char line[128];
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        fputs(line, stdout);
+    }
+    return 0;
+}
+"""
+"""A program that prints what its process takes: of an emulator, all that is not the program's."""
 
 
 @dataclass(frozen=True)
@@ -28,58 +48,127 @@ class Machine:
     byte_order: str = "little"
 
     def find_missing(self) -> str:
-        """Return the first command that is not installed, empty if all are."""
+        """Return what is not installed first, empty if all is."""
         commands = [each.split()[0] for each in (self.compiler, self.runner) if each]
-        return next((name for name in commands if shutil.which(name) is None), "")
+        missing = next((name for name in commands if shutil.which(name) is None), "")
+        if not missing and "wasm" in self.name and find_spec("wasmtime") is None:
+            return "the package wasmtime"
+        return missing
 
 
+@cache
+def measure_emulator(machine: Machine) -> int:
+    """Return the bytes of an empty process under an emulator, 0 where there is none."""
+    if not machine.runner.startswith("qemu"):
+        return 0
+    with TemporaryDirectory() as folder:
+        source, program = Path(folder) / "empty.c", Path(folder) / "empty"
+        source.write_text(BASELINE)
+        subprocess.run([*machine.compiler.split(), str(source), "-o", str(program)], check=True)
+        command = [machine.runner, str(program)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return next(int(line.split()[1]) * 1024 for line in text.splitlines() if "VmHWM" in line)
+
+
+WASI = "clang --target=wasm32-wasi -O3 -D_WASI_EMULATED_PROCESS_CLOCKS -lwasi-emulated-process-clocks"
 MACHINES = (
     Machine("x86-64", "gcc -O3"),
-    Machine("x86-64, native", "gcc -O3 -march=native"),
+    Machine("wasm32-wasi", WASI, f"{sys.executable} {RUN_WASI}"),
     Machine("aarch64", "aarch64-linux-gnu-gcc -static -O3", "qemu-aarch64"),
     Machine("riscv64", "riscv64-linux-gnu-gcc -static -O3", "qemu-riscv64"),
     Machine("ppc64le", "powerpc64le-linux-gnu-gcc -static -O3", "qemu-ppc64le"),
     Machine("s390x", "s390x-linux-gnu-gcc -static -O3", "qemu-s390x", "big"),
 )
+NAMES = (
+    *("squeezenet", "mobilenet_v3_large", "khmercut_int8", "centerface", "bert", "yunet", "vit_tiny"),
+    "resnet50",
+)
+MODELS = tuple(f"zoo:{name}{rules}" for name in NAMES for rules in ("", "@dla"))
+
+Row = dict[str, Any]
 
 
-def list_rows(model: str, machines: list[Machine], folder: Path) -> Iterator[str]:
-    """Yield the rows of a model; one that fails says why."""
+def measure(model: str, machines: Sequence[Machine], folder: Path) -> Iterator[Row]:
+    """Yield what is found of a model on each machine; a problem ends it."""
+    source, _, rules = model.partition("@")
     written: dict[str, ExportedProgram] = {}
     for machine in machines:
+        row: Row = {"model": model, "machine": machine.name}
         place = folder / machine.byte_order
         try:
+            if rules and not written:
+                partition(source, rules, output=folder / "m.byoc", verify=False)
             if machine.byte_order not in written:
                 written[machine.byte_order] = export_c(
-                    model, output=place, byte_order=machine.byte_order
+                    folder / "m.byoc" if rules else source, output=place, byte_order=machine.byte_order
                 )
             made = written[machine.byte_order]
             found = verify_program(place, machine.compiler, machine.runner or None)
         except ByocError as error:
-            yield f"| {model} | {machine.name} | failed: {error} |"
+            yield row | {"problem": str(error)}
             return
-        worst = max((each.error for each in found.outputs), default=float("nan"))
-        proof = "=" if made.arena_bytes == made.bound else f"{made.bound:,}"
-        parts = (
-            model,
-            machine.name,
-            f"{worst:.1e}" if found.passed else f"WRONG: {found.problem}",
-            f"{made.arena_bytes:,}",
-            proof,
-            f"{found.arena_bytes - found.plan_bytes:,}",
-            f"{made.weight_bytes:,}",
-            f"{found.binary_bytes:,}",
-            f"{found.stack_bytes:,}" if found.stack_bytes is not None else "",
-        )
-        yield f"| {' | '.join(parts)} |"
+        worst = max(found.outputs, key=lambda each: each.error / each.allowed, default=None)
+        yield row | {
+            "problem": found.problem,
+            "error": worst.error if worst else None,
+            "allowed": worst.allowed if worst else None,
+            "regions": made.regions,
+            "plan": found.plan_bytes,
+            "bound": made.bound,
+            "arena": found.arena_bytes,
+            "weights": made.weight_bytes,
+            "binary": found.binary_bytes,
+            "stack": found.stack_bytes,
+            "peak": found.peak_bytes and found.peak_bytes - measure_emulator(machine),
+        }
+
+
+def format_error(row: Row | None) -> str:
+    """Return the cell of an error, with what is allowed where that is the noise."""
+    if row is None:
+        return ""
+    if row["problem"]:
+        return f"WRONG: {row['problem']}"
+    noise = f" of {row['allowed']:.0e}" if row["allowed"] > 1e-5 else ""
+    return f"{row['error']:.1e}{noise}" if row["error"] else "0"
+
+
+def list_tables(rows: Mapping[tuple[str, str], Row], machines: Sequence[Machine]) -> Iterator[str]:
+    """Yield the lines of the two tables: errors by machine, and sizes."""
+    names = [machine.name for machine in machines]
+    models = list(dict.fromkeys(model for model, _ in rows))
+    yield f"| | regions | {' | '.join(names)} | plan of the arena | proven |"
+    yield "|---|---|" + "---|" * (len(names) + 2)
+    for model in models:
+        found = [rows.get((model, name)) for name in names]
+        known = next((row for row in found if row and "plan" in row), None)
+        plan = (known["regions"], known["plan"], known["bound"]) if known else ("", 0, 0)
+        cells = " | ".join(map(format_error, found))
+        proof = "=" if plan[1] == plan[2] else f"{plan[2]:,}"
+        yield f"| {model} | {plan[0]} | {cells} | {plan[1]:,} | {proof} |"
+    yield ""
+    yield f"| binary, stack, most memory in KB | arena, KB | {' | '.join(names)} |"
+    yield "|---|---|" + "---|" * len(names)
+    for model in models:
+        found = [rows.get((model, name)) for name in names]
+        arena = next((row["arena"] for row in found if row and "arena" in row), 0)
+        yield f"| {model} | {arena // 1000:,} | {' | '.join(map(format_sizes, found))} |"
+
+
+def format_sizes(row: Row | None) -> str:
+    """Return the cell of sizes."""
+    if row is None or "binary" not in row:
+        return ""
+    sizes = (row["binary"] / 1000, (row["stack"] or 0) / 1000, (row["peak"] or 0) / 1000)
+    return f"{sizes[0]:,.0f}, {f'{sizes[1]:.1f}' if row['stack'] else '?'}, {sizes[2]:,.0f}"
 
 
 def main() -> int:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="+")
+    """Measure what is not yet known, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--machines", default="")
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--results", type=Path, default=Path("standalone.jsonl"))
     given = parser.parse_args()
     wanted = given.machines.split(",") if given.machines else [each.name for each in MACHINES]
     machines = [each for each in MACHINES if each.name in wanted]
@@ -87,15 +176,16 @@ def main() -> int:
         if machine.find_missing():
             print(f"{machine.name} is left out: {machine.find_missing()} is not installed")
     machines = [each for each in machines if not each.find_missing()]
-    print("| model | machine | error | plan | bound | drivers | weights | binary | stack |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    wrong = False
+    lines = given.results.read_text().splitlines() if given.results.exists() else []
+    rows = {(row["model"], row["machine"]): row for row in map(json.loads, lines)}
     for model in given.models:
-        with TemporaryDirectory(dir=given.folder) as folder:
-            for row in list_rows(model, machines, Path(folder)):
-                print(row, flush=True)
-                wrong |= "WRONG" in row or "failed" in row
-    return int(wrong)
+        left = [each for each in machines if (model, each.name) not in rows]
+        with TemporaryDirectory() as folder, given.results.open("a") as file:
+            for row in measure(model, left, Path(folder)):
+                rows[model, row["machine"]] = row
+                print(json.dumps(row), file=file, flush=True)
+    print("\n".join(list_tables(rows, machines)))
+    return int(any(row["problem"] for row in rows.values()))
 
 
 if __name__ == "__main__":

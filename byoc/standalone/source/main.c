@@ -45,6 +45,29 @@ static void *read_file(const char *path, size_t *bytes) {
     return content;
 }
 
+/* Return the most memory that the program had at once in bytes, 0 where no one says it. An emulator of programs
+ * counts itself. */
+static unsigned long find_peak_memory(void) {
+#ifdef __wasm__
+    return (unsigned long)__builtin_wasm_memory_size(0) * 65536ul;
+#elif defined(__linux__)
+    char line[128];
+    unsigned long kilobytes = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, "VmHWM:", 6) == 0) {
+            kilobytes = strtoul(line + 6, NULL, 10);
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+    return kilobytes * 1024ul;
+#else
+    return 0;
+#endif
+}
+
 static float widen_half(uint16_t half) {
     uint32_t exponent = half >> 10 & 31, fraction = half & 1023;
     float value = exponent == 31  ? (fraction ? NAN : INFINITY)
@@ -244,6 +267,10 @@ int main(int count, char **arguments) {
     int right = test(&opened, inputs, outputs, expected);
     if (runs > 0) {
         measure(&opened, inputs, outputs, runs);
+    }
+    unsigned long peak = find_peak_memory();
+    if (peak) {
+        printf("memory: %lu bytes at most\n", peak);
     }
     model_close(&opened);
     puts(right ? "the outputs are right" : "an output is wrong");
