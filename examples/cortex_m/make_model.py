@@ -3,7 +3,8 @@
     python examples/cortex_m/make_model.py FILE
 
 It has the structure of DS-CNN (Zhang et al., Hello Edge: Keyword Spotting on Microcontrollers,
-arXiv:1711.07128): a convolution over 49 frames of 10 cepstral coefficients, and four depthwise-separable ones.
+arXiv:1711.07128): a convolution over 49 frames of 10 cepstral coefficients, and four depthwise-separable
+ones.
 """
 
 import sys
@@ -21,6 +22,7 @@ class NetworkWriter:
     """Writes layers one behind the other, with seeded weights."""
 
     def __init__(self) -> None:
+        """Begin with the input."""
         self.random = np.random.default_rng(0)
         self.graph = onnx.GraphProto(name="keywords")
         self.last = "x"

@@ -80,7 +80,15 @@ MACHINES = (
     Machine("s390x", "s390x-linux-gnu-gcc -static -O3", "qemu-s390x", "big"),
 )
 NAMES = (
-    *("squeezenet", "mobilenet_v3_large", "khmercut_int8", "centerface", "bert", "yunet", "vit_tiny"),
+    *(
+        "squeezenet",
+        "mobilenet_v3_large",
+        "centerface",
+        "bert",
+        "eff_word_net_qint8",
+        "yunet",
+        "vit_tiny",
+    ),
     "resnet50",
 )
 MODELS = tuple(f"zoo:{name}{rules}" for name in NAMES for rules in ("", "@dla"))
