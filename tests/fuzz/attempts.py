@@ -109,6 +109,8 @@ class Recorder:
         most = math.ceil(begun) + MAX_SECONDS + GRACE
         resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
         outcome, what, trace = attempt(self._target, data)
+        # What makes the next input may take its time.
+        resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         self._slowest = max(self._slowest, (time.process_time() - begun, self._number))
         self._outcomes[outcome or "found"] += 1
         if what:
