@@ -56,8 +56,10 @@ if _TYPE_CHECKING:
     from byoc.rules import Target as Target
     from byoc.rules import load_rules as load_rules
     from byoc.runtime import Session as Session
+    from byoc.runtime import StatefulSession as StatefulSession
     from byoc.runtime import Trace as Trace
     from byoc.runtime import load as load
+    from byoc.runtime import open_stateful as open_stateful
     from byoc.samples import Preprocessing as Preprocessing
     from byoc.standalone import ExportedProgram as ExportedProgram
     from byoc.standalone import ProgramVerification as ProgramVerification
@@ -90,7 +92,7 @@ _NAMES = {
     "quantization": ("Budget", "Precision", "Ranges", "calibrate"),
     "reporting": ("Explanation", "Requirements", "RuleCheck", "check_rules", "explain", "plan_memory"),
     "rules": ("Target", "load_rules"),
-    "runtime": ("Session", "Trace", "load"),
+    "runtime": ("Session", "StatefulSession", "Trace", "load", "open_stateful"),
     "samples": ("Preprocessing",),
     "standalone": ("ExportedProgram", "ProgramVerification", "export_c", "verify_program"),
     "verification": ("Fault", "Thresholds", "Verification", "bisect", "verify", "verify_against"),

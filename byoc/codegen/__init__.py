@@ -147,8 +147,8 @@ _MODULES = {
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
     ),
     "byoc.codegen._abilities": (
-        "ABILITIES Context ContextSource Driven DriverSources Estimating Executable Keyed Measured "
-        "Oracle Stamped TakesWeights Together can_estimate has_driver"
+        "ABILITIES BindableExecutor Context ContextSource Driven DriverSources Estimating Executable "
+        "Keyed Measured Oracle Stamped TakesWeights Together can_estimate has_driver"
     ),
     "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
     "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import onnx
 
 from byoc.codegen._interface import API_VERSION, Artifact, Cycles, Executor, Region
+from byoc.codegen._region import AnyArray
 from byoc.errors import Verdict
 
 
@@ -18,6 +19,27 @@ class Executable(Protocol):
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Load an artifact and return its executor; `region` is the region it was compiled from."""
+        ...
+
+
+@runtime_checkable
+class BindableExecutor(Protocol):
+    """An executor that can read and write tensors in arrays that stay the same from run to run.
+
+    A session with state keeps a decoder's cache so; other executors get the cache as an input and give
+    it as an output.
+    """
+
+    def __call__(self, inputs: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+        """Return the outputs by name."""
+        ...
+
+    def bind(self, inputs: Mapping[str, AnyArray], outputs: Mapping[str, AnyArray]) -> Executor | None:
+        """Return an executor that reads `inputs` and writes `outputs` where they lie, None if it cannot.
+
+        The arrays are contiguous. One that is an input and an output is a state that the region adds to
+        in place. The executor is called with all inputs and returns all outputs, one call at a time.
+        """
         ...
 
 

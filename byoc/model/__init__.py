@@ -86,6 +86,7 @@ from byoc.model._quantized_tensors import (
 )
 from byoc.model._runtime_operators import state_function_defaults
 from byoc.model._skeletons import DerivedModel, make_skeleton, replace_weights
+from byoc.model._state_pairs import StatePair, find_state_pairs
 from byoc.model._tensor_data import (
     DTYPE_NUMBERS,
     DTYPES,

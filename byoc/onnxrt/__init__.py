@@ -1,5 +1,6 @@
 """onnxruntime, which is optional: no other room imports it."""
 
+from byoc.onnxrt._bound_session import bind_session
 from byoc.onnxrt._onnxruntime import (
     INSTALL_HINT,
     get_session_settings,

@@ -173,7 +173,7 @@ def create_session(ort: Any, model: Path | ModelProto, options: Any, providers: 
     try:
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime's own exception types share no base but this
-        raise InputError(f"onnxruntime cannot load the model: {_describe_error(error)}") from None
+        raise InputError(f"onnxruntime cannot load the model: {describe_runtime_error(error)}") from None
 
 
 def _serialize(model: ModelProto) -> bytes:
@@ -201,7 +201,9 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
             else:
                 values = list(map(_make_dense, session.run(names, dict(inputs))))
         except Exception as error:  # as above
-            raise InputError(f"onnxruntime cannot run the model: {_describe_error(error)}") from None
+            raise InputError(
+                f"onnxruntime cannot run the model: {describe_runtime_error(error)}"
+            ) from None
         return dict(zip(names, values, strict=True))
 
     return run
@@ -236,7 +238,7 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _describe_error(error: Exception) -> str:
+def describe_runtime_error(error: Exception) -> str:
     text = " ".join(str(error).split())
     newer = re.search(r"Opset (\d+) is under development", text)
     if newer:

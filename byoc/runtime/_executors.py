@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any
 
 from byoc.bundle import RegionCompiler
 from byoc.codegen import (
     Artifact,
+    BindableExecutor,
     Codegen,
     CodegenFailedError,
     Codegens,
@@ -101,6 +102,19 @@ class CheckedExecutor:
             return {v.name: self.check.check_output(v, given, inputs) for v in region.outputs}
         except BaseException as error:  # a plug-in can fail in any way
             raise _region_failure(error, self.who, region, "failed") from error
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "CheckedExecutor | None":
+        """Return an executor that reads and writes some tensors where they lie, None if it cannot.
+
+        Raises RegionFailedError.
+        """
+        if not isinstance(self.run, BindableExecutor):
+            return None
+        try:
+            run = self.run.bind(inputs, outputs)
+        except BaseException as error:  # as above
+            raise _region_failure(error, self.who, self.check.region, "binding failed") from error
+        return None if run is None else replace(self, run=run)
 
     def measure(self, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
         """Measure runs without checks, after a checked one; return the seconds of each.
@@ -205,17 +219,38 @@ def _fit_artifact(
     return made
 
 
-def rename_executor(run: Executor, original: Region, other: Region) -> Executor:
-    """Return an executor of `other`, a region identical to `own` except for names, that calls `run`."""
-    inputs = [
-        (theirs.name, mine.name) for theirs, mine in zip(original.inputs, other.inputs, strict=True)
-    ]
-    outputs = [
-        (mine.name, theirs.name) for theirs, mine in zip(original.outputs, other.outputs, strict=True)
-    ]
+@dataclass(frozen=True, eq=False)
+class RenamedExecutor:
+    """The executor of a region that is identical to another one except for names, whose own it calls.
 
-    def run_renamed(given: Mapping[str, Any]) -> dict[str, Any]:
-        made = run({theirs: given[mine] for theirs, mine in inputs})
-        return {mine: made[theirs] for mine, theirs in outputs}
+    `inputs` and `outputs` map the names of this region's tensors to those of the other's.
+    """
 
-    return run_renamed
+    run: Executor
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the outputs by name. Raises as the other executor does."""
+        made = self.run({theirs: inputs[mine] for mine, theirs in self.inputs.items()})
+        return {mine: made[theirs] for mine, theirs in self.outputs.items()}
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "RenamedExecutor | None":
+        """Return an executor that reads and writes some tensors where they lie, None if it cannot."""
+        if not isinstance(self.run, BindableExecutor):
+            return None
+        run = self.run.bind(
+            {self.inputs[name]: array for name, array in inputs.items()},
+            {self.outputs[name]: array for name, array in outputs.items()},
+        )
+        return None if run is None else replace(self, run=run)
+
+
+def rename_executor(run: Executor, original: Region, other: Region) -> RenamedExecutor:
+    """Return an executor of `other`, identical to `original` except for names, that calls `run`."""
+    pairs = [(other.inputs, original.inputs), (other.outputs, original.outputs)]
+    inputs, outputs = (
+        {mine.name: theirs.name for mine, theirs in zip(own, others, strict=True)}
+        for own, others in pairs
+    )
+    return RenamedExecutor(run, inputs, outputs)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from byoc.model import (
     rate_knowledge,
     read_type,
 )
-from byoc.onnxrt import open_session, output_types, session_runner
+from byoc.onnxrt import bind_session, open_session, output_types, session_runner
 from byoc.runtime._control_flow import ControlBody, control_runner
 from byoc.runtime._stage_program import Stage, StageProgram, StageValues
 
@@ -149,7 +150,8 @@ class ProgramBuilder:
         session = open_session(self._open_unchecked_shapes(segment), self.folder)
         inputs = find_boundary(index, nodes).inputs
         name = f"host segment {number}"
-        return Stage(name, inputs, session_runner(session), output_types(session))
+        bind = partial(bind_session, session)
+        return Stage(name, inputs, session_runner(session), output_types(session), bind=bind)
 
     def _open_unchecked_shapes(self, segment: ModelProto) -> ModelProto:
         """Return a segment that states no shapes but those of inputs that the session checks."""
@@ -194,12 +196,25 @@ def _call_stage(region: Stage, index: GraphIndex, call: NodeProto) -> Stage:
     inputs = dict(zip(region.inputs, data_inputs(index, call), strict=True))
     outputs = dict(zip(region.types, call.output, strict=True))
 
-    def run(values: StageValues) -> StageValues:
-        made = region.run({inside: values[name] for inside, name in inputs.items()})
-        return {name: made[inside] for inside, name in outputs.items()}
+    def rename(execute: Callable[[StageValues], StageValues]) -> Callable[[StageValues], StageValues]:
+        def run(values: StageValues) -> StageValues:
+            made = execute({inside: values[name] for inside, name in inputs.items()})
+            return {name: made[inside] for inside, name in outputs.items()}
+
+        return run
+
+    def bind(given: StageValues, made: StageValues) -> Callable[[StageValues], StageValues] | None:
+        if region.bind is None:
+            return None
+        bound = region.bind(
+            {inside: given[name] for inside, name in inputs.items() if name in given},
+            {inside: made[name] for inside, name in outputs.items() if name in made},
+        )
+        return None if bound is None else rename(bound)
 
     types = {name: region.types[inside] for inside, name in outputs.items()}
-    return replace(region, inputs=tuple(inputs.values()), run=run, types=types)
+    run = rename(region.run)
+    return replace(region, inputs=tuple(inputs.values()), run=run, types=types, bind=bind)
 
 
 def _bind_constants(own: StageValues, program: StageProgram) -> Callable[[StageValues], list[Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from byoc.bundle import Bundle, open_bundle, require_consent
-from byoc.codegen import Codegens, Executor, Region, choose_isolation
+from byoc.codegen import BindableExecutor, Codegens, Executor, Region, choose_isolation
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, get_stated_types, write_type
 from byoc.onnxrt import sharing_threads
@@ -310,4 +310,5 @@ def _exclusive_group(codegen: str, codegens: Codegens) -> str:
 def _region_stage(region: Region, run: Executor, turn: str) -> Stage:
     types = {value.name: write_type(value.type) for value in region.outputs}
     inputs = tuple(value.name for value in region.inputs)
-    return Stage(region.name, inputs, run, types, device=region.target, exclusive_group=turn)
+    bind = run.bind if isinstance(run, BindableExecutor) else None
+    return Stage(region.name, inputs, run, types, device=region.target, exclusive_group=turn, bind=bind)

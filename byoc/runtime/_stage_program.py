@@ -22,6 +22,9 @@ StageValues = Mapping[str, Any]
 HoldDevice = Callable[[str], AbstractContextManager[Any]]
 """Gives, for a device, what is entered while a stage runs on it."""
 
+Bind = Callable[[StageValues, StageValues], Callable[[StageValues], StageValues] | None]
+"""Gives the function that runs a stage which reads and writes some tensors where they lie."""
+
 HOST = "host"
 
 MAX_AT_ONCE = 4
@@ -34,7 +37,8 @@ class Stage:
 
     `types` holds the known types of its outputs; `outputs` names all outputs where there are more.
     `device` is the host or a target. Stages with the same non-empty `exclusive_group` never run at the
-    same time.
+    same time. `bind` is there where the stage may be able to read inputs and write outputs in arrays
+    that stay the same from run to run; it gives None where it is not.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Stage:
     outputs: tuple[str, ...] = ()
     device: str = HOST
     exclusive_group: str = ""
+    bind: Bind | None = None
 
     @property
     def output_names(self) -> tuple[str, ...]:

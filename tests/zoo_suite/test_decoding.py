@@ -1,21 +1,38 @@
 """Decoders in bundles: prefill, then 50 tokens, the cache fed back, as onnxruntime chooses them."""
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from decoding import PROMPT, Run, decode, empty_cache, plain
+from numpy.typing import NDArray
 from test_structures import RULES
 from zoo_ways import COSTS
 
 import byoc
 from byoc import zoo
+from byoc.errors import InputError
+from byoc.runtime import Session
 
 TOKENS = 50
 
 
 def _bundle(name: str, folder: Path, strategy: str = "all-supported", rules: str = RULES) -> Run:
     """Cut a decoder of the zoo by rules, and return a function that runs the bundle."""
+    session = _load_bundle(name, folder, strategy, rules)
+    return _take_known(session, session.inputs)
+
+
+def _take_known(run: Run, names: Collection[str]) -> Run:
+    """Return a function that calls another one with those inputs that it takes."""
+    return lambda inputs: run({n: a for n, a in inputs.items() if n in names})
+
+
+def _load_bundle(
+    name: str, folder: Path, strategy: str = "all-supported", rules: str = RULES
+) -> Session:
     (folder / "any.yaml").write_text(rules)
     (folder / "near.yaml").write_text(COSTS)
     output = folder / f"{name}.byoc"
@@ -25,20 +42,34 @@ def _bundle(name: str, folder: Path, strategy: str = "all-supported", rules: str
     if rules == RULES:
         assert result.report.nodes.host == 0
         assert not any(graph.graph_problem.estimated for graph in result.plan.root.walk())
-    session = byoc.load(output)
-    return lambda inputs: session({n: a for n, a in inputs.items() if n in session.inputs})
+    return byoc.load(output)
+
+
+def _keep_cache(session: Session, max_length: int | None) -> Run:
+    """Return a function that runs a session with state, and gives the cache with the other outputs."""
+    stateful = byoc.open_stateful(session, max_length=max_length)
+
+    def run(inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        found = stateful({name: inputs[name] for name in stateful.inputs})
+        assert stateful.in_place == (stateful.pairs.keys() if max_length else set())
+        return found | {stateful.pairs[name]: array for name, array in stateful.state.items()}
+
+    return run
 
 
 @pytest.mark.parametrize("name", ["decoder_int4", "decoder_fp16"])
 def test_a_bundle_with_open_extents_chooses_the_same_tokens(name: str, tmp_path: Path) -> None:
+    """Also where the session keeps the cache, which grows or lies in a buffer."""
     model = zoo.load(name)
-    whole, cut = plain(model), _bundle(name, tmp_path)
+    whole, session = plain(model), _load_bundle(name, tmp_path)
     expected, logits = decode(whole, whole, empty_cache(model), TOKENS)
-    found, others = decode(cut, cut, empty_cache(model), TOKENS)
-    assert found == expected
-    assert len(set(found)) > 10
-    for one, other in zip(logits, others, strict=True):
-        np.testing.assert_allclose(other, one, rtol=2e-3, atol=2e-2)
+    for cut in (session, _keep_cache(session, None), _keep_cache(session, len(PROMPT) + TOKENS)):
+        run = _take_known(cut, session.inputs)
+        found, others = decode(run, run, empty_cache(model), TOKENS)
+        assert found == expected
+        assert len(set(found)) > 10
+        for one, other in zip(logits, others, strict=True):
+            np.testing.assert_allclose(other, one, rtol=2e-3, atol=2e-2)
 
 
 @pytest.mark.parametrize("name", ["decoder_int4", "decoder_fp16"])
@@ -62,3 +93,16 @@ def test_norms_and_attention_may_stay_on_the_host(tmp_path: Path) -> None:
         decode(cut, cut, cache, TOKENS, prompt=PROMPT[:7])[0]
         == (decode(whole, whole, cache, TOKENS, prompt=PROMPT[:7])[0])
     )
+
+
+def test_a_cache_is_as_long_as_the_session_allows(tmp_path: Path) -> None:
+    session = _load_bundle("decoder_int4", tmp_path)
+    stateful = byoc.open_stateful(session, max_length=4)
+    stateful({"input_ids": np.array([[1, 2, 3]]), "attention_mask": np.ones((1, 3), np.int64)})
+    stateful({"input_ids": np.array([[4]]), "attention_mask": np.ones((1, 4), np.int64)})
+    with pytest.raises(InputError, match=r"onnxruntime cannot run the model"):
+        stateful({"input_ids": np.array([[5]]), "attention_mask": np.ones((1, 5), np.int64)})
+    apart = byoc.load(tmp_path / "decoder_int4.byoc", isolate=True)
+    inputs = {"input_ids": np.array([[1]]), "attention_mask": np.ones((1, 1), np.int64)}
+    with pytest.raises(InputError, match=r"have a maximal length: .* does not update it in place"):
+        byoc.open_stateful(apart, max_length=4)(inputs)

@@ -1,0 +1,126 @@
+"""The state of a model: inputs that take what outputs gave in the last call, as a decoder's cache.
+
+A model with state reads `past` and gives `present`. The pairs are found by operators whose schemas name
+them so (GroupQueryAttention, Attention, TensorScatter, ...), by a Concat that appends to a cache, and
+by the names that exporters use (`past_key_values.0.key` and `present.0.key`).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from onnx import ModelProto, NodeProto
+from onnx.inliner import inline_local_functions
+
+from byoc.model._node_attributes import get_stated_attributes
+from byoc.model._skeletons import replace_weights
+from byoc.model._tensor_data import TensorType, read_type
+from byoc.model._walk import get_input, is_onnx, walk_nodes
+from byoc.schemas import get_schema
+
+_PAST_NAMES = ("past_key_values", "past")
+_PRESENT_NAMES = ("present", "present_key_values")
+_OVERWRITING_OPERATORS = {("com.microsoft", "GroupQueryAttention")}
+"""Operators that write to the buffer of the past itself where the present lies in the same one."""
+
+
+@dataclass(frozen=True)
+class StatePair:
+    """An input and the output whose value it takes in the next call.
+
+    `maker` is the operator that makes the output of the input, empty where names alone say so.
+    `in_place` says that both may lie in one buffer: the operator then adds to what it holds, and
+    nothing else reads the input.
+    """
+
+    past: str
+    present: str
+    maker: str = ""
+    in_place: bool = False
+
+
+def find_state_pairs(proto: ModelProto) -> tuple[StatePair, ...]:
+    """Return the pairs of a model, in the order of its inputs; functions are looked into.
+
+    Both tensors of a pair have one dtype, and all extents that both state are equal but for one, in
+    which a cache may grow. Each input and output is in one pair at most.
+    """
+    flat = replace_weights(proto)
+    if flat.functions:
+        flat = inline_local_functions(flat)
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    inputs = {v.name: read_type(v.type) for v in proto.graph.input if v.name not in stored}
+    outputs = {value.name: read_type(value.type) for value in proto.graph.output}
+    found: dict[str, StatePair] = {}
+    for pair in (*_pairs_by_operators(flat), *_pairs_by_names(inputs, outputs)):
+        taken = {other.present for other in found.values()}
+        if pair.past not in inputs or pair.past in found:
+            continue
+        if pair.present not in outputs or pair.present in taken:
+            continue
+        if _may_follow(inputs[pair.past], outputs[pair.present]):
+            found[pair.past] = pair
+    return tuple(found[name] for name in inputs if name in found)
+
+
+def _pairs_by_operators(proto: ModelProto) -> Iterator[StatePair]:
+    """Yield pairs that operators of the main graph make; not all of their names need be of the graph."""
+    readers = Counter(name for node in walk_nodes(proto.graph.node) for name in node.input)
+    readers.update(value.name for value in proto.graph.output)
+    opsets = {entry.domain.removeprefix("ai.onnx"): entry.version for entry in proto.opset_import}
+    types = {value.name: read_type(value.type) for value in proto.graph.input}
+    for node in proto.graph.node:
+        for past, present in _list_past_and_present(node, opsets, types):
+            alone = readers[past] == 1 and (node.domain, node.op_type) in _OVERWRITING_OPERATORS
+            yield StatePair(past, present, node.op_type, alone)
+
+
+def _list_past_and_present(
+    node: NodeProto, opsets: Mapping[str, int], types: Mapping[str, TensorType | None]
+) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of tensors that a node reads as its past and makes as its present."""
+    if is_onnx(node) and node.op_type == "Concat":
+        if _may_grow(types.get(node.input[0]), get_stated_attributes(node)["axis"]):
+            yield node.input[0], node.output[0]
+        return
+    domain = "" if is_onnx(node) else node.domain
+    schema = get_schema(node.op_type, domain, opsets.get(domain, 1))
+    if schema is None:
+        return
+    formals = {formal.name: i for i, formal in enumerate(schema.outputs)}
+    for i, formal in enumerate(schema.inputs):
+        if not formal.name.startswith("past"):
+            continue
+        made = formals.get(formal.name.replace("past", "present", 1), len(node.output))
+        if get_input(node, i) and made < len(node.output):
+            yield node.input[i], node.output[made]
+
+
+def _may_grow(kind: TensorType | None, axis: int) -> bool:
+    """Return whether the extent of a tensor along an axis is open."""
+    if kind is None or kind.shape is None or not -len(kind.shape) <= axis < len(kind.shape):
+        return False
+    return not isinstance(kind.shape[axis], int)
+
+
+def _pairs_by_names(
+    inputs: Mapping[str, TensorType | None], outputs: Mapping[str, TensorType | None]
+) -> Iterator[StatePair]:
+    """Yield pairs whose names differ in `past` and `present` alone."""
+    for name in inputs:
+        for past in _PAST_NAMES:
+            made = [name.replace(past, present, 1) for present in _PRESENT_NAMES if past in name]
+            yield from (StatePair(name, other) for other in made if other in outputs)
+
+
+def _may_follow(past: TensorType | None, present: TensorType | None) -> bool:
+    """Return whether a tensor may be the input that another one was made from."""
+    if past is None or present is None or past.dtype != present.dtype:
+        return False
+    if past.shape is None or present.shape is None:
+        return True
+    if len(past.shape) != len(present.shape):
+        return False
+    extents = zip(past.shape, present.shape, strict=True)
+    stated = [(one, other) for one, other in extents if isinstance(one, int) and isinstance(other, int)]
+    return sum(one != other for one, other in stated) <= 1

@@ -1,0 +1,222 @@
+"""A session with state: inputs that take what outputs gave in the last call, as a decoder's cache."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.errors import InputError, suggest_nearest
+from byoc.model import Dim, StatePair, find_state_pairs, to_numpy_dtype
+from byoc.runtime._session import Session
+from byoc.runtime._stage_program import Stage, StageValues
+from byoc.runtime._trace import Trace
+from byoc.samples import describe_mismatch
+
+
+class StatefulSession:
+    """A session that keeps some of its inputs from call to call; `open_stateful` makes one.
+
+    Call it with the other inputs by name to get the outputs that are not state. It holds the state of
+    one sequence, so one thread at a time may call it; several stateful sessions may share one session.
+    After a call that failed the state is undefined: reset it.
+    """
+
+    def __init__(self, session: Session, pairs: tuple[StatePair, ...], max_length: int | None) -> None:
+        """Start with an empty state. Raises InputError when a state cannot have a maximal length."""
+        self._session = self._bound = session
+        self._pairs = {pair.past: pair for pair in pairs}
+        self._max_length = max_length
+        self._initial: dict[str, NDArray[Any]] = {}
+        self._state: dict[str, NDArray[Any]] = {}
+        self._buffers: dict[str, NDArray[Any]] = {}
+        for name in self._pairs if max_length is not None else ():
+            self._check_growing(name)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs that a call takes, in order."""
+        return tuple(name for name in self._session.inputs if name not in self._pairs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs that a call returns, in order."""
+        presents = {pair.present for pair in self._pairs.values()}
+        return tuple(name for name in self._session.outputs if name not in presents)
+
+    @property
+    def pairs(self) -> Mapping[str, str]:
+        """The outputs whose values are kept, by the inputs that take them."""
+        return {past: pair.present for past, pair in self._pairs.items()}
+
+    @property
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """The state by names of inputs; a call may overwrite the arrays. Empty ones may be missing."""
+        return dict(self._state or self._initial)
+
+    @property
+    def in_place(self) -> frozenset[str]:
+        """The inputs of the state whose buffers the model updates, none before the first call."""
+        return frozenset(self._buffers)
+
+    def __call__(self, inputs: StageValues) -> dict[str, Any]:
+        """Return the outputs that are not state, and keep those that are; raises as `run` does."""
+        return self.run(inputs)
+
+    def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
+        """Return the outputs that are not state, and record each stage in a trace.
+
+        Raises InputError as `Session.run` does, and for an input that is state.
+        """
+        for name in inputs:
+            if name in self._pairs:
+                raise InputError(f"input '{name}' is kept by the session; `reset` gives it a value")
+        if not self._state:
+            self._begin(inputs)
+        found = self._bound.run({**inputs, **self._state}, trace)
+        for past, pair in self._pairs.items():
+            value = found.pop(pair.present)
+            if past not in self._buffers:
+                self._state[past] = value
+        return found
+
+    def reset(self, state: StageValues | None = None) -> None:
+        """Begin a new sequence, with an empty state or with given values by names of inputs.
+
+        Values are copied; what is not given is empty. A state with a maximal length may be shorter.
+        Raises InputError for a name that is not state, and for a wrong dtype or shape.
+        """
+        initial = {}
+        for name, value in (state or {}).items():
+            if name not in self._pairs:
+                raise InputError(f"input '{name}' is not state{suggest_nearest(name, self._pairs)}")
+            kind = self._session.types[name]
+            given = describe_mismatch(value, kind)
+            if given:
+                raise InputError(f"input '{name}' is {given}, the model takes {kind}")
+            axis = self._find_open_axis(name)
+            if axis is not None and np.shape(value)[axis] > (self._max_length or np.inf):
+                raise InputError(f"input '{name}' is {given}, the maximal length is {self._max_length}")
+            initial[name] = np.array(value)
+        self._initial, self._state = initial, {}
+
+    def _begin(self, inputs: StageValues) -> None:
+        """Make the state that the first call of a sequence gets."""
+        values = {name: self._make_value(name, inputs) for name in self._pairs}
+        shapes = {name: value.shape for name, value in values.items() if self._may_update(name)}
+        if shapes != {name: buffer.shape for name, buffer in self._buffers.items()}:
+            self._bind({name: values[name] for name in shapes})
+        for name, buffer in self._buffers.items():
+            buffer[...] = values[name]
+        self._state = {**values, **self._buffers}
+
+    def _make_value(self, name: str, inputs: StageValues) -> NDArray[Any]:
+        """Return the first value of a state: what was given, behind which there are zeros, or empty."""
+        given = self._initial.get(name)
+        kind = self._session.types[name]
+        axis = self._find_open_axis(name)
+        if given is not None and (axis is None or self._max_length is None):
+            return given
+        sizes = {
+            dim: extent
+            for other, value in inputs.items()
+            for dim, extent in zip(self._list_dims(other), np.shape(value), strict=False)
+        }
+        shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in kind.shape or ()]
+        if axis is not None:
+            shape[axis] = self._max_length or 0
+        result = np.zeros(shape, to_numpy_dtype(kind.dtype))
+        if given is not None:
+            result[tuple(map(slice, given.shape))] = given
+        return result
+
+    def _list_dims(self, name: str) -> tuple[Dim, ...]:
+        """Return the stated extents of an input, none where they are not known."""
+        kind = self._session.types.get(name)
+        return (kind.shape or ()) if kind is not None else ()
+
+    def _find_open_axis(self, name: str) -> int | None:
+        """Return the axis along which a state grows: its extent is open, and no other input has it.
+
+        None where there is none. Raises InputError where there are several.
+        """
+        others = {dim for other in self.inputs for dim in self._list_dims(other) if dim is not None}
+        dims = self._list_dims(name)
+        axes = [i for i, dim in enumerate(dims) if not isinstance(dim, int) and dim not in others]
+        if len(axes) > 1:
+            kind = self._session.types[name]
+            raise InputError(f"input '{name}' is {kind}: along which axis it grows cannot be seen")
+        return axes[0] if axes else None
+
+    def _may_update(self, name: str) -> bool:
+        """Return whether the extents of a state stay, so that it can be updated in place."""
+        fixed = self._max_length is not None or self._find_open_axis(name) is None
+        return self._pairs[name].in_place and fixed
+
+    def _check_growing(self, name: str) -> None:
+        """Raise InputError where a state would outgrow a maximal length, since it is made anew."""
+        pair = self._pairs[name]
+        if not pair.in_place and self._find_open_axis(name) is not None:
+            how = f"{pair.maker} makes '{pair.present}' anew" if pair.maker else "it is made anew"
+            raise InputError(f"input '{name}' cannot have a maximal length: {how} in each call")
+
+    def _bind(self, buffers: Mapping[str, NDArray[Any]]) -> None:
+        """Have stages update the state in buffers, and keep those of which a stage does.
+
+        Raises InputError where one that has a maximal length is not updated in place.
+        """
+        self._buffers = {}
+        stages = []
+        for stage in self._session.stages:
+            reads = {n: buffers[n] for n in stage.inputs if n in buffers and self._is_made_by(stage, n)}
+            makes = {self._pairs[name].present: buffer for name, buffer in reads.items()}
+            run = stage.bind(reads, makes) if reads and stage.bind else None
+            stages.append(stage if run is None else replace(stage, run=run))
+            self._buffers |= {} if run is None else reads
+        for name in buffers if self._max_length is not None else ():
+            if name not in self._buffers and self._find_open_axis(name) is not None:
+                present = self._pairs[name].present
+                maker = next(stage.name for stage in stages if present in stage.output_names)
+                raise InputError(
+                    f"input '{name}' cannot have a maximal length: {maker} does not update it in place"
+                )
+        program = replace(self._session.program, stages=stages)
+        self._bound = replace(self._session, program=program)
+
+    def _is_made_by(self, stage: Stage, name: str) -> bool:
+        return self._pairs[name].present in stage.output_names
+
+
+def open_stateful(
+    session: Session, pairs: Mapping[str, str] | None = None, max_length: int | None = None
+) -> StatefulSession:
+    """Return a session that keeps the state of one sequence, such as the cache of a decoder.
+
+    `pairs` maps inputs to the outputs whose values they take in the next call; by default they are found
+    by operators and names (`byoc.model.find_state_pairs`).
+
+    With `max_length` the state lies in buffers of that length, which the model updates in place: nothing
+    is copied from call to call. That is possible where GroupQueryAttention alone reads and makes it, on
+    the host or in regions of `reference`. A state of fixed extents is updated so in any case.
+
+    Raises InputError where no pairs are found, where one names no input or output, or where the state
+    cannot be updated in place.
+    """
+    if session.bundle is None:
+        raise InputError("only a session that was loaded from a bundle can keep state")
+    found = {pair.past: pair for pair in find_state_pairs(session.bundle.model())}
+    if pairs is None:
+        if not found:
+            raise InputError("no input takes what an output gave; name the pairs")
+        return StatefulSession(session, tuple(found.values()), max_length)
+    chosen = []
+    for past, present in pairs.items():
+        if past not in session.types:
+            raise InputError(f"no input '{past}'{suggest_nearest(past, session.types)}")
+        if present not in session.outputs:
+            raise InputError(f"no output '{present}'{suggest_nearest(present, session.outputs)}")
+        known = found.get(past)
+        agreed = known is not None and known.present == present
+        chosen.append(known if agreed and known is not None else StatePair(past, present))
+    return StatefulSession(session, tuple(chosen), max_length)
