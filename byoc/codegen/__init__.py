@@ -13,6 +13,7 @@ from byoc.errors import suggest_nearest as _suggest_nearest
 if _TYPE_CHECKING:
     from byoc.boundary.contracts import TensorContract as TensorContract
     from byoc.codegen._abilities import ABILITIES as ABILITIES
+    from byoc.codegen._abilities import BindableExecutor as BindableExecutor
     from byoc.codegen._abilities import Context as Context
     from byoc.codegen._abilities import ContextSource as ContextSource
     from byoc.codegen._abilities import Driven as Driven

@@ -28,7 +28,7 @@ class RegionSession:
         else:
             self._run = session_runner(self._session)
 
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the outputs by name. Raises InputError where onnxruntime refuses to run."""
         try:
             return self._run(inputs)
