@@ -136,30 +136,43 @@ def describe_read_error(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """The dtype and the shape of a tensor without open extents.
+    """The dtype and the shape of a tensor; open extents are None.
 
-    What does not fit may still have the type: `describe_mismatch` decides, which takes longer.
+    `fixed` holds the axes of the others with their extents, empty where none is open. What does not fit
+    may still have the type: `describe_mismatch` decides, which takes longer.
     """
 
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
+    fixed: tuple[tuple[int, int], ...] = ()
+    is_open: bool = False
 
     @classmethod
     def of(cls, kind: TensorType | None) -> "ArrayForm | None":
-        """Return the form of a type, None for text and for shapes that are not all known."""
+        """Return the form of a type, None for text and for tensors whose rank is not known."""
         if kind is None or kind.dtype == "string" or kind.shape is None:
             return None
-        shape = tuple(dim for dim in kind.shape if isinstance(dim, int))
-        return cls(to_numpy_dtype(kind.dtype), shape) if len(shape) == len(kind.shape) else None
+        shape = tuple(dim if isinstance(dim, int) else None for dim in kind.shape)
+        is_open = None in shape
+        fixed = tuple((i, dim) for i, dim in enumerate(shape) if dim is not None) if is_open else ()
+        return cls(to_numpy_dtype(kind.dtype), shape, fixed, is_open)
 
     def fits(self, value: Any) -> bool:
         """Return whether a value is an array of this form, contiguous in memory."""
-        return (
-            type(value) is np.ndarray
-            and value.dtype == self.dtype
-            and value.shape == self.shape
-            and value.flags.c_contiguous
-        )
+        if type(value) is not np.ndarray or value.dtype != self.dtype:
+            return False
+        if value.shape != self.shape and not (self.is_open and self._fits_open(value.shape)):
+            return False
+        return value.flags.c_contiguous
+
+    def _fits_open(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a shape has the rank and the extents that are not open."""
+        if len(shape) != len(self.shape):
+            return False
+        for axis, extent in self.fixed:  # noqa: SIM110 - a generator takes longer
+            if shape[axis] != extent:
+                return False
+        return True
 
 
 def describe_mismatch(value: Any, kind: TensorType) -> str:
