@@ -191,7 +191,7 @@ class StatefulSession:
 def open_stateful(
     session: Session, pairs: Mapping[str, str] | None = None, max_length: int | None = None
 ) -> StatefulSession:
-    """Return a session that keeps the state of one sequence, such as the cache of a decoder.
+    """Return a session that keeps the state of a sequence on a loaded `session`, as a decoder's cache.
 
     `pairs` maps inputs to the outputs whose values they take in the next call; by default they are found
     by operators and names (`byoc.model.find_state_pairs`).
