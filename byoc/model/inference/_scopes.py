@@ -6,6 +6,7 @@ from functools import cache, cached_property
 from math import prod
 from typing import Any
 
+from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.model._node_attributes import get_stated_attributes
@@ -270,15 +271,17 @@ class TensorScope:
         wanted = set(positions)
         schema = get_schema(node.op_type, node.domain, self.get_opset(node))
         attributes = get_stated_attributes(node) if node.attribute else {}
+        values = [
+            self.find_value(name) if name and i in wanted else None for i, name in enumerate(node.input)
+        ]
+        if schema is not None and schema.inputs and wanted:
+            values = _drop_wrong_floats(values, schema)
         return KnownNode(
             node,
             self.get_opset(node),
             {**_read_defaults(schema), **attributes} if schema is not None else attributes,
             tuple(self.find_type(name) if name else None for name in node.input),
-            tuple(
-                self.find_value(name) if name and i in wanted else None
-                for i, name in enumerate(node.input)
-            ),
+            tuple(values),
         )
 
     def infer_by_onnx(self, node: NodeProto) -> Types:
@@ -288,6 +291,19 @@ class TensorScope:
             return []
         known = self.describe_node(node, self.list_small_inputs(node))
         return infer_by_onnx(known, schema.onnx_schema, self.opsets, self.settings.ir_version)
+
+
+def _drop_wrong_floats(
+    values: Sequence[NDArray[Any] | None], schema: OperatorSchema
+) -> list[NDArray[Any] | None]:
+    """Return the values of inputs without floats where the schema takes none, as in a wrong shape."""
+    formals = schema.list_input_formals(len(values))
+    return [
+        None
+        if value is not None and value.dtype.kind == "f" and value.dtype.name not in formal.dtypes
+        else value
+        for value, formal in zip(values, formals, strict=True)
+    ]
 
 
 def find_body(node: NodeProto, attribute: str) -> GraphProto | None:

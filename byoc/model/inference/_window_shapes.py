@@ -58,11 +58,17 @@ def count_windows(node: KnownNode, dims: Sequence[Dim], kernel: Sequence[Dim]) -
     return counts
 
 
+def _find_filters(node: KnownNode, position: int) -> tuple[Dim, ...] | None:
+    """Return the shape of the weights of a convolution, None where it is not known or too short."""
+    shape = node.get_shape(position)
+    return shape if shape is not None and len(shape) > 2 else None
+
+
 def _convolve_at(data: int, weight: int, dtype: str | None = None) -> Rule:
     """Return the rule of a convolution with the given positions of its data and weight."""
 
     def rule(node: KnownNode) -> Types:
-        shape, filters = node.get_shape(data), node.get_shape(weight)
+        shape, filters = node.get_shape(data), _find_filters(node, weight)
         kind = dtype or node.get_dtype(data)
         if shape is None or len(shape) < 3:
             rank = len(filters) if filters is not None else None
@@ -82,7 +88,7 @@ def _convolve_quantized(node: KnownNode) -> Types:
 
 
 def _convolve_transposed(node: KnownNode) -> Types:
-    shape, filters = node.get_shape(0), node.get_shape(1)
+    shape, filters = node.get_shape(0), _find_filters(node, 1)
     attributes, dtype = node.attributes, node.get_dtype(0)
     if shape is None or len(shape) < 3:
         return [make_type(dtype, None)]
