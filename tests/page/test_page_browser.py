@@ -293,12 +293,18 @@ def test_every_list_and_chart_is_drawn(show: Any, squeezenet: Path, tmp_path: Pa
     session.run({"data_0": np.zeros((1, 3, 224, 224), np.float32)}, trace)
     path = tmp_path / "trace.json"
     path.write_text(trace.to_text())
+    region = open_bundle(squeezenet).manifest.regions[0].name
     page = show(byoc.make_page(squeezenet, path))
     for name in ("regions", "boundary", "reasons", "gains", "memory", "timeline", "notes"):
         page.click(f"#tab-{name}")
         assert page.inner_text("#list").strip()
     page.click("#tab-timeline")
-    assert page.locator("#list svg rect.live").count() == len(trace.events)
+    assert page.locator("#list svg rect.live").count() == len(trace.events) + 2
+    moved = [each.text_content() for each in page.locator("#list svg rect.transfer title").all()]
+    assert [each.split(",")[0] for each in moved] == [
+        f"588 KiB into {region}",
+        f"3.91 KiB out of {region}",
+    ]
     assert page.locator("#list svg rect.layer").count() > 10
     assert "Not verified: verification was turned off" in page.inner_text("#verdict .bad")
     page.click("#tab-regions")

@@ -82,7 +82,9 @@ function showTimeline(pane, page) {
       make("p", { className: "note" }, "No run was traced. ", make("code", { text: "byoc run m.byoc --inputs random --trace trace.json" }), " writes a timeline; ", make("code", { text: "byoc report m.byoc -o report.html --trace trace.json" }), " draws it here and puts measured seconds beside predicted ones."));
     return;
   }
-  const { events, rows, seconds } = trace;
+  const { events, seconds } = trace;
+  const sent = listTransfers(page.tables, events);
+  const rows = sent.length ? [...trace.rows, "transfers, predicted"] : trace.rows;
   const left = 150;
   const height = 24;
   const width = Math.max(700, pane.clientWidth - 40);
@@ -108,7 +110,28 @@ function showTimeline(pane, page) {
     if (wide > 60) drawLayers(svg, x(event.start), y + height - 6, wide, (page.tables.data.layers || {})[event.name]);
     if (wide > 60) svg.append(draw("text", { x: x(event.start) + 5, y: y + 14, "pointer-events": "none" }, shorten(event.name, Math.floor(wide / 7))));
   }
+  for (const each of sent) {
+    const wide = Math.max(2, x(each.seconds) - x(0));
+    const at = each.enters ? x(each.at) - wide : x(each.at);
+    const box = draw("rect", { x: Math.max(left, at), y: trace.rows.length * (height + 6) + 4, width: wide, height, class: "live transfer", fill: isDark() ? "#ffae7a" : "#b84300", tabindex: -1 });
+    const way = each.enters ? `into ${each.name}, before it runs` : `out of ${each.name}, after it ran`;
+    box.append(draw("title", {}, `${formatSum(each.sizes)} ${way}: predicted ${formatSeconds(each.seconds)}; what was measured of it is part of the region's run`));
+    box.addEventListener("click", () => page.showStage(each.name));
+    svg.append(box);
+  }
   pane.replaceChildren(make("p", { className: "caption", text: `A traced run took ${formatSeconds(seconds)}; predicted were ${formatSeconds(page.tables.report.predicted.seconds)}. ${trace.why || ""}` }), make("div", { className: "scroll" }, svg));
+}
+
+/** The transfers of the regions of a traced run: when they begin or end, bytes, and predicted seconds. */
+function listTransfers(tables, events) {
+  const regions = new Map(tables.graphs.flatMap((graph) => graph.regions.map((region) => [region.name, region])));
+  return events.filter((event) => regions.has(event.name)).flatMap((event) => [true, false].map((enters) => {
+    const sent = regions.get(event.name).boundary.filter((each) => each.enters === enters);
+    return {
+      name: event.name, enters, at: event.start + (enters ? 0 : event.seconds), sizes: sent.map((each) => each.bytes),
+      seconds: sent.reduce((sum, each) => sum + (each.seconds || 0), 0),
+    };
+  }));
 }
 
 /** The layers of a region at the foot of its run, as wide as their share of the cycles. */

@@ -203,7 +203,7 @@ class Page {
     const used = new Set(this.tables.graphs.flatMap((graph) => graph.unitNodes.map((_, unit) => graph.device(unit))));
     const shown = this.tables.devices.map((name, device) => [name, device]).filter(([, device]) => device === 0 || used.has(device));
     byId("legend").replaceChildren(...shown.map(([name, device]) => make("span", {}, makeSwatch(device), make("span", { text: name }))),
-      make("span", { text: "▸ opens" }), make("span", { text: "orange arrows cross a boundary" }));
+      make("span", { text: "▸ opens" }), make("span", { text: "arrows with bytes (orange) cross a boundary" }));
   }
 
   setTheme(theme) {
