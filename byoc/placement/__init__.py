@@ -6,9 +6,9 @@ one, and states the cost and, if the strategy proves one, a lower bound of it.
 """
 
 from byoc.placement._canonical_order import order_canonically, reorder_placement, restore_order
+from byoc.placement._components import find_components
 from byoc.placement._cost_samples import Perturbation
 from byoc.placement._device_loads import measure_loads
-from byoc.placement._form_regions import find_components
 from byoc.placement._hard_limits import repair_labels
 from byoc.placement._perturbation import PerturbedDecision, Regret, Robust, perturb_costs
 from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate

@@ -1,11 +1,10 @@
 """Regions formed from labels: units that are compiled and launched as one, and their launch order."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
-import scipy
 
+from byoc.placement._components import find_components
 from byoc.placement._problem import UNLIMITED, Bools, Ints, Problem
 
 # Seconds on one core of about 3 GHz for a unit or an edge, and a device.
@@ -296,17 +295,3 @@ def _launch_cost(problem: Problem, labels: Ints, regions: Ints) -> tuple[float, 
     device[regions[regions >= 0]] = labels[regions >= 0]
     per_device = np.bincount(device, minlength=1 + problem.devices)[1:]
     return float(per_device @ problem.launch), len(device)
-
-
-def find_components(
-    nodes: int, source: Ints, target: Ints, connection: Literal["weak", "strong"]
-) -> tuple[int, Ints]:
-    """Return the number of weakly or strongly connected components, and each node's, int64 (nodes,).
-
-    `source` and `target` are the ends of the edges, int64 (edges,).
-    """
-    graph = scipy.sparse.coo_array(
-        (np.ones(len(source), np.int8), (source, target)), shape=(nodes, nodes)
-    )
-    count, component = scipy.sparse.csgraph.connected_components(graph.tocsr(), connection=connection)
-    return int(count), component.astype(np.int64)
