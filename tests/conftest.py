@@ -14,6 +14,7 @@ from cutting import cut_once, numbered_regions  # noqa: F401 - fixtures
 from elsewhere import configure, old_python  # noqa: F401 - fixtures
 from hypothesis import HealthCheck, settings
 from support import THOROUGH, Ran
+from warm_processes import cold_processes, warm_processes  # noqa: F401 - fixtures
 from wrecking import wreck  # noqa: F401 - a fixture
 
 from byoc.cli import main
@@ -63,6 +64,11 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_imports(warm_processes: None) -> None:  # noqa: F811 - the fixture
+    """Most tests that start processes of byoc are not about how these start."""
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,8 +18,11 @@ _seconds: Counter[str] = Counter()
 
 def _count_seconds() -> float:
     """Return the seconds of this process so far, and of those it started that ended."""
+    from warm_processes import count_forked_seconds  # noqa: PLC0415 - not before pytest is set up
+
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    own = times.user + times.system + times.children_user + times.children_system
+    return own + count_forked_seconds()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -78,6 +78,7 @@ METHODS = (
 )
 
 
+@pytest.mark.usefixtures("cold_processes")
 def test_each_method_gives_what_it_gives_here(wreck: Wreck, region: Region, codegens: Codegens) -> None:
     here, there = Codegens().find("wrecker-together"), codegens.find("wrecker-together")
     assert isinstance(there, Codegen)
@@ -132,6 +133,7 @@ def test_other_ends_are_one_sentence(wreck: Wreck, region: Region) -> None:
     assert found == reasons
 
 
+@pytest.mark.usefixtures("cold_processes")
 def test_a_package_that_wrecks_its_import_is_named(wreck: Wreck, codegens: Codegens) -> None:
     wreck("import segv")
     with pytest.raises(InputError) as caught:
@@ -167,6 +169,7 @@ def test_that_a_machine_cannot_run_an_artifact_comes_over(
     assert _call(codegens.find("wrecker"), "run", region)["y"].tolist() == [[0, 4, 0, 8]]
 
 
+@pytest.mark.usefixtures("cold_processes")
 def test_what_it_prints_goes_to_standard_error(
     wreck: Wreck, region: Region, codegens: Codegens, capfd: pytest.CaptureFixture[str]
 ) -> None:

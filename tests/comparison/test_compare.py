@@ -137,6 +137,7 @@ def test_what_fails_is_a_row_and_the_rest_goes_on(net: Path, tmp_path: Path) -> 
     assert rows[0]["objective"] is None
 
 
+@pytest.mark.usefixtures("cold_processes")
 def test_several_processes_give_the_same_rows(net: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.onnx"
     onnx.save(parse(NET.replace("Softmax", "Sigmoid")), other)
