@@ -190,6 +190,16 @@ def test_a_chain_with_views_and_shape_arithmetic(tmp_path: Path) -> None:
 
 
 @needs_compiler
+def test_an_input_with_a_default_is_no_input_of_the_program(tmp_path: Path) -> None:
+    model = parse(
+        "net (float[2, 3] x, float[3] b) => (float[2, 3] y) <float[3] b = {1, 2, 3}> { y = Add(x, b) }"
+    )
+    assert [value.name for value in model.graph.input] == ["x", "b"]
+    check(model, tmp_path / "out")
+    assert "#define MODEL_INPUTS 1" in (tmp_path / "out" / "model.h").read_text()
+
+
+@needs_compiler
 def test_nothing_is_written_over_that_is_still_to_be_read(tmp_path: Path) -> None:
     """The function of Max writes its first operand to the result before it reads the second."""
     text = """net (float[4, 6] x, float[4, 6] z) => (float[4, 6] y) <float low = {-0.1}> {

@@ -1,0 +1,117 @@
+"""Run every model of the zoo in stock onnxruntime with byoc's provider, and in the Python runtime.
+
+    python tests/drivers_suite/zoo.py [--rules dla] [--strategy NAME] [--results FILE] [MODEL...]
+
+Regions of the provider run by the driver in C, those of the Python runtime as the codegen loads them. An
+output is right if it is off by at most 1e-5 of its range, or else if `byoc.verify` by the provider
+passes, which compares with the model itself, and knows its noise. What was found is a line of the results
+file, and not asked again. Leaves with 1 if a model is wrong.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+
+import byoc
+from byoc.bundle import CONTEXT_MODEL_FILE, open_bundle
+from byoc.codegen import find_codegen
+from byoc.drivers import build_driver
+from byoc.errors import ByocError
+from byoc.onnxrt import open_provider_session
+from byoc.samples import model_samples
+from byoc.zoo import list_entries, load_model
+
+TOLERANCE = 1e-5
+Row = dict[str, Any]
+
+
+def count_nodes(graph: onnx.GraphProto) -> tuple[int, int]:
+    """Return how many EPContext nodes a graph has, and how many are in its bodies."""
+    bodies = [each.g for node in graph.node for each in node.attribute if each.HasField("g")]
+    inside = sum(sum(count_nodes(body)) for body in bodies)
+    return sum(node.op_type == "EPContext" for node in graph.node), inside
+
+
+def measure_error(expected: Any, found: Any) -> float:
+    """Return the error of an output as a share of its range; infinite for other shapes and integers."""
+    wanted, got = np.asarray(expected), np.asarray(found)
+    if wanted.shape != got.shape or wanted.dtype != got.dtype:
+        return float("inf")
+    if wanted.dtype.kind != "f":
+        return 0.0 if np.array_equal(wanted, got) else float("inf")
+    if not wanted.size or np.array_equal(wanted, got, equal_nan=True):
+        return 0.0
+    both = wanted.astype(np.float64), got.astype(np.float64)
+    finite = np.isfinite(both[0])
+    if not np.array_equal(both[0][~finite], both[1][~finite], equal_nan=True) or not finite.any():
+        return float("inf")
+    error = float(np.max(np.abs(both[0] - both[1])[finite]))
+    return error / (float(np.ptp(both[0][finite])) or float(np.max(np.abs(both[0][finite]))) or 1.0)
+
+
+def compare(name: str, rules: str, strategy: str, library: Path, folder: Path) -> Row:
+    """Return what the two runtimes make of a model."""
+    row: Row = {"model": name}
+    try:
+        byoc.partition(
+            f"zoo:{name}", rules, output=folder / "b", strategy=strategy, verify=False, emit="epcontext"
+        )
+        bundle = open_bundle(folder / "b", None)
+        path = folder / "b" / CONTEXT_MODEL_FILE
+        row["regions"], row["inside"] = count_nodes(onnx.load(path, load_external_data=False).graph)
+        if not row["regions"] + row["inside"]:
+            return row | {"verdict": "no region"}
+        inputs = dict(model_samples(load_model(f"zoo:{name}")))
+        expected = byoc.load(folder / "b")(inputs)
+        session = open_provider_session(path, {library.stem: library})
+        names = [value.name for value in session.get_outputs()]
+        found = dict(zip(names, session.run(names, inputs), strict=True))
+        row["error"] = max(measure_error(expected[each], found[each]) for each in names)
+        if row["error"] <= TOLERANCE:
+            return row | {"verdict": "right"}
+        verified = byoc.verify(bundle, runtime="ort-plugin")
+        return row | {"verdict": "right by its noise" if verified.passed else "WRONG"}
+    except ByocError as error:
+        return row | {"verdict": f"refused: {error}"}
+    except Exception as error:  # a fault of byoc's or of onnxruntime's, which the table names
+        return row | {"verdict": f"FAILED: {type(error).__name__}: {error}"}
+
+
+def main() -> int:
+    """Ask what is not yet known, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--rules", default="dla")
+    parser.add_argument("--strategy", default="all-supported")
+    parser.add_argument("--results", type=Path, default=Path("provider_zoo.jsonl"))
+    given = parser.parse_args()
+    lines = given.results.read_text().splitlines() if given.results.exists() else []
+    rows = {row["model"]: row for row in map(json.loads, lines)}
+    names = given.models or [entry.name for entry in list_entries()]
+    with TemporaryDirectory() as home:
+        codegen = find_codegen(given.rules)
+        library = build_driver(codegen.driver(), Path(home) / f"{codegen.name}.so")
+        for name in names:
+            if name in rows:
+                continue
+            with TemporaryDirectory() as folder:
+                rows[name] = compare(name, given.rules, given.strategy, library, Path(folder))
+            with given.results.open("a") as file:
+                print(json.dumps(rows[name]), file=file)
+    lines = ["| | regions | in bodies | off by | |\n|---|---|---|---|---|"]
+    for row in rows.values():
+        error = f"{row['error']:.1e}" if "error" in row else ""
+        counts = f"{row.get('regions', '')} | {row.get('inside', '')}"
+        lines.append(f"| {row['model']} | {counts} | {error} | {row['verdict']} |")
+    sys.stdout.write("\n".join([*lines, ""]))
+    return int(any(row["verdict"].startswith(("WRONG", "FAILED")) for row in rows.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
