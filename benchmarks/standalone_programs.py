@@ -1,11 +1,14 @@
 """Programs in C against onnxruntime on one thread, and what each kind of operator takes of them.
 
-    python benchmarks/standalone_programs.py [--compiler COMMAND] [--runs N] [--share PERCENT] [MODEL...]
+    python benchmarks/standalone_programs.py [--compiler COMMAND] [--runs N] [--share PERCENT] [--iree]
+        [MODEL...]
 
 `export-c` writes the program. Its model is built as a library, and both run in turn in this process, on
 the sample that the program comes with; times are of processors, the ratio is that of each turn, and
-medians and quartiles are printed. Then the program itself is built with -DMODEL_PROFILE, and says what
-each kind of operator takes; kinds of less than `--share` percent are summed up.
+medians and quartiles are printed. With `--iree` so does what IREE compiles of the whole model for this
+processor (its `llvm-cpu`, one thread), and the second ratio is that of it to the program. Then the program
+itself is built with -DMODEL_PROFILE, and says what each kind of operator takes; kinds of less than `--share`
+percent are summed up.
 """
 
 import argparse
@@ -25,11 +28,16 @@ import onnx
 import onnxruntime
 from common import machine
 
+import byoc
 from byoc.samples import model_samples
 from byoc.standalone import export_c
 from byoc.zoo import load_model
 
 MODELS = ("zoo:squeezenet", "zoo:mobilenet_v3_large", "zoo:resnet50", "zoo:bert")
+ANYTHING = """
+{target: any, cost_model: {name: near, kind: roofline, peak: {default: 1.0e+12}, bandwidth: 1.0e+12,
+ link: {bandwidth: .inf}}, dtype: any, regions: connected, ops: [{op: '*'}]}
+"""
 ALIGNMENT = 64
 HANDLE_BYTES = 1 << 16  # the structure of a model without regions has three pointers
 PROFILE = re.compile(r"^profile: (.*): (\S+) s of a run, (\S+) %$", re.MULTILINE)
@@ -61,16 +69,18 @@ class CProgram:
             raise RuntimeError(self.model.model_error(self.handle).decode())
 
 
-def main(models: list[str], compiler: list[str], runs: int, share: float) -> None:
+def main(models: list[str], compiler: list[str], runs: int, share: float, iree: bool) -> None:
     """Print a row for each model, then the profiles."""
     print(f"{machine()}, onnxruntime {onnxruntime.__version__}, {shlex.join(compiler)}, {runs} in turn")
-    print("| | in C, ms | onnxruntime, ms | ratio | error |\n|---|---|---|---|---|")
+    more = " IREE, ms | IREE to C |" if iree else ""
+    print(f"| | in C, ms | onnxruntime, ms | ratio |{more} error |")
+    print("|---|---|---|---|" + "---|---|" * iree + "---|")
     profiles = []
     for model in models:
         with TemporaryDirectory() as name:
             folder = Path(name) / "out"
             export_c(model, output=folder)
-            print(compare(model, folder, compiler, runs), flush=True)
+            print(compare(model, folder, compiler, runs, iree), flush=True)
             profiles.append((model, take_profile(folder, compiler, runs)))
     for model, rows in profiles:
         shown = [f"{kind} {part:.1f}" for kind, part in rows if part >= share]
@@ -78,8 +88,8 @@ def main(models: list[str], compiler: list[str], runs: int, share: float) -> Non
         print(f"{model}, percent: {', '.join(shown)}, others {others:.1f}")
 
 
-def compare(model: str, folder: Path, compiler: list[str], runs: int) -> str:
-    """Return the row of a model: milliseconds of both, and their ratio."""
+def compare(model: str, folder: Path, compiler: list[str], runs: int, iree: bool) -> str:
+    """Return the row of a model: milliseconds of each, and their ratios."""
     loaded = load_model(model)
     given = dict(model_samples(loaded))
     options = onnxruntime.SessionOptions()
@@ -92,7 +102,9 @@ def compare(model: str, folder: Path, compiler: list[str], runs: int) -> str:
     stored = {each.name for each in loaded.proto.graph.initializer}
     inputs = [given[each.name] for each in loaded.proto.graph.input if each.name not in stored]
     program = CProgram(folder, compiler, inputs, made)
-    actions = (program.run, lambda: session.run(None, given))
+    actions = [program.run, lambda: session.run(None, given)]
+    if iree:
+        actions.append(compile_iree(model, folder.parent / "iree", given))
     times = [[cpu_seconds(action) for action in actions] for _ in range(runs + 2)][2:]
     columns = np.array(times).T
     ratio = quartiles(columns[0] / columns[1], ".2f")
@@ -100,8 +112,23 @@ def compare(model: str, folder: Path, compiler: list[str], runs: int) -> str:
         float(np.max(np.abs(one - other)) / np.ptp(one))
         for one, other in zip(expected, made, strict=True)
     )
-    both = " | ".join(quartiles(column * 1e3, ".1f") for column in columns)
-    return f"| {model} | {both} | {ratio} | {error:.1e} |"
+    cells = [*(quartiles(column * 1e3, ".1f") for column in columns[:2]), ratio]
+    if iree:
+        cells += [quartiles(columns[2] * 1e3, ".1f"), quartiles(columns[2] / columns[0], ".2f")]
+    return f"| {model} | {' | '.join(cells)} | {error:.1e} |"
+
+
+def compile_iree(model: str, folder: Path, given: Any) -> Callable[[], object]:
+    """Return a run of the model, compiled whole by IREE for this processor and one thread."""
+    (folder.parent / "any.yaml").write_text(ANYTHING)
+    byoc.partition(
+        model, str(folder.parent / "any.yaml"), output=folder, strategy="all-supported", codegen="iree",
+        codegen_options={"threads": "1"}, verify=False, strict=True,
+    )  # fmt: skip
+    loaded = byoc.load(folder)
+    if [stage.device for stage in loaded.stages] != ["any"]:
+        raise RuntimeError(f"{model}: IREE does not take all of it")
+    return lambda: loaded(given)
 
 
 def take_profile(folder: Path, compiler: list[str], runs: int) -> list[tuple[str, float]]:
@@ -153,5 +180,6 @@ if __name__ == "__main__":
     parser.add_argument("--compiler", default="gcc -O3 -march=native")
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--share", type=float, default=2.0)
+    parser.add_argument("--iree", action="store_true")
     asked = parser.parse_args()
-    main(list(asked.models), shlex.split(asked.compiler), asked.runs, asked.share)
+    main(list(asked.models), shlex.split(asked.compiler), asked.runs, asked.share, asked.iree)

@@ -18,6 +18,7 @@ from byoc.model import (
     GraphIndex,
     Model,
     copy_without,
+    prepare_model,
     read_array,
     to_numpy_dtype,
 )
@@ -97,19 +98,32 @@ def read_model_graph(
     source: Source, dims: Mapping[str, int | str] | None, shapes: Mapping[str, Sequence[Any]] | None
 ) -> ProgramGraph:
     """Load and clean a model. Raises InputError for a wrong one, and for an extent that is not known."""
-    model = clean_model(load_model(source, dims, shapes), list_clean_passes(False, True)).model
+    loaded = _drop_default_inputs(load_model(source, dims, shapes))
+    model = clean_model(loaded, list_clean_passes(False, True)).model
     return _make_graph(model, model.source, {}, frozenset())
 
 
 def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
     """Return the partitioned graph of a bundle."""
-    model = load_model(bundle.folder / bundle.manifest.model)
+    model = _drop_default_inputs(load_model(bundle.folder / bundle.manifest.model))
     regions = {
         region.name: DrivenRegion(codegen, region, artifact)
         for codegen, region, artifact in bundle.regions()
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
     return _make_graph(model, str(bundle.display_path), regions, domains)
+
+
+def _drop_default_inputs(model: Model) -> Model:
+    """Return a model without inputs that have a default, which a program takes as it is stored."""
+    stored = {tensor.name for tensor in model.proto.graph.initializer}
+    inputs = [value for value in model.proto.graph.input if value.name not in stored]
+    if len(inputs) == len(model.proto.graph.input) or not model.index.has_default_inputs:
+        return model
+    proto = copy_without(model.proto, "input")
+    proto.graph.input.extend(inputs)
+    prepared = prepare_model(proto, model.source, model.folder)
+    return replace(prepared, make_samples=model.make_samples)
 
 
 def _make_graph(

@@ -277,6 +277,7 @@ class CodegenConformance(ConformanceBase):
             if made is not None:
                 exchanged += 1
                 problems += collect_problems(made.check, kit.checks)
+                problems += kit.check_driver(made.as_case())
         self._fail(problems)
         if not exchanged:
             pytest.skip("it takes the weights of none of the forms: it compiles them")

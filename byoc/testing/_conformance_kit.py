@@ -115,8 +115,12 @@ class ConformanceKit:
                 problems = self.checks.check_results(cut)
             except NotHereError as error:
                 self.reason_not_run = f"codegen {self.codegen.name}: {error}"
+        return problems + self.check_driver(cut)
+
+    def check_driver(self, cut: CompiledCase) -> list[str]:
+        """Return the errors in what the driver makes of a case, none where there is no driver."""
         driver = self.driver
-        return problems + (list(driver.check_results(cut)) if isinstance(driver, DriverChecks) else [])
+        return list(driver.check_results(cut)) if isinstance(driver, DriverChecks) else []
 
     def require_driver(self) -> DriverChecks:
         """Return the codegen's driver; skips the test where it has none, or there is no C compiler.

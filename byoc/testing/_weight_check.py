@@ -1,7 +1,7 @@
 """The check of a codegen that makes of an artifact that of a region with other weights."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from byoc.codegen import Artifact, Executable, Region, TakesWeights, exchange_weights, find_alike
 from byoc.testing._case_compiler import CompiledCase
@@ -26,6 +26,12 @@ class WeightExchange:
     def region(self) -> Region:
         """The region that the artifact is for."""
         return self.other.regions[0][0]
+
+    def as_case(self) -> CompiledCase:
+        """Return the other case with the artifact in the place of the one that was compiled for it."""
+        name = f"{self.first.name}, with the weights of another region"
+        case = replace(self.other.case, name=name)
+        return replace(self.other, case=case, regions=((self.region, self.artifact),))
 
     def check(self, checks: CodegenChecks) -> Iterator[str]:
         """Check that the artifact has the keys of a compiled one, and computes with its own weights."""

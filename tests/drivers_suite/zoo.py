@@ -3,8 +3,8 @@
     python tests/drivers_suite/zoo.py [--rules dla] [--strategy NAME] [--results FILE] [MODEL...]
 
 Regions of the provider run by the driver in C, those of the Python runtime as the codegen loads them. An
-output is right if it is off by at most 1e-5 of its range, or else if `byoc.verify` by the provider
-passes, which compares with the model itself, and knows its noise. What was found is a line of the results
+output is right if it is off by at most 1e-5 of its range, or if `byoc.verify` by the provider passes,
+which compares with the model itself, and knows its noise. What was found is a line of the results
 file, and not asked again. Leaves with 1 if a model is wrong.
 """
 
