@@ -6,8 +6,8 @@
 `export-c` writes the program. Its model is built as a library, and both run in turn in this process, on
 the sample that the program comes with; times are of processors, the ratio is that of each turn, and
 medians and quartiles are printed. With `--iree` so does what IREE compiles of the whole model for this
-processor (its `llvm-cpu`, one thread), and the second ratio is that of it to the program. Then the program
-itself is built with -DMODEL_PROFILE, and says what each kind of operator takes; kinds of less than `--share`
+processor (its `llvm-cpu`, one thread); the second ratio is that of it to the program. Then the program
+is built with -DMODEL_PROFILE, and says what each kind of operator takes; kinds of less than `--share`
 percent are summed up.
 """
 
