@@ -34,10 +34,10 @@ from byoc.standalone import export_c
 from byoc.zoo import load_model
 
 MODELS = ("zoo:squeezenet", "zoo:mobilenet_v3_large", "zoo:resnet50", "zoo:bert")
-ANYTHING = """
-{target: any, cost_model: {name: near, kind: roofline, peak: {default: 1.0e+12}, bandwidth: 1.0e+12,
- link: {bandwidth: .inf}}, dtype: any, regions: connected, ops: [{op: '*'}]}
-"""
+ANYTHING = "{target: any, cost_model: near.yaml, dtype: any, regions: connected, ops: [{op: '*'}]}"
+COSTS = (
+    "{name: near, kind: roofline, peak: {default: 1.0e+12}, bandwidth: 1.0e+12, link: {bandwidth: .inf}}"
+)
 ALIGNMENT = 64
 HANDLE_BYTES = 1 << 16  # the structure of a model without regions has three pointers
 PROFILE = re.compile(r"^profile: (.*): (\S+) s of a run, (\S+) %$", re.MULTILINE)
@@ -121,6 +121,7 @@ def compare(model: str, folder: Path, compiler: list[str], runs: int, iree: bool
 def compile_iree(model: str, folder: Path, given: Any) -> Callable[[], object]:
     """Return a run of the model, compiled whole by IREE for this processor and one thread."""
     (folder.parent / "any.yaml").write_text(ANYTHING)
+    (folder.parent / "near.yaml").write_text(COSTS)
     byoc.partition(
         model, str(folder.parent / "any.yaml"), output=folder, strategy="all-supported", codegen="iree",
         codegen_options={"threads": "1"}, verify=False, strict=True,

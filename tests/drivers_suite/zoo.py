@@ -11,6 +11,7 @@ file, and not asked again. Leaves with 1 if a model is wrong.
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,12 +24,26 @@ from byoc.bundle import CONTEXT_MODEL_FILE, open_bundle
 from byoc.codegen import find_codegen
 from byoc.drivers import build_driver
 from byoc.errors import ByocError
+from byoc.model import Model
 from byoc.onnxrt import open_provider_session
 from byoc.samples import model_samples
 from byoc.zoo import list_entries, load_model
 
 TOLERANCE = 1e-5
 Row = dict[str, Any]
+
+
+def find_dims(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """Return the open dimensions of a model's inputs, with the sizes that they have in a sample."""
+    return {
+        dim.dim_param: size
+        for value in model.proto.graph.input
+        if value.name in inputs
+        for dim, size in zip(
+            value.type.tensor_type.shape.dim, np.shape(inputs[value.name]), strict=False
+        )
+        if dim.dim_param
+    }
 
 
 def count_nodes(graph: onnx.GraphProto) -> tuple[int, int]:
@@ -59,15 +74,17 @@ def compare(name: str, rules: str, strategy: str, library: Path, folder: Path) -
     """Return what the two runtimes make of a model."""
     row: Row = {"model": name}
     try:
+        model = load_model(f"zoo:{name}")
+        inputs = dict(model_samples(model))
         byoc.partition(
-            f"zoo:{name}", rules, output=folder / "b", strategy=strategy, verify=False, emit="epcontext"
-        )
+            f"zoo:{name}", rules, output=folder / "b", dims=find_dims(model, inputs),
+            strategy=strategy, verify=False, emit="epcontext",
+        )  # fmt: skip
         bundle = open_bundle(folder / "b", None)
         path = folder / "b" / CONTEXT_MODEL_FILE
         row["regions"], row["inside"] = count_nodes(onnx.load(path, load_external_data=False).graph)
         if not row["regions"] + row["inside"]:
             return row | {"verdict": "no region"}
-        inputs = dict(model_samples(load_model(f"zoo:{name}")))
         expected = byoc.load(folder / "b")(inputs)
         session = open_provider_session(path, {library.stem: library})
         names = [value.name for value in session.get_outputs()]
