@@ -164,7 +164,9 @@ def measure_nncf(case: Case, rules: str, python: str, kind: str) -> Figures:
     program = Path(__file__).with_name("nncf_quantize.py")
     request = {"operators": list_operators(rules), "kind": kind}
     command = [python, str(program), str(case.path), str(case.data), str(made), json.dumps(request)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise byoc.InputError(f"NNCF failed: {done.stderr.strip().splitlines()[-1][:80]}")
     return case.measure(onnx.load(made))
 
 
@@ -205,7 +207,12 @@ def main() -> None:
             if "onnxruntime" in wanted:
                 print_figures(name, "onnxruntime", measure_onnxruntime(case, given.rules))
             for kind in KINDS if "nncf" in wanted else ():
-                print_figures(name, f"nncf {kind}", measure_nncf(case, given.rules, given.nncf, kind))
+                try:
+                    found = measure_nncf(case, given.rules, given.nncf, kind)
+                except byoc.InputError as error:
+                    print(f"{name:22} {f'nncf {kind}':14} {error}", flush=True)
+                else:
+                    print_figures(name, f"nncf {kind}", found)
 
 
 if __name__ == "__main__":

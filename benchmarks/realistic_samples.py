@@ -172,8 +172,9 @@ def _make_text_line(generator: np.random.Generator, name: str, width: int, *, tu
     line = line.crop((0, 0, min(line.width, width * line.height // 48), line.height))
     page = Image.new("RGB", (width, 48), (127, 127, 127))
     page.paste(line.resize((min(width, line.width * 48 // line.height), 48), Image.Resampling.BILINEAR))
-    if turned and generator.random() < 0.5:
-        page = page.transpose(Image.Transpose.ROTATE_180)
+    if turned:  # a text in a photograph, whichever way up
+        page = Image.blend(page, _draw_photo(generator, width, 48), generator.uniform(0.3, 0.8))
+        page = page.rotate(180 * int(generator.integers(2)) + generator.uniform(-8, 8))
     return {name: _to_input(page, 255, ((0.5,) * 3, (0.5,) * 3))}
 
 

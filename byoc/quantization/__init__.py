@@ -11,7 +11,6 @@ from byoc.quantization._precision import (
     Precision,
     choose_precision,
     has_float_mode,
-    quantize_for_targets,
 )
 from byoc.quantization._ranges import Range, Ranges
 from byoc.quantization._sensitivity import KeptAccuracy

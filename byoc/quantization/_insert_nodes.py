@@ -153,7 +153,9 @@ class _NodeInserter:
         shape = tensor_type.shape
         values: NDArray[Any] | None = None
         if self.whole or constant.is_bias:
-            floats = self.store.read_value(name)
+            node = self.model.index.nodes[constant.node]
+            of_bias = constant.is_bias
+            floats = self.store.read_bias(node, name) if of_bias else self.store.read_value(name)
             values, shape = _to_integers(floats, constant), floats.shape
             if constant.is_bias:
                 shape = values.shape

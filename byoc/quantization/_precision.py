@@ -4,15 +4,14 @@ A target with a floating-point mode runs a float model in that unless told other
 in integers alone gets a quantized model as soon as there is something to conclude scales from.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._accuracy_budget import Budget, read_budget
-from byoc.quantization._calibration_options import DEFAULT_METHOD
-from byoc.quantization._quantize_model import QuantizedModel, quantize
+from byoc.quantization._quantize_model import quantize
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
@@ -32,7 +31,8 @@ class Precision:
     """The precision that the user wants for regions.
 
     `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target. Ranges come from
-    `calibration`, a file of them, or are measured on `data`: a folder, or `random`, by `method`. With a
+    `calibration`, a file of them, or are measured on `data`: a folder, or `random`, by `method`, unless
+    given by the one of the least noise. With a
     `budget` as many units stay in floating point as it takes, measured on `data`.
     """
 
@@ -58,7 +58,7 @@ class Precision:
         "a folder of samples, or `random`.",
         Flag("Samples to measure ranges on, instead of --calibration.", metavar="FOLDER|random"),
     )
-    method: str = DEFAULT_METHOD
+    method: str | None = None
     images: Preprocessing | None = None
     budget: Budget | None = declare_field(
         None,
@@ -88,7 +88,7 @@ class Precision:
             "quantize": self.quantize,
             "calibration": "ranges in memory" if isinstance(given, Ranges) else file,
             "data": None if self.data is None else Path(self.data).name,
-            "method": self.method if self.data is not None and given is None else None,
+            "method": (self.method or "measured") if self.data is not None and given is None else None,
             "accuracy_budget": None if self.budget is None else str(self.budget),
         }
 
@@ -102,7 +102,8 @@ class ChosenPrecision:
     """A model in the precision that was asked for, and the targets as they then compute.
 
     `float_model` is the model before it was quantized, None where it was not; `units` what was
-    quantized, by name, each with its nodes; `ranges` what the scales are from.
+    quantized, by name, each with its nodes; `ranges` what the scales are from. `left` are units that
+    were left in floating point.
     """
 
     model: Model
@@ -111,6 +112,15 @@ class ChosenPrecision:
     ranges: Ranges | None = None
     units: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+    left: tuple[str, ...] = ()
+
+    def leave_in_float(self, units: Sequence[str], wanted: Precision) -> Model:
+        """Return the float model quantized anew, without some of its `units`."""
+        assert self.float_model is not None
+        assert self.ranges is not None
+        integer = _find_integer_targets(self.targets, wanted)
+        left = (*self.left, *units)
+        return quantize(self.float_model, integer, self.ranges, wanted.quantize, left).model
 
 
 def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:
@@ -131,32 +141,25 @@ def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision)
     if wanted.calibration is None and wanted.data is None:
         return _leave_unquantized(model, targets, integer, wanted)
     steps: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
     if wanted.calibration is None:
         assert wanted.data is not None
         images = wanted.images or NO_PREPROCESSING
         quantizer = DataQuantizer(integer, wanted.data, images, wanted.method, wanted.quantize)
         made = quantizer.quantize(model)
-        done, ranges, steps = made.quantized, made.ranges, made.steps
+        done, ranges, left, steps = made.quantized, made.ranges, made.left, made.steps
     else:
         ranges = _read_ranges(model, wanted.calibration)
         report_step("quantize")
-        done = quantize_for_targets(model, targets, ranges, wanted)
+        done = quantize(model, integer, ranges, wanted.quantize)
     notes = [_RANDOM_WARNING] if ranges.random else []
-    notes += [Note("note", text) for text in (*steps, *done.notes)]
+    notes += [Note("note", text) for text in steps]
+    notes += [Note("note", text) for text in done.notes]
     if not done.units:
         notes.append(Note("note", "nothing is quantized"))
-    return ChosenPrecision(done.model, tuple(targets), done.floats, ranges, done.units, tuple(notes))
-
-
-def quantize_for_targets(
-    model: Model,
-    targets: Sequence[Target],
-    ranges: Ranges,
-    wanted: Precision,
-    exclude: Collection[str] = (),
-) -> QuantizedModel:
-    """Return a model quantized for those targets that it has to be, but for the units to `exclude`."""
-    return quantize(model, _find_integer_targets(targets, wanted), ranges, wanted.quantize, exclude)
+    return ChosenPrecision(
+        done.model, tuple(targets), done.floats, ranges, done.units, tuple(notes), left
+    )
 
 
 def _find_integer_targets(targets: Sequence[Target], wanted: Precision) -> list[Target]:

@@ -142,7 +142,7 @@ class _Quantizer:
         """Return the quantized model; notes mention only nodes with a `known` name, the user's own."""
         excluded = self._find_excluded()
         self.excluded_nodes = {requirement: set(excluded) for requirement in self.requirements}
-        store = ConstantStore(self.index, self.floats.folder)
+        store = ConstantStore(self.index, self.floats.folder, self.ranges.shifts)
         while True:
             units = self._find_units()
             schemes = choose_scheme(store, units, self.ranges, self.dtype)

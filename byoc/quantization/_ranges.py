@@ -11,6 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
 from byoc.errors import suggest_nearest
@@ -62,6 +63,7 @@ class Ranges:
     `method` is the calibrator's name with its `options`, `samples` the number of samples, `source` the
     name of the data, `random` whether it was random data, `model` the model's name. `notes` are
     sentences for the user. A tensor that is not in `tensors` has no range and cannot be quantized.
+    `shifts` are taken from biases, `[C]` by what the node that reads one makes; files have none.
     """
 
     method: str
@@ -72,6 +74,7 @@ class Ranges:
     model: str = ""
     options: Mapping[str, bool | int | float] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    shifts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def check_names(self, model: Model, path: Path) -> None:
         """Raise InputError if a named tensor is not in the model; `path` is the file for the message.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import NodeProto
 
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, describe_node, get_stated_attributes, is_onnx, may_be_float
@@ -63,6 +64,8 @@ class ConstantStore:
 
     index: GraphIndex
     folder: Path | None
+    shifts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What is taken from biases, `[C]`, by the output of the node that reads one."""
     _extremes: dict[tuple[str, int | None], Any] = field(default_factory=dict)
     _params: dict[tuple[str, int | None, ScaleRequirement], QuantizationParams | None] = field(
         default_factory=dict
@@ -71,6 +74,17 @@ class ConstantStore:
     def read_value(self, name: str) -> NDArray[Any]:
         """Return the value of a constant, which is read anew each time."""
         return read_constant(self.index, name, self.folder)
+
+    def read_bias(self, node: NodeProto, name: str) -> NDArray[Any]:
+        """Return the value of the bias that a node reads, less what is to be taken from it."""
+        value = self.read_value(name)
+        shift = self.shifts.get(node.output[0])
+        if shift is None:
+            return value
+        shape = value.shape if value.size == shift.size else shift.shape
+        return np.asarray(np.broadcast_to(value.reshape(-1), shift.shape) - shift, np.float32).reshape(
+            shape
+        )
 
     def find_extremes(self, name: str, axis: int | None = None) -> Any:
         """Return the least and the greatest value of a constant, or of each index of an axis."""
@@ -218,7 +232,7 @@ class _SchemeBuilder:
         attributes = get_stated_attributes(node)
         if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
             return refuse(f"{describe_node(node)} has a bias, and its alpha or beta is not 1")
-        values = self.store.read_value(name)
+        values = self.store.read_bias(node, name)
         if values.size not in {1, *values.shape[-1:]}:
             return refuse(f"the bias '{name}' is not one number for each channel")
         source = self._find_input_params(unit, number)

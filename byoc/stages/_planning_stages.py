@@ -34,7 +34,6 @@ from byoc.quantization import (
     Precision,
     choose_precision,
     prepare_accuracy_test,
-    quantize_for_targets,
 )
 from byoc.rules import find_unmatched_names
 from byoc.samples import MAX_SAMPLES, read_samples
@@ -179,15 +178,7 @@ class LeaveInFloat:
         """Fill in `model` and `in_float`."""
         concluded, model = state.precision, state.precision.model
         if self.units:
-            assert concluded.ranges is not None
-            assert concluded.float_model is not None
-            model = quantize_for_targets(
-                concluded.float_model,
-                state.settings.targets,
-                concluded.ranges,
-                state.options.precision,
-                self.units,
-            ).model
+            model = concluded.leave_in_float(self.units, state.options.precision)
         return replace(state, model=model, in_float=self.units)
 
 

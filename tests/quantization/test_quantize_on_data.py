@@ -1,0 +1,152 @@
+"""With samples at hand biases are corrected, ranges fixed, and tails left in float where that helps."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx.helper import make_node
+from quantizing import built, form, network, quantize, ranges, samples, snr, target, values, weights
+from support import examples
+
+from byoc.model import Model
+from byoc.quantization import Range
+from byoc.quantization._bias_correction import measure_bias_shifts
+from byoc.quantization._fixed_ranges import fix_ranges
+from byoc.quantization._output_tail import find_tail_units
+from byoc.quantization._quantize_model import prepare_floats
+from byoc.quantization._quantize_on_data import DataQuantizer
+from byoc.samples import NO_PREPROCESSING
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder of eight samples for `network` and `make_detector`."""
+    for number, sample in enumerate(samples(network(), 8)):
+        np.savez(tmp_path / f"{number}.npz", **{"x": np.abs(sample["x"])})
+    return tmp_path
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    return [dict(np.load(path)) for path in sorted(folder.glob("*.npz"))]
+
+
+def make_detector() -> Model:
+    """Return a convolution behind which boxes and small scores are concatenated."""
+    nodes = [
+        make_node("Conv", ["x", "w0", "b0"], ["c"], "conv"),
+        make_node("Relu", ["c"], ["r"], "relu"),
+        make_node("Conv", ["r", "w1", "b1"], ["box"], "boxes"),
+        make_node("Conv", ["r", "w2", "b1"], ["logit"], "logits"),
+        make_node("Sigmoid", ["logit"], ["score"], "scores"),
+        make_node("Concat", ["box", "score"], ["y"], "join", axis=1),
+    ]
+    stored = {
+        "w0": weights(0, 8, 3, 1, 1),
+        "b0": weights(1, 8),
+        "w1": 300 * weights(2, 4, 8, 1, 1),
+        "w2": weights(3, 4, 8, 1, 1),
+        "b1": weights(4, 4),
+    }
+    return built(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 8, 8, 8]}, stored)
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(st.integers(0, 1000))
+def test_shifts_are_the_mean_errors_of_pointwise_convolutions(seed: int) -> None:
+    nodes = [
+        make_node("Conv", ["x", "w0", "b0"], ["c"], "first"),
+        make_node("Relu", ["c"], ["r"], "relu"),
+        make_node("Conv", ["r", "w1", "b0"], ["y"], "last", group=4),
+    ]
+    stored = {"w0": weights(seed, 8, 3, 1, 1), "b0": weights(1, 8), "w1": weights(seed + 1, 8, 2, 1, 1)}
+    model = built(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 8, 8, 8]}, stored)
+    given = samples(model, 2)
+    to = target()
+    floats = prepare_floats(model, [to])
+    made = quantize(floats, [to], ranges(model, given[:1]))
+    found = measure_bias_shifts(floats, made.model, given)
+    assert sorted(found) == ["c", "y"]
+    rounded = {name: values(made.model, given[0])[name] for name in ("x_dq", "w0_dq")}
+    assert rounded["w0_dq"].shape == (8, 3, 1, 1)
+    errors = []
+    for one in given:
+        x = values(made.model, one)["x_dq"]
+        exact = np.einsum("oc,bchw->bohw", stored["w0"][:, :, 0, 0], one["x"])
+        errors.append(np.einsum("oc,bchw->bohw", rounded["w0_dq"][:, :, 0, 0], x) - exact)
+    np.testing.assert_allclose(found["c"], np.mean(errors, axis=(0, 1, 3, 4)), atol=1e-5)
+
+
+def test_a_corrected_bias_has_no_mean_error(folder: Path) -> None:
+    model, given, to = network(), read(folder), target()
+    floats = prepare_floats(model, [to])
+    found = ranges(floats, given)
+    made = quantize(floats, [to], found).model
+    shifts = measure_bias_shifts(floats, made, given)
+    assert "c0" in shifts
+    assert "c2" not in shifts, "it has no bias"
+    corrected = quantize(floats, [to], type(found)(**{**vars(found), "shifts": shifts})).model
+    means = [
+        abs(
+            np.mean(
+                [values(one, each)["r0"] - values(floats, each)["r0"] for each in given], (0, 1, 3, 4)
+            )
+        )
+        for one in (made, corrected)
+    ]
+    assert means[1].mean() < means[0].mean()
+
+
+def test_operators_fix_ranges_that_were_measured_and_none_that_was_given() -> None:
+    index = make_detector().index
+    measured = ranges(make_detector())
+    fixed = fix_ranges(index, measured)
+    assert fixed.tensors["score"] == Range(0.0, 1.0)
+    assert fixed.tensors["box"] == measured.tensors["box"]
+    without = type(measured)(**{**vars(measured), "tensors": {"box": measured.tensors["box"]}})
+    assert fix_ranges(index, without).tensors == without.tensors
+
+
+def test_the_tail_is_what_no_linear_operator_follows() -> None:
+    model = make_detector()
+    ops = ["Conv", "Relu", "Sigmoid", "Concat"]
+    units = quantize(model, [target(ops=ops)], ranges(model)).units
+    assert find_tail_units(model.index, units) == ("scores", "join")
+    assert (
+        find_tail_units(network().index, quantize(network(), [target()], ranges(network())).units) == ()
+    )
+
+
+def test_a_concat_of_boxes_and_scores_is_left_in_float(folder: Path) -> None:
+    to = target(ops=["Conv", "Relu", "Sigmoid", "Concat"])
+    found = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None).quantize(make_detector())
+    assert set(found.left) == {"scores", "join"}
+    assert set(found.quantized.units) == {"relu", "boxes", "logits"}
+    assert "a Concat leaves " in found.steps[-1]
+    plain = quantize(make_detector(), [to], found.ranges).model
+    given = read(folder)[0]
+    expected = values(make_detector(), given)["y"][:, 4:]
+    assert snr(expected, values(plain, given)["y"][:, 4:]) < 15
+    assert snr(expected, values(found.quantized.model, given)["y"][:, 4:]) > 30
+
+
+def test_the_best_of_what_is_tried_is_kept(folder: Path) -> None:
+    to = target()
+    found = DataQuantizer([to], folder, NO_PREPROCESSING, None, None).quantize(network())
+    assert found.ranges.method in ("minmax", "mse")
+    expected = [values(network(), one)["y"] for one in read(folder)]
+    plain = quantize(network(), [to], ranges(network(), read(folder))).model
+    noise = [
+        snr(np.stack(expected), np.stack([values(one, each)["y"] for each in read(folder)]))
+        for one in (plain, found.quantized.model)
+    ]
+    assert found.decibels == pytest.approx(noise[1], abs=0.01)
+    assert noise[1] >= noise[0]
+
+
+def test_random_data_chooses_nothing() -> None:
+    found = DataQuantizer([target()], "random", NO_PREPROCESSING, None, None).quantize(network())
+    assert (found.ranges.method, found.steps, found.left) == ("minmax", (), ())
+    assert form(found.quantized.model, "r0")[2] == "int8"
