@@ -208,7 +208,7 @@ def test_the_document(here: Path, byoc: Cli) -> None:
         "quantize": "int8",
         "calibration": None,
         "data": "data",
-        "method": "minmax",
+        "method": "measured",
         "accuracy_budget": None,
     }
     assert json.loads(byoc("partition", *DLA, "--format", "json").out)["precision"] is None
