@@ -72,8 +72,8 @@ def test_branches_side_by_side_by_hand() -> None:
     assert scheduled(problem, [0, 0, 0, 0]).makespan == 8
     best = Makespan().solve(problem)
     assert best.schedule is not None
-    # Better: 0 and 2 on the device, a launch each, and 1 on the host from 2.375 on.
-    assert best.labels.tolist() == [1, 0, 1, 0]
+    # Better: 0 and 2 on the device, a launch each, and 1 on the host from 2.375 on; or 1 for 2, as 2 is.
+    assert best.labels.tolist() in ([1, 0, 1, 0], [1, 1, 0, 0])
     assert best.schedule.makespan == 2.125 + 2.125 + 0.25 + 2
     assert best.cost.total == 8.75
     assert best.notes == (

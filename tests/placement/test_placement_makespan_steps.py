@@ -20,7 +20,8 @@ from byoc.placement.solvers import (
     makespan_lower_bound,
     renumber_regions,
 )
-from byoc.placement.solvers._list_scheduling import _IdleIntervals, _ScheduledJobs
+from byoc.placement.solvers._idle_intervals import IdleIntervals
+from byoc.placement.solvers._list_scheduling import _ScheduledJobs
 from byoc.placement.solvers._makespan_bound import _longest_path, least_load
 from byoc.placement.solvers._makespan_search import _LocalSearch
 from byoc.placement.strategies._makespan import (
@@ -70,7 +71,7 @@ def state_of(problem: Problem, labels: list[int], regions: list[int]) -> SearchS
 
 
 def test_a_job_takes_the_first_gap_that_holds_it() -> None:
-    idle = _IdleIntervals()
+    idle = IdleIntervals()
     jobs = [
         # ready, seconds, start
         (4.0, 2.0, 4.0),  # 0 to 4 and from 6 on are left

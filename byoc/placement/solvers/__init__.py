@@ -21,6 +21,7 @@ from byoc.placement.solvers._load_frontier import LoadFrontier, find_device_edge
 from byoc.placement.solvers._load_layers import order_narrowly
 from byoc.placement.solvers._load_state import LoadState
 from byoc.placement.solvers._makespan_bound import least_load, makespan_lower_bound
+from byoc.placement.solvers._makespan_enumeration import find_least_makespan
 from byoc.placement.solvers._makespan_search import SearchState, improve_state, keeps_limits
 from byoc.placement.solvers._neighbours import Neighbours
 from byoc.placement.solvers._path_bound import bound_by_paths

@@ -18,19 +18,20 @@ So no makespan exceeds the cost that adds everything up: going back from the end
 to one job or one transfer, and none of them occurs twice.
 """
 
-import math
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from byoc.placement._fusions import choose_fusions
 from byoc.placement._problem import Floats, Ints, Occupancy, Problem
+from byoc.placement.solvers._idle_intervals import IdleCores, IdleIntervals, UnlimitedCores
 from byoc.placement.solvers._neighbours import Neighbours
 
 # Seconds to schedule one unit, or one consumer of a tensor, on one core of about 3 GHz.
 _ITEM_SECONDS = 1.0e-6
+# All orders of so many jobs are tried where asked for.
+_FEW_JOBS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,15 +67,26 @@ class ListScheduler:
         """
         jobs = _ScheduledJobs(self, labels, regions)
         order = jobs.order_by_rank()
+        return None if order is None else jobs.describe(jobs.assign_times(order))
+
+    def schedule_few(
+        self, labels: Sequence[int], regions: Sequence[int]
+    ) -> tuple[InferenceSchedule | None, bool]:
+        """Return the best schedule of a placement of at most six jobs, of more the list schedule.
+
+        Returns None if its regions form a cycle, and whether no schedule is shorter. All orders of the
+        jobs are tried; one of them is that of the start times of the best schedule.
+        """
+        jobs = _ScheduledJobs(self, labels, regions)
+        order = jobs.order_by_rank()
         if order is None:
-            return None
-        start, end, makespan = jobs.assign_times(order)
-        of_unit = jobs.of_unit
-        return InferenceSchedule(
-            np.array([start[job] for job in of_unit], np.float64),
-            np.array([end[job] for job in of_unit], np.float64),
-            makespan,
-        )
+            return None, True
+        best, few = jobs.assign_times(order), len(order) <= _FEW_JOBS
+        for each in jobs.iterate_orders() if few else ():
+            found = jobs.assign_times(each)
+            if found[2] < best[2]:
+                best = found
+        return jobs.describe(best), few
 
 
 class _ScheduledJobs:
@@ -239,16 +251,40 @@ class _ScheduledJobs:
         # Sorting is stable: of equal ranks, a job comes before those that wait for it.
         return sorted(order, key=lambda job: -rank[job])
 
+    def iterate_orders(self) -> Iterator[list[int]]:
+        """Yield all orders of the jobs in which none comes before one that it waits for."""
+        before: list[set[int]] = [set() for _ in self.device]
+        for job, following in enumerate(self.following):
+            for after, _ in following:
+                before[after].add(job)
+        pending: list[list[int]] = [[]]
+        while pending:
+            order = pending.pop()
+            if len(order) == len(before):
+                yield order
+            done = set(order)
+            ready = (job for job, needed in enumerate(before) if job not in done and needed <= done)
+            pending.extend([*order, job] for job in ready)
+
+    def describe(self, times: tuple[list[float], list[float], float]) -> InferenceSchedule:
+        """Return the schedule of the units for what `assign_times` gives."""
+        start, end, makespan = times
+        return InferenceSchedule(
+            np.array([start[job] for job in self.of_unit], np.float64),
+            np.array([end[job] for job in self.of_unit], np.float64),
+            makespan,
+        )
+
     def assign_times(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
         """Return the start and end of every job, and the makespan."""
         ready, start, end = (list(self.release) for _ in range(3))
-        idle: dict[int, _IdleIntervals | _IdleCores | _UnlimitedCores] = {
-            device: _IdleIntervals() for device in set(self.device)
+        idle: dict[int, IdleIntervals | IdleCores | UnlimitedCores] = {
+            device: IdleIntervals() for device in set(self.device)
         }
         if self.cores > 1:
             # With a core for each of its jobs the host has none that waits.
             enough = self.cores >= self.device.count(0)
-            idle[0] = _UnlimitedCores() if enough else _IdleCores(self.cores)
+            idle[0] = UnlimitedCores() if enough else IdleCores(self.cores)
         makespan = 0.0
         for job in order:
             start[job] = idle[self.device[job]].take(ready[job], self.seconds[job])
@@ -273,53 +309,6 @@ def _sort_jobs(before: list[set[int]]) -> list[int]:
             if not waits[other]:
                 order.append(other)
     return order
-
-
-class _UnlimitedCores:
-    """A host on which every job finds an idle core."""
-
-    @staticmethod
-    def take(ready: float, _seconds: float) -> float:
-        """Return the earliest start, which is when the job is ready."""
-        return ready
-
-
-class _IdleCores:
-    """The idle intervals of the host's cores."""
-
-    def __init__(self, cores: int) -> None:
-        self._cores = [_IdleIntervals() for _ in range(max(cores, 1))]
-
-    def take(self, ready: float, seconds: float) -> float:
-        """Return the earliest start on any core, and occupy that interval."""
-        found = min(self._cores, key=lambda core: core.find(ready, seconds)[0])
-        return found.take(ready, seconds)
-
-
-class _IdleIntervals:
-    """The idle intervals of one device."""
-
-    def __init__(self) -> None:
-        self._start = [0.0]
-        self._end = [math.inf]
-
-    def find(self, ready: float, seconds: float) -> tuple[float, int]:
-        """Return the earliest start from `ready` on at which a job fits, and the interval's number."""
-        gap = max(0, bisect_right(self._start, ready) - 1)
-        while max(ready, self._start[gap]) + seconds > self._end[gap]:
-            gap += 1
-        return max(ready, self._start[gap]), gap
-
-    def take(self, ready: float, seconds: float) -> float:
-        """Return the earliest start from `ready` on at which a job fits, and occupy that interval."""
-        begin, gap = self.find(ready, seconds)
-        first, last = self._start[gap], self._end[gap]
-        if seconds == 0:
-            return begin
-        remaining = [(a, b) for a, b in ((first, begin), (begin + seconds, last)) if a < b]
-        self._start[gap : gap + 1] = [a for a, _ in remaining]
-        self._end[gap : gap + 1] = [b for _, b in remaining]
-        return begin
 
 
 def renumber_regions(labels: Sequence[int], regions: Sequence[int]) -> tuple[Ints, Ints]:

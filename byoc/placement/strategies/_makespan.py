@@ -28,7 +28,10 @@ from byoc.placement.solvers import (
     ListScheduler,
     Neighbours,
     SearchState,
+    SpentBudgetError,
     bound_by_paths,
+    count_labels,
+    find_least_makespan,
     improve_state,
     iterate_chain_splits,
     keeps_limits,
@@ -62,24 +65,29 @@ _BOUND_SHARE = 0.4
 _PATIENCE = 0.5
 # A relative distance from the bound that needs no search.
 _CLOSE = 1e-9
+# All of so many labels of so many units are tried, within a share of the time limit.
+_FEW_LABELS, _FEW_UNITS, _ENUMERATION_SHARE = 2**12, 8, 0.5
+# More than the rounding errors of a sum of one cost per unit.
+_ROUNDING = 2.0**-36
 
 
 @dataclass(frozen=True)
 class Makespan:
     """Minimise the time at which host and accelerators, working side by side, are done.
 
-    The schedules are those of `byoc.placement.solvers.ListScheduler`. Starting points: the placements of
-    launch-aware and of all cheap strategies, with their regions, with the connected components of those
-    regions, and with each unit a region of its own; where memory or the number of regions is limited,
-    topological orders cut into one segment for each accelerator; and a list schedule that gives each
-    unit, by upward rank, the device on which it ends first (HEFT: Topcuoglu, Hariri and Wu, IEEE
-    Transactions on Parallel and Distributed Systems 13, 2002). The best of these are improved by local
-    search: units, their neighbourhoods and whole regions change device, join regions, and leave them;
-    and again after a few units were moved at random, the same ones in every run. The search ends when it
-    has gained nothing for as long as it had taken until the last gain. So the answer is never worse than
-    that of launch-aware or a cheap strategy by the same measure, unless the problem is so large that the
-    time limit leaves some of them out. The bound is that of `makespan_lower_bound`; as no sum of all
-    costs is below its makespan, it also bounds those sums.
+    The schedules are those of `byoc.placement.solvers.ListScheduler`; of few jobs all orders are tried,
+    and of few units all placements. Otherwise starting points are the placements of launch-aware and of
+    all cheap strategies, with their regions, with the connected components of those regions, and with
+    each unit a region of its own; where memory or the number of regions is limited, topological orders
+    cut into one segment for each accelerator; and a list schedule that gives each unit, by upward rank,
+    the device on which it ends first (HEFT: Topcuoglu, Hariri and Wu, IEEE Transactions on Parallel and
+    Distributed Systems 13, 2002). The best of these are improved by local search: units, their
+    neighbourhoods and whole regions change device, join regions, and leave them; and again after a few
+    units were moved at random, the same ones in every run. The search ends when it has gained nothing
+    for as long as it had taken until the last gain. So the answer is never worse than that of
+    launch-aware or a cheap strategy by the same measure, unless the problem is so large that the time
+    limit leaves some of them out. The bound is that of `makespan_lower_bound`, or the makespan where all
+    was tried; as no sum of all costs is below its makespan, it also bounds those sums.
     """
 
     name: ClassVar[str] = "makespan"
@@ -113,13 +121,15 @@ class Makespan:
             only = HostOnly().solve(problem)
             seeds = [SearchState.from_labels(scheduler, only.labels.tolist(), only.regions.tolist())]
         search = _Search(problem, scheduler, seeds[0], budget, proof.bound)
-        for seed in _remove_duplicates(seeds)[: self.starts]:
-            search.improve(seed)
-        generator = random.Random(0)
-        for _ in range(self.restarts):
-            if budget.is_spent:
-                break
-            search.improve(_perturb(problem, scheduler, search.best, generator))
+        if not search.try_all():
+            for seed in _remove_duplicates(seeds)[: self.starts]:
+                search.improve(seed)
+            generator = random.Random(0)
+            for _ in range(self.restarts):
+                if budget.is_spent:
+                    break
+                search.improve(_perturb(problem, scheduler, search.best, generator))
+        search.order_jobs(seeds)
         return _attach_schedule(problem, scheduler, search)
 
 
@@ -139,6 +149,27 @@ class _Search:
         self.bound = makespan_lower_bound(problem, proven)
         self.best = best
 
+    def try_all(self) -> bool:
+        """Find the best of all placements; return False if there are too many."""
+        problem = self._problem
+        if problem.units > _FEW_UNITS or count_labels(problem) > _FEW_LABELS:
+            return False
+        share = self._budget.limit(self._budget.left * _ENUMERATION_SHARE)
+        try:
+            self.best, proven = find_least_makespan(problem, self._scheduler, self.best, share)
+        except SpentBudgetError:
+            return False
+        if proven:
+            self.bound = max(self.bound, self.best.seconds * (1 - _ROUNDING))
+        return True
+
+    def order_jobs(self, states: Iterable[SearchState]) -> None:
+        """Try all orders of jobs of the best state, and of others, where that is done for few jobs."""
+        for state in (self.best, *states):
+            schedule, _ = self._scheduler.schedule_few(state.labels, state.regions)
+            if schedule is not None and schedule.makespan < self.best.seconds:
+                self.best = replace(state, seconds=schedule.makespan, schedule=schedule)
+
     def improve(self, state: SearchState) -> None:
         """Improve a state, unless nothing was gained for long, or nothing can be."""
         left = self._spent_at_gain + max(self._spent_at_gain, _PATIENCE) - self._spent
@@ -154,7 +185,7 @@ class _Search:
 
 def _attach_schedule(problem: Problem, scheduler: ListScheduler, search: _Search) -> ScheduledPlacement:
     labels, regions = _number_by_start(scheduler, search.best)
-    schedule = scheduler.schedule(labels.tolist(), regions.tolist())
+    schedule, _ = scheduler.schedule_few(labels.tolist(), regions.tolist())
     placement = ScheduledPlacement.from_labels(
         problem,
         labels,
@@ -248,7 +279,7 @@ def _perturb(
 
 def _number_by_start(scheduler: ListScheduler, state: SearchState) -> tuple[Ints, Ints]:
     """Number the regions by start time."""
-    schedule = scheduler.schedule(state.labels, state.regions)
+    schedule, _ = scheduler.schedule_few(state.labels, state.regions)
     if schedule is None:
         return renumber_regions(state.labels, state.regions)
     labels, regions = renumber_regions(state.labels, state.regions)

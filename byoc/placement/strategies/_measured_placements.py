@@ -57,6 +57,6 @@ def measure_placement(problem: Problem, placement: Placement, measure: Measure) 
             **parts, loads=measure_loads(problem, labels, regions, placement.fusions)
         )
     if measure is Measure.makespan:
-        schedule = ListScheduler(problem).schedule(labels.tolist(), regions.tolist())
+        schedule, _ = ListScheduler(problem).schedule_few(labels.tolist(), regions.tolist())
         return ScheduledPlacement(**parts, schedule=schedule)
     return Placement(**parts)
