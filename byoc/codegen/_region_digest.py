@@ -9,7 +9,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -34,10 +34,21 @@ METADATA_KEYS = (PURPOSE_KEY, COMPOSITE_KEY)
 
 # A constant is read from disk once.
 _CONSTANTS: "WeakKeyDictionary[Region, dict[str, bytes]]" = WeakKeyDictionary()
-_FILES: "WeakKeyDictionary[Region, dict[str, Path]]" = WeakKeyDictionary()
 _REGIONS: "WeakKeyDictionary[Region, bytes]" = WeakKeyDictionary()
-_KEYS: "WeakKeyDictionary[Region, MachineKey]" = WeakKeyDictionary()
 _OWN_KEY = MachineKey(secrets.token_bytes(SECRET_BYTES))
+
+
+@dataclass(frozen=True)
+class _RegionFolder:
+    """What regions of one folder share: this machine's key, and files with constants by their names."""
+
+    path: Path
+    key: MachineKey
+    files: dict[str, Path] = field(default_factory=dict)
+
+
+# The folder that was read last; a bundle has all its regions in one.
+_FOLDERS: list[_RegionFolder] = []
 
 
 def digest_regions(regions: Sequence[Region]) -> str:
@@ -137,20 +148,25 @@ def _digest_tensor(tensor: TensorProto, region: Region) -> bytes:
     if tensor.data_type == TensorProto.STRING:
         return hashlib.sha256(b"".join(b"%d:%b" % (len(s), s) for s in tensor.string_data)).digest()
     try:  # one `once` for all, since the codes are hashed before anybody sees them
-        code: DataCode = _find_key(region).begin_data_code(b"constant")
+        code: DataCode = _find_folder(region).key.begin_data_code(b"constant")
     except MissingRuntimeError:
         code = _Sha256Code()
-    known = _FILES.setdefault(region, {})
+    known = _find_folder(region).files
     write_raw_bytes(tensor, region.path.parent, _Sink(code), known)  # type: ignore[arg-type]
     return code.finalize()
 
 
-def _find_key(region: Region) -> MachineKey:
-    """Return the key of this machine; where there is none, one of this process."""
-    if region not in _KEYS:
+def _find_folder(region: Region) -> _RegionFolder:
+    """Return the folder of a region; where the machine has no key, its key is one of this process."""
+    path = region.path.parent
+    found = next((each for each in _FOLDERS if each.path == path), None)
+    if found is None:
+        key = None
         with suppress(ByocError):
-            _KEYS[region] = read_key() or _OWN_KEY
-    return _KEYS.setdefault(region, _OWN_KEY)
+            key = read_key()
+        found = _RegionFolder(path, key or _OWN_KEY)
+        _FOLDERS[:] = [found]
+    return found
 
 
 @dataclass
