@@ -21,6 +21,7 @@ from byoc.model._graph_parts import (
     open_shapes,
     walk_graph_paths,
 )
+from byoc.model._heavy_weights import HeavyWeights, read_without_heavy_weights
 from byoc.model._images import find_images, find_weights
 from byoc.model._inlinable_nodes import make_dense
 from byoc.model._inserted_nodes import (
@@ -85,7 +86,7 @@ from byoc.model._quantized_tensors import (
     unshare_dequantize,
 )
 from byoc.model._runtime_operators import state_function_defaults
-from byoc.model._skeletons import DerivedModel, make_skeleton, replace_weights
+from byoc.model._skeletons import make_skeleton, replace_weights
 from byoc.model._state_pairs import StatePair, find_state_pairs
 from byoc.model._tensor_data import (
     DTYPE_NUMBERS,

@@ -21,6 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 from byoc.errors import InputError
 from byoc.model._dimensions import Dimensions, fix_dims, name_open_dims
 from byoc.model._graph_index import GraphIndex
+from byoc.model._heavy_weights import HeavyWeights
 from byoc.model._node_kinds import list_distinct_nodes
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._qdq import normalize_qdq
@@ -54,27 +55,36 @@ _MAX_INLINED_NODES = 1 << 20  # a runtime inlines functions, and few bytes may s
 class Model:
     """A checked model: nodes are sorted, types are known as far as inference goes.
 
-    `source` is the user's name for it, `folder` holds its external data (None if there is none),
+    `structure` is the protobuf, which may lack the data of heavy weights (`heavy`, None where it has
+    all); `source` is the user's name for it, `folder` holds its external data (None if there is none),
     `make_samples` makes suitable inputs from a seed (None if nobody knows how), `planned` are the sizes
     of open dimensions that costs count with. `lost` are the names of nodes and tensors that
     clean-up dropped, by themselves and behind the paths of their graphs. The protobuf must not be
     edited.
     """
 
-    proto: ModelProto
+    structure: ModelProto
     source: str
     folder: Path | None
     inference: InferenceResult
     make_samples: Callable[[int], Mapping[str, Any]] | None = None
     planned: PlannedSizes = NOTHING_OPEN
     lost: frozenset[str] = frozenset()
+    heavy: HeavyWeights | None = None
+
+    @cached_property
+    def proto(self) -> ModelProto:
+        """The whole model. Raises InputError where its file has changed since it was read."""
+        if self.heavy is not None:
+            self.heavy.fill(self.structure)
+        return self.structure
 
     @cached_property
     def index(self) -> GraphIndex:
         """The index of the main graph."""
         types = self.inference
         return GraphIndex(
-            self.proto,
+            self.structure,
             types.type_protos,
             types.typed_graph,
             planned=self.planned,
@@ -132,14 +142,16 @@ def prepare_model(
     source: str,
     folder: Path | None = None,
     given: Dimensions | None = None,
+    heavy: HeavyWeights | None = None,
 ) -> Model:
     """Check a protobuf and infer its types; it is not changed.
 
-    `given` says what open dimensions are. Raises InputError, beginning with `source`, when the model is
-    not valid ONNX, has a cycle, or its dimensions cannot be as they were given (`fix_dims`).
+    `given` says what open dimensions are, `heavy` has the weights that the protobuf lacks. Raises
+    InputError, beginning with `source`, when the model is not valid ONNX, has a cycle, or its dimensions
+    cannot be as they were given (`fix_dims`).
     """
     try:
-        outside = _check_contents(proto, folder)
+        outside = _check_contents(proto, folder) and heavy is None
         ordered = clear_negative_dims(_sort_nodes(proto))
         distinct = list_distinct_nodes(ordered.graph.node)
         proto, notes = normalize_qdq(ordered, distinct)
@@ -160,7 +172,7 @@ def prepare_model(
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
     certain = inferred.certain and not outside
     inferred = replace(inferred, notes=(*notes, *inferred.notes), certain=certain)
-    return Model(proto, source, folder, inferred, planned=PlannedSizes(ranges=ranges))
+    return Model(proto, source, folder, inferred, planned=PlannedSizes(ranges=ranges), heavy=heavy)
 
 
 def check_model(proto: ModelProto, folder: Path | None = None) -> None:
@@ -185,8 +197,9 @@ def _check_contents(proto: ModelProto, folder: Path | None) -> bool:
         raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
     _check_function_calls(proto)
     tensors = list(walk_tensors(proto))
+    known: dict[str, Path] = {}
     for tensor in tensors:
-        check_tensor(tensor, folder)
+        check_tensor(tensor, folder, known)
     return any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)
 
 

@@ -8,7 +8,6 @@ are inputs of its function; constant nodes are copied into each region that read
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from math import inf
 
 from onnx import (
     FunctionProto,
@@ -29,9 +28,8 @@ from byoc.model._graph_parts import BoundaryNames, find_boundary
 from byoc.model._inlinable_nodes import make_initializers_dense, rename_overloads
 from byoc.model._inserted_nodes import LabelledNode, add_metadata, copy_nodes
 from byoc.model._runtime_operators import list_missing_defaults
-from byoc.model._skeletons import copy_with_light_weights
 from byoc.model._tensor_data import clear_shape, rate_knowledge
-from byoc.model._walk import is_onnx, list_reads, sort_nodes
+from byoc.model._walk import copy_without, is_onnx, list_reads, sort_nodes
 
 # The metadata of nodes and functions came with IR 10.
 MIN_IR = 10
@@ -91,12 +89,11 @@ def check_domains_unused(index: GraphIndex, domains: Iterable[str]) -> None:
             raise InputError(f"the model already uses the domain '{domain}': partitioned before?")
 
 
-def outline(root: GraphCuts, heaviest: float = inf) -> ModelProto:
+def outline(root: GraphCuts) -> ModelProto:
     """Return the model with each cut outlined as a function; the original is not changed.
 
-    Weights of more than `heaviest` bytes are not copied (`copy_with_light_weights`). The cuts of a graph
-    must be disjoint, and acyclic after contraction (else ValueError). Raises InputError when the model
-    already uses the domain of a cut.
+    The cuts of a graph must be disjoint, and acyclic after contraction (else ValueError). Raises
+    InputError when the model already uses the domain of a cut.
     """
     index = root.index
     graphs = list(root.walk())
@@ -112,7 +109,7 @@ def outline(root: GraphCuts, heaviest: float = inf) -> ModelProto:
     certain = find_certain_types(index)
     made += [_make_region_function(i, cut, certain) for i, cut in cuts]
     made = rename_overloads(made, index.proto.functions)
-    result = copy_with_light_weights(index.proto, heaviest, "node", "value_info")
+    result = copy_without(index.proto, "node", "value_info")
     result.opset_import.extend(helper.make_opsetid(domain, 1) for domain in sorted(domains))
     result.functions.extend(made)
     _fill_graph(result, index, _rewrite_graph(root, certain), certain)

@@ -75,12 +75,14 @@ def unshare_dequantize(model: Model) -> Model:
                 renamed.setdefault(reader, {})[output] = copy.output[0]
             if output in values:
                 values[copy.output[0]] = values[output]
-    proto = copy_without(model.proto, "node")
-    proto.graph.node.extend(_rewrite_nodes(model.proto.graph.node, copies, renamed))
+    proto = copy_without(model.structure, "node")
+    proto.graph.node.extend(_rewrite_nodes(model.structure.graph.node, copies, renamed))
     typed = model.inference.typed_graph and _unshare_typed_graph(
         model.inference.typed_graph, copies, renamed
     )
-    return replace(model, proto=proto, inference=InferenceResult(values, typed, model.inference.notes))
+    return replace(
+        model, structure=proto, inference=InferenceResult(values, typed, model.inference.notes)
+    )
 
 
 def _unshare_typed_graph(graph: GraphProto, copies: _Copies, renamed: _Renamings) -> GraphProto:

@@ -1,52 +1,12 @@
 """Models without their weights, so that what is done with them costs the same for 1 MB and 1 GB."""
 
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto, helper
 
 from byoc.model._graph_index import MIN_IR_OF_DEFAULTS
-from byoc.model._tensor_data import count_bytes, is_large, read_raw_bytes
+from byoc.model._tensor_data import is_large, read_raw_bytes
 from byoc.model._walk import copy_without, walk_tensors
-
-
-@dataclass(frozen=True, eq=False)
-class DerivedModel:
-    """A model made of another one, whose largest weights are copied when the whole model is asked for.
-
-    `light` is what `copy_with_light_weights` made of `source`, edited since; initializers that are new
-    there have other names. Neither may be edited any more.
-    """
-
-    light: ModelProto
-    source: ModelProto
-
-    @cached_property
-    def whole(self) -> ModelProto:
-        """The model with all its weights."""
-        given = {each.name: each for each in self.source.graph.initializer if each.HasField("raw_data")}
-        for tensor in self.light.graph.initializer:
-            if not tensor.HasField("raw_data") and tensor.name in given:
-                tensor.CopyFrom(given[tensor.name])
-        return self.light
-
-
-def copy_with_light_weights(source: ModelProto, limit: float, *graph_fields: str) -> ModelProto:
-    """Return a copy of a model whose weights of more than `limit` bytes have a name and a type alone.
-
-    They are those of the main graph that are stored raw. The copy lacks the given fields of the main
-    graph.
-    """
-    result = copy_without(source, "initializer", *graph_fields)
-    for tensor in source.graph.initializer:
-        copied = result.graph.initializer.add()
-        if tensor.HasField("raw_data") and count_bytes(tensor) > limit:
-            copied.name, copied.data_type = tensor.name, tensor.data_type
-            copied.dims.extend(tensor.dims)
-        else:
-            copied.CopyFrom(tensor)
-    return result
 
 
 def replace_weights(proto: ModelProto, *graph_fields: str) -> ModelProto:

@@ -231,13 +231,16 @@ def is_large(tensor: TensorProto) -> bool:
     return tensor.data_type != TensorProto.STRING and count_bytes(tensor) > _MAX_SMALL_BYTES
 
 
-def check_tensor(tensor: TensorProto, folder: Path | None) -> None:
-    """Raise InputError unless the tensor's data exists and has the length of its shape and dtype."""
+def check_tensor(tensor: TensorProto, folder: Path | None, known: dict[str, Path] | None = None) -> None:
+    """Raise InputError unless the tensor's data exists and has the length of its shape and dtype.
+
+    `known` is as in `find_external_data`.
+    """
     if tensor.data_type not in DTYPES:
         raise InputError(f"tensor '{tensor.name}' has the unknown data type {tensor.data_type}")
     if any(dim < 0 for dim in tensor.dims):
         raise InputError(f"tensor '{tensor.name}' has a negative dimension")
-    if find_external_data(tensor, folder) is not None:
+    if find_external_data(tensor, folder, known) is not None:
         return
     if not tensor.HasField("raw_data"):
         try:

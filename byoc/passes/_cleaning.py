@@ -63,7 +63,7 @@ def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
     if not any(_find_nodes(index, wanted) for index in model.index.walk()):
         return CleanedModel(model)
     root = _begin_edits(model)
-    before = Counter(count_operators(model.proto))
+    before = Counter(count_operators(model.structure))
     effects = []
     for each in passes:
         for edits in root.walk():
@@ -99,7 +99,7 @@ def _begin_edits(model: Model) -> GraphEdits:
     known = model.inference.known if model.inference.certain else None
     certain = type_certainly(model.index)
     if known is None and certain.typed_graph is not None:
-        known = KnownValues.of_graph(certain.typed_graph, model.proto, model.index.opsets)
+        known = KnownValues.of_graph(certain.typed_graph, model.structure, model.index.opsets)
     return _add_bodies(GraphEdits(model.index, folder=model.folder, known=known))
 
 
@@ -135,7 +135,7 @@ def _describe_effect(
 
 def _make_model(model: Model, root: GraphEdits) -> Model:
     """Return a copy of a model with the edits, and the types of what is left."""
-    proto = copy_without(model.proto)
+    proto = copy_without(model.structure)
     edit_graph(proto.graph, root, weights=True)
     types = dict(model.inference.type_protos)
     for name in root.list_gone() | root.list_unread_stored():
@@ -147,4 +147,4 @@ def _make_model(model: Model, root: GraphEdits) -> Model:
         typed.CopyFrom(model.inference.typed_graph)
         edit_graph(typed, root, weights=False)
     inference = InferenceResult(types, typed, model.inference.notes, model.inference.certain)
-    return replace(model, proto=proto, inference=inference)
+    return replace(model, structure=proto, inference=inference)

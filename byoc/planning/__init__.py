@@ -15,13 +15,19 @@ from byoc.planning._graph_units import (
     split_pinned_units,
 )
 from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations
-from byoc.planning._outlining import convert_boundaries, cut_regions, outline_regions
+from byoc.planning._outlining import (
+    computes_otherwise,
+    convert_boundaries,
+    cut_regions,
+    outline_regions,
+)
 from byoc.planning._perturbed_plan import CostDoubt, DoubtfulUnit, PerturbedPlan
 from byoc.planning._plan_data import (
     BreakEven,
     FloatUnit,
     GraphPlan,
     LoweredPrecision,
+    PartitionedModel,
     Plan,
     PlannedRegion,
     PredictionAtSizes,

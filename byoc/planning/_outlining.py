@@ -1,14 +1,12 @@
 """From a plan's regions to functions of the model, and conversions where tensors cross to them."""
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from pathlib import Path
 from types import MappingProxyType
 
 from onnx import ModelProto
 
 from byoc.boundary.convert import (
-    MAX_CONSTANT_BYTES,
     ConvertedModel,
     RegionBoundary,
     TransposeShares,
@@ -17,6 +15,7 @@ from byoc.boundary.convert import (
 from byoc.model import (
     GraphCuts,
     GraphIndex,
+    HeavyWeights,
     OutlineGroup,
     RegionCut,
     find_images,
@@ -26,18 +25,23 @@ from byoc.model import (
 from byoc.patterns import Unit
 from byoc.planning._plan_data import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import read_requirements
+from byoc.rules import Target
 
 
-def outline_regions(root: GraphPlan, held: object) -> ModelProto:
-    """Return the model of a plan with its regions as functions. Raises InputError as `outline`.
+def outline_regions(root: GraphPlan, heavy: HeavyWeights | None) -> ModelProto:
+    """Return the model of a plan with its regions as functions, and the weights that its index lacks.
 
-    Weights whose values the conversion of boundaries does not read have a name and a type alone. A
-    region that computes in another dtype than the model needs all of them, and all are copied of the
-    protobuf that the caller holds (`held`), who may edit it afterwards.
+    Raises InputError as `outline`, and where the file of these weights has changed since it was read.
     """
-    casts = any(read_requirements(target).compute is not None for target in root.targets)
-    whole = casts or root.index.proto is held
-    return outline(_describe_cuts(root), inf if whole else MAX_CONSTANT_BYTES)
+    outlined = outline(_describe_cuts(root))
+    if heavy is not None:
+        heavy.fill(outlined)
+    return outlined
+
+
+def computes_otherwise(targets: Sequence[Target]) -> bool:
+    """Return whether regions of a target compute in another dtype than the model, which may fail."""
+    return any(read_requirements(target).compute is not None for target in targets)
 
 
 def _describe_cuts(plan: GraphPlan) -> GraphCuts:

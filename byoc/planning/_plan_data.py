@@ -1,6 +1,6 @@
 """Plans: the regions of a model with all that is known of them before anything is compiled."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
@@ -8,9 +8,10 @@ from typing import Any
 
 import onnx
 
+from byoc.boundary.convert import ConvertedModel
 from byoc.costs import GraphProblem
 from byoc.errors import Verdict, refuse
-from byoc.model import BoundaryNames, DerivedModel, GraphIndex, Model
+from byoc.model import BoundaryNames, GraphIndex, Model
 from byoc.passes import PassEffect
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Cost, Placement
@@ -264,15 +265,36 @@ class PredictionAtSizes:
 
 
 @dataclass(frozen=True, eq=False)
+class PartitionedModel:
+    """A model with its regions as functions, and boundaries converted: made once, when it is asked for.
+
+    `outline` makes the outlined model, `convert` converts its boundaries in place. They raise InputError
+    as `outline_regions` and `convert_boundaries`.
+    """
+
+    outline: Callable[[], onnx.ModelProto]
+    convert: Callable[[onnx.ModelProto], ConvertedModel]
+
+    @cached_property
+    def outlined(self) -> onnx.ModelProto:
+        """The outlined model, whose boundaries are converted once `converted` was asked for."""
+        return self.outline()
+
+    @cached_property
+    def converted(self) -> ConvertedModel:
+        """The partitioned model."""
+        return self.convert(self.outlined)
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """A model cut between the host and some accelerators.
 
     `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
     inside; `partitioned` makes the partitioned model; `what_ifs` what would be gained if an accelerator
     took more, and `untried` how many reasons for refusing units were left out there; `break_evens` what
-    would have to change where the host is cheaper; `values` the types of the tensors that the boundary
-    pass added, by name, and `origins` the tensors whose content they hold; `lowered` what was done to
-    the numbers before, None where regions compute as the model says; `notes` what is to be told of that.
+    would have to change where the host is cheaper; `lowered` what was done to the numbers before, None
+    where regions compute as the model says; `notes` what is to be told of that.
     `refusals` are those that were known as it was made; `predicted_at` are predictions at the ends of
     ranges of open dimensions; `passes` are the effects of those that rewrote the model, and the regions
     once these are written.
@@ -282,22 +304,30 @@ class Plan:
     model: Model
     targets: tuple[Target, ...]
     root: GraphPlan
-    partitioned: DerivedModel
+    partitioned: PartitionedModel
     what_ifs: tuple[WhatIf, ...] = ()
     untried: int = 0
     break_evens: tuple[BreakEven, ...] = ()
-    values: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
     lowered: LoweredPrecision | None = None
     notes: tuple[Note, ...] = ()
-    origins: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[RefusedRegion, ...] = ()
     predicted_at: tuple[PredictionAtSizes, ...] = ()
     passes: tuple[PassEffect, ...] = ()
 
     @property
     def proto(self) -> onnx.ModelProto:
-        """The partitioned model."""
-        return self.partitioned.whole
+        """The partitioned model. Raises InputError where the model's file has changed since."""
+        return self.partitioned.converted.proto
+
+    @property
+    def values(self) -> Mapping[str, onnx.TypeProto]:
+        """The types of the tensors that the boundary stage added to the partitioned model, by name."""
+        return self.partitioned.converted.values
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """The tensors whose content these hold."""
+        return self.partitioned.converted.origins
 
     @property
     def target(self) -> Target:

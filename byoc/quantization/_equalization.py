@@ -207,4 +207,5 @@ def apply_factors(
     kept = [each for each in proto.graph.initializer if each.name in read or each.name in index.outputs]
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(kept)
-    return replace(model, proto=proto, inference=InferenceResult(types, None, model.inference.notes))
+    inference = InferenceResult(types, None, model.inference.notes)
+    return replace(model, structure=proto, heavy=None, inference=inference)

@@ -203,7 +203,12 @@ class _NodeInserter:
         inferred = self.model.inference
         typed = inferred.typed_graph and self._build_typed_graph(inferred.typed_graph)
         values = {**inferred.type_protos, **self.types}
-        return replace(self.model, proto=proto, inference=InferenceResult(values, typed, inferred.notes))
+        return replace(
+            self.model,
+            structure=proto,
+            heavy=None,
+            inference=InferenceResult(values, typed, inferred.notes),
+        )
 
     def _build_typed_graph(self, graph: GraphProto) -> GraphProto:
         """Return the graph that has inferred types with the new nodes and their types."""

@@ -30,11 +30,11 @@ SIXTEEN_BITS = 21
 
 def upgrade_ir(model: Model) -> Model:
     """Return a model of an IR version whose nodes have metadata; the same model if it already is."""
-    if model.proto.ir_version >= MIN_IR:
+    if model.structure.ir_version >= MIN_IR:
         return model
-    proto = copy_without(model.proto)
+    proto = copy_without(model.structure)
     set_ir_version(proto, model.index)
-    return replace(model, proto=proto)
+    return replace(model, structure=proto)
 
 
 def upgrade_opset(model: Model, least: int) -> Model:

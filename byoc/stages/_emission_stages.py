@@ -178,7 +178,7 @@ def _choose_reference(state: State) -> VerificationModels:
         return VerificationModels(state.original if state.pass_effects else plan.model)
     whole = f"{plan.model.source} in lower precision"
     samples = partial(model_samples, plan.lowered.original)
-    own = replace(plan.model, proto=plan.proto, source=whole, make_samples=samples)
+    own = replace(plan.model, structure=plan.proto, heavy=None, source=whole, make_samples=samples)
     return VerificationModels(own, plan.lowered.original, plan.lowered.dtype or "")
 
 

@@ -5,18 +5,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from onnx import ModelProto
+
+from byoc.boundary.convert import ConvertedModel
 from byoc.bundle import RegionCompiler, check_destination, load_compilers, require_contexts
 from byoc.codegen import Codegens, TakesWeights
 from byoc.costs import check_trips
 from byoc.errors import InputError
-from byoc.model import DerivedModel, Model, check_domains_unused, get_node_name, unshare_dequantize
+from byoc.model import Model, check_domains_unused, get_node_name, unshare_dequantize
 from byoc.options import Options, record_options
 from byoc.planning import (
     FloatUnit,
     LoweredPrecision,
+    PartitionedModel,
     Plan,
     PlanSettings,
     annotate_graphs,
+    computes_otherwise,
     convert_boundaries,
     find_unknown_names,
     find_unmatched_annotations,
@@ -119,9 +124,15 @@ class Load:
         """Fill in `original` and `samples`."""
         report_step("load model")
         options = state.options
-        original = load_model(state.source, options.dims, options.shapes)
+        original = load_model(state.source, options.dims, options.shapes, _reads_no_weights(options))
         samples = () if options.inputs is None else read_samples(options.inputs, original, MAX_SAMPLES)
         return replace(state, original=original, samples=samples)
+
+
+def _reads_no_weights(options: Options) -> bool:
+    """Return whether a plan is made by what nodes and tensors are, and no weight is read."""
+    computes = options.passes or options.inputs is not None or options.precision.quantize is not None
+    return options.output is None and options.ask is None and not computes
 
 
 @dataclass(frozen=True)
@@ -244,36 +255,56 @@ class Place:
 
 @dataclass(frozen=True)
 class Outline:
-    """Make each region a function of the model, and each composite inside it, too."""
+    """Make each region a function of the model, and each composite inside it, too.
+
+    Where a plan is all that is asked for, and its regions compute as the model says, this is left to
+    whoever asks for the partitioned model. Of a protobuf that the caller may edit afterwards it is not.
+    """
 
     def run(self, state: State) -> State:
-        """Fill in `outlined`, a copy of the model, which may lack the data of large weights."""
-        report_step("outline")
-        with _naming(state.model):
-            return replace(state, outlined=outline_regions(state.root, held=state.source))
+        """Fill in `partitioned`."""
+        root, model = state.root, state.model
+
+        def outline() -> ModelProto:
+            with _naming(model):
+                return outline_regions(root, model.heavy)
+
+        def convert(outlined: ModelProto) -> ConvertedModel:
+            with _naming(model):
+                return convert_boundaries(root, outlined, model.folder)
+
+        partitioned = PartitionedModel(outline, convert)
+        if _is_made_at_once(state):
+            report_step("outline")
+            _ = partitioned.outlined
+        return replace(state, partitioned=partitioned)
+
+
+def _is_made_at_once(state: State) -> bool:
+    held = state.root.index.proto is state.source
+    return held or state.output is not None or computes_otherwise(state.root.targets)
 
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert layouts, types and quantization where tensors cross between host and regions."""
+    """Convert layouts, types and quantization where tensors cross between host and regions.
+
+    Where the model is not outlined yet, this is left to whoever asks for the partitioned model.
+    """
 
     def run(self, state: State) -> State:
         """Fill in `plan`; the outlined model is edited in place."""
-        report_step("convert")
-        with _naming(state.model):
-            converted = convert_boundaries(state.root, state.outlined, state.model.folder)
         root = state.root
-        if converted.notes:
-            root = replace(root, notes=(*root.notes, *converted.notes))
+        if _is_made_at_once(state):
+            report_step("convert")
+            root = replace(root, notes=(*root.notes, *state.partitioned.converted.notes))
         plan = Plan(
             asked=state.record,
             model=state.model,
             targets=state.settings.targets,
             root=root,
             predicted_at=state.predictions,
-            partitioned=DerivedModel(converted.proto, root.index.proto),
-            values=converted.values,
-            origins=converted.origins,
+            partitioned=state.partitioned,
             lowered=state.lowered,
             notes=state.precision.notes,
             passes=state.pass_effects,

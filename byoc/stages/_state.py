@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from onnx import ModelProto
-
 from byoc.bundle import Bundle, EstimateReport, RegionCompiler
 from byoc.codegen import Codegens
 from byoc.model import GraphIndex, Model
@@ -17,6 +15,7 @@ from byoc.planning import (
     GraphPlan,
     GraphUnits,
     LoweredPrecision,
+    PartitionedModel,
     Plan,
     PlanSettings,
     PredictionAtSizes,
@@ -91,7 +90,7 @@ class State:
     root: GraphPlan = _LATER
     predictions: tuple[PredictionAtSizes, ...] = ()
     """Those at the ends of ranges of open dimensions."""
-    outlined: ModelProto = _LATER
+    partitioned: PartitionedModel = _LATER
     plan: Plan = _LATER
 
     # Compile, Estimate, Verify

@@ -213,5 +213,5 @@ def find_original(bundle: Bundle, against: str | Path | None = None) -> Verifica
     if precision is None:
         return VerificationModels(original)
     whole = f"its own {bundle.manifest.model}"
-    own = replace(original, proto=bundle.model(), source=whole, folder=bundle.folder)
+    own = replace(original, structure=bundle.model(), heavy=None, source=whole, folder=bundle.folder)
     return VerificationModels(own, original, precision.dtype or "")

@@ -15,6 +15,7 @@ from byoc.model import (
     list_open_dims,
     prepare_model,
     read_model_file,
+    read_without_heavy_weights,
 )
 from byoc.samples import suggest_sizes
 from byoc.zoo._catalog import brings_samples, find_path, load, sample_inputs
@@ -37,25 +38,27 @@ def load_model(
     source: Source | Model,
     dims: Mapping[str, int | str] | None = None,
     shapes: Mapping[str, Sequence[Dim]] | None = None,
+    without_heavy: bool = False,
 ) -> Model:
     """Load and check a model from a path, `zoo:NAME`, or a protobuf, which is left as it is.
 
     `source` may be a model that was loaded before, too. `dims` and `shapes` say what open dimensions are
-    (`byoc.model.Dimensions`); those that stay open get plausible sizes to plan with. Raises InputError
-    when there is no such model, it is not valid ONNX, or its dimensions cannot be as they were given.
+    (`byoc.model.Dimensions`); those that stay open get plausible sizes to plan with. `without_heavy`
+    says that heavy weights of a file are read when the whole model is asked for. Raises InputError when
+    there is no such model, it is not valid ONNX, or its dimensions cannot be as they were given.
     """
     given = Dimensions(dims or {}, shapes or {})
     if isinstance(source, Model) and not given:
         return source
-    model = _read_model(source, given)
-    if not list_open_dims(model.proto):
+    model = _read_model(source, given, without_heavy)
+    if not list_open_dims(model.structure):
         return model
     ranges = model.planned.ranges
     middles = {name: (low + high) // 2 for name, (low, high) in ranges.items()}
     return replace(model, planned=PlannedSizes(suggest_sizes(model.index, middles), ranges))
 
 
-def _read_model(source: Source | Model, given: Dimensions) -> Model:
+def _read_model(source: Source | Model, given: Dimensions, without_heavy: bool) -> Model:
     if isinstance(source, Model):
         return prepare_model(source.proto, source.source, source.folder, given)
     if isinstance(source, onnx.ModelProto):
@@ -63,9 +66,12 @@ def _read_model(source: Source | Model, given: Dimensions) -> Model:
     name = str(source)
     if name.startswith(ZOO):
         return _read_zoo_model(name, given)
-    model = prepare_model(read_model_file(Path(name)), name, Path(name).parent, given)
+    path = Path(name)
+    parts = read_without_heavy_weights(path) if without_heavy else None
+    proto, heavy = (read_model_file(path), None) if parts is None else parts
+    model = prepare_model(proto, name, path.parent, given, heavy)
     # Absolute: a codegen's code may change the working directory before weights are read again.
-    return replace(model, folder=Path(name).parent.absolute())
+    return replace(model, folder=path.parent.absolute())
 
 
 def _read_zoo_model(source: str, given: Dimensions) -> Model:

@@ -1,4 +1,4 @@
-"""Weights of the partitioned model: copied when it is asked for, and always those that were planned."""
+"""The partitioned model: made when it is asked for, and always of the model that was planned."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ import pytest
 from onnx import helper, numpy_helper
 
 import byoc
-from byoc.model import GraphCuts, outline, prepare_model
 from byoc.quantization import Precision
 
 
@@ -61,10 +60,12 @@ def test_a_protobuf_that_is_edited_afterwards() -> None:
     assert next(each for each in result.model.graph.initializer if each.name == "large") == before
 
 
-def test_outline_leaves_out_the_data_of_large_weights() -> None:
-    model = prepare_model(make_model(), "g")
-    light = outline(GraphCuts(model.index, ()), heaviest=4 << 20)
-    large, small = light.graph.initializer
-    assert (large.name, list(large.dims), large.raw_data) == ("large", [1025, 1024], b"")
-    assert small == model.proto.graph.initializer[1]
-    assert to_bytes(outline(GraphCuts(model.index, ()))) != to_bytes(light)
+def test_a_plan_of_a_file_is_not_outlined_until_the_model_is_asked_for(tmp_path: Path) -> None:
+    onnx.save(make_model(), tmp_path / "g.onnx")
+    result = byoc.partition(tmp_path / "g.onnx", rules="dla")
+    made = {"outlined", "converted"}
+    assert made.isdisjoint(vars(result.plan.partitioned))
+    assert [each.name for each in result.model.functions] == [each.name for each in result.plan.regions]
+    assert result.model is result.plan.proto
+    held = byoc.partition(make_model(), rules="dla")
+    assert made <= vars(held.plan.partitioned).keys()
