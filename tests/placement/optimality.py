@@ -1,8 +1,10 @@
 """Every strategy against every placement, on random problems of up to 14 units.
 
-As a program, `python tests/placement/optimality.py [problems]` examines 1,000 and prints a table.
+As a program, `python tests/placement/optimality.py [problems [first seed [accelerators]]]` examines
+1,000 from seed 0 on, or those with at least so many accelerators, and prints a table.
 """
 
+import itertools
 import math
 import random
 import sys
@@ -195,9 +197,10 @@ def table(findings: Sequence[Finding]) -> str:
     return "\n".join(rows)
 
 
-def main(count: int) -> int:
+def main(count: int = 1000, first: int = 0, devices: int = 1) -> int:
     findings = []
-    for seed in range(count):
+    wanted = (seed for seed in itertools.count(first) if count_devices(features_of(seed)) >= devices)
+    for seed in itertools.islice(wanted, count):
         findings.append(examine(seed))
         for sentence in findings[-1].wrong:
             sys.stdout.write(f"seed {seed}, {sorted(findings[-1].features)}: {sentence}\n")
@@ -206,4 +209,4 @@ def main(count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000))
+    sys.exit(main(*map(int, sys.argv[1:])))
