@@ -22,12 +22,14 @@ from byoc.model import (
     get_operator_name,
     get_stated_attributes,
     is_onnx,
+    is_qdq_node,
 )
 from byoc.patterns import NodeGroup
 
 Attributes = Mapping[str, Any]
 
 _FEW_CHANNELS = 4  # of an image; blocked layouts have 8 or 16 channels side by side
+_USUAL_STRIDE = 3  # the largest that convolution arrays commonly step by
 
 # Operators that compute each element of the output by itself, as libraries fuse them into others.
 _ELEMENTWISE = frozenset(
@@ -74,7 +76,8 @@ class Task:
     from the operator's defaults, numbers, texts and lists of them only; a composite's are prefixed by
     the number of the node in it (`0.strides`). `sized` states whether every shape is known, `parts` has
     the nodes of a composite. `fused` marks an elementwise operator that alone reads what another node
-    makes: libraries compute it as that node writes, and it costs next to nothing there.
+    makes: libraries compute it as that node writes, and it costs next to nothing there. A QDQ group is
+    fused where what it dequantizes is read by it alone.
     """
 
     op: str
@@ -101,7 +104,8 @@ class Task:
         """The keys of linear models, from the narrowest to the operator: see `list_families`."""
         weights = self.inputs[1] if len(self.inputs) > 1 else None
         shape = weights.shape if weights is not None else None
-        return list_families(self.op, self.attributes, shape, self.fused)
+        computed = sum(each is not None for each in self.inputs) > 1 and not self.work.constants
+        return list_families(self.op, self.attributes, shape, self.fused, computed)
 
     @cached_property
     def key(self) -> tuple[str, str, str]:
@@ -113,20 +117,29 @@ class Task:
         return f"{self.op} on {self.types}"
 
 
-FAMILIES = ("depthwise", "first", "fused", "grouped", "pointwise")
+FAMILIES = ("computed", "depthwise", "first", "fused", "grouped", "pointwise", "strided")
 """The kinds of operators that `list_families` tells apart."""
 
 
 def list_families(
-    op: str, attributes: Attributes, weights: Sequence[Any] | None, fused: bool = False
+    op: str,
+    attributes: Attributes,
+    weights: Sequence[Any] | None,
+    fused: bool = False,
+    computed: bool = False,
 ) -> tuple[str, ...]:
     """Return the kinds of an operator that run at rates of their own, the narrowest first.
 
     `weights` is the shape of the second input, None if unknown. Convolutions are `Conv/depthwise`,
     `Conv/grouped`, `Conv/pointwise` (all extents of the kernel are 1), `Conv/first` (at most 4 channels)
-    or none of these; an operator that is `fused` (see `Task`) is `Relu/fused`.
+    or none of these, and before that `Conv/strided` where a stride is above 3; an operator that is
+    `fused` (see `Task`) is `Relu/fused`; one of several tensors that are all `computed`, none a
+    constant, is `MatMul/computed`.
     """
     kinds = ["fused"] if fused else []
+    kinds += ["computed"] if computed else []
+    if op == "Conv" and any(step > _USUAL_STRIDE for step in attributes.get("strides", ())):
+        kinds.append("strided")
     if attributes.get("group", 1) != 1:
         kinds += ["depthwise"] if weights is not None and weights[1:2] == (1,) else []
         kinds.append("grouped")
@@ -182,6 +195,11 @@ class Tasks:
         """bool (nodes,): a shape of the node or its operator is not known exactly."""
         return np.array([*(task.work.estimated for task in self.distinct), False])[self.task_of_node]
 
+    @cached_property
+    def once_read(self) -> frozenset[str]:
+        """The tensors that one node makes and one other reads alone."""
+        return _find_once_read(self.index)
+
     def unit_operations(
         self, units: Sequence[NodeGroup], free: Collection[int] = ()
     ) -> NDArray[np.float64]:
@@ -196,6 +214,10 @@ class Tasks:
         """Return the task of nodes that run as one under a name."""
         entering, leaving = find_entering_and_leaving(self.index, nodes)
         parts = tuple(self[i] for i in nodes)
+        fused = False
+        if any(is_qdq_node(self.index.nodes[i]) for i in nodes):
+            fused = not self.once_read.isdisjoint(entering)
+            parts = tuple(replace(part, fused=fused) if part.fused else part for part in parts)
         return Task(
             op=op,
             work=count_work(self.index, self.sizes, nodes),
@@ -210,6 +232,7 @@ class Tasks:
             sized=all(map(self.sizes.is_known, (*entering, *leaving))) and all(p.sized for p in parts),
             view=all(part.view for part in parts),
             parts=parts,
+            fused=fused and any(part.fused for part in parts),
         )
 
 
@@ -228,7 +251,7 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
     numbers: dict[Any, int] = {}
     distinct: list[Task] = []
     of = np.full(len(index.nodes), -1, np.int64)
-    constant, reads = index.constant_nodes, index.reads
+    constant, stored, reads = index.constant_nodes, index.constant_names, index.reads
     used = {*index.consumers, *index.outputs}
     once = _find_once_read(index)
     size = sizes.by_name
@@ -239,7 +262,7 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
         marked = kind.has_bodies or kind.op_type in _MARKED
         key = (
             kind,
-            tuple([size[name].number if name else -1 for name in inputs]),
+            tuple([_number_input(size[name].number, name in stored) if name else -1 for name in inputs]),
             len(reads[i]),
             tuple([size[name].number if name in used else -1 for name in outputs]),
             _distinguishing_marks(index, i, index.nodes[i]) if marked else 0,
@@ -250,6 +273,11 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
             distinct.append(_task(index, types, sizes, i, fused=key[-1]))
         of[i] = number
     return Tasks(index, types, sizes, distinct, of)
+
+
+def _number_input(size: int, constant: bool) -> int:
+    """Return a number that two inputs share if their types are equal and both or none are constants."""
+    return -2 - size if constant else size
 
 
 def _find_once_read(index: GraphIndex) -> frozenset[str]:

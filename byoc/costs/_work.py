@@ -39,11 +39,15 @@ COUNTS: Mapping[str, OperationCount] = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations and bytes; `estimated` if the operator or a shape was not known exactly."""
+    """Operations and bytes; `estimated` if the operator or a shape was not known exactly.
+
+    `constants` are those of the bytes that are weights and other constants, as they are stored.
+    """
 
     operations: float
     bytes: float
     estimated: bool = False
+    constants: float = 0.0
 
 
 def is_view(index: GraphIndex, node: NodeProto) -> bool:
@@ -89,12 +93,14 @@ def count_work(index: GraphIndex, sizes: Sizes, nodes: tuple[int, ...]) -> Work:
         count, exact = _count_operations(CountedNode(index, index.nodes[i], sizes))
         operations += count
         estimated |= not exact
-    moved_bytes = 0
+    moved_bytes = constant_bytes = 0
     if working:
         read, written = _count_bytes(index, sizes, nodes)
         read |= _count_stored_bytes(index, sizes, nodes, entering)
         moved_bytes = sum(read[name] for name in entering) + sum(written[name] for name in leaving)
-    return Work(_limit_to_float(operations), _limit_to_float(moved_bytes), estimated)
+        constant_bytes = sum(read[name] for name in entering if index.is_constant(name))
+    moved, constant = _limit_to_float(moved_bytes), _limit_to_float(constant_bytes)
+    return Work(_limit_to_float(operations), moved, estimated, constant)
 
 
 def _count_bytes(

@@ -22,7 +22,7 @@ from byoc.codegen import (
     read_region,
     to_seconds,
 )
-from byoc.costs import HostLink, MeasuredWhole, Task, build_tasks
+from byoc.costs import HostLink, MeasuredWhole, Task, build_tasks, find_device_tasks
 from byoc.errors import YES, InputError
 from byoc.model import (
     GraphCuts,
@@ -220,11 +220,8 @@ def list_units(model: Model, target: Target | None) -> tuple[list[Unit], list[Ta
     else:
         running = [i for i in range(len(index.nodes)) if works.task_of_node[i] >= 0]
         units = [Unit(works[i].op, (i,), YES, ()) for i in running]
-    tasks = [
-        works.composite_task(unit.composite, unit.nodes) if unit.composite else works[unit.nodes[0]]
-        for unit in units
-    ]
-    return units, tasks
+    distinct, of = find_device_tasks(works, units)
+    return units, [distinct[number] for number in of.tolist()]
 
 
 def _units_to_measure(

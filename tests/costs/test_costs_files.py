@@ -73,7 +73,8 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             ROOFLINE + "overhed: 1\n",
             [
                 "overhed: no such key (did you mean overhead?); known: name, description, launch, link, "
-                "energy, else, beside, margin, kind, peak, bandwidth, overhead, operators",
+                "energy, else, beside, margin, kind, peak, bandwidth, constants, tile, overhead, "
+                "operators",
             ],
         ),
         (
@@ -290,7 +291,8 @@ def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
         (
             "flat2",
             Flat,
-            "installed: dla, ethos-u55, flat2, host, iree-cpu, nnpa, onnxruntime-cpu, openvino-cpu, "
+            "installed: dla, ethos-u55, ethos-u55-128, ethos-u55-32, ethos-u55-64, flat2, host, "
+            "iree-cpu, nnpa, onnxruntime-cpu, openvino-cpu, "
             "openvino-cpu-roofline, qnn-htp, tensorrt-dla",
         ),
     ],

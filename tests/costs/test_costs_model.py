@@ -161,6 +161,7 @@ def test_neither_a_file_nor_a_name() -> None:
         load_cost_model("hots")
     assert str(caught.value) == (
         "hots: no such file and no installed cost model (did you mean host?); installed: "
-        "dla, ethos-u55, host, iree-cpu, nnpa, onnxruntime-cpu, openvino-cpu, "
+        "dla, ethos-u55, ethos-u55-128, ethos-u55-32, ethos-u55-64, host, iree-cpu, nnpa, "
+        "onnxruntime-cpu, openvino-cpu, "
         "openvino-cpu-roofline, qnn-htp, tensorrt-dla"
     )

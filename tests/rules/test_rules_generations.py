@@ -12,6 +12,7 @@ import pytest
 from support import Ran, parse, prepared
 
 import byoc
+from byoc.costs import Roofline, load_device_costs
 from byoc.errors import InputError
 from byoc.quantization import Precision
 from byoc.rules import load_rules, split_generation
@@ -331,10 +332,9 @@ ETHOS = {"u55-32": 32, "u55-64": 64, "u55-128": 128, "u55-256": 256}
 
 @pytest.mark.parametrize("name", ETHOS)
 def test_an_ethos_u55_computes_in_proportion_to_its_multipliers(name: str) -> None:
-    target = load_rules(f"ethos-u55:{name}")
-    peak = target.rules.cost_parameters.get("peak.int8", 256e9)
-
-    assert peak == ETHOS[name] * 2 * 500e6
+    costs = load_device_costs(load_rules(f"ethos-u55:{name}").cost_model)
+    assert isinstance(costs, Roofline)
+    assert costs.peak["int8"] == ETHOS[name] * 2 * 500e6
 
 
 @pytest.mark.ethos_u
