@@ -79,12 +79,12 @@ def test_families_go_from_the_narrowest_to_the_operator() -> None:
     tasks = build_tasks(prepared(CHAIN).index)
     assert [tasks[i].families for i in range(7)] == [
         ("Relu",),
-        ("Conv/pointwise", "Conv"),
+        ("Conv/computed", "Conv/pointwise", "Conv"),  # its weights are an input
         ("Relu",),  # what it reads is an output, too
-        ("Conv/depthwise", "Conv/grouped", "Conv"),
+        ("Conv/computed", "Conv/depthwise", "Conv/grouped", "Conv"),
         ("Relu/fused", "Relu"),
-        ("Conv/grouped", "Conv"),
-        ("Add/fused", "Add"),
+        ("Conv/computed", "Conv/grouped", "Conv"),
+        ("Add/fused", "Add/computed", "Add"),
     ]
     assert list_families("Conv", {}, (64, 3, 7, 7)) == ("Conv/first", "Conv")
     assert list_families("Conv", {}, None) == ("Conv",)
