@@ -161,7 +161,7 @@ def _limit_stack(folder: Path) -> int | None:
     Each step is of one file, and calls each function there at most once on its way down; of the
     functions of nodes it calls one, and helpers.
     """
-    run = 0
+    run = None
     others = [0]
     for path in sorted(folder.glob("*.su")):
         frames = list(_read_frames(path))
@@ -174,7 +174,7 @@ def _limit_stack(folder: Path) -> int | None:
             others.append(max(steps, default=0) + helpers)
         else:
             others.append(sum(size for _, size in frames))
-    return run + max(others) if run else None
+    return None if run is None else run + max(others)
 
 
 def _read_frames(path: Path) -> Iterator[tuple[str, int]]:

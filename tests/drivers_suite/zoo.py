@@ -33,16 +33,12 @@ TOLERANCE = 1e-5
 Row = dict[str, Any]
 
 
-def find_dims(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """Return the open dimensions of a model's inputs, with the sizes that they have in a sample."""
+def find_shapes(model: Model, inputs: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the shapes in a sample of those inputs that have open dimensions."""
     return {
-        dim.dim_param: size
+        value.name: list(np.shape(inputs[value.name]))
         for value in model.proto.graph.input
-        if value.name in inputs
-        for dim, size in zip(
-            value.type.tensor_type.shape.dim, np.shape(inputs[value.name]), strict=False
-        )
-        if dim.dim_param
+        if value.name in inputs and any(not dim.dim_value for dim in value.type.tensor_type.shape.dim)
     }
 
 
@@ -77,7 +73,7 @@ def compare(name: str, rules: str, strategy: str, library: Path, folder: Path) -
         model = load_model(f"zoo:{name}")
         inputs = dict(model_samples(model))
         byoc.partition(
-            f"zoo:{name}", rules, output=folder / "b", dims=find_dims(model, inputs),
+            f"zoo:{name}", rules, output=folder / "b", shapes=find_shapes(model, inputs),
             strategy=strategy, verify=False, emit="epcontext",
         )  # fmt: skip
         bundle = open_bundle(folder / "b", None)

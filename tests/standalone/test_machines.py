@@ -59,6 +59,7 @@ def test_webassembly(tmp_path: Path) -> None:
     found = verify_program(tmp_path / "out", WASI, runner)
     assert found.passed, found.problem
     assert (made.regions, found.plan_bytes) == (1, made.bound)
+    assert found.stack_bytes is not None
 
 
 CORTEX_M = Path(__file__).parents[2] / "examples" / "cortex_m"
