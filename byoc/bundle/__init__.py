@@ -56,6 +56,7 @@ from byoc.bundle._signing import sign_bundle
 from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
 from byoc.bundle._verification_report import (
     AccuracyReport,
+    Finite,
     OutputAccuracy,
     ReachReport,
     ReportModel,

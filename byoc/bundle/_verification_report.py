@@ -37,6 +37,15 @@ class TieBreakReport(ReportModel):
     gap: float
 
 
+class FidelityReport(ReportModel):
+    """An output's signal-to-noise ratios against the float model; the fields are those of `Fidelity`."""
+
+    signal_to_noise: Finite
+    reference: Finite
+    spread: Finite
+    least: Finite
+
+
 class TensorErrorReport(ReportModel):
     """The error of a tensor; the fields are those of `OutputError`."""
 
@@ -53,6 +62,7 @@ class TensorErrorReport(ReportModel):
     noise: Finite = None
     noise_source: str = ""
     tie_break: TieBreakReport | None = None
+    fidelity: FidelityReport | None = None
     within: bool
 
 

@@ -200,6 +200,8 @@ def _print_verification(verification: Verification, bundle: str) -> None:
     for region in verification.regions:
         if region.problem or region.sample in _SAMPLES:
             print_line(f"{region.name} {region.problem or _SAMPLES[region.sample]}")
+        if region.layers is not None:
+            print_line(f"{region.name}: {region.layers}")
         if region.judge:
             print_line(f"{region.name} is compared with {region.judge}")
 

@@ -5,6 +5,7 @@ from math import inf
 
 from byoc.bundle import (
     AccuracyReport,
+    Finite,
     OutputAccuracy,
     ReachReport,
     ReportModel,
@@ -14,6 +15,29 @@ from byoc.bundle import (
 )
 from byoc.reporting._quantities import format_share
 from byoc.verification import Fault, OutputError, Verification
+
+
+class LayerErrorReport(ReportModel):
+    """The error of a quantized layer alone, in units; the fields are those of `LayerError`."""
+
+    name: str
+    op: str
+    tensor: str
+    largest: Finite
+    differing: float
+    mean: float
+    allowed: float
+    channel: str
+    within: bool
+
+
+class LayerCheckReport(ReportModel):
+    """The quantized layers of a region, each alone; the fields are those of `LayerCheck`."""
+
+    errors: tuple[LayerErrorReport, ...]
+    same: bool
+    not_compared: str
+    problem: str
 
 
 class RegionErrorReport(ReportModel):
@@ -26,6 +50,7 @@ class RegionErrorReport(ReportModel):
     sample: str
     judge: str
     outputs: tuple[TensorErrorReport, ...]
+    layers: LayerCheckReport | None = None
 
 
 class FullVerificationReport(VerificationReport):
@@ -146,6 +171,8 @@ def _format_allowed(error: OutputError) -> str:
     if error.is_noise_needed:
         share = f"{error.noise:g}" if error.measure == "units" else f"{error.relative_noise:.2g}"
         allowed.append(f"{share} by {error.noise_source}")
+    if error.fidelity is not None:
+        allowed.append(str(error.fidelity))
     if error.tie_break is not None:
         allowed.append(str(error.tie_break))
     return "; ".join(allowed)

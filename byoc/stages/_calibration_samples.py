@@ -1,7 +1,8 @@
-"""The user's samples for codegens that calibrate: what reaches each region, beside the regions."""
+"""The user's samples: to verify on, and as they reach regions, for codegens that calibrate."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from byoc.bundle import MODEL_FILE
 from byoc.codegen import Region
 from byoc.model import read_model_file
 from byoc.onnxrt import has_runtime
-from byoc.samples import MAX_SAMPLES, Sample, read_samples
+from byoc.samples import MAX_SAMPLES, NO_PREPROCESSING, Sample, find_samples
 from byoc.stages._state import State
 from byoc.support import report_step
 from byoc.verification import record_region_inputs
@@ -27,7 +28,7 @@ def attach_samples(regions: Sequence[Region], state: State, folder: Path) -> Seq
         if getattr(compiler.codegen, "calibrates", False)
     }
     own = [region for region in regions if region.target in wanted and region.inputs]
-    samples = _read_samples(state) if own and has_runtime() else ()
+    samples = read_user_samples(state) if own and has_runtime() else ()
     if not samples:
         return regions
     report_step("run the samples")
@@ -41,9 +42,11 @@ def attach_samples(regions: Sequence[Region], state: State, folder: Path) -> Seq
     return [replace(region, samples_file=files.get(region.name)) for region in regions]
 
 
-def _read_samples(state: State) -> Sequence[Sample]:
-    """Return the samples to verify on, or else those that ranges were measured on."""
-    data = state.options.precision.data
-    if state.samples or data is None or str(data) == "random":
+def read_user_samples(state: State, most: int = MAX_SAMPLES) -> Sequence[Sample]:
+    """Return the samples to verify on, or else some of those that ranges were measured on."""
+    precision = state.options.precision
+    if state.samples or precision.data is None:
         return state.samples
-    return read_samples(data, state.original, MAX_SAMPLES)
+    images = precision.images or NO_PREPROCESSING
+    source = find_samples(precision.data, state.original, images, most)
+    return () if source.random else tuple(islice(source.read_from(0), most))

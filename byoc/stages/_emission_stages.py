@@ -25,7 +25,7 @@ from byoc.planning import Plan, estimate_gains, find_break_evens
 from byoc.reporting import make_decision_document, make_report
 from byoc.runtime import RegionFailedError, RegionNotHereError
 from byoc.samples import model_samples
-from byoc.stages._calibration_samples import attach_samples
+from byoc.stages._calibration_samples import attach_samples, read_user_samples
 from byoc.stages._region_estimates import add_estimate_notes, estimate_regions
 from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import State
@@ -41,6 +41,9 @@ from byoc.verification import (
     verify_regions,
     verify_samples,
 )
+
+# Of the data that ranges were measured on so many samples are verified on.
+_DATA_SAMPLES = 4
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ def _verify(state: State) -> Verification | NotVerified:
     report_step("verify")
     try:
         against = _choose_reference(state)
-        verification = verify_samples(state.bundle, against, state.samples, state.original)
+        samples = read_user_samples(state, _DATA_SAMPLES)
+        verification = verify_samples(state.bundle, against, samples, state.original)
         require_passed(verification)
     except NotVerifiableError as error:
         return NotVerified(str(error), missing=True)

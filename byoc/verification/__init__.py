@@ -5,8 +5,10 @@ from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_
 from byoc.verification._bundle_comparison import VerificationModels
 from byoc.verification._bundle_verification import NotVerified, make_inputs, verify_bundle
 from byoc.verification._fault_files import is_fault, rerun_fault, write_fault
+from byoc.verification._layer_result import LayerCheck, LayerError
 from byoc.verification._model_comparison import RewriteComparison, compare_models, compare_regions
 from byoc.verification._noise import Difference, NoiseGauge
+from byoc.verification._output_error import OutputError, TieBreak
 from byoc.verification._part_trials import compile_and_load
 from byoc.verification._plain_models import make_reference_executor, run_plain
 from byoc.verification._quantized_tensors import quantized_tensors_of
@@ -27,10 +29,8 @@ from byoc.verification._thresholds import (
     read_thresholds,
 )
 from byoc.verification._verification_result import (
-    OutputError,
     Reach,
     RegionError,
-    TieBreak,
     Verification,
     require_passed,
 )

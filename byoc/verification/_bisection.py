@@ -6,15 +6,19 @@ Everything is compiled with the codegen and the options that the bundle was made
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from byoc.bundle import Bundle, RegionCompiler, RegionEntry, require_consent
-from byoc.codegen import Executable, Region, drop_executing_options
+from byoc.bundle import Bundle, require_consent
+from byoc.codegen import Executable, Region
 from byoc.errors import InputError
-from byoc.model import get_metadata
+from byoc.model import get_metadata, is_qdq_node
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import load_executor, rename_executor
 from byoc.support import report_step
+from byoc.verification._layer_check import BundleLayers
+from byoc.verification._layer_probe import LayerProbe
+from byoc.verification._layer_result import LayerCheck
+from byoc.verification._output_error import OutputError
 from byoc.verification._part_trials import (
     NotTried,
     PartTrial,
@@ -22,6 +26,7 @@ from byoc.verification._part_trials import (
     TrialOutcome,
     find_shortest_wrong,
     find_weight_layout,
+    make_compiler,
     minimize_wrong,
 )
 from byoc.verification._reaching import run_alone
@@ -33,7 +38,6 @@ from byoc.verification._region_verification import (
     record_reference_runs,
 )
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
-from byoc.verification._verification_result import OutputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +77,9 @@ class Fault:
         """Return the fault in one sentence."""
         worst = self.worst
         error = worst.problem or f"differs {worst.error_phrase}"
+        layers = self.trial.layers
+        if layers is not None and layers.wrong:
+            return f"{self.region}: {layers.wrong[0]}"
         first = f"{self.region}: {self.op} '{self.operation}' is the first operation that is off"
         if self.inside:
             first += f" (it is {self.inside})"
@@ -98,27 +105,30 @@ def bisect_region(
     region = _complete_name(bundle, region)
     found, run = _open_region(bundle, region)
     entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
-    compiler = _make_compiler(bundle, entry)
+    compiler = make_compiler(bundle, region)
     reached = record_reference_runs(bundle, bundle_samples(bundle) if inputs is None else inputs)[region]
     runs = reached.values or list(run_alone(found))
-    bench = TrialBench(
-        RegionCutter(found, _first_wrong_inputs(found, run, runs, thresholds)), compiler, thresholds
-    )
-    _require_reproducible(bench, entry.codegen)
-    operations = bench.cutting.operations
-
-    def prefix(length: int) -> TrialOutcome:
-        report_step(f"{region}: the first {length} of {len(operations)} operations")
-        return bench.try_outcome(operations[:length])
-
-    length = find_shortest_wrong(len(operations), prefix)
-    first = operations[length - 1]
-    report_step(f"{region}: fewer operations than {length}")
-    smallest = _smallest_part(bench, operations[:length], first)
+    made = [(inputs, _run_region(found, run, inputs)) for inputs, _ in runs]
+    layers = BundleLayers(bundle, thresholds).check(found, made) if made else None
+    if layers is not None and layers.explains:
+        count = len(layers.errors)
+        raise InputError(
+            f"region {region} is not off on these inputs: each of its {count} quantized layers is right"
+        )
+    bench = TrialBench(RegionCutter(found, {}), compiler, thresholds)
+    smallest: list[int] = []
+    if layers is not None and layers.wrong:
+        bench, smallest = _find_wrong_layer(bench, runs, layers)
+    if smallest:
+        nodes = bench.cutting.index.nodes
+        first = max(smallest, key=lambda number: (not is_qdq_node(nodes[number]), number))
+    else:
+        wrong = _first_wrong_inputs(found, run, runs, thresholds)
+        bench = replace(bench, cutting=RegionCutter(found, wrong), trials={})
+        _require_reproducible(bench, entry.codegen)
+        first, smallest = _narrow(bench)
     trial = bench.try_operations(smallest)
     assert isinstance(trial, PartTrial)
-    if first not in smallest:
-        first = smallest[-1]
     node = bench.cutting.index.nodes[first]
     return Fault(
         region=region,
@@ -135,10 +145,46 @@ def bisect_region(
     )
 
 
-def _make_compiler(bundle: Bundle, entry: RegionEntry) -> RegionCompiler:
-    """Return the compiler that a region is for, with the options of the bundle that execute nothing."""
-    codegen = bundle.codegens.find(entry.codegen)
-    return RegionCompiler(codegen, drop_executing_options(codegen, entry.codegen_options))
+def _find_wrong_layer(
+    bench: TrialBench, runs: Sequence[tuple[Values, Values]], layers: LayerCheck
+) -> tuple[TrialBench, list[int]]:
+    """Return as few operations of the first layer that is off alone as are off, and their bench.
+
+    Without any, there are none.
+    """
+    for inputs, _ in runs:
+        bench = replace(bench, cutting=RegionCutter(bench.cutting.region, inputs), trials={})
+        probe = LayerProbe(bench.cutting)
+        wrong = {error.tensor for error in layers.wrong}
+        for layer in (layer for layer in probe.layers if layer.tensor in wrong):
+            operations = probe.list_operations(layer)
+            report_step(f"{bench.cutting.region.name}: {layer.op} '{layer.name}' alone")
+            if bench.try_outcome(operations) is TrialOutcome.WRONG:
+                return bench, minimize_wrong(operations, bench.try_outcome)
+    return bench, []
+
+
+def _narrow(bench: TrialBench) -> tuple[int, list[int]]:
+    """Return the first operation with which a prefix of the region is wrong, and as few as are wrong."""
+    region, operations = bench.cutting.region.name, bench.cutting.operations
+
+    def prefix(length: int) -> TrialOutcome:
+        report_step(f"{region}: the first {length} of {len(operations)} operations")
+        return bench.try_outcome(operations[:length])
+
+    length = find_shortest_wrong(len(operations), prefix)
+    first = operations[length - 1]
+    report_step(f"{region}: fewer operations than {length}")
+    smallest = _smallest_part(bench, operations[:length], first)
+    return first if first in smallest else smallest[-1], smallest
+
+
+def _run_region(region: Region, run: Callable[[Values], Values], inputs: Values) -> Values:
+    """Run a region on inputs. Raises InputError that names it."""
+    try:
+        return run(inputs)
+    except InputError as error:
+        raise InputError(f"region {region.name} does not run: {error}") from None
 
 
 def _complete_name(bundle: Bundle, name: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from byoc.runtime import describe_mismatch
 from byoc.samples import model_samples, sample_inputs
 from byoc.support import report_each
 from byoc.verification._bundle_runs import BundleRuns, Values
+from byoc.verification._fidelity import FidelityCheck, SampleRun
+from byoc.verification._layer_check import BundleLayers
 from byoc.verification._noise import NoiseGauge
+from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import PlainModel, convert_errors, open_original
 from byoc.verification._quantized_tensors import find_quantized_tensors
 from byoc.verification._reaching import compare_alone, vary_inputs
@@ -29,7 +33,12 @@ from byoc.verification._region_verification import (
 )
 from byoc.verification._tensor_comparison import measure_accuracy
 from byoc.verification._thresholds import Thresholds
-from byoc.verification._verification_result import Accuracy, OutputError, RegionError, Verification
+from byoc.verification._verification_result import (
+    Accuracy,
+    RegionError,
+    SampleKind,
+    Verification,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +91,7 @@ class BundleComparison:
         actual = self._runs.run(given, self._notes)
         self._notes.update(_find_contradictions(model, expected))
         self._has_elements = self._has_elements or any(map(_has_elements, expected.values()))
-        self._errors.append(self._compare_outputs(given, expected, actual))
+        self._errors.append(self._compare_outputs(given, expected, actual, exact))
         self._compare_accuracy(exact, actual)
         self._keep_runs(given)
         self._samples += 1
@@ -109,7 +118,7 @@ class BundleComparison:
             not_here = self._runs.not_here
             regions = [each for _, each, _ in self.bundle.regions() if each.name not in not_here]
             self._regions = {
-                region.name: compare_recorded(region, self._recorded[region.name], self.thresholds)
+                region.name: self._compare_region(region, self._recorded[region.name])
                 for region in report_each(regions, lambda region: f"compare {region.name}")
             }
             self._reach_others(vary_inputs(self.models.model, self._first, seeded))
@@ -121,7 +130,7 @@ class BundleComparison:
         model, original = self.models.model, self.models.original
         verification = Verification(
             model.source,
-            worst_errors(self._errors),
+            self._fidelity.judge(worst_errors(self._errors), self.thresholds),
             "" if original is None else original.source,
             tuple(self._accuracy.values()),
             self._boundary,
@@ -158,6 +167,10 @@ class BundleComparison:
     def _quantized(self) -> frozenset[str]:
         return find_quantized_tensors(self.models.model.proto)
 
+    @cached_property
+    def _fidelity(self) -> FidelityCheck:
+        return FidelityCheck(self.models.model.proto, self.models.model.folder)
+
     def _make_inputs(self) -> Values:
         """Return seeded inputs, at sizes that onnxruntime runs unless something else runs the model."""
         model = self.models.model
@@ -166,11 +179,12 @@ class BundleComparison:
         return model_samples(model)
 
     def _compare_outputs(
-        self, inputs: Values, expected: Values, actual: Values
+        self, inputs: Values, expected: Values, actual: Values, exact: Values = MappingProxyType({})
     ) -> tuple[OutputError, ...]:
         """Return the error of each output, with ties and noise where it is beyond its tolerance."""
         model = self.models.model
         gauge = NoiseGauge(model.proto, model.folder, inputs, expected)
+        self._fidelity.runs.append(SampleRun(inputs, expected, actual, exact))
         return gauge.compare(actual, self.thresholds, self._quantized)
 
     def _compare_accuracy(self, exact: Values, actual: Values) -> None:
@@ -206,12 +220,21 @@ class BundleComparison:
         for name, region in missing.items():
             self._regions[name] = compare_alone(region, self._runs.executors[name], self.thresholds)
 
+    def _compare_region(
+        self, region: Region, recorded: RecordedRuns, sample: SampleKind = "given"
+    ) -> RegionError:
+        return compare_recorded(region, recorded, self.thresholds, sample, self._layers.check)
+
+    @cached_property
+    def _layers(self) -> BundleLayers:
+        return BundleLayers(self.bundle, self.thresholds)
+
     def _compare_reached(self, missing: dict[str, Region]) -> None:
         """Compare the missing regions that the last run reached, and remove them from `missing`."""
         recorded = self._runs.take_recorded()
         for name in [name for name in missing if recorded[name].values]:
             region = missing.pop(name)
-            self._regions[name] = compare_recorded(region, recorded[name], self.thresholds, "other")
+            self._regions[name] = self._compare_region(region, recorded[name], "other")
 
 
 def _has_elements(value: Any) -> bool:

@@ -138,7 +138,7 @@ def rerun_fault(
             compiler,
             thresholds,
         )
-    return fault, RegionError(fault.region, trial.errors)
+    return fault, RegionError(fault.region, trial.errors, layers=trial.layers)
 
 
 def _read_inputs(path: Path, region: Region) -> dict[str, Any]:

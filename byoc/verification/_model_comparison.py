@@ -14,12 +14,12 @@ from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.samples import Sample, list_samples
 from byoc.verification._bundle_runs import Values
 from byoc.verification._noise import NoiseGauge
+from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import open_original, open_region
 from byoc.verification._quantized_tensors import find_quantized_tensors, quantized_tensors_of
 from byoc.verification._reaching import run_alone
 from byoc.verification._region_verification import worst_errors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
-from byoc.verification._verification_result import OutputError
 
 # Of the values made for a region so many are compared.
 _REGION_SAMPLES = 2

@@ -23,6 +23,7 @@ from byoc.errors import InputError
 from byoc.model import copy_without, replace_weights
 from byoc.onnxrt import open_session, run_session
 from byoc.verification._accumulation_noise import AccumulationNoise
+from byoc.verification._output_error import OutputError, TieBreak
 from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
 from byoc.verification._rounding_noise import RoundingNoise, expose_tensors
 from byoc.verification._row_selection import SelectionRuns
@@ -35,7 +36,6 @@ from byoc.verification._thresholds import (
 )
 from byoc.verification._tie_breaks import break_ties
 from byoc.verification._unit_noise import SHARE, UnitNoise
-from byoc.verification._verification_result import OutputError, TieBreak
 
 Values = Mapping[str, Any]
 Array = NDArray[Any]
@@ -222,6 +222,18 @@ class NoiseGauge:
             found[_ACTIVATIONS] = measure_difference(self.expected[name], self._float_twin[name])
         most = self._find_most(name, thresholds)
         return {source: replace(each, largest=min(each.largest, most)) for source, each in found.items()}
+
+    def run_float_twin(self) -> Values:
+        """Return the outputs with activations in floating point, empty where that cannot be run."""
+        return self._float_twin
+
+    def run_right_executions(self) -> tuple[Values, ...]:
+        """Return the outputs of other right executions of a quantized network.
+
+        They are onnxruntime's with optimizations, and with an eighth of each layer's results moved by
+        one unit.
+        """
+        return tuple(filter(None, (self._optimized, *self._unit_noise.runs)))
 
     def _measure_units(self, wanted: Any, got: Any, name: str, thresholds: Thresholds) -> float:
         """Return by how much integers move where layers before, and the last one, are a unit off.

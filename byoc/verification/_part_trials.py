@@ -13,17 +13,20 @@ from typing import TypeVar
 
 import onnx
 
-from byoc.bundle import RegionCompiler
-from byoc.codegen import Executable, Region, read_region
+from byoc.bundle import Bundle, RegionCompiler
+from byoc.codegen import Executable, Region, drop_executing_options, read_region
 from byoc.errors import InputError
 from byoc.model import TensorLayout, parse_layout
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import CheckedExecutor, load_executor
+from byoc.verification._layer_error import measure_layer
+from byoc.verification._layer_probe import LayerProbe
+from byoc.verification._layer_result import LayerCheck
+from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import make_reference_executor
 from byoc.verification._region_cutter import RegionCutter, RegionPart, Values
 from byoc.verification._region_verification import compare_run
 from byoc.verification._thresholds import Thresholds
-from byoc.verification._verification_result import OutputError
 
 T = TypeVar("T")
 
@@ -100,17 +103,23 @@ _LARGE = 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class PartTrial:
-    """The actual and expected outputs of a part, and their errors."""
+    """The actual and expected outputs of a part, and their errors; `layers` if it is quantized layers.
+
+    Layers are there where none of them reads what another one makes.
+    """
 
     part: RegionPart
     expected: Values
     actual: Values
     errors: tuple[OutputError, ...]
+    layers: LayerCheck | None = None
 
     @property
     def outcome(self) -> TrialOutcome:
-        """Right if all outputs are within their tolerance."""
-        return TrialOutcome.RIGHT if all(error.within for error in self.errors) else TrialOutcome.WRONG
+        """Right if all outputs are within their tolerance, and no layer is off."""
+        layers = self.layers is None or not self.layers.wrong
+        right = layers and all(error.within for error in self.errors)
+        return TrialOutcome.RIGHT if right else TrialOutcome.WRONG
 
 
 @dataclass(frozen=True)
@@ -171,7 +180,39 @@ def run_trial(
         run = compile_and_load(compiler, region)
     expected, actual = make_reference_executor(region)(part.inputs), run(part.inputs)
     errors = compare_run(region, part.inputs, expected, actual, thresholds)
-    return PartTrial(part, expected, actual, errors)
+    layers = _measure_layers(region, part.inputs, actual, thresholds)
+    return PartTrial(part, expected, actual, errors, layers)
+
+
+def _measure_layers(
+    region: Region, inputs: Values, actual: Values, thresholds: Thresholds
+) -> LayerCheck | None:
+    """Return the errors of a part's quantized layers; None where one reads what another one makes."""
+    probe = LayerProbe(RegionCutter(region, inputs))
+    if not probe.layers or probe.exposed:
+        return None
+    try:
+        computed = probe.compute_layers(inputs, probe.cutter.read_outputs(actual))
+    except ValueError:  # of another shape, which the errors of the outputs say
+        return None
+    errors = (
+        measure_layer(layer, [computed.runs[layer.tensor]], thresholds.units) for layer in probe.layers
+    )
+    return LayerCheck(tuple(errors))
+
+
+def make_compiler(bundle: Bundle, region: str) -> RegionCompiler:
+    """Return the compiler that made a region of a bundle.
+
+    Of a bundle that was not made here and now it has the options that execute nothing.
+    """
+    own = bundle.identical_regions.get(region, region)
+    entry = next(entry for entry in bundle.manifest.regions if entry.name == own)
+    codegen = bundle.codegens.find(entry.codegen)
+    options = entry.codegen_options
+    if not bundle.just_compiled:
+        options = drop_executing_options(codegen, options)
+    return RegionCompiler(codegen, options)
 
 
 def compile_and_load(compiler: RegionCompiler, region: Region) -> CheckedExecutor:

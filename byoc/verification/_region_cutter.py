@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TypeProto, helper
 
@@ -45,10 +46,16 @@ _PLAIN = parse_layout(IMAGE)
 
 @dataclass(frozen=True, eq=False)
 class RegionPart:
-    """Some operations of a region as a model with its weights, and the values that reach it."""
+    """Some operations of a region as a model with its weights, and the values that reach it.
+
+    `read` and `made` are the region's tensors that the inputs and outputs of the model hold, in their
+    order.
+    """
 
     model: ModelProto
     inputs: Values
+    read: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +89,18 @@ class RegionCutter:
         readers = [i for name in outputs for i in index.consumers.get(name, ())]
         return [i for i in dict.fromkeys((*makers, *readers)) if i in self._operations]
 
-    def make_part(self, operations: Collection[int]) -> RegionPart | None:
-        """Make a model of some operations; None if nothing outside uses their outputs."""
+    def make_part(self, operations: Collection[int], exposed: Sequence[str] = ()) -> RegionPart | None:
+        """Make a model of some operations; None if nothing outside uses their outputs.
+
+        Tensors that are `exposed` are outputs as well.
+        """
         name = self.region.name
         model = extract_nodes(self.index, sorted(operations), name, self._types)
+        model.graph.output.extend(helper.make_value_info(each, self._types[each]) for each in exposed)
         if not model.graph.output:
             return None
+        read = tuple(value.name for value in model.graph.input)
+        made = tuple(value.name for value in model.graph.output)
         onnx.load_external_data_for_model(model, str(self.region.path.parent))
         inputs: dict[str, Any] = {}
         taken = {*self.index.types, *self.values, *(t.name for t in model.graph.initializer)}
@@ -102,7 +115,36 @@ class RegionCutter:
             for tensor in dict.fromkeys(inside)
             if tensor in self._types and tensor not in border
         )
-        return RegionPart(model, inputs)
+        return RegionPart(model, inputs, read, made)
+
+    def match_inputs(self, part: RegionPart) -> dict[str, str]:
+        """Return the input of a part that holds each input of the region, by the region's name."""
+        names = {name: value.name for name, value in zip(part.read, part.model.graph.input, strict=True)}
+        inner = ((each.name, self._follow_input(each.name)[0]) for each in self.region.inputs)
+        return {name: names[read] for name, read in inner if read in names}
+
+    def match_outputs(self, part: RegionPart) -> dict[str, str]:
+        """Return the output of a part that holds each output of the region, by the region's name."""
+        names = {
+            name: value.name for name, value in zip(part.made, part.model.graph.output, strict=True)
+        }
+        inner = ((each.name, self._follow_output(each.name)[0]) for each in self.region.outputs)
+        return {name: names[made] for name, made in inner if made in names}
+
+    def read_outputs(self, made: Values) -> dict[str, Any]:
+        """Return what the region made as ONNX has it, by the tensors before conversions."""
+        inner = ((self._follow_output(each.name)[0], made[each.name]) for each in self.region.outputs)
+        return {name: self.unpack(name, value) for name, value in inner}
+
+    def unpack(self, tensor: str, value: Any) -> Any:
+        """Return what a part makes of a tensor as ONNX has it: not in the region's layout.
+
+        Raises ValueError for a value of another shape.
+        """
+        layout = self._layouts.get(tensor)
+        if layout is None or self.index.types.get(tensor) is None or tensor in self._transposed_inside:
+            return value
+        return layout.unpack_array(value, np.shape(self.values[tensor]))
 
     @cached_property
     def values(self) -> Values:

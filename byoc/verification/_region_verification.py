@@ -1,6 +1,6 @@
 """Verification of each region alone and of every boundary tensor, against plain onnxruntime."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,20 +12,23 @@ from byoc.onnxrt import without_optimizations
 from byoc.runtime import data_inputs, load_bundle, load_executors
 from byoc.samples import NoSampleError, model_samples
 from byoc.support import report_each
+from byoc.verification._layer_result import LayerCheck
 from byoc.verification._noise import NoiseGauge, inline_functions
+from byoc.verification._output_error import OutputError, TieBreak
 from byoc.verification._plain_models import PlainModel, make_reference_executor, open_region
 from byoc.verification._quantized_tensors import quantized_tensors_of
 from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
-from byoc.verification._verification_result import (
-    OutputError,
-    RegionError,
-    SampleKind,
-    TieBreak,
-)
+from byoc.verification._verification_result import RegionError, SampleKind
 
 Values = Mapping[str, Any]
 Pair = tuple[Values, Values]
+
+LayerChecker = Callable[[Region, Sequence[Pair]], LayerCheck | None]
+"""Compares the quantized layers of a region on some of its runs; None where it has none."""
+
+LAYERS = "its quantized layers, each right alone"
+"""What explains the error of an output whose region is right layer by layer."""
 
 # A region in a Loop may run any number of times; the values of this many runs are kept.
 _MAX_RUNS = 64
@@ -128,20 +131,40 @@ def compare_region(
 
 
 def compare_recorded(
-    region: Region, actual: RecordedRuns, thresholds: Thresholds, sample: SampleKind = "given"
+    region: Region,
+    actual: RecordedRuns,
+    thresholds: Thresholds,
+    sample: SampleKind = "given",
+    check_layers: LayerChecker | None = None,
 ) -> RegionError:
     """Compute the error of the recorded runs of a region: each against its ONNX on the same inputs.
 
-    Raise InputError if that cannot be run plainly.
+    Where outputs are not equal, `check_layers` compares the quantized layers alone: if each is right, an
+    output beyond its tolerance is as well. Raise InputError if the region cannot be run plainly.
     """
     if not actual.values:
         return RegionError(region.name, runs=0, sample="none")
     plain: PlainModel = open_region(region)
-    found = [
-        compare_run(region, inputs, plain.run(inputs), outputs, thresholds)
-        for inputs, outputs in actual.values
-    ]
-    return RegionError(region.name, worst_errors(found), actual.runs, "", sample, plain.judge)
+    runs = [(inputs, plain.run(inputs), outputs) for inputs, outputs in actual.values]
+    quantized = quantized_tensors_of(region)
+    found = [tuple(compare_tensors(wanted, made, thresholds, quantized)) for _, wanted, made in runs]
+    layers = None
+    if check_layers is not None and any(error.differing != 0 for errors in found for error in errors):
+        layers = check_layers(region, actual.values)
+    if layers is not None and layers.explains:
+        found = [tuple(_explain_error(error, thresholds) for error in errors) for errors in found]
+    elif layers is None or not layers.problem:
+        found = [compare_run(region, inputs, wanted, made, thresholds) for inputs, wanted, made in runs]
+    worst = worst_errors(found)
+    return RegionError(region.name, worst, actual.runs, "", sample, plain.judge, layers)
+
+
+def _explain_error(error: OutputError, thresholds: Thresholds) -> OutputError:
+    """Return an error of a region whose layers are each right alone; a limit of the user's holds."""
+    asked = thresholds.is_asked(error.dtype, error.measure)
+    if error.within or asked or not error.is_measurable:
+        return error
+    return replace(error, noise=error.absolute, noise_source=LAYERS)
 
 
 def compare_run(

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from byoc.numerics import compute_cosine, compute_same_class_share, compute_signal_to_noise
+from byoc.verification._output_error import OutputError
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, TOLERANCE, Thresholds
-from byoc.verification._verification_result import Accuracy, OutputError
+from byoc.verification._verification_result import Accuracy
 
 
 def compare_tensors(

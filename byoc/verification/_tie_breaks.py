@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.verification._index_layout import IndexLayout, read_index_layout
+from byoc.verification._output_error import TieBreak
 from byoc.verification._row_matching import match_rows
 from byoc.verification._row_selection import RowSelection, SelectionRuns
 from byoc.verification._thresholds import EPSILON, Thresholds
-from byoc.verification._verification_result import TieBreak
 
 Array = NDArray[Any]
 Numbers = NDArray[np.int64]

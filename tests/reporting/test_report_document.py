@@ -301,7 +301,7 @@ def test_an_error_that_is_not_finite_is_null(
         == [
             *("name", "dtype", "absolute", "relative", "tolerance", "problem", "measure"),
             *("signal_to_noise", "cosine", "differing", "noise"),
-            *("noise_source", "tie_break", "within"),
+            *("noise_source", "tie_break", "fidelity", "within"),
         ]
         for o in made["outputs"]
     )

@@ -1,0 +1,243 @@
+"""A probe of a region: the region compiled once more with its quantized tensors as outputs.
+
+A region shows only what crosses its boundary, and what its layers add up to there says little of each.
+The probe shows the integers between the layers as the codegen computes them. Plain onnxruntime then
+computes each layer on the integers that the codegen computed before it, so that errors do not add up.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, ValueInfoProto, helper
+
+from byoc.model import (
+    VIEW_OPERATORS,
+    GraphIndex,
+    NameAllocator,
+    copy_without,
+    find_constant_value,
+    get_metadata,
+    get_node_name,
+    is_onnx,
+    is_quantize,
+)
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.verification._noise import NoiseGauge, inline_functions
+from byoc.verification._output_error import OutputError
+from byoc.verification._quantized_tensors import quantized_tensors_of
+from byoc.verification._region_cutter import RegionCutter, RegionPart
+from byoc.verification._thresholds import Thresholds
+
+Array = NDArray[Any]
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedLayer:
+    """The node that makes a quantized tensor of a region: its name, and its operator or composite.
+
+    The operator of a QuantizeLinear is the one whose result it quantizes.
+    """
+
+    tensor: str
+    name: str
+    op: str
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRun:
+    """A tensor on one run: the codegen's, onnxruntime's, and what that rounded, None if not known.
+
+    `real` is in units of the tensor, its zero point added, before it was rounded and clamped.
+    """
+
+    actual: Array
+    expected: Array
+    real: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class ComputedLayers:
+    """The layers of a region on one run, and its outputs that are no quantized integers.
+
+    `gauge` has what onnxruntime computes of the latter.
+    """
+
+    runs: Mapping[str, LayerRun]
+    floats: Values
+    gauge: NoiseGauge
+
+    def compare_floats(self, thresholds: Thresholds) -> tuple[OutputError, ...]:
+        """Return the errors of the outputs that are no quantized integers."""
+        return self.gauge.compare(self.floats, thresholds)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerProbe:
+    """The quantized tensors of a region, and the models that show and compute them.
+
+    `cutter` has the region and values that reach it.
+    """
+
+    cutter: RegionCutter
+    _sessions: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def layers(self) -> tuple[QuantizedLayer, ...]:
+        """The layers whose quantized tensors do not leave the region, in order, then those that do."""
+        index = self.cutter.index
+        quantized = quantized_tensors_of(self.cutter.region)
+        inner: list[QuantizedLayer] = []
+        last: list[QuantizedLayer] = []
+        for number in self.cutter.operations:
+            node = index.nodes[number]
+            if is_onnx(node) and node.op_type in VIEW_OPERATORS:
+                continue
+            for name in filter(quantized.__contains__, node.output):
+                if self.cutter.values[name].dtype.kind not in "iu":
+                    continue
+                layer = self._describe_layer(number, name)
+                (last if name in self._leaving else inner).append(layer)
+        return (*inner, *last)
+
+    @cached_property
+    def exposed(self) -> tuple[str, ...]:
+        """The quantized tensors that become outputs of the probe."""
+        return tuple(layer.tensor for layer in self.layers if layer.tensor not in self._leaving)
+
+    def list_operations(self, layer: QuantizedLayer) -> list[int]:
+        """Return the operations of a layer: what computes its tensor from those of other layers."""
+        index, operations = self.cutter.index, {*self.cutter.operations}
+        ends = {each.tensor for each in self.layers} - {layer.tensor}
+        found: set[int] = set()
+        pending = [layer.tensor]
+        while pending:
+            number = index.producers.get(pending.pop())
+            if number in operations - found:
+                found.add(number)
+                pending += [name for name in index.reads[number] if name not in ends]
+        return sorted(found)
+
+    def make_part(self) -> RegionPart:
+        """Make the model of the probe, to be compiled in place of the region's."""
+        part = self.cutter.make_part(self.cutter.operations, self.exposed)
+        assert part is not None  # a region has outputs
+        return part
+
+    def read_outputs(self, part: RegionPart, made: Values) -> dict[str, Array]:
+        """Return the tensors that a run of the probe made, by their names, as ONNX has them."""
+        names = [value.name for value in part.model.graph.output]
+        return {
+            tensor: np.asarray(self.cutter.unpack(tensor, made[name]))
+            for tensor, name in zip(part.made, names, strict=True)
+        }
+
+    def compute_layers(self, inputs: Values, shown: Mapping[str, Array]) -> "ComputedLayers":
+        """Compute each layer and each output of the region on what was shown.
+
+        `inputs` are those of the region, `shown` what `read_outputs` gave for them. Raises InputError
+        when onnxruntime does not run the layers.
+        """
+        if "cut" not in self._sessions:
+            with without_optimizations():
+                self._sessions["cut"] = open_session(self._cut_model, self.cutter.region.path.parent)
+        given = {**inputs, **{reader: shown[name] for name, reader in self._readers.items()}}
+        made = run_session(self._sessions["cut"], given)
+        tensors = {layer.tensor for layer in self.layers}
+        runs = {
+            name: LayerRun(actual, np.asarray(made[name]), self._find_real(name, made))
+            for name, actual in shown.items()
+            if name in tensors
+        }
+        floats = {name: actual for name, actual in shown.items() if name not in tensors}
+        gauge = NoiseGauge(self._cut_model, self._folder, given, {name: made[name] for name in floats})
+        return ComputedLayers(runs, floats, gauge)
+
+    @cached_property
+    def _leaving(self) -> frozenset[str]:
+        """The tensors of the region that leave it, before conversions at the boundary."""
+        whole = self.cutter.make_part(self.cutter.operations)
+        return frozenset() if whole is None else frozenset(whole.made)
+
+    def _describe_layer(self, number: int, tensor: str) -> QuantizedLayer:
+        index = self.cutter.index
+        node = index.nodes[number]
+        if is_quantize(node):
+            maker = index.producers.get(node.input[0])
+            if maker is not None and maker in set(self.cutter.operations):
+                node = index.nodes[maker]
+        return QuantizedLayer(
+            tensor, get_node_name(node), get_metadata(node, "byoc.composite") or node.op_type
+        )
+
+    @cached_property
+    def _flat(self) -> ModelProto:
+        return inline_functions(self.cutter.region.model)
+
+    @cached_property
+    def _index(self) -> GraphIndex:
+        return GraphIndex(self._flat, {})
+
+    @cached_property
+    def _readers(self) -> dict[str, str]:
+        """The input of the cut model that holds each quantized tensor that something reads."""
+        names = NameAllocator(self._flat.graph)
+        read = [each.tensor for each in self.layers if each.tensor in self._index.consumers]
+        return {name: names.new_tensor(f"{name}_shown") for name in read}
+
+    @cached_property
+    def _cut_model(self) -> ModelProto:
+        """The region with what reads its quantized tensors reading inputs instead."""
+        result = copy_without(self._flat, "node", "output", "value_info")
+        for node in self._flat.graph.node:
+            changed = result.graph.node.add()
+            changed.CopyFrom(node)
+            changed.input[:] = [self._readers.get(name, name) for name in node.input]
+        for name, reader in self._readers.items():
+            kind = helper.np_dtype_to_tensor_dtype(self.cutter.values[name].dtype)
+            value = ValueInfoProto(name=reader)
+            value.type.tensor_type.elem_type = kind
+            result.graph.input.append(value)
+        wanted = dict.fromkeys([*self.exposed, *sorted(self._leaving), *self._list_real_parts()])
+        result.graph.output.extend(ValueInfoProto(name=name) for name in wanted)
+        return result
+
+    def _list_real_parts(self) -> Iterator[str]:
+        """Yield the computed tensors that tell the real values before rounding."""
+        for layer in self.layers:
+            maker = self._find_rounding(layer.tensor)
+            for name in () if maker is None else maker:
+                if name in self._index.producers and not self._index.is_constant(name):
+                    yield name
+
+    def _find_rounding(self, tensor: str) -> Sequence[str] | None:
+        """Return the inputs of the QuantizeLinear that makes a tensor, None where none does."""
+        number = self._index.producers.get(tensor)
+        node = None if number is None else self._index.nodes[number]
+        return tuple(filter(None, node.input)) if node is not None and is_quantize(node) else None
+
+    def _find_real(self, tensor: str, made: Values) -> Array | None:
+        """Return a tensor's real values in its units; None where they or the unit are not known."""
+        names = self._find_rounding(tensor)
+        if names is None:
+            return None
+        found = [
+            made[name] if name in made else find_constant_value(self._index, name, self._folder)
+            for name in names
+        ]
+        if any(value is None for value in found):
+            return None
+        real, scale = (np.asarray(value).astype(np.float64) for value in found[:2])
+        zero = np.asarray(found[2]).astype(np.float64) if len(found) > 2 else np.zeros(())
+        if scale.size > 1 or zero.size > 1:
+            return None
+        return np.asarray(real / scale.reshape(()) + zero.reshape(()))
+
+    @property
+    def _folder(self) -> Path:
+        return self.cutter.region.path.parent

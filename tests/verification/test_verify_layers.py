@@ -1,0 +1,102 @@
+"""Quantized layers of a region are compared alone: faults that rounding hides are found and named."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import planted
+import pytest
+import vendors
+from onnx import helper, numpy_helper
+
+import byoc
+from byoc.bundle import open_bundle
+
+_SHAPE = (1, 8, 12, 12)
+_DEPTH = 4
+
+
+def make_model() -> onnx.ModelProto:
+    """Return convolutions with Relu in QDQ form, one after the other, of uint8 with a zero point."""
+    random = np.random.default_rng(1)
+    stored = {"s": np.float32(0.05), "z": np.uint8(110), "ws": np.float32(0.01), "wz": np.int8(0)}
+    stored["bs"] = np.float32(0.0005)
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q0"])]
+    for i in range(_DEPTH):
+        weight = random.normal(scale=100 / np.sqrt(9 * 8), size=(8, 8, 3, 3))
+        stored[f"w{i}"] = np.clip(np.rint(weight), -127, 127).astype(np.int8)
+        stored[f"b{i}"] = random.integers(-2000, 2000, 8).astype(np.int32)
+        nodes += [
+            helper.make_node("DequantizeLinear", [f"q{i}", "s", "z"], [f"d{i}"]),
+            helper.make_node("DequantizeLinear", [f"w{i}", "ws", "wz"], [f"v{i}"]),
+            helper.make_node("DequantizeLinear", [f"b{i}", "bs"], [f"u{i}"]),
+            helper.make_node("Conv", [f"d{i}", f"v{i}", f"u{i}"], [f"c{i}"], f"conv{i}", pads=[1] * 4),
+            helper.make_node("Relu", [f"c{i}"], [f"r{i}"]),
+            helper.make_node("QuantizeLinear", [f"r{i}", "s", "z"], [f"q{i + 1}"]),
+        ]
+    nodes.append(helper.make_node("DequantizeLinear", [f"q{_DEPTH}", "s", "z"], ["y"]))
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, _SHAPE) for n in ("x", "y")]
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()]
+    graph = helper.make_graph(nodes, "layers", values[:1], values[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def inputs() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(0).normal(scale=2, size=_SHAPE).astype(np.float32)}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    vendors.install(monkeypatch, rough=planted.RoughMachine)
+    monkeypatch.setattr(planted.RoughMachine, "fault", None)
+    model = make_model()
+    output = tmp_path / "b"
+    byoc.partition(
+        model, "dla", output=output, codegen="rough", strategy="all-supported", cache=False, verify=False
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    return output
+
+
+def test_a_machine_that_rounds_otherwise_is_right_layer_by_layer(
+    bundle: Path, inputs: dict[str, np.ndarray]
+) -> None:
+    found = byoc.verify(bundle, bundle.parent / "m.onnx", inputs=inputs)
+    (region,) = found.regions
+    assert found.passed
+    assert region.layers is not None
+    assert region.layers.same
+    assert [error.name for error in region.layers.errors] == [f"r{i}" for i in range(_DEPTH)]
+    assert {error.largest for error in region.layers.errors} == {1.0}
+    assert all(0 < error.differing < 0.05 for error in region.layers.errors)
+
+
+@pytest.mark.parametrize("number", [0, 3, 11, 14])
+def test_planted_faults_are_found_in_their_layer(
+    number: int, bundle: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = planted.FAULTS[number]
+    (region,) = [region.load(inline=True) for _, region, _ in open_bundle(bundle).regions()]
+    tensor = planted.find_place(region, fault)
+    monkeypatch.setattr(planted.RoughMachine, "fault", fault)
+    monkeypatch.setattr(planted.RoughMachine, "tensor", tensor)
+    found = byoc.verify(bundle, bundle.parent / "m.onnx", inputs=inputs)
+    assert not found.passed
+    assert found.regions[0].layers is not None
+    assert [error.tensor for error in found.regions[0].layers.wrong] == [tensor]
+
+
+def test_the_layer_that_is_off_by_less_than_a_unit_everywhere_is_named(
+    bundle: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planted.RoughMachine, "fault", planted.FAULTS[0])
+    monkeypatch.setattr(planted.RoughMachine, "tensor", "q2")
+    fault = byoc.bisect(bundle, "dla", bundle.parent / "m.onnx", inputs=inputs)
+    assert (fault.op, fault.operation) == ("conv_relu", "r1")
+    assert "on average" in str(fault)
+
+
+def test_a_right_region_is_not_blamed(bundle: Path, inputs: dict[str, np.ndarray]) -> None:
+    with pytest.raises(byoc.InputError, match="each of its 4 quantized layers is right"):
+        byoc.bisect(bundle, "dla", bundle.parent / "m.onnx", inputs=inputs)
