@@ -14,5 +14,6 @@ from byoc.passes._pass_plugins import (
     load_passes,
     load_region_pass,
 )
+from byoc.passes._quantized_operators import ReadQuantizedOperators
 from byoc.passes._run_pass import PassFailedError, PassProcess, apply_pass
 from byoc.passes._unchanged_interface import find_interface_change

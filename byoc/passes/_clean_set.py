@@ -7,21 +7,23 @@ from byoc.passes._cleaning import CleanPass
 from byoc.passes._dropped_nodes import DropDropout, DropIdentity
 from byoc.passes._folded_norms import FoldBatchNormalization
 from byoc.passes._folded_shapes import FlattenToReshape, FoldShapes
+from byoc.passes._quantized_operators import ReadQuantizedOperators
 
 ALL_PASSES = "all"
 _ALWAYS = (DropIdentity(), DropDropout(), FoldShapes())
+_SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperators())
 
 
 def list_clean_passes(
-    reshape: bool, batchnorm: bool, left_out: Collection[str] = ()
+    reshape: bool, batchnorm: bool, left_out: Collection[str] = (), *, quantized: bool = False
 ) -> tuple[CleanPass, ...]:
     """Return the passes that clean a model, in their order.
 
     `reshape` says that Flatten is to become Reshape, `batchnorm` that BatchNormalization is to be
-    folded. `left_out` are names of passes that are not wanted, or `all`. Raises InputError for a name
-    that none of them has.
+    folded, `quantized` that operators of integers are to be read as QDQ groups. `left_out` are names of
+    passes that are not wanted, or `all`. Raises InputError for a name that none of them has.
     """
-    known = {each.name: each for each in (*_ALWAYS, FlattenToReshape(), FoldBatchNormalization())}
+    known = {each.name: each for each in (*_ALWAYS, *_SOMETIMES)}
     for name in left_out:
         if name != ALL_PASSES and name not in known:
             there = ", ".join((*known, ALL_PASSES))
@@ -30,7 +32,11 @@ def list_clean_passes(
             raise InputError(f"{name}: {what}{hint}; there are {there}")
     if ALL_PASSES in left_out:
         return ()
-    wanted = {FlattenToReshape.name: reshape, FoldBatchNormalization.name: batchnorm}
+    wanted = {
+        FlattenToReshape.name: reshape,
+        FoldBatchNormalization.name: batchnorm,
+        ReadQuantizedOperators.name: quantized,
+    }
     return tuple(each for name, each in known.items() if name not in left_out and wanted.get(name, True))
 
 
@@ -41,5 +47,6 @@ def describe_clean_pass(name: str) -> str:
     sometimes = {
         FlattenToReshape.name: "where rules speak of Reshape and not of Flatten",
         FoldBatchNormalization.name: "where rules want folded_batchnorm",
+        ReadQuantizedOperators.name: "where rules take QDQ groups, and none operators of integers",
     }
     return sometimes.get(name, "")

@@ -4,7 +4,7 @@ Types stay known: a typed graph gets the edits that the model gets, so nothing i
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -30,12 +30,15 @@ from byoc.support import BYOC_DISTRIBUTION, read_byoc_version
 class CleanPass:
     """A pass that edits nodes of some operators of ONNX's main domain, in all graphs of a model.
 
+    `contrib_operators` are those of com.microsoft.
+
     It is a pass like any other for whoever asks for it by name. `clean_model` runs several at once.
     """
 
     scope: ClassVar[str] = MODEL_SCOPE
     name: ClassVar[str]
     operators: ClassVar[frozenset[str]]
+    contrib_operators: ClassVar[frozenset[str]] = frozenset()
 
     def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
         """Add the edits of a graph, whose nodes of the operators are given by number."""
@@ -60,14 +63,16 @@ class CleanedModel:
 def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
     """Clean a model by passes, in their order; neither it nor its index changes."""
     wanted = {operator for each in passes for operator in each.operators}
-    if not any(_find_nodes(index, wanted) for index in model.index.walk()):
+    contrib = {operator for each in passes for operator in each.contrib_operators}
+    if not any(_find_nodes(index, wanted, contrib) for index in model.index.walk()):
         return CleanedModel(model)
     root = _begin_edits(model)
     before = Counter(count_operators(model.structure))
     effects = []
     for each in passes:
         for edits in root.walk():
-            numbers = [n for n in _find_nodes(edits.index, each.operators) if n not in edits.removed]
+            found = _find_nodes(edits.index, each.operators, each.contrib_operators)
+            numbers = [n for n in found if n not in edits.removed]
             if numbers:
                 each.edit(edits, numbers)
         change = root.take_counts()
@@ -88,10 +93,10 @@ def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
     return CleanedModel(replace(_make_model(model, root), lost=lost), tuple(effects))
 
 
-def _find_nodes(index: GraphIndex, operators: frozenset[str] | set[str]) -> list[int]:
-    """Return the nodes of some of ONNX's operators."""
+def _find_nodes(index: GraphIndex, operators: Set[str], contrib: Set[str] = frozenset()) -> list[int]:
+    """Return the nodes of some of ONNX's operators, and of some of com.microsoft's."""
     kinds = index.node_kinds
-    found = {id(kind) for kind in set(kinds) if kind.is_onnx and kind.op_type in operators}
+    found = {id(kind) for kind in set(kinds) if kind.op_type in (operators if kind.is_onnx else contrib)}
     return [i for i, kind in enumerate(kinds) if id(kind) in found] if found else []
 
 

@@ -52,6 +52,8 @@ class GraphEdits:
     inner: dict[int, list["GraphEdits"]] = field(default_factory=dict)
     aliases: dict[str, list[str]] = field(default_factory=dict)
     """The tensors that became each tensor, itself not among them."""
+    new_readers: dict[str, set[int]] = field(default_factory=dict)
+    """The places of new nodes that read each tensor."""
     counts: Counter[str] = field(default_factory=Counter)
     """By how many the nodes of each operator became more, or fewer, since `take_counts`."""
 
@@ -134,6 +136,8 @@ class GraphEdits:
             self.counts[get_operator_name(old)] -= 1
         self.counts.update(get_operator_name(each) for each in nodes)
         self.replaced[number] = list(nodes)
+        for name in filter(None, (name for each in nodes for name in each.input)):
+            self.new_readers.setdefault(name, set()).add(number)
 
     def remove(self, number: int) -> None:
         """Remove a node that is not read any more, or whose outputs another one makes."""
@@ -153,7 +157,9 @@ class GraphEdits:
         """Return the nodes that read a tensor after the edits, by number."""
         root = self.find_root(name)
         names = (root, *self.aliases.get(root, ()))
-        found = {i for each in names for i in self.index.consumers.get(each, ())} - self.removed
+        found = {i for each in names for i in self.index.consumers.get(each, ())}
+        found |= {i for each in names for i in self.new_readers.get(each, ())}
+        found -= self.removed
         return sorted(i for i in found if i not in self.replaced or self._still_reads(i, names))
 
     def _still_reads(self, number: int, names: Sequence[str]) -> bool:

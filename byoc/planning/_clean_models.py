@@ -5,7 +5,13 @@ from dataclasses import replace
 from functools import partial
 
 from byoc.model import Model
-from byoc.passes import CleanedModel, CleanPass, clean_model, list_clean_passes
+from byoc.passes import (
+    CleanedModel,
+    CleanPass,
+    ReadQuantizedOperators,
+    clean_model,
+    list_clean_passes,
+)
 from byoc.rules import Target
 from byoc.samples import model_samples
 
@@ -31,13 +37,20 @@ def choose_clean_passes(
     """Return the clean-up passes for some targets. Raises InputError as `clean_for_targets` does.
 
     Flatten becomes Reshape if a target takes the one only, and none the other only; BatchNormalization
-    is folded if a target wants that.
+    is folded if a target wants that. Operators of integers are read as QDQ groups if a target takes
+    quantized operators, and none speaks of operators of integers.
     """
     spoken = [_list_operators(target) for target in targets]
     reshape = any("Reshape" in each and "Flatten" not in each for each in spoken)
     flatten = any("Flatten" in each and "Reshape" not in each for each in spoken)
     wants = {want for target in targets for want in target.rules.wants}
-    return list_clean_passes(reshape and not flatten, "folded_batchnorm" in wants, left_out)
+    integers = ReadQuantizedOperators.list_read_operators()
+    quantized = any(target.has_quantized_rules for target in targets) and not any(
+        "*" in each or integers & each for each in spoken
+    )
+    return list_clean_passes(
+        reshape and not flatten, "folded_batchnorm" in wants, left_out, quantized=quantized
+    )
 
 
 def _list_operators(target: Target) -> frozenset[str]:

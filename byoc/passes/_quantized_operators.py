@@ -1,0 +1,331 @@
+"""The pass that reads operators of integers as the same operators between QDQ nodes.
+
+onnxruntime's quantizer writes a quantized network in one of three forms: operators of floating point
+between DequantizeLinear and QuantizeLinear (QDQ), operators of integers (QLinearConv, and those of
+com.microsoft, "QOperator"), and products of integers that DynamicQuantizeLinear makes. The second and
+the third are defined by the first: QLinearConv, QLinearMatMul and MatMulInteger by ONNX, the others in
+onnxruntime's ContribOperators.md. Rules for quantized operators speak of QDQ groups, so all become that.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+
+from byoc.model import find_constant_value, get_stated_attributes, is_onnx
+from byoc.passes._cleaning import CleanPass
+from byoc.passes._graph_edits import GraphEdits
+
+CONTRIB = "com.microsoft"
+_AXIS_OPSET = 13
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantized tensor with the names of its scale and zero point; `axis` for one scale a channel."""
+
+    tensor: str
+    scale: str
+    zero_point: str = ""
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class FloatForm:
+    """An operator of floating point on dequantized operands, and what its result is quantized by.
+
+    Operands that are texts are read as they are. Without a `result` the operator's result stays in
+    floating point. `bias` is an int32 tensor in the scale of the first two operands.
+    """
+
+    op: str
+    operands: Sequence[Quantity | str]
+    result: Quantity | None = None
+    bias: str = ""
+    dropped: frozenset[str] = frozenset()
+
+
+def _take(inputs: Sequence[str], start: int, axis: int | None = None) -> Quantity:
+    """Return an operand: a tensor, its scale and its zero point, from a position on."""
+    tensor, scale, point = [*inputs[start : start + 3], "", ""][:3]
+    return Quantity(tensor, scale, point, axis)
+
+
+def _take_result(inputs: Sequence[str], start: int) -> Quantity:
+    """Return what a result is quantized by: a scale and a zero point, from a position on."""
+    scale, point = [*inputs[start : start + 2], ""][:2]
+    return Quantity("", scale, point)
+
+
+def _read_conv(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
+    x, w = _take(inputs, 0), _take(inputs, 3, axis=0)
+    return FloatForm("Conv", (x, w), _take_result(inputs, 6), "".join(inputs[8:9]))
+
+
+def _read_matmul(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
+    a, b = _take(inputs, 0), _take(inputs, 3, axis=-1)
+    return FloatForm("MatMul", (a, b), _take_result(inputs, 6))
+
+
+def _read_gemm(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
+    a, b = _take(inputs, 0), _take(inputs, 3, axis=0 if attributes.get("transB") else 1)
+    result = _take_result(inputs, 7) if len(inputs) > 8 else None
+    if attributes.get("alpha", 1.0) != 1.0:
+        return None
+    return FloatForm("Gemm", (a, b), result, "".join(inputs[6:7]))
+
+
+def _read_binary(op: str) -> Callable[[Sequence[str], Mapping[str, Any]], FloatForm | None]:
+    def read(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm:
+        operands = _take(inputs, 0), _take(inputs, 3)
+        return FloatForm(op, operands, _take_result(inputs, 6))
+
+    return read
+
+
+def _read_unary(op: str) -> Callable[[Sequence[str], Mapping[str, Any]], FloatForm | None]:
+    def read(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
+        if attributes.get("channels_last"):
+            return None
+        dropped = frozenset({"channels_last", "opset"})
+        return FloatForm(op, (_take(inputs, 0),), _take_result(inputs, 3), dropped=dropped)
+
+    return read
+
+
+def _read_concat(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
+    operands = [_take(inputs, i) for i in range(2, len(inputs), 3)]
+    return FloatForm("Concat", operands, _take_result(inputs, 0))
+
+
+_FORMS: Mapping[str, Callable[[Sequence[str], Mapping[str, Any]], FloatForm | None]] = {
+    "QLinearConv": _read_conv,
+    "QLinearMatMul": _read_matmul,
+    "QGemm": _read_gemm,
+    "QLinearAdd": _read_binary("Add"),
+    "QLinearMul": _read_binary("Mul"),
+    "QLinearSigmoid": _read_unary("Sigmoid"),
+    "QLinearLeakyRelu": _read_unary("LeakyRelu"),
+    "QLinearSoftmax": _read_unary("Softmax"),
+    "QLinearAveragePool": _read_unary("AveragePool"),
+    "QLinearGlobalAveragePool": _read_unary("GlobalAveragePool"),
+    "QLinearConcat": _read_concat,
+}
+_PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+_KEPT = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class ReadQuantizedOperators(CleanPass):
+    """Read operators of integers as operators of floating point between QDQ nodes.
+
+    Results are onnxruntime's within one unit. It runs where a rule file has rules for quantized
+    operators and none speaks of the operators of integers.
+    """
+
+    name: ClassVar[str] = "read-quantized"
+    operators: ClassVar[frozenset[str]] = frozenset({*_FORMS, *_PRODUCTS})
+    contrib_operators: ClassVar[frozenset[str]] = frozenset(_FORMS)
+
+    @classmethod
+    def list_read_operators(cls) -> frozenset[str]:
+        """Return the operators of integers that are replaced."""
+        return frozenset({*_FORMS, *_PRODUCTS})
+
+    def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
+        """Replace each operator that has such a form, in order."""
+        reader = _FormReader(edits)
+        asked = {*numbers}
+        for number, node in enumerate(edits.index.nodes):
+            if number in asked and node.op_type in _FORMS:
+                form = _FORMS[node.op_type](list(node.input), get_stated_attributes(node))
+                reader.replace_operator(number, form)
+            elif number in asked:
+                reader.replace_product(number)
+            elif node.op_type in _KEPT and is_onnx(node):
+                reader.replace_view(number)
+
+
+@dataclass(eq=False)
+class _FormReader:
+    """The edits that replace operators of a graph; `quantities` are the tensors made so far."""
+
+    edits: GraphEdits
+    quantities: dict[str, Quantity] = field(default_factory=dict)
+
+    def replace_operator(self, number: int, form: FloatForm | None) -> None:
+        """Replace an operator of integers by its form, where the operator set can say that."""
+        index = self.edits.index
+        node = index.nodes[number]
+        if form is None or node.output[0] not in index.type_protos or not self._can_say(form):
+            return
+        nodes: list[NodeProto] = []
+        reads = [self._dequantize(each, node, nodes) for each in form.operands]
+        if form.bias:
+            bias = self._dequantize_bias(form, node)
+            if bias is None:
+                return
+            reads.append(self._dequantize(bias, node, nodes))
+        made = node.output[0]
+        if form.result is not None:
+            made = self._name(f"{node.output[0]}_real", TensorProto.FLOAT, node.output[0])
+        operator = helper.make_node(form.op, reads, [made])
+        operator.attribute.extend(_keep_attributes(node.attribute, form))
+        nodes.append(operator)
+        if form.result is not None:
+            point = [form.result.zero_point] if form.result.zero_point else []
+            operator.name = self.edits.names.new_node(f"{node.name or node.output[0]}_real")
+            reads = [made, form.result.scale, *point]
+            nodes.append(helper.make_node("QuantizeLinear", reads, [node.output[0]]))
+            self.quantities[node.output[0]] = Quantity(
+                node.output[0], form.result.scale, form.result.zero_point
+            )
+        self.edits.replace(number, *nodes)
+        self.edits.note_replaced(number, f"read as {form.op} between QDQ nodes")
+
+    def replace_product(self, number: int) -> None:
+        """Replace a product of integers, the Cast behind it and the Mul by its scales."""
+        edits, index = self.edits, self.edits.index
+        node = index.nodes[number]
+        cast = self._find_only_reader(node.output[0], "Cast")
+        scaled = None if cast is None else self._find_only_reader(index.nodes[cast].output[0], "Mul")
+        if cast is None or scaled is None:
+            return
+        mul = index.nodes[scaled]
+        scale = next(name for name in mul.input if name != index.nodes[cast].output[0])
+        maker = index.producers.get(scale)
+        if maker is None or index.nodes[maker].op_type != "Mul":
+            return
+        product = index.nodes[maker]
+        if mul.output[0] not in index.type_protos or scale in index.outputs:
+            return
+        points = [*node.input[2:4], "", ""][:2]
+        dynamic = index.producers.get(node.input[0])
+        if dynamic is None or len(index.nodes[dynamic].output) < 2:
+            return
+        own = index.nodes[dynamic].output[1]
+        if own not in product.input:
+            return
+        other = next(name for name in product.input if name != own)
+        axis = -1 if node.op_type == "MatMulInteger" else 0
+        operands = (
+            Quantity(node.input[0], own, points[0]),
+            Quantity(node.input[1], other, points[1], axis),
+        )
+        form = FloatForm(_PRODUCTS[node.op_type], operands)
+        if not self._can_say(form):
+            return
+        nodes: list[NodeProto] = []
+        reads = [self._dequantize(each, node, nodes) for each in operands]
+        operator = helper.make_node(form.op, reads, [mul.output[0]])
+        operator.attribute.extend(node.attribute)
+        edits.replace(scaled, *nodes, operator)
+        edits.note(scaled, f"{node.op_type} '{node.name or node.output[0]}' read as {form.op}")
+        edits.remove(cast)
+        edits.remove(number)
+        if len(index.consumers[scale]) == 1:
+            edits.remove(maker)
+
+    def replace_view(self, number: int) -> None:
+        """Have an operator that keeps the numbers of a quantized tensor compute between QDQ nodes."""
+        index = self.edits.index
+        node = index.nodes[number]
+        known = self.quantities.get(node.input[0])
+        if known is None or len([name for name in node.output if name]) != 1:
+            return
+        if node.output[0] not in index.type_protos:
+            return
+        result = Quantity(node.output[0], known.scale, known.zero_point)
+        rest = list(node.input[1:])
+        self.replace_operator(number, FloatForm(node.op_type, (known, *rest), result))
+
+    def _find_only_reader(self, tensor: str, op: str) -> int | None:
+        index = self.edits.index
+        readers = index.consumers.get(tensor, ())
+        if len(readers) != 1 or tensor in index.outputs:
+            return None
+        return readers[0] if index.nodes[readers[0]].op_type == op else None
+
+    def _can_say(self, form: FloatForm) -> bool:
+        """Return whether operands have types, and scales for channels an axis in the operator set."""
+        index = self.edits.index
+        version = index.opsets.get("", 0)
+        for each in form.operands:
+            if isinstance(each, str):
+                continue
+            if each.tensor not in index.type_protos:
+                return False
+            scales = self._count_scales(each)
+            if scales is None or (scales > 1 and version < _AXIS_OPSET):
+                return False
+        return True
+
+    def _count_scales(self, each: Quantity) -> int | None:
+        made = next((tensor for tensor in self.edits.stored if tensor.name == each.scale), None)
+        if made is not None:
+            return prod(made.dims)
+        value = find_constant_value(self.edits.index, each.scale, self.edits.folder)
+        if value is not None:
+            return int(np.size(value))
+        return 1 if each.axis is None or each.scale in self.edits.index.producers else None
+
+    def _dequantize(self, each: Quantity | str, node: NodeProto, nodes: list[NodeProto]) -> str:
+        """Append the DequantizeLinear of an operand; return what it makes."""
+        if isinstance(each, str):
+            return each
+        made = self._name(f"{each.tensor}_read_by_{node.output[0]}", TensorProto.FLOAT, each.tensor)
+        point = [each.zero_point] if each.zero_point else []
+        nodes.append(
+            helper.make_node(
+                "DequantizeLinear",
+                [each.tensor, each.scale, *point],
+                [made],
+                self.edits.names.new_node(made),
+            )
+        )
+        if each.axis is not None and (self._count_scales(each) or 1) > 1:
+            rank = len(self._find_type(each.tensor).tensor_type.shape.dim)
+            nodes[-1].attribute.append(helper.make_attribute("axis", each.axis % rank))
+        return made
+
+    def _dequantize_bias(self, form: FloatForm, node: NodeProto) -> Quantity | None:
+        """Return a bias with a scale of its own: the product of those of the operands, if stored."""
+        scales = [
+            find_constant_value(self.edits.index, each.scale, self.edits.folder)
+            for each in form.operands[:2]
+            if not isinstance(each, str)
+        ]
+        if len(scales) != 2 or form.bias not in self.edits.index.type_protos:
+            return None
+        values = [value for value in scales if value is not None]
+        if len(values) != 2:
+            return None
+        scale: NDArray[Any] = np.asarray(values[0] * values[1], np.float32)
+        if scale.size == 1:
+            scale = scale.reshape(())
+        elif self.edits.index.opsets.get("", 0) < _AXIS_OPSET:
+            return None
+        name = self.edits.names.new_tensor(f"{form.bias}_scale")
+        self.edits.stored.append(numpy_helper.from_array(scale, name))
+        self.edits.new_types[name] = helper.make_tensor_type_proto(TensorProto.FLOAT, scale.shape)
+        return Quantity(form.bias, name, axis=0 if scale.ndim else None)
+
+    def _name(self, wanted: str, dtype: int, like: str) -> str:
+        """Return a new tensor of the shape of another one."""
+        name = self.edits.names.new_tensor(wanted)
+        kind = TypeProto()
+        kind.CopyFrom(self._find_type(like))
+        kind.tensor_type.elem_type = dtype
+        self.edits.new_types[name] = kind
+        return name
+
+    def _find_type(self, name: str) -> TypeProto:
+        return self.edits.index.type_protos[name]
+
+
+def _keep_attributes(attributes: Sequence[AttributeProto], form: FloatForm) -> Iterator[AttributeProto]:
+    return (each for each in attributes if each.name not in form.dropped)
