@@ -79,11 +79,10 @@ def compare(name: str, rules: str) -> tuple[float, float, int]:
             shapes=_SHAPES.get(name, {}),
             verify=False,
             cache=False,
-            allow_unverified=True,
         )
     launch = result.plan.root.graph_problem.latency.launch
     regions = result.report.regions
-    predicted = sum((each.seconds - float(launch[1])) * each.trips for each in regions)
+    predicted = sum((each.seconds - float(launch[0])) * each.trips for each in regions)
     estimate = sum(each.estimate.seconds * each.trips for each in regions if each.estimate)
     return predicted, estimate, len(regions)
 
