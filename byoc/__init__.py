@@ -58,6 +58,7 @@ if _TYPE_CHECKING:
     from byoc.runtime import Session as Session
     from byoc.runtime import StatefulSession as StatefulSession
     from byoc.runtime import Trace as Trace
+    from byoc.runtime import VariantSession as VariantSession
     from byoc.runtime import load as load
     from byoc.runtime import open_stateful as open_stateful
     from byoc.samples import Preprocessing as Preprocessing
@@ -92,7 +93,10 @@ _NAMES = {
     "quantization": ("Budget", "Precision", "Ranges", "calibrate"),
     "reporting": ("Explanation", "Requirements", "RuleCheck", "check_rules", "explain", "plan_memory"),
     "rules": ("Target", "load_rules"),
-    "runtime": ("Session", "StatefulSession", "Trace", "load", "open_stateful"),
+    "runtime": (
+        *("Session", "StatefulSession", "Trace", "VariantSession"),
+        *("load", "open_stateful"),
+    ),
     "samples": ("Preprocessing",),
     "standalone": ("ExportedProgram", "ProgramVerification", "export_c", "verify_program"),
     "verification": ("Fault", "Thresholds", "Verification", "bisect", "verify", "verify_against"),

@@ -2,12 +2,12 @@
 
 A stage takes the state of the model and returns the next one. Two loops run over the stages: planning
 is repeated while codegens refuse regions, and to find the units that an accuracy budget leaves in
-floating point.
+floating point. A bundle of several variants has a state for each; their regions are compiled together.
 """
 
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Any
 
 import onnx
 
-from byoc.bundle import Report, stage_bundle
+from byoc.bundle import Report, WeightFile, stage_bundle
 from byoc.codegen import Codegens, RefusedError
+from byoc.errors import InputError
 from byoc.model import Model
 from byoc.options import Options
-from byoc.planning import Plan, PlanSettings, RefusalHistory, format_placement
+from byoc.planning import Plan, PlanSettings, format_placement
 from byoc.quantization import NATIVE, Precision, search_float_units
 from byoc.reporting import Requirements, check_requirements, make_report
 from byoc.stages import (
@@ -30,6 +31,7 @@ from byoc.stages import (
     Estimate,
     EstimateGains,
     Group,
+    JointStage,
     LeaveInFloat,
     Load,
     Outline,
@@ -41,8 +43,10 @@ from byoc.stages import (
     Stage,
     State,
     Verify,
+    Write,
     record_accuracy,
     run_stages,
+    run_stages_jointly,
 )
 from byoc.support import collect_rarely, report_step, show_progress, take_keywords, write_text
 from byoc.verification import NotVerified, Verification
@@ -53,6 +57,7 @@ __all__ = [
     "PLANNING",
     "PREPARATION",
     "Result",
+    "VariantResult",
     "emit",
     "make_plan",
     "partition",
@@ -61,38 +66,86 @@ __all__ = [
 
 PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Rewrite(), Quantize())
 PLANNING: tuple[Stage, ...] = (Annotate(), Group(), Ask(), Place(), Outline(), Convert())
-EMISSION: tuple[Stage, ...] = (Compile(), Estimate(), Verify(), EstimateGains(), Pack())
+EMISSION: tuple[Stage | JointStage, ...] = (
+    *(Write(), Compile(), Estimate(), Verify(), EstimateGains(), Pack()),
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """The outcome of `partition`.
+class VariantResult:
+    """The outcome of `partition` for a variant: the plan, the report, the comparison with the original.
 
-    `bundle` is where it was written (None without an output), `verification` the comparison with the
-    original (None when there was none); `report.to_json()` is the JSON document of the command line.
-    `not_signed` is why the bundle is not signed, empty where it is or was not to be.
+    `report.to_json()` is the JSON document of the command line; `verification` is None where nothing was
+    compared.
     """
 
     plan: Plan
     report: Report
-    bundle: Path | None = None
     verification: Verification | None = None
-    not_signed: str = ""
 
-    def check(self, requirements: Requirements) -> None:
-        """Raise RequirementError, with a line for each of the `requirements` that this misses."""
-        check_requirements(self.report, requirements)
+    @property
+    def name(self) -> str:
+        """The name of the variant, empty where there are none."""
+        return self.plan.variant.name
 
     @property
     def model(self) -> onnx.ModelProto:
         """The partitioned model: plain ONNX, regions as functions."""
         return self.plan.proto
 
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The outcome of `partition`: that of each variant, a single one where none were asked for.
+
+    `bundle` is where it was written (None without an output). `not_signed` is why the bundle is not
+    signed, empty where it is or was not to be. `plan`, `report`, `verification` and `model` are those of
+    the single variant; they raise InputError where there are several.
+    """
+
+    variants: tuple[VariantResult, ...]
+    bundle: Path | None = None
+    not_signed: str = ""
+
+    @property
+    def only(self) -> VariantResult:
+        """The single variant. Raises InputError where there are several."""
+        if len(self.variants) > 1:
+            names = ", ".join(each.name for each in self.variants)
+            raise InputError(f"there are several variants ({names}), and this takes one: see `variants`")
+        return self.variants[0]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.only.plan
+
+    @property
+    def report(self) -> Report:
+        """The report."""
+        return self.only.report
+
+    @property
+    def verification(self) -> Verification | None:
+        """The comparison with the original, None where there was none."""
+        return self.only.verification
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The partitioned model: plain ONNX, regions as functions."""
+        return self.only.model
+
+    def check(self, requirements: Requirements) -> None:
+        """Raise RequirementError, with a line for each of the `requirements` that a variant misses."""
+        check_requirements([each.report for each in self.variants], requirements)
+
     def make_page(self) -> str:
         """Return the report as one HTML file with the graph: of the bundle, or of the plan alone."""
         from byoc.page import make_page, make_plan_page  # noqa: PLC0415 - few results get a page
 
-        return make_plan_page(self.plan, self.report) if self.bundle is None else make_page(self.bundle)
+        if self.bundle is None:
+            return make_plan_page(self.plan, self.report)
+        return make_page(self.bundle)
 
 
 @take_keywords(Options)
@@ -107,28 +160,53 @@ def partition(model: Source, options: Options) -> Result:
     codegens = Codegens(options.isolation)
     with show_progress(options.progress), closing(codegens):
         with collect_rarely():
-            state = run_stages(PREPARATION, State(model, options, codegens))
-        history = RefusalHistory()
+            states = prepare_variants(State(model, options, codegens))
         while True:
             with collect_rarely():
-                if state.accuracy_test is None:
-                    state = run_stages(PLANNING, state)
-                else:
-                    state = meet_accuracy_budget(state)
-                state = replace(state, plan=replace(state.plan, refusals=history.told))
-                if state.output is None:
-                    plan = EstimateGains().run(state).plan
-                    reason = "nothing was compiled, since no output was given (-o)"
-                    return Result(plan, make_report(plan, NotVerified(reason)))
+                states = [state if state.is_planned else plan_variant(state) for state in states]
+                if states[0].output is None:
+                    return _make_result([EstimateGains().run(state) for state in states])
             try:
-                return _make_result(emit(state))
+                return _make_result(emit(states))
             except RefusedError as error:
                 if options.strict:
                     raise
                 _print_cause(error)
-                history = history.add(state.plan, error.refusals)
-                state = replace(state, settings=replace(state.settings, known_limits=history.known))
+                states = [state.heed_refusals(error.refusals) for state in states]
+                if all(state.is_planned for state in states):  # they are of none of these regions
+                    raise
                 report_step(f"place again: {error.refusals[0]}")
+
+
+def prepare_variants(state: State) -> list[State]:
+    """Return the prepared state of each variant; what the options name is loaded once.
+
+    Raises InputError as the stages do, and when two variants take inputs of the same types.
+    """
+    resolve, *others = PREPARATION
+    state = run_stages((resolve,), state)
+    variants = state.options.list_variants()
+    states = [run_stages(others, replace(state, variant=variant)) for variant in variants]
+    known: dict[str, str] = {}
+    for each in states:
+        types, name = _describe_inputs(each.original), each.variant.name
+        if known.setdefault(types, name) != name:
+            raise InputError(
+                f"{each.original.source}: variants {known[types]} and {name} take inputs of the same "
+                "types, so that nothing tells which of them a call is for"
+            )
+    return states
+
+
+def _describe_inputs(model: Model) -> str:
+    return ", ".join(f"{name} {model.index.types.get(name)}" for name in model.index.inputs)
+
+
+def plan_variant(state: State) -> State:
+    """Plan a prepared variant, with the limits that are known by now."""
+    budget = state.accuracy_test is not None
+    state = meet_accuracy_budget(state) if budget else run_stages(PLANNING, state)
+    return replace(state, plan=replace(state.plan, refusals=state.history.told))
 
 
 def meet_accuracy_budget(state: State) -> State:
@@ -164,28 +242,40 @@ def plan_with_floats(state: State, units: tuple[str, ...]) -> State:
     return replace(state, accuracy=test.measure(state.plan.proto, state.model))
 
 
-def emit(state: State) -> State:
-    """Write the bundle of a planned state to its output, which is left as it is if anything fails.
+def emit(states: Sequence[State]) -> list[State]:
+    """Write the bundle of the planned variants to its output, which is left as it is if anything fails.
 
     Raises RefusedError when regions are not compiled, loaded or run, or are off by more than the gate
     lets pass; with `strict`, CompileError for the first that is not compiled. Raises InputError when an
     output is off, or a region cannot be run here and there is a gate.
     """
-    assert state.output is not None
-    with stage_bundle(state.output) as folder:
+    first = states[0]
+    assert first.output is not None
+    with stage_bundle(first.output) as folder:
+        weights = WeightFile(folder)
         try:
-            return run_stages(EMISSION, replace(state, folder=folder))
+            return run_stages_jointly(
+                EMISSION, [replace(state, folder=folder, weights=weights) for state in states]
+            )
         except RefusedError:
-            for compiler in () if state.options.strict else state.compilers.values():
+            for compiler in () if first.options.strict else first.compilers.values():
                 compiler.cache.index_added()  # what was compiled is not compiled again in the next round
             raise
 
 
-def _make_result(state: State) -> Result:
-    output = Path(state.options.output or "")
-    report = make_report(state.plan, state.verification, output, state.estimates)
-    verified = state.verification if isinstance(state.verification, Verification) else None
-    return Result(state.plan, report, output, verified, state.not_signed)
+def _make_result(states: Sequence[State]) -> Result:
+    """Return the result of variants that were planned, and where there is an output, written."""
+    first = states[0]
+    output = None if first.output is None else Path(first.options.output or "")
+    return Result(tuple(_make_variant_result(each, output) for each in states), output, first.not_signed)
+
+
+def _make_variant_result(state: State, output: Path | None) -> VariantResult:
+    outcome = state.verification
+    if output is None:
+        outcome = NotVerified("nothing was compiled, since no output was given (-o)")
+    report = make_report(state.plan, outcome, output, state.estimates)
+    return VariantResult(state.plan, report, outcome if isinstance(outcome, Verification) else None)
 
 
 def _print_cause(error: RefusedError) -> None:

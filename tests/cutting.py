@@ -17,7 +17,7 @@ from support import VANILLA, parse
 from byoc.bundle import RegionCompiler
 from byoc.codegen import find_codegen
 from byoc.costs import load_device_costs, load_host_costs
-from byoc.model import Model
+from byoc.model import Model, Variant
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.pipeline import Result, make_plan, partition
 from byoc.placement import Strategy
@@ -64,16 +64,18 @@ def number_regions() -> Iterator[None]:
     in tests/planning/test_plan_region_names.py, and wherever this is not used.
     """
 
-    def name_regions(root: GraphPlan) -> GraphPlan:
-        return rename(root, {target.name: count() for target in root.targets})
+    def name_regions(root: GraphPlan, variant: Variant) -> GraphPlan:
+        return rename(root, {target.name: count() for target in root.targets}, variant)
 
-    def rename(plan: GraphPlan, numbers: Mapping[str, Iterator[int]]) -> GraphPlan:
+    def rename(plan: GraphPlan, numbers: Mapping[str, Iterator[int]], variant: Variant) -> GraphPlan:
+        names = (f"{each.target.name}_{next(numbers[each.target.name])}" for each in plan.regions)
         regions = tuple(
-            replace(each, name=f"{each.target.name}_{next(numbers[each.target.name])}")
-            for each in plan.regions
+            replace(each, name=variant.name_region(name))
+            for each, name in zip(plan.regions, names, strict=True)
         )
         bodies = {
-            node: tuple(rename(body, numbers) for body in inner) for node, inner in plan.bodies.items()
+            node: tuple(rename(body, numbers, variant) for body in inner)
+            for node, inner in plan.bodies.items()
         }
         return replace(plan, regions=regions, bodies=bodies)
 

@@ -88,7 +88,8 @@ def examples(count: int) -> int:
 def region_names(bundle: Path) -> list[str]:
     """Return the names of the regions in a bundle's folder, in launch order."""
     manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
-    return [region["name"] for region in manifest["regions"]]
+    (variant,) = manifest["variants"]
+    return [region["name"] for region in variant["regions"]]
 
 
 def parse(text: str, ir: int = 8, opset: int = 17) -> onnx.ModelProto:

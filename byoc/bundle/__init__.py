@@ -32,7 +32,13 @@ from byoc.bundle._epcontext import (
     require_contexts,
     write_context_model,
 )
-from byoc.bundle._manifest import Manifest, RegionEntry, describe_file, entry_to_contract
+from byoc.bundle._manifest import (
+    Manifest,
+    RegionEntry,
+    VariantEntry,
+    describe_file,
+    entry_to_contract,
+)
 from byoc.bundle._manifest_schema import manifest_schema
 from byoc.bundle._packing import pack_folder
 from byoc.bundle._reading import Bundle, inspect, is_bundle, open_bundle
@@ -64,12 +70,14 @@ from byoc.bundle._verification_report import (
     TieBreakReport,
     VerificationReport,
 )
+from byoc.bundle._weight_file import WeightFile, move_weights
 from byoc.bundle._writing import (
     MODEL_FILE,
-    WeightFile,
     build_manifest,
-    move_weights,
+    compile_bundle,
+    describe_variant,
     write_bundle,
     write_manifest,
+    write_models,
     write_regions,
 )

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from byoc.codegen import escape_line
 from byoc.errors import InputError
+from byoc.model import ONLY_VARIANT, Variant
 from byoc.support import StrictModel, read_limited
 
 DECISIONS_FILE = "decisions.json.gz"
@@ -266,8 +267,8 @@ def _is_small(content: bytes) -> bool:
     return len(content) <= MAX_DECISION_BYTES and values <= MAX_DECISION_VALUES
 
 
-def write_decisions(folder: Path, document: DecisionDocument) -> bool:
-    """Write the decisions into the folder of a bundle, unless they are more than would be read.
+def write_decisions(folder: Path, document: DecisionDocument, variant: Variant = ONLY_VARIANT) -> bool:
+    """Write a variant's decisions into the folder of a bundle, unless they are more than would be read.
 
     Returns whether they were written.
     """
@@ -277,7 +278,7 @@ def write_decisions(folder: Path, document: DecisionDocument) -> bool:
     packed = BytesIO()
     with GzipFile("", "wb", 4, packed, mtime=0) as file:
         file.write(content)
-    (folder / DECISIONS_FILE).write_bytes(packed.getvalue())
+    (folder / variant.name_file(DECISIONS_FILE)).write_bytes(packed.getvalue())
     return True
 
 
@@ -287,5 +288,5 @@ def read_decisions(path: Path, bundle: Path) -> DecisionDocument:
         with path.open("rb") as file:
             content = read_limited(file, MAX_DECISION_BYTES)
     except OSError as error:
-        raise InputError(f"{bundle}: {DECISIONS_FILE} cannot be read: {error.strerror}") from None
-    return DecisionDocument.read(content, bundle / DECISIONS_FILE)
+        raise InputError(f"{bundle}: {path.name} cannot be read: {error.strerror}") from None
+    return DecisionDocument.read(content, bundle / path.name)

@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
-from byoc.bundle._manifest import RegionEntry, entry_to_contract
+from byoc.bundle._manifest import RegionEntry, VariantEntry, entry_to_contract
 from byoc.bundle._region_description import describe_region
 from byoc.codegen import Artifact, Codegen, Context, ContextSource, has_driver, read_context
 from byoc.errors import ByocError, InputError, get_error_text, must_propagate
@@ -52,17 +52,23 @@ def require_contexts(codegens: Mapping[str, Codegen]) -> None:
 
 
 def write_context_model(
-    folder: Path, model: str, regions: Sequence[RegionEntry], codegens: Mapping[str, Codegen]
+    folder: Path,
+    variant: VariantEntry,
+    regions: Sequence[RegionEntry],
+    codegens: Mapping[str, Codegen],
 ) -> None:
-    """Write `model_ctx.onnx` into the folder of a complete bundle.
+    """Write the `model_ctx.onnx` of a variant into the folder of a complete bundle.
 
-    `model` is the file of the partitioned model there; `codegens` maps targets to codegens. Raises
-    InputError when a region has no context, or is where its provider does not take it.
+    `regions` are those of all variants; `codegens` maps targets to codegens. Raises InputError when a
+    region has no context, or is where its provider does not take it.
     """
     require_contexts(codegens)
-    contexts = {entry.name: _make_context(folder, entry, regions, codegens) for entry in regions}
-    proto = build_context_model(onnx.load(folder / model, load_external_data=False), regions, contexts)
-    (folder / CONTEXT_MODEL_FILE).write_bytes(proto.SerializeToString(deterministic=True))
+    own = variant.regions
+    contexts = {entry.name: _make_context(folder, entry, regions, codegens) for entry in own}
+    partitioned = onnx.load(folder / variant.model, load_external_data=False)
+    proto = build_context_model(partitioned, own, contexts)
+    path = folder / variant.variant.name_file(CONTEXT_MODEL_FILE)
+    path.write_bytes(proto.SerializeToString(deterministic=True))
 
 
 def build_context_model(

@@ -1,10 +1,11 @@
-"""The manifest of a bundle: arguments, regions with their contracts, report, and every file's hash.
+"""The manifest of a bundle: arguments, variants with their regions and reports, every file's hash.
 
 It is the JSON file `manifest.json` in the bundle's folder. Its paths are relative to that folder and
 stay inside it.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +24,7 @@ from byoc.codegen import (
     quote_name,
 )
 from byoc.errors import InputError
-from byoc.model import DTYPES, TensorType
+from byoc.model import DTYPES, VARIANT_NAME, TensorType, Variant
 from byoc.support import StrictModel, read_limited, resolve_path
 from byoc.trust import SIGNATURE_FILE
 
@@ -71,7 +72,7 @@ def entry_to_contract(entry: ContractEntry) -> TensorContract:
     return TensorContract(**{**dict(entry), **types})
 
 
-MANIFEST_FORMAT = 3
+MANIFEST_FORMAT = 4
 MANIFEST_FILE = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 28
 """The size limit of a manifest; 10,000 regions take about a tenth of it."""
@@ -125,6 +126,25 @@ class RegionEntry(StrictModel):
         return {name: entry_to_contract(each) for each in entries for name in (each.tensor, each.inner)}
 
 
+class VariantEntry(StrictModel):
+    """A variant: the model at sizes of its own for open dimensions, cut into regions."""
+
+    name: Annotated[str, Field(pattern=rf"^({VARIANT_NAME})?$")] = Field(
+        description="The name; empty where the bundle has no variants."
+    )
+    dims: dict[str, int | str] = Field(description="The open dimensions that are given for it alone.")
+    model: str = Field(description="The file with the partitioned model.")
+    regions: tuple[RegionEntry, ...] = Field(description="The regions, in order of execution.")
+    report: Annotated[Report, WithJsonSchema({"additionalProperties": True, "type": "object"})] = Field(
+        description="The report, as `byoc partition --format json` prints it."
+    )
+
+    @property
+    def variant(self) -> Variant:
+        """The name and the dimensions."""
+        return Variant(self.name, self.dims)
+
+
 class Manifest(StrictModel):
     """The contents of a bundle. All paths are relative to the bundle's folder, with `/`."""
 
@@ -132,13 +152,16 @@ class Manifest(StrictModel):
     versions: dict[str, str] = Field(description="The versions of the packages that made it.")
     asked: dict[str, Any] = Field(description="The arguments of the partition.")
     targets: tuple[str, ...] = Field(description="The accelerators, in the order of the arguments.")
-    model: str = Field(description="The file with the partitioned model.")
-    regions: tuple[RegionEntry, ...] = Field(description="The regions, in order of execution.")
-    report: Annotated[Report, WithJsonSchema({"additionalProperties": True, "type": "object"})] = Field(
-        description="The report, as `byoc partition --format json` prints it."
+    variants: Annotated[tuple[VariantEntry, ...], Field(min_length=1)] = Field(
+        description="The variants; a bundle without any has one, whose name is empty."
     )
     files: dict[str, FileEntry] = Field(description="Every other file of the bundle, by path.")
     _digest: bytes = PrivateAttr(default=b"")
+
+    @property
+    def regions(self) -> tuple[RegionEntry, ...]:
+        """The regions of all variants."""
+        return tuple(region for variant in self.variants for region in variant.regions)
 
     @property
     def digest(self) -> bytes:
@@ -272,7 +295,8 @@ def _check_names(manifest: Manifest, path: Path) -> None:
         wrong = describe_path_problem(name) or _OWN_NAMES.get(name.casefold(), "")
         if wrong:
             raise InputError(f"{path}: the file {quote_name(name)} {wrong}")
-    for what, names in (("files", manifest.files), ("regions", (one.name for one in manifest.regions))):
+    regions = manifest.regions
+    for what, names in (("files", manifest.files), ("regions", (one.name for one in regions))):
         same = find_same_paths(names)
         if same is not None:
             both = " and ".join(map(quote_name, same))
@@ -280,11 +304,8 @@ def _check_names(manifest: Manifest, path: Path) -> None:
     for name in _referenced_files(manifest):
         if name not in manifest.files:
             raise InputError(f"{path}: the file {quote_name(name)} is named but has no hash")
-    earlier: set[str] = set()
-    for region in manifest.regions:
-        if region.name in earlier:
-            raise InputError(f"{path}: the region {quote_name(region.name)} stands in it twice")
-        earlier.add(region.name)
+    _check_twice(manifest, path)
+    for region in regions:
         if not is_plain_name(region.name):
             raise InputError(f"{path}: the region {quote_name(region.name)} does not have a plain name")
         for name in region.artifact_files:
@@ -293,8 +314,20 @@ def _check_names(manifest: Manifest, path: Path) -> None:
                 raise InputError(f"{path}: {where}: {quote_name(name)} is not a plain file name")
 
 
+def _check_twice(manifest: Manifest, path: Path) -> None:
+    """Raise InputError for a variant or a region that stands in a manifest twice."""
+    variants = [variant.name for variant in manifest.variants]
+    if len(variants) > 1 and "" in variants:
+        raise InputError(f"{path}: one of {len(variants)} variants has no name")
+    regions = [region.name for region in manifest.regions]
+    for what, names in (("variant", variants), ("region", regions)):
+        twice = next((name for name, count in Counter(names).items() if count > 1), None)
+        if twice is not None:
+            raise InputError(f"{path}: the {what} {quote_name(twice)} stands in it twice")
+
+
 def _referenced_files(manifest: Manifest) -> Iterator[str]:
-    yield manifest.model
+    yield from (variant.model for variant in manifest.variants)
     for region in manifest.regions:
         yield region.model
         yield from region.artifact_files.values()

@@ -21,6 +21,7 @@ from byoc.bundle._manifest import (
     MANIFEST_FILE,
     Manifest,
     RegionEntry,
+    VariantEntry,
     entry_to_contract,
     read_manifest,
     resolve_inside,
@@ -37,7 +38,7 @@ from byoc.codegen import (
     read_region,
     region_structure,
 )
-from byoc.errors import InputError
+from byoc.errors import InputError, suggest_nearest
 from byoc.model import check_model, walk_tensors
 
 
@@ -50,6 +51,9 @@ class Bundle:
     folder's path as given by the user. `codegens` finds those that load its artifacts, and `consent` is
     what the user allows them to execute. `just_compiled` says that its artifacts were made here and now,
     so that one which does not fit this machine is for another.
+
+    Models, regions and decisions are those of a `variant`: the one called `chosen`, or the only one.
+    `variants` has an object for each, with this one as its `whole`.
     """
 
     folder: Path
@@ -59,6 +63,40 @@ class Bundle:
     codegens: Codegens = field(default_factory=Codegens)
     consent: Consent = NO_CONSENT
     just_compiled: bool = False
+    chosen: str | None = None
+    whole: "Bundle | None" = None
+
+    @property
+    def variant(self) -> VariantEntry:
+        """The variant that this object is for. Raises InputError where several are not chosen from."""
+        entries = self.manifest.variants
+        if self.chosen is None and len(entries) == 1:
+            return entries[0]
+        found = next((entry for entry in entries if entry.name == self.chosen), None)
+        if found is not None:
+            return found
+        names = ", ".join(entry.name for entry in entries)
+        if self.chosen is None:
+            raise InputError(
+                f"{self.display_path}: has several variants, and this takes one: give --variant (in "
+                f"Python variant=) one of {names}"
+            )
+        near = suggest_nearest(self.chosen, [entry.name for entry in entries])
+        there = f"it has {names}" if names else "it has no variants"
+        raise InputError(f"{self.display_path}: no variant '{self.chosen}'{near}; {there}")
+
+    @property
+    def variants(self) -> tuple["Bundle", ...]:
+        """This bundle for each of its variants; the one that is chosen, where one is."""
+        if self.chosen is not None or len(self.manifest.variants) == 1:
+            return (self,)
+        return tuple(self.choose(entry.name) for entry in self.manifest.variants)
+
+    def choose(self, variant: str) -> "Bundle":
+        """Return this bundle for one of its variants. Raises InputError for one that it has not."""
+        found = replace(self, chosen=variant, whole=self.whole or self)
+        _ = found.variant
+        return found
 
     @property
     def display_path(self) -> Path:
@@ -67,18 +105,17 @@ class Bundle:
 
     def model(self) -> onnx.ModelProto:
         """Return the partitioned model, its weights left in the bundle's weight file."""
-        return self._read_model(self.manifest.model)
+        return self._read_model(self.variant.model)
 
     def decisions(self) -> DecisionDocument | None:
         """Return the decisions node by node, None where the bundle holds none.
 
         Raises InputError when they are not as byoc writes them.
         """
-        if DECISIONS_FILE not in self.manifest.files:
+        name = self.variant.variant.name_file(DECISIONS_FILE)
+        if name not in self.manifest.files:
             return None
-        return read_decisions(
-            resolve_inside(self.folder, DECISIONS_FILE, self.display_path), self.display_path
-        )
+        return read_decisions(resolve_inside(self.folder, name, self.display_path), self.display_path)
 
     def regions(self) -> list[tuple[str, Region, Artifact]]:
         """Return (codegen name, region, artifact) for each region, in order of execution.
@@ -89,24 +126,39 @@ class Bundle:
         found: list[tuple[str, Region, Artifact]] = []
         twins = self.identical_regions
         firsts: dict[str, tuple[str, Region, Artifact]] = {}
-        for entry in self.manifest.regions:
-            self._read_model(entry.model)
-            path = resolve_inside(self.folder, entry.model, self.display_path)
-            contracts = self._read_contracts(entry, path)
-            region = read_region(path, entry.name, entry.target, contracts)
-            if entry.name in twins:
-                own = firsts[twins[entry.name]]
-                if region_structure(region) != region_structure(own[1]):
-                    raise self._twin_error(entry)
-                found.append((entry.codegen, region, own[2]))
-                continue
-            files = {
-                name: resolve_inside(self.folder, path, self.display_path).read_bytes()
-                for name, path in entry.artifact_files.items()
-            }
-            found.append((entry.codegen, region, Artifact(files, entry.artifact_metadata)))
-            firsts[entry.name] = found[-1]
+        for entry in self.variant.regions:
+            first = twins.get(entry.name, entry.name)
+            if first not in firsts:
+                firsts[first] = self.open_compiled(first)
+            _, own, artifact = firsts[first]
+            region = own if first == entry.name else self._read_region(entry)
+            if region is not own and region_structure(region) != region_structure(own):
+                raise self._twin_error(entry)
+            found.append((entry.codegen, region, artifact))
         return found
+
+    def open_compiled(self, name: str) -> tuple[str, Region, Artifact]:
+        """Return (codegen name, region, artifact) for a region of any variant that has its own artifact.
+
+        The first of identical regions may be one of an earlier variant.
+        """
+        entry = next(entry for entry in self.manifest.regions if entry.name == name)
+        files = {
+            name: resolve_inside(self.folder, path, self.display_path).read_bytes()
+            for name, path in entry.artifact_files.items()
+        }
+        return entry.codegen, self._read_region(entry), Artifact(files, entry.artifact_metadata)
+
+    def _read_region(self, entry: RegionEntry) -> Region:
+        self._read_model(entry.model)
+        path = resolve_inside(self.folder, entry.model, self.display_path)
+        return read_region(path, entry.name, entry.target, self._read_contracts(entry, path))
+
+    def check_regions(self) -> None:
+        """Raise InputError unless the models of all variants, and their regions, are as described."""
+        for each in self.variants:
+            each.model()
+            each.regions()  # their models bear out their contracts
 
     @property
     def identical_regions(self) -> Mapping[str, str]:
@@ -190,7 +242,7 @@ def inspect(bundle: str | Path) -> dict[str, Any]:
     Raises InputError when it is not a complete bundle, or a file or contract is not as it was written.
     """
     opened = open_bundle(bundle)
-    opened.regions()  # their models bear out their contracts
+    opened.check_regions()
     return {**opened.manifest.model_dump(mode="json"), "trust": asdict(judge_maker(opened))}
 
 
@@ -200,15 +252,20 @@ def open_bundle(
     *,
     trust: bool = False,
     codegens: Iterable[str] | str | None = None,
+    variant: str | None = None,
 ) -> Bundle:
-    """Open the bundle in a folder or zip at `path`.
+    """Open the bundle in a folder or zip at `path`, or one `variant` of it.
 
     With `isolation` its codegens run in worker processes, by default unless its maker is trusted; with
     None in this process. With `trust` it is trusted, and so may run native code, whoever made it.
     `codegens` names those that may load its regions, by default all. Raises InputError unless it is
     complete and unchanged.
     """
-    path, consent = Path(path), Consent.of(trust, codegens)
+    opened = _open(Path(path), isolation, Consent.of(trust, codegens))
+    return opened if variant is None else opened.choose(variant)
+
+
+def _open(path: Path, isolation: Isolation | None, consent: Consent) -> Bundle:
     if path.is_dir():
         # Absolute: a codegen may change the working directory.
         place, manifest = path.absolute(), read_manifest(path)

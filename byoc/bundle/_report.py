@@ -215,7 +215,7 @@ class TrialCandidate:
 
 _LEFT_OUT_IF_EMPTY = (
     *("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at", "perturbed"),
-    *("passes", "generations"),
+    *("passes", "generations", "variant"),
 )
 
 
@@ -227,7 +227,8 @@ class Report(ReportModel):
     refusing nodes that `what_if` leaves untried. `open_dimensions` are those whose size the model and
     the user leave open; `predicted_at` has predictions at the ends of ranges; `perturbed` what becomes
     of the placement at other costs; `passes` the effects of those that rewrote the model or its regions;
-    `generations` the generations of targets whose rule files have several, by target.
+    `generations` the generations of targets whose rule files have several, by target; `variant` is the
+    variant of the bundle that it is on, empty where there are none.
     """
 
     model: str
@@ -254,6 +255,12 @@ class Report(ReportModel):
     perturbed: PerturbedPlan | None = None
     passes: tuple[PassEffect, ...] = ()
     generations: dict[str, str] = Field(default_factory=dict)
+    variant: str = ""
+
+    @property
+    def display_name(self) -> str:
+        """The model, and which variant of it."""
+        return f"{self.model}, {self.variant}" if self.variant else self.model
 
     def name_target(self, name: str) -> str:
         """Return the name of a target, with the generation where its rule file has several."""

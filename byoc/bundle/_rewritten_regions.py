@@ -7,7 +7,8 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from byoc.boundary.contracts import TensorContract
-from byoc.bundle._writing import WeightFile, save_model
+from byoc.bundle._weight_file import WeightFile
+from byoc.bundle._writing import save_model
 from byoc.codegen import Region, read_region
 from byoc.errors import InputError
 from byoc.model import GraphIndex, TensorLayout, check_model, copy_without, is_large, read_raw_bytes
@@ -15,11 +16,11 @@ from byoc.passes import find_interface_change
 
 
 def write_rewritten(
-    region: Region, rewritten: ModelProto, path: Path, layout: TensorLayout | None
+    region: Region, rewritten: ModelProto, path: Path, layout: TensorLayout | None, weights: WeightFile
 ) -> Region:
     """Write the rewritten model of a region, weights in memory, to a path beside the region's.
 
-    Weights that are as before stay where they are; new ones are added to the weight file, and those that
+    Weights that are as before stay where they are; new ones are added to `weights`, and those that
     nothing reads are left out. `layout` is that of the target's convolution weights. Raises InputError,
     with the end of a sentence, when the model is not valid, or not of the same inputs and outputs.
     """
@@ -30,7 +31,7 @@ def write_rewritten(
         check_model(rewritten)
     except InputError as error:
         raise InputError(f"what it makes is {error}") from None
-    save_model(_share_weights(region, rewritten), path)
+    save_model(_share_weights(region, rewritten, weights), path)
     made = read_region(path, region.name, region.target, weights=layout)
     for one, other in (*zip(region.inputs, made.inputs), *zip(region.outputs, made.outputs)):  # noqa: B905
         if one.inner != other.inner or not one.view.is_same(other.view):
@@ -46,12 +47,12 @@ def _keep_name(contract: TensorContract, known: Mapping[str, TensorContract]) ->
     return contract if before is None else replace(contract, tensor=before.tensor)
 
 
-def _share_weights(region: Region, rewritten: ModelProto) -> ModelProto:
+def _share_weights(region: Region, rewritten: ModelProto, weights: WeightFile) -> ModelProto:
     """Return a model whose large weights are in the weight file of the region's folder."""
     folder, index = region.path.parent, GraphIndex(rewritten, {})
     stored = {tensor.name: tensor for tensor in region.model.graph.initializer}
     result = copy_without(rewritten, "initializer")
-    with WeightFile(folder, append=True) as weights:
+    with weights:
         for tensor in rewritten.graph.initializer:
             if not index.is_used(tensor.name):
                 continue

@@ -49,8 +49,7 @@ def stage_bundle(path: Path) -> Iterator[Path]:
         yield fresh
         with _reading_back(fresh, path):
             written = open_bundle(fresh)
-            written.model()
-            written.regions()
+            written.check_regions()
         if is_packed_name(path):
             pack_folder(fresh, written.manifest.files, workspace / "packed")
             fresh = workspace / "packed"

@@ -1,14 +1,12 @@
-"""Writing of bundles: the shared weight file, models, the regions' artifacts, the manifest."""
+"""Writing of bundles: models, the regions' artifacts, the manifest."""
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import onnx
-from onnx import ModelProto, TensorProto, TypeProto
+from onnx import ModelProto, TypeProto
 
 from byoc.boundary.contracts import RegionContext, check_contracts
 from byoc.bundle._compiling import CompiledRegion, RegionCompiler, compile_regions
@@ -17,117 +15,55 @@ from byoc.bundle._manifest import (
     MANIFEST_FORMAT,
     Manifest,
     RegionEntry,
+    VariantEntry,
     contract_to_entry,
     describe_file,
 )
 from byoc.bundle._report import Report
+from byoc.bundle._weight_file import WeightFile, move_weights
 from byoc.codegen import Artifact, Refusal, RefusedError, Region, read_region
-from byoc.model import copy_without, is_large, read_raw_bytes, walk_tensors, write_raw_bytes
 from byoc.planning import Plan, PlannedRegion, read_weight_layout
 from byoc.support import read_byoc_version, report_step
-
-WEIGHTS_FILE = "weights.bin"
-# In bytes: enough for any vector load from a memory-mapped file.
-_ALIGNMENT = 64
-
-
-class WeightFile:
-    """A writer of tensors to `weights.bin` in a folder; use as a context manager."""
-
-    def __init__(self, folder: Path, append: bool = False) -> None:
-        """Create the file in a folder, or open the one that is there to `append` to it."""
-        self._file = (folder / WEIGHTS_FILE).open("ab" if append else "wb")
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def add(self, tensor: TensorProto, folder: Path | None) -> TensorProto:
-        """Move a tensor's data into the file and return the tensor; `folder` holds its external data."""
-        self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))
-        offset = self._file.tell()
-        length = write_raw_bytes(tensor, folder, self._file)
-        moved = TensorProto(
-            name=tensor.name,
-            data_type=tensor.data_type,
-            dims=tensor.dims,
-            doc_string=tensor.doc_string,
-            data_location=TensorProto.EXTERNAL,
-        )
-        moved.metadata_props.extend(tensor.metadata_props)
-        for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", length)):
-            moved.external_data.add(key=key, value=str(value))
-        return moved
-
-
-def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) -> ModelProto:
-    """Move a model's large constants into the weight file, and embed all others; return the model.
-
-    A large tensor in a Constant node of the main graph becomes an initializer. `folder` holds the
-    model's external data.
-    """
-    result = copy_without(model, "initializer", "node")
-    lifted = []
-    for node in model.graph.node:
-        value = next((a.t for a in node.attribute if a.name == "value"), None)
-        if node.op_type == "Constant" and value is not None and is_large(value):
-            lifted.append((node.output[0], value))
-        else:
-            result.graph.node.append(node)
-    # onnxruntime supports external data only in initializers of the main graph.
-    for tensor in walk_tensors(result):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(_embed(tensor, folder))
-    for name, tensor in [*((t.name, t) for t in model.graph.initializer), *lifted]:
-        moved = weights.add(tensor, folder) if is_large(tensor) else _embed(tensor, folder)
-        result.graph.initializer.add().CopyFrom(moved)
-        result.graph.initializer[-1].name = name
-    return result
-
-
-def _embed(tensor: TensorProto, folder: Path | None) -> TensorProto:
-    if tensor.data_location != TensorProto.EXTERNAL:
-        return tensor
-    result = TensorProto()
-    result.CopyFrom(tensor)
-    result.raw_data = read_raw_bytes(tensor, folder)
-    result.ClearField("data_location")
-    del result.external_data[:]
-    return result
-
 
 MODEL_FILE = "model.onnx"
 _ARTIFACTS_FOLDER = "artifacts"
 
 
-def write_bundle(  # noqa: PLR0913, PLR0917 - each has a default
-    plan: Plan,
-    folder: Path,
-    compilers: Mapping[str, RegionCompiler],
-    strict: bool = True,
-    jobs: int | None = 1,
-    rewrite: Callable[[Sequence[Region]], Sequence[Region]] = lambda regions: regions,
+def write_bundle(
+    plan: Plan, folder: Path, compilers: Mapping[str, RegionCompiler]
 ) -> tuple[RegionEntry, ...]:
     """Write everything but the manifest into an empty folder; return the regions' manifest entries.
 
-    `compilers` maps targets to compilers, of which each compiles `jobs` regions at a time. `rewrite`
-    rewrites the regions that are written, before they are compiled.
+    `compilers` maps targets to compilers. Raises as `write_models` and `compile_bundle` do.
+    """
+    return compile_bundle(folder, write_models(plan, folder, WeightFile(folder)), compilers)
 
-    Raises RefusedError with all regions that codegens refuse
-    (with `strict`, CompileError for the first), and ContractError when region and host disagree on a
-    tensor, which is a defect of byoc.
+
+def write_models(plan: Plan, folder: Path, weights: WeightFile) -> list[Region]:
+    """Write the partitioned model of a plan and those of its regions into a folder; return the regions.
+
+    `weights` is the folder's weight file. Raises ContractError as `write_regions` does.
     """
     report_step("write weights")
-    with WeightFile(folder) as weights:
+    with weights:
         proto = move_weights(plan.proto, plan.model.folder, weights)
-    save_model(proto, folder / MODEL_FILE)
-    regions = rewrite(write_regions(folder, proto, plan.regions, plan.values, plan.origins))
+    save_model(proto, folder / plan.variant.name_file(MODEL_FILE))
+    return write_regions(folder, proto, plan.regions, plan.values, plan.origins)
+
+
+def compile_bundle(
+    folder: Path,
+    regions: Sequence[Region],
+    compilers: Mapping[str, RegionCompiler],
+    strict: bool = True,
+    jobs: int | None = 1,
+) -> tuple[RegionEntry, ...]:
+    """Compile the regions whose models are in a folder, write the artifacts; return manifest entries.
+
+    The regions are those of all variants. `compilers` maps targets to compilers, of which each compiles
+    `jobs` regions at a time. Raises RefusedError with all regions that codegens refuse (with `strict`,
+    CompileError for the first).
+    """
     compiled: dict[str, CompiledRegion] = {}
     refusals: list[Refusal] = []
     for target, compiler in compilers.items():
@@ -172,19 +108,29 @@ def write_regions(
     return regions
 
 
-def build_manifest(
-    folder: Path, plan: Plan, regions: tuple[RegionEntry, ...], report: Report
-) -> Manifest:
-    """Return the manifest of a folder in which all other files are written."""
+def describe_variant(plan: Plan, regions: tuple[RegionEntry, ...], report: Report) -> VariantEntry:
+    """Return the manifest's entry for the variant that a plan was made for."""
+    return VariantEntry(
+        name=plan.variant.name,
+        dims=dict(plan.variant.dims),
+        model=plan.variant.name_file(MODEL_FILE),
+        regions=regions,
+        report=report,
+    )
+
+
+def build_manifest(folder: Path, plan: Plan, variants: Sequence[VariantEntry]) -> Manifest:
+    """Return the manifest of a folder in which all other files are written.
+
+    `plan` is that of any variant: what was asked for and the targets are the same in all.
+    """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return Manifest(
         format=MANIFEST_FORMAT,
         versions={"byoc": read_byoc_version(), "onnx": onnx.__version__},
         asked=dict(plan.asked),
         targets=tuple(target.name for target in plan.targets),
-        model=MODEL_FILE,
-        regions=regions,
-        report=report,
+        variants=tuple(variants),
         files={path.relative_to(folder).as_posix(): describe_file(path) for path in files},
     )
 

@@ -11,7 +11,7 @@ from byoc.bundle import (
     Manifest,
     PrecisionReport,
     RegionEntry,
-    VerificationReport,
+    Report,
     describe_file,
     entry_to_contract,
     judge_maker,
@@ -39,10 +39,11 @@ from byoc.reporting import (
     format_count,
     format_quantity,
     make_report_suite,
-    print_report,
+    print_reports,
 )
 
 _WIDTH = 11
+_OWN_LINES = ("model", "variants", "buckets")  # of what was asked for
 # How many rows of tables are printed unless all are wanted, and the lines around those of a table.
 _ROWS = 16
 _FRAME = 5
@@ -74,29 +75,31 @@ def inspect(
     with tests.record_errors(str(bundle)), show_status() as show:
         show("check")
         opened = open_bundle(bundle)
-        opened.regions()  # their models bear out their contracts
-    report = opened.manifest.report
+        opened.check_regions()
+    reports = [variant.report for variant in opened.manifest.variants]
     if form is OutputFormat.json:
         print_json(read_bundle(bundle))
     else:
         _print_bundle(opened, verbose)
-    tests.write([make_report_suite(report, requirements, compiled=True)])
-    leave_if_missed(report, requirements)
+    tests.write([make_report_suite(report, requirements, compiled=True) for report in reports])
+    leave_if_missed(reports, requirements)
 
 
 def _print_bundle(opened: Bundle, verbose: bool) -> None:
     manifest = opened.manifest
-    print_report(manifest.report, make_console(), WHOLE if verbose else BRIEF)
+    reports = [variant.report for variant in manifest.variants]
+    print_reports(reports, make_console(), WHOLE if verbose else BRIEF)
     print_line()
     for name, value in _make_summary(opened).items():
-        print_line(f"{name + ':':{_WIDTH}}{value}")
+        if value or name != "variants":
+            print_line(f"{name + ':':{_WIDTH}}{value}")
     sections = {
         "Regions and their artifacts": [_make_row(manifest, region) for region in manifest.regions],
         "Notes of the codegens": _make_note_rows(manifest),
         "Boundary tensors": _make_boundary_rows(manifest),
-        "Errors of the outputs when the bundle was written": _make_output_rows(
-            manifest.report.verification
-        ),
+        "Errors of the outputs when the bundle was written": [
+            row for report in reports for row in _make_output_rows(report)
+        ],
         "Files": _make_file_rows(manifest),
     }
     room = None if verbose else _ROWS
@@ -111,10 +114,12 @@ def _print_bundle(opened: Bundle, verbose: bool) -> None:
 
 def _make_summary(bundle: Bundle) -> dict[str, str]:
     """Return lines that say how the bundle was made."""
-    manifest = bundle.manifest
+    manifest, report = bundle.manifest, bundle.manifest.variants[0].report
     size = format_quantity(sum(entry.bytes for entry in manifest.files.values()), "B")
     form = "folder" if bundle.packed is None else "packed"
-    asked = {name: _format_option(value) for name, value in manifest.asked.items() if name != "model"}
+    asked = {
+        name: _format_option(value) for name, value in manifest.asked.items() if name not in _OWN_LINES
+    }
     files = format_count(len(manifest.files), "file")
     judged = judge_maker(bundle)
     return {
@@ -123,8 +128,9 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
         "signed by": judged.key or "nobody",
         "trusted": ("yes, " if judged.trusted else "no, ") + judged.reason,
         "model": _format_option(manifest.asked.get("model", "")),
-        "targets": ", ".join(map(manifest.report.name_target, manifest.targets)),
-        "precision": _describe_precision(manifest.report.precision),
+        "variants": "; ".join(str(each.variant) for each in manifest.variants),
+        "targets": ", ".join(map(report.name_target, manifest.targets)),
+        "precision": _describe_precision(report.precision),
         "asked": ", ".join(f"{name} {value}" for name, value in asked.items() if value),
         "made with": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
     }
@@ -144,7 +150,8 @@ def _make_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
         for name, path in region.artifact_files.items()
     ]
     composites = Counter(region.composites)
-    reported = {each.name: each for each in manifest.report.regions}.get(region.name)
+    reports = [each for variant in manifest.variants for each in variant.report.regions]
+    reported = {each.name: each for each in reports}.get(region.name)
     return {
         "region": region.name,
         "target": region.target,
@@ -182,12 +189,14 @@ def _make_boundary_rows(manifest: Manifest) -> list[dict[str, str]]:
     ]
 
 
-def _make_output_rows(verification: VerificationReport | None) -> list[dict[str, str]]:
+def _make_output_rows(report: Report) -> list[dict[str, str]]:
     """Return the output errors of the verification that was made when the bundle was written."""
+    verification = report.verification
     if verification is None:
         return []
     return [
         {
+            "variant": report.variant,
             "output": output.name,
             "dtype": output.dtype,
             "against": verification.against,

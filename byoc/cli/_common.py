@@ -28,6 +28,7 @@ DIFFERENT = 6
 """The exit code for placements that differ, where the user asked for one (`diff --exit-code`)."""
 
 _MAX_DIGITS = 20
+_BEFORE_NAME = re.compile(r",(?=[^,=]+=)")  # a comma between dimensions, not one of max(a,b)
 _PART = re.compile(r"\b(\d{1,9}) of (\d{1,9})\b")
 
 
@@ -150,6 +151,27 @@ def read_sizes(values: Sequence[str] | None, option: str) -> dict[str, int]:
 def read_dims(values: Sequence[str] | None, option: str) -> dict[str, int | str]:
     """Return `NAME=SIZE`, `NAME=RELATION` and `NAME=LOW..HIGH` options as a mapping."""
     return {name: _read_number(said) for name, said in read_pairs(values or [], option).items()}
+
+
+def read_variants(values: Sequence[str] | None, option: str) -> dict[str, dict[str, int | str]]:
+    """Return `NAME:DIM=SIZE,DIM=SIZE` options as a mapping of mappings."""
+    found: dict[str, dict[str, int | str]] = {}
+    for value in values or ():
+        name, colon, sizes = value.partition(":")
+        if not colon or not name:
+            raise typer.BadParameter(f"'{value}' is not of the form NAME:DIM=SIZE", param_hint=option)
+        if name in found:
+            raise typer.BadParameter(f"'{name}' is given twice", param_hint=option)
+        found[name] = read_dims(_BEFORE_NAME.split(sizes), option)
+    return found
+
+
+def read_buckets(values: Sequence[str] | None, option: str) -> dict[str, tuple[int, ...]]:
+    """Return `DIM=SIZE,SIZE` options as a mapping. What is not a whole number is a usage error."""
+    return {
+        name: tuple(_size(name, size.strip(), option) for size in sizes.split(","))
+        for name, sizes in read_pairs(values or [], option).items()
+    }
 
 
 def read_shapes(values: Sequence[str] | None, option: str) -> dict[str, tuple[int | str | None, ...]]:

@@ -117,10 +117,11 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
         for name in models:
             show(name)
             if is_bundle(Path(name)):
-                bundle = options.open_bundle(Path(name))
-                timed = _find_regions(name, bundle)
-                found.append(_compare_bundle(name, bundle, None, patience, timed))
-                regions += [(name, each) for each in timed]
+                for bundle in options.open_bundle(Path(name)).variants:
+                    label = f"{name}, {bundle.variant.name}" if bundle.variant.name else name
+                    timed = _find_regions(label, bundle)
+                    found.append(_compare_bundle(label, bundle, None, patience, timed))
+                    regions += [(label, each) for each in timed]
             elif rules is not None:
                 with TemporaryDirectory(prefix="byoc-") as folder:
                     output = Path(folder) / "bundle"
@@ -171,20 +172,20 @@ def _compare_bundle(
     timed: Sequence[TimedRegion],
 ) -> PredictionComparison:
     """Compare a bundle; where compilers estimate all regions, nothing but the host is measured."""
-    predicted = bundle.manifest.report.predicted.seconds
+    predicted = bundle.variant.report.predicted.seconds
     asked = str(bundle.manifest.asked.get("model", ""))
-    if asked.startswith(_ZOO) and not bundle.manifest.asked.get("dims"):
+    if asked.startswith(_ZOO) and not (bundle.manifest.asked.get("dims") or bundle.variant.dims):
         inputs = model_samples(load_model(asked))
     else:
         inputs = model_samples(prepare_model(bundle.model(), name, bundle.folder))
     estimates = {each.region: each.codegen_seconds for each in timed if each.is_estimate}
-    if all(region.name in estimates and not region.graph for region in bundle.manifest.report.regions):
+    if all(region.name in estimates and not region.graph for region in bundle.variant.report.regions):
         runs = {region.name: make_reference_executor(region) for _, region, _ in bundle.regions()}
         session = load_bundle(bundle, runs)
     else:
         estimates, session = {}, load_bundle(bundle)
     target = " and ".join(bundle.manifest.targets)
-    regions = {region.name: region.seconds for region in bundle.manifest.report.regions}
+    regions = {region.name: region.seconds for region in bundle.variant.report.regions}
     return compare_placement(
         name,
         target,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from byoc.bundle import Bundle, is_bundle, open_bundle
 from byoc.cli._common import (
     DIFFERENT,
     FormatOption,
@@ -48,6 +49,9 @@ class DiffFlags(DimensionOptions):
     strategy: str = flag_field(
         Flag("How the model is placed by rule files, see byoc strategies."), DEFAULT_STRATEGY
     )
+    variant: str | None = flag_field(
+        Flag("The variant to compare, of bundles with several.", metavar="NAME")
+    )
     exit_code: bool = flag_field(Flag("Leave with 6 if anything differs.", Syntax.SWITCH), False)
     verbose: bool = flag_field(Flag("Show every row, and the names of all nodes.", Syntax.SWITCH), False)
 
@@ -64,7 +68,8 @@ def diff(
     """Compare two placements: moved nodes, reasons, and costs."""
     planning = {"strategy": options.strategy, "dims": options.dims, "shapes": options.shapes}
     with show_status(), reserve_stdout():
-        found = run(_find(old), _find(new), options.model, **planning)
+        before, after = (_find(name, options.variant) for name in (old, new))
+        found = run(before, after, options.model, **planning)
     if form is OutputFormat.json:
         print_json(found.to_json())
     else:
@@ -73,9 +78,12 @@ def diff(
         raise typer.Exit(DIFFERENT)
 
 
-def _find(name: str) -> str | Path:
-    """Return a path, or the name of an installed rule file."""
-    return Path(name) if Path(name).exists() else name
+def _find(name: str, variant: str | None) -> str | Path | Bundle:
+    """Return a path, a variant of the bundle there, or the name of an installed rule file."""
+    path = Path(name)
+    if variant is not None and is_bundle(path):
+        return open_bundle(path, variant=variant)
+    return path if path.exists() else name
 
 
 def print_diff(found: PlacementDiff, verbose: bool = False) -> None:

@@ -12,11 +12,13 @@ import typer
 
 from byoc.bundle import Bundle, open_bundle
 from byoc.cli._common import (
+    read_buckets,
     read_by_target,
     read_dims,
     read_pairs,
     read_shapes,
     read_sizes,
+    read_variants,
 )
 from byoc.codegen import Isolation, choose_isolation
 from byoc.runtime import RUNTIMES
@@ -42,6 +44,8 @@ _READERS: dict[Syntax, Callable[[Any, str], Any]] = {
     Syntax.DIMS: read_dims,
     Syntax.SHAPES: read_shapes,
     Syntax.SIZES: read_sizes,
+    Syntax.VARIANTS: read_variants,
+    Syntax.BUCKETS: read_buckets,
 }
 
 
@@ -137,9 +141,19 @@ class LoadOptions:
         Flag("Load regions with no other codegens than these.", metavar="NAME,NAME")
     )
 
+    variant: str | None = flag_field(
+        Flag("Take this variant of the bundle, whatever the shapes of the inputs.", metavar="NAME")
+    )
+
     def open_bundle(self, path: Path) -> Bundle:
         """Open a bundle as `byoc.open_bundle` does."""
-        return open_bundle(path, self.isolation, trust=self.trust, codegens=self.codegens)
+        return open_bundle(
+            path,
+            self.isolation,
+            trust=self.trust,
+            codegens=self.codegens,
+            variant=self.variant,
+        )
 
     @property
     def isolation(self) -> Isolation | None:

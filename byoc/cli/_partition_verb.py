@@ -29,7 +29,7 @@ from byoc.console import make_console, print_errors, print_line
 from byoc.options import Options
 from byoc.pipeline import Result, save_placement
 from byoc.pipeline import partition as run
-from byoc.reporting import SCREEN, WHOLE, Requirements, make_report_suite, print_report
+from byoc.reporting import SCREEN, WHOLE, Requirements, make_report_suite, print_reports
 from byoc.support import Panel, check_output, keywords_of, write_text
 from byoc.verification import read_thresholds
 
@@ -102,6 +102,9 @@ def partition(  # noqa: PLR0913 - the options of the verb
     save, page, junit = (_check_file(path, options) for path in (save, page, junit))
     tests = JUnitFile(junit, "partition")
     _check_companions(options, threshold, measure, measure_clock)
+    for flag, given in (("--save-placement", save), ("--html", page), ("--measure", measure or None)):
+        if given is not None and len(options.list_variants()) > 1:
+            raise typer.BadParameter("it is of one placement, and each variant has one", param_hint=flag)
     if threshold:
         options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
     cut: Callable[..., Result] = run
@@ -117,17 +120,20 @@ def partition(  # noqa: PLR0913 - the options of the verb
         save_placement(result.plan, save)
     if page is not None:
         write_text(page, result.make_page())
+    reports = [each.report for each in result.variants]
     if form is OutputFormat.json:
-        print_json(result.report.to_json())
+        documents = [report.to_json() for report in reports]
+        print_json({"variants": documents} if reports[0].variant else documents[0])
     else:
-        print_report(result.report, make_console(), WHOLE if verbose else SCREEN)
+        print_reports(reports, make_console(), WHOLE if verbose else SCREEN)
         if page is not None:
             print_line(f"Report written to {page.name}")
-    tests.write([make_report_suite(result.report, requirements, compiled=result.bundle is not None)])
-    leave_if_missed(result.report, requirements)
-    if result.report.failures:
+    compiled = result.bundle is not None
+    tests.write([make_report_suite(report, requirements, compiled=compiled) for report in reports])
+    leave_if_missed(reports, requirements)
+    if any(report.failures for report in reports):
         raise typer.Exit(CODEGEN_FAILED)
-    if result.report.verification_missing and not allow_unverified:
+    if any(report.verification_missing for report in reports) and not allow_unverified:
         raise typer.Exit(NOT_VERIFIED)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from byoc.bundle import open_bundle
 from byoc.cli._common import check_outside, show_status
 from byoc.console import print_line
 from byoc.page import make_page
@@ -21,12 +22,15 @@ def report(
         Path | None,
         typer.Option(help="A timeline that `byoc run --trace` wrote, to be drawn and compared."),
     ] = None,
+    variant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variant to draw, of a bundle with several.")
+    ] = None,
 ) -> None:
     """Draw a bundle's report for a browser: one file, no network."""
     check_output(output)
     check_outside(output, bundle, "it would change the bundle that is shown")
     with show_status() as show:
         show("read the bundle")
-        page = make_page(bundle, trace)
+        page = make_page(open_bundle(bundle, variant=variant), trace)
     write_text(output, page)
     print_line(f"Written to {output} ({format_quantity(len(page.encode()), 'B')})")

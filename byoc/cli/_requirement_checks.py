@@ -16,6 +16,7 @@ from byoc.reporting import (
     JUnitCase,
     JUnitSuite,
     Requirements,
+    list_missed,
     write_junit,
 )
 from byoc.support import Panel, check_output
@@ -68,9 +69,9 @@ class JUnitFile:
             write_junit(self.path, suites)
 
 
-def leave_if_missed(report: Report, requirements: Requirements) -> None:
+def leave_if_missed(reports: Sequence[Report], requirements: Requirements) -> None:
     """Print a sentence for each requirement that a report misses, and leave with 6 if there is one."""
-    missed = [each.sentence for each in requirements.check_report(report) if not each.is_met]
+    missed = list_missed(reports, requirements)
     if missed:
         print_errors(missed)
         raise typer.Exit(REQUIREMENT_MISSED)

@@ -29,7 +29,7 @@ from byoc.cli._option_flags import (
     flag_field,
     take_options,
 )
-from byoc.console import print_line
+from byoc.console import print_line, print_lines
 from byoc.model import prepare_model
 from byoc.reporting import format_count, format_quantity
 from byoc.runtime import (
@@ -40,6 +40,7 @@ from byoc.runtime import (
     TraceEvent,
     collect_contradictions,
     load_bundle,
+    load_variants,
     load_with_provider,
     read_npy,
     read_npz,
@@ -133,6 +134,7 @@ def run(  # noqa: PLR0913 - the options of the verb
     if form is OutputFormat.json:
         print_json(_write_document(session, measured))
         return
+    print_lines([f"variant {session.variant}"] if session.variant else [])
     print_rows([_format_row(row) for row in _make_rows(session, measured)], form)
     print_line(_describe_time(session, measured))
     for name, value in measured.outputs.items():
@@ -173,13 +175,26 @@ def _prepare_session(
     if inputs is not None and inputs != _RANDOM:
         given = dict(read_npz(Path(inputs)))
     given |= {name: read_npy(Path(file)) for name, file in files.items()}
-    session = load_with_provider(bundle) if runtime == DRIVER_RUNTIME else load_bundle(bundle)
+    session = _load_variant(bundle, runtime, given)
     if inputs == _RANDOM:
-        model = prepare_model(bundle.model(), bundle.manifest.model, bundle.folder)
+        model = prepare_model(bundle.model(), bundle.variant.model, bundle.folder)
         given = {**model_samples(model), **given}
     return session, {
         name: restore_dtype(value, session.types.get(name)) for name, value in given.items()
     }
+
+
+def _load_variant(bundle: Bundle, runtime: str, given: Mapping[str, Any]) -> Session:
+    """Return the session of the only variant of a bundle, or of the one that takes some inputs."""
+    if runtime == DRIVER_RUNTIME:
+        return load_with_provider(bundle)
+    if not given:
+        return load_bundle(bundle)
+    loaded = load_variants(bundle)
+    if isinstance(loaded, Session):
+        return loaded
+    known = next(iter(loaded.sessions.values())).types
+    return loaded.choose({name: restore_dtype(value, known.get(name)) for name, value in given.items()})
 
 
 def _measure_runs(
@@ -242,6 +257,8 @@ def _write_document(session: Session, measured: _MeasuredRuns) -> dict[str, Any]
         "outputs": [_describe_output(name, value) for name, value in measured.outputs.items()],
         "notes": measured.notes,
     }
+    if session.variant:
+        document["variant"] = session.variant
     if measured.in_flight is not None:
         document["pipeline"] = {
             "in_flight": measured.in_flight,

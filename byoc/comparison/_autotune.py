@@ -101,6 +101,8 @@ def fastest(model: Source, options: TrialOptions) -> Result:
     Raises InputError as `partition` does for the first strategy, and where a bundle cannot be run here;
     what goes wrong with another is told in its candidate.
     """
+    if options.variants or options.buckets:
+        raise InputError("what is measured is one model: variants and buckets are for `partition` alone")
     check_destination(Path(options.output))
     destination = Path(options.output).absolute()  # a codegen's code may change the working directory
     with TemporaryDirectory(prefix="byoc-") as place, show_progress(options.progress):
@@ -112,8 +114,9 @@ def fastest(model: Source, options: TrialOptions) -> Result:
             shutil.copytree(best.bundle.folder, folder, dirs_exist_ok=True)
     candidates = (*(_describe(trial, best) for trial in measured), *failed)
     told = {"bundle": str(options.output), "measured": candidates}
-    report = best.result.report.model_copy(update=told)
-    return replace(best.result, report=report, bundle=Path(options.output))
+    own = best.result.only
+    timed = replace(own, report=own.report.model_copy(update=told))
+    return replace(best.result, variants=(timed,), bundle=Path(options.output))
 
 
 def _list_ways(options: TrialOptions) -> Iterator[_Way]:

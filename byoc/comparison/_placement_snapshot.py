@@ -140,7 +140,7 @@ def _describe_result(label: str, result: Result) -> PlacementSnapshot:
 
 def _describe_bundle(bundle: Bundle) -> PlacementSnapshot:
     """Return the placement of a bundle; one without decisions has no nodes."""
-    found = _describe_report(bundle.manifest.report, str(bundle.display_path))
+    found = _describe_report(bundle.variant.report, str(bundle.display_path))
     decisions = bundle.decisions()
     return found if decisions is None else _describe_decisions(decisions, found)
 

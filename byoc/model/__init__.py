@@ -8,7 +8,13 @@ from byoc.model._constants import (
     get_constant_value,
     list_folded_reads,
 )
-from byoc.model._dimension_options import DimensionOptions, read_recorded_dimensions
+from byoc.model._dimension_options import (
+    ONLY_VARIANT,
+    VARIANT_NAME,
+    DimensionOptions,
+    Variant,
+    read_recorded_dimensions,
+)
 from byoc.model._dimensions import Dimensions, list_open_dims, name_extents, name_open_dims
 from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex
 from byoc.model._graph_parts import (

@@ -1,7 +1,7 @@
 """The options that say what open dimensions are, the same for every verb that loads a model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from byoc.model._dimensions import Dimensions
@@ -37,14 +37,46 @@ class DimensionOptions:
     )
 
 
-def read_recorded_dimensions(recorded: Mapping[str, Any]) -> Dimensions:
-    """Return the dimensions that a manifest records. Raises ValueError for anything else."""
+VARIANT_NAME = "[A-Za-z][A-Za-z0-9_]{0,39}"
+"""The pattern of variants' names, which are parts of the names of files and of functions."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A variant of a bundle: its name, and the dimensions that are its own.
+
+    A bundle without variants has a single one, whose name is empty.
+    """
+
+    name: str = ""
+    dims: Mapping[str, int | str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return it as people read it: `decode (sequence_length=1)`."""
+        sizes = ", ".join(f"{name}={said}" for name, said in self.dims.items())
+        return f"{self.name} ({sizes})" if sizes else self.name
+
+    def name_file(self, name: str) -> str:
+        """Return the name of a file of this variant: `decode.model.onnx` for `model.onnx`."""
+        return f"{self.name}.{name}" if self.name else name
+
+    def name_region(self, name: str) -> str:
+        """Return the name of a region of this variant, which no other variant's region has."""
+        return f"{name}_{self.name}" if self.name else name
+
+
+ONLY_VARIANT = Variant()
+"""The variant of a bundle without variants."""
+
+
+def read_recorded_dimensions(recorded: Mapping[str, Any], variant: Variant = ONLY_VARIANT) -> Dimensions:
+    """Return the dimensions that a manifest records for a variant. Raises ValueError for others."""
     dims, shapes = recorded.get("dims") or {}, recorded.get("shapes") or {}
     if not isinstance(dims, dict) or not all(isinstance(said, (int, str)) for said in dims.values()):
         raise ValueError("dims is not sizes by name")
     if not isinstance(shapes, dict) or not all(map(_is_shape, shapes.values())):
         raise ValueError("shapes is not lists of extents by name")
-    return Dimensions(dims, shapes)
+    return Dimensions({**dims, **variant.dims}, shapes)
 
 
 def _is_shape(value: object) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from byoc.cache import Cache, open_cache, open_user_cache
 from byoc.codegen import Isolation
 from byoc.errors import InputError
+from byoc.model import Variant
 from byoc.options._plan_options import DEFAULT_STRATEGY, PlanOptions
 from byoc.options._record_values import (
     list_names,
@@ -17,7 +18,9 @@ from byoc.options._record_values import (
     record_texts,
     record_thresholds,
     record_value,
+    record_variants,
 )
+from byoc.options._variants import list_variants
 from byoc.placement import Robust
 from byoc.quantization import NATIVE, Precision
 from byoc.samples import Inputs
@@ -39,6 +42,31 @@ class Options(PlanOptions):
             Syntax.PATH,
             names=("--output", "-o"),
         ),
+    )
+    variants: Mapping[str, Mapping[str, int | str]] | None = declare_field(
+        None,
+        "variants of the bundle by name: for each the open dimensions that are its own, as in `dims`. "
+        "They share the weights, and the inputs of a call choose one by their shapes.",
+        Flag(
+            "A variant of the bundle, with sizes of its own, such as decode:seq=1,past=256.",
+            Syntax.VARIANTS,
+            names=("--variant",),
+            metavar="NAME:DIM=SIZE,...",
+        ),
+        record_variants,
+        record_none=False,
+    )
+    buckets: Mapping[str, Sequence[int]] | None = declare_field(
+        None,
+        "sizes of one open dimension: a variant for each, called after it (`seq_16`).",
+        Flag(
+            "A variant for each of these sizes of a dimension: seq=1,16,128.",
+            Syntax.BUCKETS,
+            names=("--bucket",),
+            metavar="DIM=SIZE,...",
+        ),
+        lambda buckets: {name: list(sizes) for name, sizes in buckets.items()} if buckets else None,
+        record_none=False,
     )
     strategy: str = declare_field(
         DEFAULT_STRATEGY,
@@ -284,8 +312,15 @@ class Options(PlanOptions):
     )
 
     def __post_init__(self) -> None:
-        """Raise InputError for a timeout that is no time, and a gate below 0."""
-        _ = self.isolation, self.largest_errors
+        """Raise InputError for a timeout that is no time, a gate below 0, variants that are none."""
+        _ = self.isolation, self.largest_errors, self.list_variants()
+
+    def list_variants(self) -> tuple[Variant, ...]:
+        """Return the variants of the bundle; a single one without a name where none are asked for.
+
+        Raises InputError as `list_variants` of the options room does.
+        """
+        return list_variants(self.variants or {}, self.buckets or {}, self.dims or {})
 
     @property
     def isolation(self) -> Isolation | None:

@@ -20,6 +20,13 @@ def record_pairs(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(pairs or {})
 
 
+def record_variants(
+    variants: Mapping[str, Mapping[str, int | str]] | None,
+) -> dict[str, dict[str, int | str]] | None:
+    """Return the dimensions of variants by name, None without any."""
+    return {name: dict(dims) for name, dims in variants.items()} if variants else None
+
+
 def record_texts(pairs: Mapping[str, str] | None) -> dict[str, str] | None:
     """Return options as they were given, None without any; an existing file by its name alone."""
     if not pairs:

@@ -47,12 +47,12 @@ def make_page(bundle: Bundle | str | Path, trace: str | Path | None = None) -> s
             "too many nodes: partition the model again with --html"
         )
     parts = PageParts(
-        report=opened.manifest.report,
+        report=opened.variant.report,
         decisions=decisions,
         trace=None if trace is None else read_trace(Path(trace)),
         layers=dict(_find_layers(opened)),
         is_compiled=True,
-        codegens={entry.name: entry.codegen for entry in opened.manifest.regions},
+        codegens={entry.name: entry.codegen for entry in opened.variant.regions},
     )
     return render_page(parts)
 
@@ -67,12 +67,14 @@ def make_plan_page(plan: Plan, report: Report) -> str:
 
 def _find_layers(bundle: Bundle) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
     """Yield the regions whose codegen tells the cycles of layers, with these."""
+    entries = {entry.name: entry for entry in bundle.manifest.regions}
     known: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in bundle.manifest.regions:
-        layers = known.get(entry.same_as) or _read_layers(bundle, entry)
-        if layers:
-            known[entry.name] = layers
-            yield entry.name, layers
+    for entry in bundle.variant.regions:
+        own = entries.get(entry.same_as, entry)
+        if own.name not in known:
+            known[own.name] = _read_layers(bundle, own)
+        if known[own.name]:
+            yield entry.name, known[own.name]
 
 
 def _read_layers(bundle: Bundle, entry: RegionEntry) -> list[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ import onnx
 from byoc.boundary.convert import ConvertedModel
 from byoc.costs import GraphProblem
 from byoc.errors import Verdict, refuse
-from byoc.model import BoundaryNames, GraphIndex, Model
+from byoc.model import ONLY_VARIANT, BoundaryNames, GraphIndex, Model, Variant
 from byoc.passes import PassEffect
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Cost, Placement
@@ -297,7 +297,7 @@ class Plan:
     where regions compute as the model says; `notes` what is to be told of that.
     `refusals` are those that were known as it was made; `predicted_at` are predictions at the ends of
     ranges of open dimensions; `passes` are the effects of those that rewrote the model, and the regions
-    once these are written.
+    once these are written. `variant` is the variant of a bundle that it is the plan of.
     """
 
     asked: Mapping[str, Any]
@@ -313,6 +313,7 @@ class Plan:
     refusals: tuple[RefusedRegion, ...] = ()
     predicted_at: tuple[PredictionAtSizes, ...] = ()
     passes: tuple[PassEffect, ...] = ()
+    variant: Variant = ONLY_VARIANT
 
     @property
     def proto(self) -> onnx.ModelProto:

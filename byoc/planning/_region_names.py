@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onnx import AttributeProto, NodeProto, TensorProto
 
-from byoc.model import GraphBody, GraphIndex, list_node_captures
+from byoc.model import ONLY_VARIANT, GraphBody, GraphIndex, Variant, list_node_captures
 from byoc.planning._plan_data import GraphPlan
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -19,7 +19,7 @@ _INT64 = TensorProto.INT64
 _MAX_HASHED_BYTES = 1 << 20
 
 
-def name_regions(root: GraphPlan) -> GraphPlan:
+def name_regions(root: GraphPlan, variant: Variant = ONLY_VARIANT) -> GraphPlan:
     """Return a plan whose regions are named after their targets and what they hold: `dla_k3v9xq`.
 
     The six characters are a digest of the region's content (`ContentHashes`): its operators with their
@@ -30,7 +30,8 @@ def name_regions(root: GraphPlan) -> GraphPlan:
     not read: any other region of the same operators would equal it, as the 24 lone Softmax of a
     transformer, or layers that share their weights. Launch order could tell them apart as well, but an
     equal region in front would rename all that follow. So do regions that are equal all the same, such
-    as those of two bodies; what is equal even then gets `_2`, `_3` in launch order.
+    as those of two bodies; what is equal even then gets `_2`, `_3` in launch order. At the end stands
+    the name of the bundle's `variant`, if it has one: its regions are the same at other sizes.
     """
     hashes: dict[int, ContentHashes] = {}
     regions = [region for graph in root.walk() for region in graph.regions]
@@ -47,7 +48,8 @@ def name_regions(root: GraphPlan) -> GraphPlan:
             chosen = _hash(digest, *sorted(name.encode() for name in _list_sinks(region.index, nodes)))
         name = f"{region.target.name}_{_format_digest(chosen)}"
         taken[name] += 1
-        names[id(region)] = name if taken[name] == 1 else f"{name}_{taken[name]}"
+        name = name if taken[name] == 1 else f"{name}_{taken[name]}"
+        names[id(region)] = variant.name_region(name)
     return _rename(root, names)
 
 

@@ -232,16 +232,16 @@ def time_regions(bundle: Bundle) -> list[TimedRegion]:
     CompileError if a codegen fails to report a time.
     """
     require_consent(bundle)
-    predicted = {region.name: region.seconds for region in bundle.manifest.report.regions}
+    predicted = {region.name: region.seconds for region in bundle.variant.report.regions}
     options = {region.name: region.codegen_options for region in bundle.manifest.regions}
     regions = bundle.regions()
-    of_name = {region.name: region for _, region, _ in regions}
     twins = bundle.identical_regions
     found = []
     for name, region, artifact in regions:
         codegen = bundle.codegens.find(name)
         if can_estimate(codegen):
-            own = of_name[twins.get(region.name, region.name)]  # whose names the artifact has
+            first = twins.get(region.name)  # whose names the artifact has
+            own = region if first is None else bundle.open_compiled(first)[1]
             given = drop_executing_options(codegen, options[region.name])
             parsed = parse_codegen_options(bundle.codegens.find(name), given)
             seconds = to_seconds(estimate_region(codegen, own, parsed, artifact))

@@ -77,7 +77,7 @@ def make_report_suite(report: Report, requirements: Requirements, *, compiled: b
     checks = requirements.check_report(report)
     codegens = [JUnitCase("codegens", "failure" if failed else "passed", failed)] if compiled else []
     return JUnitSuite(
-        report.model,
+        report.display_name,
         (
             JUnitCase("partition"),
             *codegens,

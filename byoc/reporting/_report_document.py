@@ -144,6 +144,7 @@ def make_report(
         perturbed=plan.root.perturbed,
         passes=plan.passes,
         generations={each.name: each.generation for each in plan.targets if each.generation},
+        variant=plan.variant.name,
     )
 
 

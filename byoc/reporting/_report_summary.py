@@ -25,7 +25,7 @@ def summarize_report(report: Report) -> str:
         report.name_target(name) for name in report.targets if not used or name in used
     )
     return (
-        f"{report.model}: {nodes.offloaded} of {format_count(nodes.total, 'node')} "
+        f"{report.display_name}: {nodes.offloaded} of {format_count(nodes.total, 'node')} "
         f"({_format_compute(report)}) on {target} in "
         f"{format_count(regions, 'region')}, {nodes.host} on the host; "
         f"{_format_returned(report.refusals)}{_format_prediction(report.predicted)}; "

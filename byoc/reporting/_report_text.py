@@ -84,6 +84,22 @@ def print_report(report: Report, console: Console, size: ReportSize = SCREEN) ->
         print_lines(["", f"Written to {report.bundle}"], console)
 
 
+def print_reports(reports: Sequence[Report], console: Console, size: ReportSize = SCREEN) -> None:
+    """Print the reports of a bundle's variants: a line for each, unless all is wanted (`WHOLE`)."""
+    if len(reports) == 1:
+        print_report(reports[0], console, size)
+        return
+    for report in reports if size.regions is None else ():
+        print_report(report.model_copy(update={"bundle": None}), console, size)
+        print_lines([""], console)
+    for report in reports if size.regions is not None else ():
+        warnings = (f"warning: {note.text}" for note in report.notes if note.severity == "warning")
+        marked = (f"{report.variant}: {line}" for line in (*_list_alarms(report), *warnings))
+        print_lines([*marked, summarize_report(report)], console)
+    if reports[0].bundle:
+        print_lines([f"Written to {reports[0].bundle}"], console)
+
+
 def _cut_line(line: str, characters: int | None) -> str:
     if characters is None or len(line) <= characters:
         return line

@@ -1,6 +1,6 @@
 """Requirements of a result: the least share offloaded, the most regions, and so on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf, isfinite
 
@@ -104,9 +104,19 @@ class Requirements:
             yield _make_check("require-verified", is_met, found, "verification")
 
 
-def check_requirements(report: Report, requirements: Requirements) -> None:
-    """Raise RequirementError, with a line for each requirement that a report misses."""
-    missed = [each.sentence for each in requirements.check_report(report) if not each.is_met]
+def list_missed(reports: Iterable[Report], requirements: Requirements) -> list[str]:
+    """Return a sentence for each requirement that a report misses; with its variant, if it is of one."""
+    return [
+        f"variant {report.variant}: {each.sentence}" if report.variant else each.sentence
+        for report in reports
+        for each in requirements.check_report(report)
+        if not each.is_met
+    ]
+
+
+def check_requirements(reports: Iterable[Report], requirements: Requirements) -> None:
+    """Raise RequirementError, with a line for each requirement that one of the reports misses."""
+    missed = list_missed(reports, requirements)
     if missed:
         raise RequirementError(*missed)
 

@@ -15,8 +15,9 @@ from byoc.runtime._provider_session import (
     RegionDrivers,
     load_with_provider,
 )
-from byoc.runtime._session import Session, load, load_bundle, load_executors
+from byoc.runtime._session import Session, load_bundle, load_executors
 from byoc.runtime._shape_check import collect_contradictions
 from byoc.runtime._stateful_session import StatefulSession, open_stateful
 from byoc.runtime._trace import Trace, TraceEvent
+from byoc.runtime._variant_session import VariantSession, load, load_variants
 from byoc.samples import describe_mismatch, read_npy, read_npz, restore_dtype, write_npz

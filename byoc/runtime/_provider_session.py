@@ -41,7 +41,7 @@ class RegionDrivers:
         """The libraries by codegen. Raises InputError for a codegen without a driver."""
         require_consent(self.bundle)
         found = {}
-        for region in self.bundle.manifest.regions:
+        for region in self.bundle.variant.regions:
             if region.codegen in found:
                 continue
             codegen = self.bundle.codegens.find(region.codegen)
@@ -69,13 +69,14 @@ def load_with_provider(bundle: Bundle, drivers: RegionDrivers | None = None) -> 
     Its only stage is the whole model. Raises InputError where the bundle has no such model, or a region
     no driver, and as `open_provider_session`.
     """
-    if CONTEXT_MODEL_FILE not in bundle.manifest.files:
+    name = bundle.variant.variant.name_file(CONTEXT_MODEL_FILE)
+    if name not in bundle.manifest.files:
         raise InputError(
-            f"{bundle.display_path}: it has no {CONTEXT_MODEL_FILE}, which {DRIVER_RUNTIME} runs: "
+            f"{bundle.display_path}: it has no {name}, which {DRIVER_RUNTIME} runs: "
             "partition the model with --emit epcontext"
         )
     drivers = drivers or RegionDrivers(bundle)
-    path = bundle.folder / CONTEXT_MODEL_FILE
+    path = bundle.folder / name
     proto = onnx.load(path, load_external_data=False)
     known = GraphIndex(proto, get_stated_types(proto)).types
     session = open_provider_session(path, drivers.libraries)

@@ -1,23 +1,20 @@
 """A session runs a bundle: host segments on onnxruntime, regions on their codegens' executors."""
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from byoc.bundle import Bundle, open_bundle, require_consent
-from byoc.codegen import BindableExecutor, Codegens, Executor, Region, choose_isolation
+from byoc.bundle import Bundle, require_consent
+from byoc.codegen import BindableExecutor, Codegens, Executor, Region
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, get_stated_types, write_type
 from byoc.onnxrt import sharing_threads
-from byoc.runtime._device_turns import DeviceTurns
+from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._executors import (
     RegionNotHereError,
     find_executable,
@@ -36,13 +33,14 @@ class Session:
     """A loaded bundle. Call it with inputs by name to get outputs by name.
 
     `types` holds the types of the inputs that are tensors. `bundle` is where it was loaded from,
-    whose files it may still read.
+    whose files it may still read, and `variant` the name of its variant, empty where it has none.
     """
 
     inputs: tuple[str, ...]
     types: Mapping[str, TensorType]
     program: StageProgram
     bundle: Bundle | None = None
+    variant: str = ""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -76,12 +74,16 @@ class Session:
 
         A session may be called by several threads at once.
         """
-        given = inputs if self._fits(inputs) else self._check_inputs(inputs)
+        given = inputs if self.fits(inputs) else self.check_inputs(inputs)
         if trace is None and current_trace() is None:
             return self._name_outputs(self.program.run(given, pool=lambda: self._pool))
-        with record_into(trace):
+        with record_into(self._mark(trace)):
             found = self.program.run(given, pool=lambda: self._pool)
         return self._name_outputs(found)
+
+    def _mark(self, trace: Trace | None) -> Trace | None:
+        """Return a trace whose events say which variant of the bundle this is."""
+        return trace.for_variant(self.variant) if trace is not None and self.variant else trace
 
     def run_pipeline(
         self, inputs: Iterable[StageValues], in_flight: int = 4, trace: Trace | None = None
@@ -94,35 +96,14 @@ class Session:
 
         Raises InputError when `in_flight` is below 1, and as `run` does in place of an input's outputs.
         """
-        if in_flight < 1:
-            raise InputError(f"{in_flight} inputs in flight: it takes at least 1")
-        return self._run_pipeline(inputs, in_flight, trace)
+        return run_in_pipeline(partial(self.run_in_turn, trace=trace), inputs, in_flight)
 
-    def _run_pipeline(
-        self, inputs: Iterable[StageValues], in_flight: int, trace: Trace | None
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the outputs for each input; see `run_pipeline`."""
-        turns = DeviceTurns()
-        running: deque[Future[dict[str, Any]]] = deque()
-        with ThreadPoolExecutor(in_flight, thread_name_prefix="byoc") as threads:
-            try:
-                for number, given in enumerate(inputs):
-                    call = partial(self._run_in_turn, given, number, turns, trace)
-                    running.append(threads.submit(copy_context().run, call))
-                    if len(running) == in_flight:
-                        yield running.popleft().result()
-                while running:
-                    yield running.popleft().result()
-            finally:
-                for each in running:
-                    each.cancel()
-
-    def _run_in_turn(
+    def run_in_turn(
         self, inputs: StageValues, number: int, turns: DeviceTurns, trace: Trace | None
     ) -> dict[str, Any]:
         """Return the outputs for the input of a number, each stage run when its device is free."""
-        given = self._check_inputs(inputs)
-        with record_into(trace):
+        given = self.check_inputs(inputs)
+        with record_into(self._mark(trace)):
             found = self.program.run(given, hold_device=lambda device: turns.hold(device, number))
         return self._name_outputs(found)
 
@@ -149,10 +130,10 @@ class Session:
                 raise InputError(
                     f"no tensor '{name}' passes between stages{suggest_nearest(name, known)}"
                 )
-        found = self.program.run(self._check_inputs(inputs), wanted, lambda: self._pool)
+        found = self.program.run(self.check_inputs(inputs), wanted, lambda: self._pool)
         return {name: found[name] for name in wanted}
 
-    def _fits(self, inputs: StageValues) -> bool:
+    def fits(self, inputs: StageValues) -> bool:
         """Return whether inputs are arrays that need neither a closer look nor a copy, as most are.
 
         A run of a small network evicts this code from the processor's caches, so the less there is of
@@ -173,7 +154,7 @@ class Session:
         forms = {name: form for name, form in found.items() if form is not None}
         return forms if len(forms) == len(found) else {}
 
-    def _check_inputs(self, inputs: StageValues) -> dict[str, Any]:
+    def check_inputs(self, inputs: StageValues) -> dict[str, Any]:
         """Return the inputs, tensors as contiguous arrays. Raises InputError for a wrong input."""
         missing = [name for name in self.inputs if name not in {**self.program.constants, **inputs}]
         unknown = [name for name in inputs if name not in self.inputs]
@@ -198,33 +179,8 @@ class Session:
         return ThreadPoolExecutor(MAX_AT_ONCE - 1, thread_name_prefix="byoc")
 
 
-def load(
-    path: str | Path,
-    *,
-    isolate: bool | None = None,
-    call_timeout: float | None = None,
-    trust: bool = False,
-    codegens: Iterable[str] | str | None = None,
-) -> Session:
-    """Load the bundle at `path`, a folder or a packed file, to run it.
-
-    With `isolate` its codegens run in processes of their own: where one crashes or hangs, that is an
-    InputError. By default they do unless its maker is trusted, as below. `call_timeout` is the most
-    seconds that one of their calls may take, and implies it.
-
-    A bundle with native code is loaded only where its maker is trusted: made on this machine, signed by
-    a key that the user trusts, or with `trust`. `codegens` names those that may load its regions.
-
-    Raises InputError when it is not a complete bundle or not trusted, or a codegen is missing, not
-    allowed or cannot run artifacts, and MissingRuntimeError when the host needs onnxruntime and it is
-    not installed.
-    """
-    isolation = choose_isolation(isolate, call_timeout)
-    return load_bundle(open_bundle(Path(path), isolation, trust=trust, codegens=codegens))
-
-
 def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> Session:
-    """Load an opened bundle to run it; raises as `load` does.
+    """Load an opened bundle, or the variant that is chosen of it, to run it; raises as `load` does.
 
     `runs` maps the regions' names to executors; by default their codegens load them (`load_executors`).
     """
@@ -240,7 +196,7 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
         builder = ProgramBuilder(bundle.folder, regions, _region_domains(bundle), checked)
         program = builder.build_program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
-    return Session(tuple(index.inputs), types, program, bundle)
+    return Session(tuple(index.inputs), types, program, bundle, bundle.variant.name)
 
 
 def load_executors(bundle: Bundle, not_here: dict[str, str] | None = None) -> dict[str, Executor]:
@@ -257,26 +213,30 @@ def load_executors(bundle: Bundle, not_here: dict[str, str] | None = None) -> di
     }
     twins = bundle.identical_regions
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
-    runs: dict[str, tuple[Region, Executor]] = {}
+    loaded: dict[str, tuple[Region, Executor]] = {}
+    left_out: dict[str, str] = {}
+    runs: dict[str, Executor] = {}
     for name, region, artifact in found:
-        first = twins.get(region.name)
-        if not_here is not None and first in not_here:
-            not_here[region.name] = not_here[first]
-        elif first is not None:  # loaded once, for the first of the identical regions
-            own, run = runs[first]
-            runs[region.name] = region, rename_executor(run, own, region)
-        else:
-            chosen, again = options[region.name], not bundle.just_compiled
+        first = twins.get(region.name, region.name)
+        if first not in loaded and first not in left_out:  # once for all that are identical
+            own = region if first == region.name else bundle.open_compiled(first)[1]
+            chosen, again = options[first], not bundle.just_compiled
             try:
                 with sharing_threads(2 * len(found) + 1):
-                    run = load_executor(codegens[name], name, region, artifact, chosen, again)
+                    run = load_executor(codegens[name], name, own, artifact, chosen, again)
             except RegionNotHereError as error:
                 if not_here is None:
                     raise
-                not_here[region.name] = error.reason
+                left_out[first] = error.reason
             else:
-                runs[region.name] = region, run
-    return {name: run for name, (_, run) in runs.items()}
+                loaded[first] = own, run
+        if first in left_out:
+            assert not_here is not None
+            not_here[region.name] = left_out[first]
+        else:
+            own, of_first = loaded[first]
+            runs[region.name] = of_first if own is region else rename_executor(of_first, own, region)
+    return runs
 
 
 def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:

@@ -19,7 +19,8 @@ _PROCESS = 1
 class TraceEvent:
     """One execution of a stage: its thread, and its start and duration in seconds.
 
-    `bytes_read` and `bytes_made` are the bytes of its input and output arrays.
+    `bytes_read` and `bytes_made` are the bytes of its input and output arrays. `variant` is the variant
+    of the bundle that ran, empty where there are none.
     """
 
     name: str
@@ -29,19 +30,30 @@ class TraceEvent:
     seconds: float
     bytes_read: int
     bytes_made: int
+    variant: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A collection of the events of one or more runs, filled by several threads."""
+    """A collection of the events of one or more runs, filled by several threads.
+
+    `variant` is the variant of a bundle that new events are of.
+    """
 
     events: list[TraceEvent] = field(default_factory=list)
+    variant: str = ""
+
+    def for_variant(self, variant: str) -> "Trace":
+        """Return this trace for events of a variant: they are added to the same ones."""
+        return Trace(self.events, variant)
 
     def add_event(self, stage: Any, start: float, end: float, given: Any, made: Any) -> None:
         """Record one execution of a stage; `start` and `end` are seconds of one clock."""
         size = (_count_bytes(given), _count_bytes(made))
         self.events.append(
-            TraceEvent(stage.name, stage.device, get_native_id(), start, end - start, *size)
+            TraceEvent(
+                *(stage.name, stage.device, get_native_id(), start, end - start, *size), self.variant
+            )
         )
 
     @property
@@ -70,6 +82,7 @@ class Trace:
                     "device": event.device,
                     "bytes in": event.bytes_read,
                     "bytes out": event.bytes_made,
+                    **({"variant": event.variant} if event.variant else {}),
                 },
             }
             for event in ordered

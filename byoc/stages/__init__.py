@@ -2,7 +2,7 @@
 
 from byoc.stages._ask_stage import Ask
 from byoc.stages._codegen_answers import AskedUnit, find_distinct_units, write_units
-from byoc.stages._emission_stages import Compile, Estimate, EstimateGains, Pack, Verify
+from byoc.stages._emission_stages import Compile, Estimate, EstimateGains, Pack, Verify, Write
 from byoc.stages._planning_stages import (
     Annotate,
     Convert,
@@ -17,4 +17,4 @@ from byoc.stages._planning_stages import (
 )
 from byoc.stages._rewriting import Rewrite, rewrite_model
 from byoc.stages._settings_loader import load_settings, load_strategy, load_targets
-from byoc.stages._state import Stage, State, run_stages
+from byoc.stages._state import JointStage, Stage, State, run_stages, run_stages_jointly

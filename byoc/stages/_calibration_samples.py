@@ -32,7 +32,7 @@ def attach_samples(regions: Sequence[Region], state: State, folder: Path) -> Seq
     if not samples:
         return regions
     report_step("run the samples")
-    proto = read_model_file(state.folder / MODEL_FILE)
+    proto = read_model_file(state.folder / state.variant.name_file(MODEL_FILE))
     names = {region.name: [each.name for each in region.inputs] for region in own}
     files: dict[str, Path] = {}
     given = [sample.inputs for sample in samples]

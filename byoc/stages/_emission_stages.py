@@ -1,22 +1,25 @@
-"""The stages from the plan to the bundle: compile, verify, estimate gains, pack."""
+"""The stages from the plan to the bundle: write, compile, verify, estimate gains, pack."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from byoc.bundle import (
-    MODEL_FILE,
     Bundle,
     Consent,
     RegionCompiler,
+    RegionEntry,
+    VariantEntry,
     build_manifest,
+    compile_bundle,
+    describe_variant,
     sign_bundle,
-    write_bundle,
     write_context_model,
     write_decisions,
     write_manifest,
+    write_models,
 )
 from byoc.codegen import Executable, Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError
@@ -47,41 +50,63 @@ _DATA_SAMPLES = 4
 
 
 @dataclass(frozen=True)
+class Write:
+    """Write weights and models into the folder; rewrite the regions by passes.
+
+    Raises RefusedError for the regions at which a pass fails.
+    """
+
+    def run(self, state: State) -> State:
+        """Fill in `regions`; add the passes to the `plan`."""
+        targets, verify = state.plan.targets, state.options.verify
+        rewrite = RegionRewriter(state.passes, targets, state.weights, verify)
+        regions = rewrite(write_models(state.plan, state.folder, state.weights))
+        plan = state.plan
+        if rewrite.found:
+            plan = replace(plan, passes=(*plan.passes, *rewrite.effects))
+        return replace(state, regions=regions, plan=plan)
+
+
+@dataclass(frozen=True)
 class Compile:
-    """Write weights, models and the compiled regions into the folder.
+    """Compile the regions of all variants, and write what else a bundle holds into the folder.
 
     Raises RefusedError for the regions that codegens refuse; with `strict`, CompileError for the first.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `bundle`, whose manifest has no verification yet; add the passes to the `plan`."""
-        compilers = state.compilers
-        options = state.options
-        rewrite = RegionRewriter(state.passes, state.plan.targets, options.verify)
+    def run_jointly(self, states: Sequence[State]) -> list[State]:
+        """Fill in `bundle`, whose manifest has no verification yet."""
+        folder, options, compilers = states[0].folder, states[0].options, states[0].compilers
         with TemporaryDirectory(prefix="byoc-") as samples:
-            regions = write_bundle(
-                state.plan,
-                state.folder,
-                compilers,
-                options.strict,
-                options.jobs,
-                lambda regions: attach_samples(rewrite(regions), state, Path(samples)),
-            )
-        if rewrite.found:
-            effects = (*state.plan.passes, *rewrite.effects)
-            state = replace(state, plan=replace(state.plan, passes=effects))
-        if state.options.emit is not None:
+            regions = [
+                region
+                for state in states
+                for region in attach_samples(state.regions, state, Path(samples))
+            ]
+            entries = compile_bundle(folder, regions, compilers, options.strict, options.jobs)
+        variants = [_describe_variant(state, entries) for state in states]
+        if options.emit is not None:
             codegens = {name: compiler.codegen for name, compiler in compilers.items()}
-            write_context_model(state.folder, MODEL_FILE, regions, codegens)
-        contracts = {entry.name: entry.boundary_contracts for entry in regions}
-        write_decisions(state.folder, make_decision_document(state.plan, contracts))
-        report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
-        manifest = build_manifest(state.folder, state.plan, regions, report)
-        consent = Consent(trust=True)
+            for variant in variants:
+                write_context_model(folder, variant, entries, codegens)
+        for state, variant in zip(states, variants, strict=True):
+            contracts = {entry.name: entry.boundary_contracts for entry in variant.regions}
+            write_decisions(folder, make_decision_document(state.plan, contracts), state.variant)
         bundle = Bundle(
-            state.folder, manifest, codegens=state.codegens, consent=consent, just_compiled=True
+            folder,
+            build_manifest(folder, states[0].plan, variants),
+            codegens=states[0].codegens,
+            consent=Consent(trust=True),
+            just_compiled=True,
         )
-        return replace(state, bundle=bundle)
+        return [replace(state, bundle=bundle.choose(state.variant.name)) for state in states]
+
+
+def _describe_variant(state: State, entries: Sequence[RegionEntry]) -> VariantEntry:
+    """Return the manifest's entry for a variant, which is not verified yet."""
+    own = {region.name for region in state.regions}
+    report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
+    return describe_variant(state.plan, tuple(e for e in entries if e.name in own), report)
 
 
 @dataclass(frozen=True)
@@ -130,14 +155,22 @@ class EstimateGains:
 
 @dataclass(frozen=True)
 class Pack:
-    """Write the report, the manifest and its signature, the last of the bundle's files."""
+    """Write the reports, the manifest and its signature, the last of the bundle's files."""
 
-    def run(self, state: State) -> State:
+    def run_jointly(self, states: Sequence[State]) -> list[State]:
         """Fill in `not_signed`."""
-        report = make_report(state.plan, state.verification, estimates=state.estimates)
-        manifest = state.bundle.manifest.model_copy(update={"report": report})
-        digest = write_manifest(state.folder, manifest)
-        return replace(state, not_signed=sign_bundle(state.folder, digest, state.options.sign))
+        reports = [
+            make_report(state.plan, state.verification, estimates=state.estimates) for state in states
+        ]
+        manifest = states[0].bundle.manifest
+        variants = tuple(
+            variant.model_copy(update={"report": report})
+            for variant, report in zip(manifest.variants, reports, strict=True)
+        )
+        folder, sign = states[0].folder, states[0].options.sign
+        digest = write_manifest(folder, manifest.model_copy(update={"variants": variants}))
+        not_signed = sign_bundle(folder, digest, sign)
+        return [replace(state, not_signed=not_signed) for state in states]
 
 
 def _verify(state: State) -> Verification | NotVerified:

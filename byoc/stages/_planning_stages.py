@@ -124,7 +124,8 @@ class Load:
         """Fill in `original` and `samples`."""
         report_step("load model")
         options = state.options
-        original = load_model(state.source, options.dims, options.shapes, _reads_no_weights(options))
+        dims = {**(options.dims or {}), **state.variant.dims}
+        original = load_model(state.source, dims, options.shapes, _reads_no_weights(options))
         samples = () if options.inputs is None else read_samples(options.inputs, original, MAX_SAMPLES)
         return replace(state, original=original, samples=samples)
 
@@ -239,7 +240,7 @@ class Place:
             saved = settings.placement.resolve(state.index, names, state.model.lost)
             pins = saved.override(pins)
         units = split_pinned_units(state.index, state.units, state.marks, pins)
-        root = name_regions(plan_graphs(state.index, settings, units, pins))
+        root = name_regions(plan_graphs(state.index, settings, units, pins), state.variant)
         predictions = predict_at_ends(root, settings, units)
         notes = [
             note
@@ -308,6 +309,7 @@ class Convert:
             lowered=state.lowered,
             notes=state.precision.notes,
             passes=state.pass_effects,
+            variant=state.variant,
         )
         return replace(state, plan=plan)
 

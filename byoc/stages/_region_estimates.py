@@ -34,21 +34,24 @@ def estimate_regions(bundle: Bundle, compilers: Mapping[str, RegionCompiler]) ->
     if not any(can_estimate(compiler.codegen) for compiler in compilers.values()):
         return RegionEstimates()
     found: dict[str, EstimateReport] = {}
+    asked: dict[str, EstimateReport | None] = {}
     notes: list[Note] = []
     twins = bundle.identical_regions
     for name, region, artifact in bundle.regions():
-        compiler = compilers[region.target]
-        if region.name in twins:
-            if twins[region.name] in found:
-                found[region.name] = found[twins[region.name]]
-        elif can_estimate(compiler.codegen):
+        compiler, first = compilers[region.target], twins.get(region.name, region.name)
+        if first not in asked and can_estimate(compiler.codegen):
+            own = region if first == region.name else bundle.open_compiled(first)[1]
+            asked[first] = None
             try:
-                found[region.name] = _estimate(compiler, region, artifact)
+                asked[first] = _estimate(compiler, own, artifact)
             except (CodegenFailedError, MissingRuntimeError) as error:
                 text = f"codegen {name} failed to estimate {region.name}: {error}"
                 notes.append(Note("warning", text))
             except CompileError:  # it does not say
                 continue
+        estimate = asked.get(first)
+        if estimate is not None:
+            found[region.name] = estimate
     return RegionEstimates(found, tuple(notes))
 
 

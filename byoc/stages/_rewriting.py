@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from onnx import ModelProto, load_external_data_for_model
 
-from byoc.bundle import write_rewritten
+from byoc.bundle import WeightFile, write_rewritten
 from byoc.codegen import Refusal, RefusedError, Region
 from byoc.errors import InputError, PluginFailedError
 from byoc.model import Model, copy_without, prepare_model
@@ -103,11 +103,12 @@ def _apply_to_model(asked: LoadedPass, model: Model, process: PassProcess | None
 class RegionRewriter:
     """Rewrites the regions that are written to a bundle, before they are compiled.
 
-    `effects` gathers what each pass did to each region.
+    `effects` gathers what each pass did to each region; new weights go to `weights`.
     """
 
     passes: ChosenPasses
     targets: Sequence[Target]
+    weights: WeightFile
     compare: bool = True
     found: list[PassEffect] = field(default_factory=list)
 
@@ -149,7 +150,7 @@ class RegionRewriter:
                 continue
             path = region.path.with_name(f"{region.name}.rewritten.onnx")
             try:
-                rewritten = write_rewritten(region, made, path, read_weight_layout(target))
+                rewritten = write_rewritten(region, made, path, read_weight_layout(target), self.weights)
             except InputError as error:
                 raise InputError(f"pass {asked.name} changes {region.name}: {error}") from None
             compared = compare_regions(original, rewritten) if self.compare else _NOT_ASKED

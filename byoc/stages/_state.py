@@ -1,13 +1,15 @@
 """The state of a model on its way through the pipeline, and the protocol of the stages."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from byoc.bundle import Bundle, EstimateReport, RegionCompiler
-from byoc.codegen import Codegens
-from byoc.model import GraphIndex, Model
+from byoc.bundle import Bundle, EstimateReport, RegionCompiler, WeightFile
+from byoc.codegen import Codegens, Refusal, Region
+from byoc.errors import InputError
+from byoc.model import ONLY_VARIANT, GraphIndex, Model, Variant
 from byoc.options import Options
 from byoc.passes import PassEffect
 from byoc.patterns import Mark
@@ -19,6 +21,7 @@ from byoc.planning import (
     Plan,
     PlanSettings,
     PredictionAtSizes,
+    RefusalHistory,
 )
 from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
 from byoc.samples import Sample
@@ -33,13 +36,18 @@ _LATER: Any = None
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A model with all that the stages so far have made of it; each field names its stage."""
+    """A model with all that the stages so far have made of it; each field names its stage.
+
+    A bundle of several variants has a state for each.
+    """
 
     source: Source
     options: Options
 
     codegens: Codegens = field(default_factory=Codegens)
     """Where codegens are found, and the processes that they run in."""
+
+    variant: Variant = ONLY_VARIANT
 
     # Resolve
     record: Mapping[str, Any] = _LATER
@@ -92,11 +100,18 @@ class State:
     """Those at the ends of ranges of open dimensions."""
     partitioned: PartitionedModel = _LATER
     plan: Plan = _LATER
+    history: RefusalHistory = field(default_factory=RefusalHistory)
+    """The rounds of planning in which codegens refused regions of the variant."""
 
-    # Compile, Estimate, Verify
+    # Write, Compile, Estimate, Verify
     folder: Path = _LATER
     """The folder to write the bundle into, which becomes `output` when all went well."""
+    weights: WeightFile = _LATER
+    """The weight file there, which all variants share."""
+    regions: Sequence[Region] = ()
+    """The regions whose models are written."""
     bundle: Bundle = _LATER
+    """The bundle, for the variant."""
     estimates: Mapping[str, EstimateReport] = field(default_factory=dict)
     """The compilers' estimates of regions, by name."""
     verification: Verification | NotVerified = _LATER
@@ -106,6 +121,21 @@ class State:
     not_signed: str = ""
     """Why the bundle is not signed, empty where it is, or was not to be."""
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether there is a plan."""
+        return self.plan is not None
+
+    def heed_refusals(self, refusals: Sequence[Refusal]) -> "State":
+        """Return the state without a plan, with new limits, if codegens refused regions of its plan."""
+        names = {region.name for region in self.plan.regions}
+        own = [refusal for refusal in refusals if refusal.region in names]
+        if not own:
+            return self
+        history = self.history.add(self.plan, own)
+        settings = replace(self.settings, known_limits=history.known)
+        return replace(self, history=history, settings=settings, plan=_LATER)
+
 
 class Stage(Protocol):
     """A step of the pipeline; its fields, if any, are its options."""
@@ -114,8 +144,38 @@ class Stage(Protocol):
         """Return the state with what this stage makes."""
 
 
+@runtime_checkable
+class JointStage(Protocol):
+    """A step of the pipeline that all variants of a bundle take together."""
+
+    def run_jointly(self, states: Sequence[State]) -> list[State]:
+        """Return the states of the variants with what this stage makes."""
+
+
 def run_stages(stages: Iterable[Stage], state: State) -> State:
-    """Run stages one after the other."""
-    for stage in stages:
-        state = stage.run(state)
+    """Run stages one after the other. Raises InputError as they do, with the variant's name in front."""
+    with _naming_variant(state.variant):
+        for stage in stages:
+            state = stage.run(state)
     return state
+
+
+def run_stages_jointly(stages: Iterable[Stage | JointStage], states: Sequence[State]) -> list[State]:
+    """Run stages one after the other on the states of all variants. Raises as `run_stages`."""
+    for stage in stages:
+        if isinstance(stage, JointStage):
+            states = stage.run_jointly(states)
+        else:
+            states = [run_stages((stage,), state) for state in states]
+    return list(states)
+
+
+@contextmanager
+def _naming_variant(variant: Variant) -> Iterator[None]:
+    """Put the name of a variant, if it has one, in front of the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        if not variant.name or type(error) is not InputError:  # others say more than a message
+            raise
+        raise InputError(f"variant {variant.name}: {error}") from error

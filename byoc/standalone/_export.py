@@ -45,6 +45,11 @@ class ExportOptions(DimensionOptions):
         "the folder to write; one that `export_c` wrote is replaced.",
         Flag("The folder to write.", Syntax.PATH, names=("--output", "-o"), required=True),
     )
+    variant: str | None = declare_field(
+        None,
+        "the variant of a bundle that has several.",
+        Flag("The variant to export, of a bundle with several.", metavar="NAME"),
+    )
     byte_order: str = declare_field(
         "little",
         "the byte order of the machine that runs the program: `little` or `big`.",
@@ -116,10 +121,12 @@ def is_program(path: Path) -> bool:
 def _read_graph(model: Source, options: ExportOptions) -> ProgramGraph:
     path = None if not isinstance(model, (str, Path)) or str(model).startswith(ZOO) else Path(model)
     if path is None or not is_bundle(path):
+        if options.variant is not None:
+            raise InputError(f"variant {options.variant}: a model has none; a bundle may have some")
         return read_model_graph(model, options.dims, options.shapes)
     if options.dims or options.shapes:
         raise InputError(f"{path}: the extents of a bundle are given when it is made, not here")
-    return read_bundle_graph(open_bundle(path, None))
+    return read_bundle_graph(open_bundle(path, None, variant=options.variant))
 
 
 def _find_drivers(graph: ProgramGraph) -> list[DriverSources]:

@@ -105,7 +105,7 @@ def read_model_graph(
 
 def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
     """Return the partitioned graph of a bundle."""
-    model = _drop_default_inputs(load_model(bundle.folder / bundle.manifest.model))
+    model = _drop_default_inputs(load_model(bundle.folder / bundle.variant.model))
     regions = {
         region.name: DrivenRegion(codegen, region, artifact)
         for codegen, region, artifact in bundle.regions()

@@ -40,6 +40,10 @@ class Syntax(Enum):
     """`INPUT=EXTENT,EXTENT,...`; the flag may be repeated."""
     SIZES = auto()
     """`NAME=WHOLE NUMBER`; the flag may be repeated."""
+    VARIANTS = auto()
+    """`NAME:DIM=SIZE,DIM=SIZE`; the flag may be repeated."""
+    BUCKETS = auto()
+    """`DIM=SIZE,SIZE`; the flag may be repeated."""
 
 
 class Panel(StrEnum):

@@ -9,7 +9,14 @@ from typing import Any
 
 from onnx import ModelProto
 
-from byoc.bundle import Bundle, RegionCompiler, build_manifest, write_bundle, write_manifest
+from byoc.bundle import (
+    Bundle,
+    RegionCompiler,
+    build_manifest,
+    describe_variant,
+    write_bundle,
+    write_manifest,
+)
 from byoc.codegen import Artifact, Codegen, CompileError, Region
 from byoc.costs import load_device_costs, load_host_costs
 from byoc.errors import InputError
@@ -193,7 +200,8 @@ class CaseCompiler:
             _require_runnable(planned)
             raise
         report = make_report(planned.plan, NotVerified("this kit compares regions"))
-        manifest = build_manifest(folder, planned.plan, entries, report)
+        variant = describe_variant(planned.plan, entries, report)
+        manifest = build_manifest(folder, planned.plan, [variant])
         write_manifest(folder, manifest)
         bundle = Bundle(folder, manifest)
         try:

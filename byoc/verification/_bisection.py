@@ -104,7 +104,7 @@ def bisect_region(
     """
     region = _complete_name(bundle, region)
     found, run = _open_region(bundle, region)
-    entry = next(entry for entry in bundle.manifest.regions if entry.name == region)
+    entry = next(entry for entry in bundle.variant.regions if entry.name == region)
     compiler = make_compiler(bundle, region)
     reached = record_reference_runs(bundle, bundle_samples(bundle) if inputs is None else inputs)[region]
     runs = reached.values or list(run_alone(found))
@@ -189,7 +189,7 @@ def _run_region(region: Region, run: Callable[[Values], Values], inputs: Values)
 
 def _complete_name(bundle: Bundle, name: str) -> str:
     """Return the name of the region that is called so, or the only one that begins so."""
-    names = [entry.name for entry in bundle.manifest.regions]
+    names = [entry.name for entry in bundle.variant.regions]
     found = [name] if name in names else [each for each in names if name and each.startswith(name)]
     if len(found) == 1:
         return found[0]
@@ -209,7 +209,8 @@ def _open_region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], 
             f"region {name}: codegen {codegen} cannot run here what it compiles (it has no `load`), "
             "so that which of its operations are off cannot be tried"
         )
-    own = found[bundle.identical_regions.get(name, name)][1]
+    first = bundle.identical_regions.get(name)
+    own = region if first is None else bundle.open_compiled(first)[1]
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
     with without_optimizations():
         run = load_executor(plugin, codegen, own, artifact, options[own.name])

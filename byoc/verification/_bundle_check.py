@@ -12,13 +12,14 @@ from byoc.errors import InputError
 from byoc.model import prepare_model, read_recorded_dimensions
 from byoc.runtime import RUNTIMES
 from byoc.samples import MAX_SAMPLES, Sample, read_samples
-from byoc.support import check_minimum
+from byoc.support import check_minimum, report_step
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_comparison import VerificationModels
 from byoc.verification._bundle_verification import make_inputs, verify_on_samples
 from byoc.verification._fault_files import write_fault
 from byoc.verification._sample_verification import verify_samples
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._variant_verification import merge_verifications
 from byoc.verification._verification_result import Verification
 from byoc.zoo import ZOO, load_model
 
@@ -66,9 +67,34 @@ class BundleCheck:
             return (Sample("", self.given),)
         return read_samples(self.given, self.models.model, MAX_SAMPLES)
 
+    @cached_property
+    def variants(self) -> Mapping[str, "BundleCheck"]:
+        """This check of each variant of the bundle, by name; one alone where only one is chosen."""
+        return {each.variant.name: replace(self, bundle=each) for each in self.bundle.variants}
+
     def verify(self, regions: bool) -> Verification:
-        """Compare the outputs, with `regions` also the boundary tensors and each region alone."""
+        """Compare the outputs, with `regions` also the boundary tensors and each region alone.
+
+        All variants of the bundle are compared. Raises InputError with the name of the one that fails.
+        """
         require_consent(self.bundle)
+        if len(self.variants) == 1:
+            return self._verify_variant(regions)
+        if self.given is not None:
+            raise InputError(
+                f"{self.bundle.display_path}: has several variants, and inputs are of one: give "
+                f"--variant (open_bundle(variant=) in Python) one of {', '.join(self.variants)}"
+            )
+        found = {}
+        for name, check in self.variants.items():
+            report_step(f"verify {name}")
+            try:
+                found[name] = check._verify_variant(regions)
+            except InputError as error:
+                raise InputError(f"variant {name}: {error}") from error
+        return merge_verifications(found)
+
+    def _verify_variant(self, regions: bool) -> Verification:
         found = self.models
         if self.given is None and not self.seed:  # the samples of `byoc partition`
             source = found.original or found.model
@@ -82,11 +108,16 @@ class BundleCheck:
 
     @property
     def region_thresholds(self) -> Thresholds:
-        """The largest errors of a region by itself."""
-        return self.thresholds.for_computation_in(self.models.computed)
+        """The largest errors of a region by itself, the same in all variants."""
+        first = next(iter(self.variants.values()))
+        return self.thresholds.for_computation_in(first.models.computed)
 
     def bisect(self, region: str) -> Fault:
         """Narrow a region that is off to the operation at fault."""
+        if len(self.variants) > 1:
+            for check in self.variants.values():
+                if any(entry.name == region for entry in check.bundle.variant.regions):
+                    return check.bisect(region)
         return bisect_region(self.bundle, region, self.inputs, self.region_thresholds)
 
 
@@ -202,16 +233,16 @@ def find_original(bundle: Bundle, against: str | Path | None = None) -> Verifica
     name = str(against or asked.get("model", ""))
     if against is None and not name.startswith(ZOO):
         return VerificationModels(
-            prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
+            prepare_model(bundle.model(), f"its own {bundle.variant.model}", bundle.folder)
         )
     try:
-        given = read_recorded_dimensions(asked)
+        given = read_recorded_dimensions(asked, bundle.variant.variant)
     except ValueError as error:
         raise InputError(f"{bundle.display_path}: in the manifest asked.{error}") from None
     original = load_model(name, given.dims, given.shapes)
-    precision = bundle.manifest.report.precision
+    precision = bundle.variant.report.precision
     if precision is None:
         return VerificationModels(original)
-    whole = f"its own {bundle.manifest.model}"
+    whole = f"its own {bundle.variant.model}"
     own = replace(original, structure=bundle.model(), heavy=None, source=whole, folder=bundle.folder)
     return VerificationModels(own, original, precision.dtype or "")

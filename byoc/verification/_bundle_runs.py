@@ -50,7 +50,7 @@ class BundleRuns:
         Raise InputError if that fails, and NotVerifiableError if plain onnxruntime cannot run a region
         in place of a machine that is not here.
         """
-        recorded = {region.name: RecordedRuns() for region in bundle.manifest.regions}
+        recorded = {region.name: RecordedRuns() for region in bundle.variant.regions}
         not_here: dict[str, str] = {}
         whole: Session | None = None
         with convert_errors(InputError, "the bundle does not run"), without_optimizations():

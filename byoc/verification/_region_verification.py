@@ -92,7 +92,7 @@ def bundle_samples(bundle: Bundle, model: Model | None = None) -> Values:
     Raise NotVerifiableError if it runs on none.
     """
     if model is None:
-        model = prepare_model(bundle.model(), f"its own {bundle.manifest.model}", bundle.folder)
+        model = prepare_model(bundle.model(), f"its own {bundle.variant.model}", bundle.folder)
     try:
         return model_samples(model)
     except NoSampleError as error:

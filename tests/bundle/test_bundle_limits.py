@@ -70,7 +70,7 @@ def test_a_packed_manifest_that_swells_is_refused(
 ) -> None:
     """24 MB came out of 42 KB, and became 2 GB in memory."""
     path = tmp_path / "m.zip"
-    body = json.dumps({"format": 3, "asked": {"a": [{}] * (MIB // 2)}}).encode()
+    body = json.dumps({"format": 4, "asked": {"a": [{}] * (MIB // 2)}}).encode()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifest.json", body)
     packed = zipfile.ZipFile(path).getinfo("manifest.json").compress_size
@@ -129,7 +129,7 @@ def test_a_file_is_read_in_blocks_up_to_its_limit(size: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
 def test_a_small_manifest_takes_little_memory(tmp_path: Path) -> None:
     """256 MiB were asked for whatever the size of the file."""
-    (tmp_path / "manifest.json").write_text('{"format": 3}')
+    (tmp_path / "manifest.json").write_text('{"format": 4}')
     script = f"""
 import resource
 from pathlib import Path

@@ -87,7 +87,7 @@ def test_a_bundle_with_such_files_is_refused(
 
 def test_regions_whose_names_differ_in_case_only(tmp_path: Path, cut_once: Callable[..., Path]) -> None:
     cut_once(CHAIN, tmp_path / "b", verify=False)
-    _edit(tmp_path / "b", lambda content: content["regions"][1].update(name="DLA_0"))  # type: ignore[index]
+    _edit(tmp_path / "b", lambda content: content["variants"][0]["regions"][1].update(name="DLA_0"))  # type: ignore[index]
     with pytest.raises(InputError, match="the regions 'dla_0' and 'DLA_0' cannot be two files on"):
         open_bundle(tmp_path / "b")
 

@@ -18,6 +18,8 @@ from byoc.bundle._consent import NO_CONSENT, Consent
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     FileEntry,
+    Manifest,
+    RegionEntry,
     TypeEntry,
     check_file_entry,
     copy_and_hash,
@@ -110,15 +112,15 @@ def test_a_manifest_of_byocs_is_told_from_others(content: str, found: set[str] |
 @pytest.mark.parametrize(
     ("format_", "sentence"),
     [
-        (2, "format 2 is that of an older byoc: partition the model again"),
+        (3, "format 3 is that of an older byoc: partition the model again"),
         (1, "format 1 is that of an older byoc: partition the model again"),
-        (0, "format 0; this version of byoc reads format 3"),
-        (-1, "format -1; this version of byoc reads format 3"),
-        (4, "format 4 is that of a newer byoc; this one reads format 3"),
-        (True, "format True; this version of byoc reads format 3"),
-        (3.0, "format 3.0; this version of byoc reads format 3"),
-        ("3", "format '3'; this version of byoc reads format 3"),
-        (None, "format None; this version of byoc reads format 3"),
+        (0, "format 0; this version of byoc reads format 4"),
+        (-1, "format -1; this version of byoc reads format 4"),
+        (5, "format 5 is that of a newer byoc; this one reads format 4"),
+        (True, "format True; this version of byoc reads format 4"),
+        (4.0, "format 4.0; this version of byoc reads format 4"),
+        ("4", "format '4'; this version of byoc reads format 4"),
+        (None, "format None; this version of byoc reads format 4"),
     ],
 )
 def test_other_formats_are_told_apart(format_: object, sentence: str, bundle: Path) -> None:
@@ -129,7 +131,7 @@ def test_other_formats_are_told_apart(format_: object, sentence: str, bundle: Pa
 def test_a_manifest_may_be_as_large_as_the_limit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = (bundle / MANIFEST_FILE).read_bytes()
     monkeypatch.setattr("byoc.bundle._manifest.MAX_MANIFEST_BYTES", len(content))
-    assert parse_manifest(content, Path("m")).model == "model.onnx"
+    assert parse_manifest(content, Path("m")).variants[0].model == "model.onnx"
     with pytest.raises(InputError) as caught:
         parse_manifest(content + b" ", Path("m"))
     assert str(caught.value) == f"m: not a manifest: it has more than {len(content)} bytes"
@@ -165,6 +167,12 @@ def test_what_may_be_a_bundle(bundle: Path, tmp_path: Path) -> None:
     ]
 
 
+def _replace_regions(manifest: Manifest, *regions: RegionEntry) -> Manifest:
+    (variant,) = manifest.variants
+    changed = variant.model_copy(update={"regions": regions})
+    return manifest.model_copy(update={"variants": (changed,)})
+
+
 def test_identical_regions_are_an_earlier_one_of_the_same_target_and_codegen(bundle: Path) -> None:
     opened = open_bundle(bundle)
     assert dict(opened.identical_regions) == {"dla_1": "dla_0"}
@@ -174,11 +182,11 @@ def test_identical_regions_are_an_earlier_one_of_the_same_target_and_codegen(bun
     sentence = f"{bundle / MANIFEST_FILE}: regions: dla_1: it is not the same as 'dla_0'"
     for change in ({"target": "other"}, {"codegen": "other"}):
         changed = second.model_copy(update=change)
-        manifest = opened.manifest.model_copy(update={"regions": (first, changed)})
+        manifest = _replace_regions(opened.manifest, first, changed)
         with pytest.raises(InputError) as caught:
             Bundle(bundle, manifest).identical_regions  # noqa: B018
         assert str(caught.value) == sentence
-    manifest = opened.manifest.model_copy(update={"regions": (second, first)})  # of a later one
+    manifest = _replace_regions(opened.manifest, second, first)  # of a later one
     with pytest.raises(InputError) as caught:
         Bundle(bundle, manifest).identical_regions  # noqa: B018
     assert str(caught.value) == sentence

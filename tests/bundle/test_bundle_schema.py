@@ -96,11 +96,11 @@ def test_real_manifests_fit(
 
 
 def _region(content: Any) -> Any:
-    return content["regions"][0]
+    return content["variants"][0]["regions"][0]
 
 
 def _contract(content: Any) -> Any:
-    return content["regions"][0]["inputs"][0]
+    return content["variants"][0]["regions"][0]["inputs"][0]
 
 
 WRONG: list[Callable[[Any], object]] = [
@@ -111,8 +111,11 @@ WRONG: list[Callable[[Any], object]] = [
     lambda content: content.update(asked=[]),
     lambda content: content.update(targets="dla"),
     lambda content: content.update(versions={"byoc": 1}),
-    lambda content: content.update(regions={}),
-    lambda content: content.pop("report"),
+    lambda content: content.update(variants=[]),
+    lambda content: content["variants"][0].update(regions={}),
+    lambda content: content["variants"][0].update(name="a-b"),
+    lambda content: content["variants"][0].update(dims={"n": 1.5}),
+    lambda content: content["variants"][0].pop("report"),
     lambda content: content["files"].update({"../x": {"sha256": "0" * 64, "bytes": 0}}),
     lambda content: content["files"]["model.onnx"].update(bytes=-1),
     lambda content: content["files"]["model.onnx"].update(bytes=2**63),

@@ -67,7 +67,7 @@ def test_a_bundle_of_another_format_is_replaced(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "b/manifest.json").read_text())
     (tmp_path / "b/manifest.json").write_text(json.dumps(manifest | {"format": 7}))
     cut(parse(CHAIN), tmp_path / "b")
-    assert json.loads((tmp_path / "b/manifest.json").read_text())["format"] == 3
+    assert json.loads((tmp_path / "b/manifest.json").read_text())["format"] == 4
 
 
 def test_a_link_to_a_bundle_is_followed(tmp_path: Path) -> None:

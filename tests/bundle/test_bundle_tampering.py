@@ -35,6 +35,10 @@ def _refused(bundle: Path) -> str:
     return str(caught.value)
 
 
+def _regions(content: Any) -> Any:
+    return content["variants"][0]["regions"]
+
+
 def _edit(bundle: Path, change: Callable[[Any], Any]) -> None:
     path = bundle / "manifest.json"
     content = json.loads(path.read_text())
@@ -171,7 +175,7 @@ def test_the_manifest_has_no_hash_of_itself(bundle: Path) -> None:
 @pytest.mark.parametrize("name", ["../../x", "/etc/x", "", "..", "a/b", "a\\b", "C:x", "nul", "a\0b"])
 def test_an_artifact_file_has_a_plain_name(name: str, bundle: Path) -> None:
     def change(content: Any) -> None:
-        given = content["regions"][0]["artifact_files"]
+        given = _regions(content)[0]["artifact_files"]
         given[name] = given.pop("code.json")
 
     _edit(bundle, change)
@@ -181,27 +185,30 @@ def test_an_artifact_file_has_a_plain_name(name: str, bundle: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "", "a\nb"])
 def test_a_region_has_a_plain_name(name: str, bundle: Path) -> None:
-    _edit(bundle, lambda content: content["regions"][0].update(name=name))
+    _edit(bundle, lambda content: _regions(content)[0].update(name=name))
     assert _refused(bundle) == (
         f"{bundle / MANIFEST_FILE}: the region {quote_name(name)} does not have a plain name"
     )
 
 
 def test_a_region_stands_once(bundle: Path) -> None:
-    _edit(bundle, lambda content: content["regions"].append(content["regions"][0]))
+    _edit(
+        bundle,
+        lambda content: _regions(content).append(_regions(content)[0]),
+    )
     assert _refused(bundle) == f"{bundle / MANIFEST_FILE}: the region 'dla_0' stands in it twice"
 
 
 def _as_model(content: Any, name: str) -> None:
-    content["model"] = name
+    content["variants"][0]["model"] = name
 
 
 def _as_region(content: Any, name: str) -> None:
-    content["regions"][0]["model"] = name
+    _regions(content)[0]["model"] = name
 
 
 def _as_artifact(content: Any, name: str) -> None:
-    content["regions"][0]["artifact_files"]["code.json"] = name
+    _regions(content)[0]["artifact_files"]["code.json"] = name
 
 
 @pytest.mark.parametrize("put", [_as_model, _as_region, _as_artifact])
@@ -221,27 +228,27 @@ def test_a_file_without_a_hash_is_not_read(
     [
         ("", "not a manifest: Expecting value: line 1 column 1 (char 0)"),
         ("PK\x03\x04", "not a manifest: Expecting value: line 1 column 1 (char 0)"),
-        ("[1, 2]", "format None; this version of byoc reads format 3"),
-        ("{}", "format None; this version of byoc reads format 3"),
+        ("[1, 2]", "format None; this version of byoc reads format 4"),
+        ("{}", "format None; this version of byoc reads format 4"),
         ('{"format": 1}', "format 1 is that of an older byoc: partition the model again"),
         ('{"format": 2, "files": {}}', "format 2 is that of an older byoc: partition the model again"),
-        ('{"format": 4}', "format 4 is that of a newer byoc; this one reads format 3"),
-        ('{"format": true}', "format True; this version of byoc reads format 3"),
-        ('{"format": 3.0}', "format 3.0; this version of byoc reads format 3"),
-        ('{"format": 0}', "format 0; this version of byoc reads format 3"),
-        ('{"format": "2"}', "format '2'; this version of byoc reads format 3"),
-        ('{"format": 3}', "not a manifest: versions: Field required"),
+        ('{"format": 5}', "format 5 is that of a newer byoc; this one reads format 4"),
+        ('{"format": true}', "format True; this version of byoc reads format 4"),
+        ('{"format": 4.0}', "format 4.0; this version of byoc reads format 4"),
+        ('{"format": 0}', "format 0; this version of byoc reads format 4"),
+        ('{"format": "2"}', "format '2'; this version of byoc reads format 4"),
+        ('{"format": 4}', "not a manifest: versions: Field required"),
         ("[" * 100_000, "not a manifest: it is nested too deep"),
-        ('{"format": 3, "asked": ' + '{"a":' * 100_000, "not a manifest: it is nested too deep"),
-        ('{"format": 3, "format": 3}', "not a manifest: the key 'format' stands twice"),
+        ('{"format": 4, "asked": ' + '{"a":' * 100_000, "not a manifest: it is nested too deep"),
+        ('{"format": 4, "format": 4}', "not a manifest: the key 'format' stands twice"),
         ('{"a\\nb": 1, "a\\nb": 2}', r"not a manifest: the key 'a\nb' stands twice"),
-        ('{"format": 3, "asked": {"x": NaN}}', "not a manifest: NaN is not a number that is read"),
-        ('{"format": 3, "asked": {"x": -Infinity}}', "not a manifest: -Infinity is not a number"),
-        ('{"format": 3, "asked": {"x": 1e999}}', "not a manifest: 1e999 is not a number"),
-        ('{"format": 3, "asked": {"x": ' + "9" * 5000 + "}}", "not a manifest: 999"),
-        ('{"format": 3, "surprise\\u001b\\n": 3}', "not a manifest: versions: Field required"),
-        ('{"format": 3, "asked": {"\\ud800": 3}}', "not a manifest: Invalid JSON: "),
-        ('{"format": 3, "asked": ' + "[" * 500 + "]" * 500 + "}", "not a manifest: Invalid JSON: "),
+        ('{"format": 4, "asked": {"x": NaN}}', "not a manifest: NaN is not a number that is read"),
+        ('{"format": 4, "asked": {"x": -Infinity}}', "not a manifest: -Infinity is not a number"),
+        ('{"format": 4, "asked": {"x": 1e999}}', "not a manifest: 1e999 is not a number"),
+        ('{"format": 4, "asked": {"x": ' + "9" * 5000 + "}}", "not a manifest: 999"),
+        ('{"format": 4, "surprise\\u001b\\n": 3}', "not a manifest: versions: Field required"),
+        ('{"format": 4, "asked": {"\\ud800": 3}}', "not a manifest: Invalid JSON: "),
+        ('{"format": 4, "asked": ' + "[" * 500 + "]" * 500 + "}", "not a manifest: Invalid JSON: "),
     ],
 )
 def test_what_is_no_manifest(text: str, reason: str, bundle: Path) -> None:
@@ -261,7 +268,7 @@ def test_a_missing_key_is_named(key: str, bundle: Path) -> None:
 
 
 def test_a_missing_key_of_a_region_is_named(bundle: Path) -> None:
-    _edit(bundle, lambda content: content["regions"][1].pop("codegen") and None)
+    _edit(bundle, lambda content: _regions(content)[1].pop("codegen") and None)
     assert _refused(bundle) == (
         f"{bundle / 'manifest.json'}: not a manifest: regions.1.codegen: Field required"
     )
@@ -326,7 +333,7 @@ def _a_constant(region: Any) -> None:
 def test_a_contract_that_the_regions_model_does_not_bear_out(
     change: Callable[[Any], None], tensor: str, bundle: Path
 ) -> None:
-    _edit(bundle, lambda content: change(content["regions"][0]))
+    _edit(bundle, lambda content: change(_regions(content)[0]))
     for opens in (load, inspect):
         with pytest.raises(InputError) as caught:
             opens(bundle)
@@ -337,7 +344,7 @@ def test_a_contract_that_the_regions_model_does_not_bear_out(
 
 def test_a_contract_of_no_dtype_is_named(bundle: Path) -> None:
     def change(content: Any) -> None:
-        content["regions"][0]["inputs"][0]["type"]["dtype"] = "int9"
+        _regions(content)[0]["inputs"][0]["type"]["dtype"] = "int9"
 
     _edit(bundle, change)
     place = "regions.0.inputs.0.type.dtype"

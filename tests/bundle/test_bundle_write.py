@@ -96,7 +96,7 @@ def test_the_manifest_names_every_other_file_by_its_hash(package: Path) -> None:
     content.pop("signature.json", None)
     assert manifest["format"] == 3
     assert manifest["asked"]["model"] == "zoo:squeezenet"
-    assert manifest["report"]["verification"]["passed"] is True
+    assert manifest["variants"][0]["report"]["verification"]["passed"] is True
     assert manifest["files"] == {
         name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
         for name, data in content.items()

@@ -174,13 +174,14 @@ def test_inspect_prints_a_poisoned_manifest_as_text(bundle: Path, byoc: Cli) -> 
         document["versions"] = {_hostile(name): _hostile("1") for name in document["versions"]} | {
             "byoc": "1"
         }
-        report = document["report"]
+        (variant,) = document["variants"]
+        report = variant["report"]
         report["model"] = _hostile("m")
         report["host_reasons"] = [{"nodes": 1, "reason": _hostile("why")}]
         report["notes"] = [_hostile("note"), f"warning: {_hostile('note')}"]
         for region in report["regions"]:
             region["device"] = _hostile("dla")
-        for region in document["regions"]:
+        for region in variant["regions"]:
             region["artifact_metadata"] = {_hostile("key"): _hostile("value")}
             region["codegen"] = region["target"] = _hostile("dla")
             region["composites"] = [_hostile("conv")]
@@ -190,7 +191,7 @@ def test_inspect_prints_a_poisoned_manifest_as_text(bundle: Path, byoc: Cli) -> 
     assert ran.code == 0, ran.err
     assert ran.out.count(SHOWN) > 20
     exact = json.loads(byoc("inspect", bundle, "--format", "json").out)
-    assert exact["report"]["model"] == _hostile("m")
+    assert exact["variants"][0]["report"]["model"] == _hostile("m")
     assert exact["asked"][_hostile("key")] == {_hostile("a"): 1}
 
 

@@ -92,7 +92,7 @@ def test_inspect_repeats_the_report_and_lists_the_files(byoc: Cli) -> None:
     ran = byoc("inspect", "out", "--verbose")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(made.partition("\nWritten to")[0])
-    assert "\nbundle:    folder, format 3, 4 files, " in ran.out
+    assert "\nbundle:    folder, format 4, 4 files, " in ran.out
     rows = [line.split() for line in ran.out.splitlines()]
     kinds = (".gz", ".onnx", ".bin")
     sizes = {row[0]: " ".join(row[1:-1]) for row in rows if row and row[0].endswith(kinds)}

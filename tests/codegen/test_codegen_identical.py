@@ -121,7 +121,7 @@ def test_inputs_are_told_apart_by_their_place(counting: type[Counting], tmp_path
 def _retold(bundle: Path, change: Any) -> None:
     path = bundle / "manifest.json"
     manifest = json.loads(path.read_text())
-    change(manifest["regions"])
+    change(manifest["variants"][0]["regions"])
     path.write_text(json.dumps(manifest))
 
 

@@ -18,7 +18,13 @@ from strategies import Alternating, Random
 from suite import Case, Values
 
 import byoc
-from byoc.bundle import build_manifest, stage_bundle, write_bundle, write_manifest
+from byoc.bundle import (
+    build_manifest,
+    describe_variant,
+    stage_bundle,
+    write_bundle,
+    write_manifest,
+)
 from byoc.model import prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.placement import Strategy
@@ -133,7 +139,7 @@ def run_bundle(plan: Plan, inputs: Sequence[Values]) -> list[Values]:
         with stage_bundle(path) as fresh:
             entries = write_bundle(plan, fresh, compilers(plan))
             report = make_report(plan, NotVerified("not yet"))
-            write_manifest(fresh, build_manifest(fresh, plan, entries, report))
+            write_manifest(fresh, build_manifest(fresh, plan, [describe_variant(plan, entries, report)]))
         with without_optimizations():
             session = byoc.load(path, isolate=False)
         return [session(given) for given in inputs]

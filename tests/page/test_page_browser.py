@@ -152,7 +152,7 @@ def test_a_user_finds_the_slowest_region(show: Any) -> None:
 
 
 def test_regions_have_what_their_compiler_estimates(show: Any, squeezenet: Path) -> None:
-    (region,) = open_bundle(squeezenet).manifest.report.regions
+    (region,) = open_bundle(squeezenet).variant.report.regions
     assert region.estimate is not None
     assert region.estimate.cycles is not None
     page = show(byoc.make_page(squeezenet))

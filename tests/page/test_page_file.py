@@ -127,7 +127,7 @@ def test_the_title_of_a_page_is_escaped(tmp_path: Path) -> None:
 def test_a_page_has_the_report_and_the_decisions_of_its_bundle(bundle: Path) -> None:
     opened = open_bundle(bundle)
     data = read_data(byoc.make_page(bundle))
-    assert data["report"] == opened.manifest.report.to_json()
+    assert data["report"] == opened.variant.report.to_json()
     decisions = opened.decisions()
     assert decisions is not None
     assert data["decisions"] == json.loads(decisions.to_json())

@@ -357,7 +357,7 @@ def test_it_runs_unasked_and_is_told_and_verified_against_the_original(tmp_path:
     onnx.save(model, tmp_path / "classifier.onnx")
     assert byoc.verify(tmp_path / "m.byoc", against=tmp_path / "classifier.onnx").passed
     same_as_original(model, tmp_path / "m.byoc", {"x": ramp(1, 4, 2, 2)})
-    assert byoc.open_bundle(tmp_path / "m.byoc").manifest.report.passes[0].name == "drop-dropout"
+    assert byoc.open_bundle(tmp_path / "m.byoc").variant.report.passes[0].name == "drop-dropout"
 
 
 @pytest.mark.parametrize("left_out", ["all", "drop-dropout", ["fold-shapes", "drop-dropout"]])

@@ -54,10 +54,10 @@ def test_the_manifest_has_the_passes(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "m.byoc" / "manifest.json").read_text())
     assert manifest["asked"]["passes"] == ["double"]
     assert manifest["asked"]["pass_options"] == {"factor": "2"}
-    (effect,) = manifest["report"]["passes"]
+    (effect,) = manifest["variants"][0]["report"]["passes"]
     assert (effect["name"], effect["options"]) == ("double", {"factor": "2.0"})
     assert effect["distribution"]
-    assert byoc.open_bundle(tmp_path / "m.byoc").manifest.report.passes[0].name == "double"
+    assert byoc.open_bundle(tmp_path / "m.byoc").variant.report.passes[0].name == "double"
 
 
 def test_a_pass_that_computes_something_else_is_refused(tmp_path: Path) -> None:

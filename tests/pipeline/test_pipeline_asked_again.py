@@ -36,7 +36,7 @@ def test_a_region_that_stays_the_same_is_not_compiled_again(tmp_path: Path) -> N
     assert on_devices(result) == {**dict.fromkeys("bcde", "host"), "a": "dla", "y": "dla"}
     assert log.read_text().splitlines() == ["Add", "Relu Relu", "Mul", "Relu"]
     manifest = json.loads((tmp_path / "out/b/manifest.json").read_text())
-    assert [region["name"] for region in manifest["regions"]] == ["dla_0", "dla_1"]
+    assert [region["name"] for region in manifest["variants"][0]["regions"]] == ["dla_0", "dla_1"]
 
 
 def _together(answer: Callable[[Sequence[Region]], Any]) -> tuple[type, list[str]]:

@@ -37,7 +37,7 @@ def test_estimates_stand_beside_predictions(monkeypatch: pytest.MonkeyPatch, tmp
     vendors.install(monkeypatch, counting=Counting)
     given: Mapping[str, Any] = {"codegen": "counting", "codegen_options": {"speed": "2"}}
     assert _estimates(cut(parse(UNLIKE), tmp_path / "b", **given)) == [1e-6, None]
-    kept = open_bundle(tmp_path / "b").manifest.report
+    kept = open_bundle(tmp_path / "b").variant.report
     assert [region.estimate for region in kept.regions][1] is None
     assert kept.to_json()["regions"][0]["estimate"] == {"seconds": 1e-6, "cycles": 1.0, "hertz": 1e6}
     assert "estimate" not in kept.to_json()["regions"][1]

@@ -73,8 +73,8 @@ def test_one_region_fails_and_the_other_stays(fault: str, tmp_path: Path) -> Non
     (warning,) = [note.text for note in result.report.notes if note.severity == "warning"]
     assert warning == (f"codegen faulty: dla_0: {refusal.reason}; dla is planned again without a")
     manifest = json.loads((tmp_path / "b/manifest.json").read_text())
-    assert manifest["report"]["refusals"] == [refusal.to_json()]
-    assert [region["name"] for region in manifest["regions"]] == ["dla_0"]
+    assert manifest["variants"][0]["report"]["refusals"] == [refusal.to_json()]
+    assert [region["name"] for region in manifest["variants"][0]["regions"]] == ["dla_0"]
 
 
 @pytest.mark.parametrize("fault", IN_PROCESS)

@@ -12,7 +12,14 @@ from random_graphs import GraphMaker
 from strategies import Random
 from support import VANILLA, examples
 
-from byoc.bundle import build_manifest, open_bundle, stage_bundle, write_bundle, write_manifest
+from byoc.bundle import (
+    build_manifest,
+    describe_variant,
+    open_bundle,
+    stage_bundle,
+    write_bundle,
+    write_manifest,
+)
 from byoc.model import Model, prepare_model
 from byoc.placement._form_regions import is_contraction_acyclic
 from byoc.planning import Plan
@@ -97,7 +104,7 @@ def test_bundle_computes_what_the_model_did(
     with stage_bundle(path) as folder:
         entries = write_bundle(plan, folder, compilers(plan))
         report = make_report(plan, NotVerified("not yet"))
-        write_manifest(folder, build_manifest(folder, plan, entries, report))
+        write_manifest(folder, build_manifest(folder, plan, [describe_variant(plan, entries, report)]))
 
     verification = verify_bundle(open_bundle(path), model)
 

@@ -37,10 +37,10 @@ def test_light_model_verifies(name: str, strategy: str, tmp_path: Path) -> None:
     assert worst < 1e-4
     assert result.plan.regions
     manifest = json.loads((path / "manifest.json").read_text())
-    assert [entry["name"] for entry in manifest["regions"]] == [
+    assert [entry["name"] for entry in manifest["variants"][0]["regions"]] == [
         region.name for region in result.plan.regions
     ]
-    assert manifest["report"]["verification"]["passed"] is True
+    assert manifest["variants"][0]["report"]["verification"]["passed"] is True
     assert byoc.verify_against(path).passed
 
 

@@ -115,5 +115,5 @@ def test_the_manifest_records_what_was_asked(tmp_path: Path) -> None:
     assert [asked[name] for name in ("perturb", "perturb_samples", "perturb_seed", "robust")] == [
         *(0.5, 8, 4, "mean")
     ]
-    assert manifest["report"]["perturbed"]["robust"] == "mean"
-    assert byoc.open_bundle(tmp_path / "b").manifest.report.perturbed is not None
+    assert manifest["variants"][0]["report"]["perturbed"]["robust"] == "mean"
+    assert byoc.open_bundle(tmp_path / "b").variant.report.perturbed is not None

@@ -48,24 +48,24 @@ def test_what_is_missed_has_the_value_and_the_limit(
         update={"compute": report.compute.model_copy(update={"offloaded": 2 / 3})}
     )
     with pytest.raises(byoc.RequirementError) as caught:
-        check_requirements(report, Requirements(**requirements))
+        check_requirements([report], Requirements(**requirements))
     assert caught.value.lines == (sentence,)
 
 
 def test_a_slowdown_is_that_of_the_prediction(report: Report) -> None:
     ratio = report.predicted.seconds / report.predicted.host_only
     assert ratio > 1
-    check_requirements(report, Requirements(max_slowdown=ratio))
+    check_requirements([report], Requirements(max_slowdown=ratio))
     with pytest.raises(byoc.RequirementError, match=r"^it is predicted to take .* at most 1 times "):
-        check_requirements(report, Requirements(max_slowdown=1.0))
+        check_requirements([report], Requirements(max_slowdown=1.0))
 
 
 def test_a_slowdown_of_another_measure_is_that_of_what_was_minimized(report: Report) -> None:
     costs = report.predicted.model_copy(update={"measure": "load", "optimized": 1.0, "host_only": 2.0})
     other = report.model_copy(update={"predicted": costs})
-    check_requirements(other, Requirements(max_slowdown=0.5))
+    check_requirements([other], Requirements(max_slowdown=0.5))
     with pytest.raises(byoc.RequirementError, match=r"0\.5 times"):
-        check_requirements(other, Requirements(max_slowdown=0.49))
+        check_requirements([other], Requirements(max_slowdown=0.49))
 
 
 @pytest.mark.parametrize(("seconds", "is_met"), [(0.0, True), (1.0, False)])
@@ -79,7 +79,7 @@ def test_a_host_that_takes_no_time(report: Report, seconds: float, is_met: bool)
 def test_every_missed_requirement_is_a_line(report: Report) -> None:
     everything = Requirements(min_offload=1, max_regions=0, max_slowdown=0.1, require_verified=True)
     with pytest.raises(byoc.RequirementError) as caught:
-        check_requirements(report, everything)
+        check_requirements([report], everything)
     names = [line.rsplit("(--", 1)[1].rstrip(")") for line in caught.value.lines]
     assert names == ["min-offload", "max-regions", "max-slowdown", "require-verified"]
 

@@ -287,7 +287,7 @@ def test_the_summary_the_manifest_and_inspect_name_the_generation(
     assert " on npu (v2) in " in ran.out
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert manifest["asked"]["rules"] == ["npu.yaml:v2"]
-    assert manifest["report"]["generations"] == {"npu": "v2"}
+    assert manifest["variants"][0]["report"]["generations"] == {"npu": "v2"}
     assert "npu (v2)" in byoc("inspect", bundle).out
     assert byoc("inspect", bundle, "--format", "json").code == 0
 

@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_compiled_anew_with_its_options(
     assert np.array_equal(_doubled(tmp_path / "b"), np.maximum(2 * ramp(1, 4), 0))
     assert vendor.asked == [{"level": "3"}]
     assert (tmp_path / "b" / "manifest.json").read_bytes() == before
-    assert json.loads(before)["regions"][0]["artifact_metadata"]["version"] == "1"
+    assert json.loads(before)["variants"][0]["regions"][0]["artifact_metadata"]["version"] == "1"
 
 
 def test_where_that_fails_both_reasons_are_told(vendor: type[Versioned], tmp_path: Path) -> None:

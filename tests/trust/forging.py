@@ -37,7 +37,7 @@ def turn_into_native(bundle: Path, mark: Path, **metadata: str) -> None:
     add_file(bundle, "artifacts/dla_0/region.so", b"\x7fELF")
 
     def change(manifest: Any) -> None:
-        (region,) = manifest["regions"]
+        (region,) = manifest["variants"][0]["regions"]
         names = [value["name"] for side in ("inputs", "outputs") for value in region[side]]
         files = {name: f"artifacts/dla_0/{name}" for name in ("region.c", "region.so")}
         region |= {"codegen": "c", "artifact_files": files}

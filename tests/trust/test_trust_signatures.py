@@ -116,7 +116,9 @@ def _point_to_another_file(bundle: Path) -> None:
     add_file(bundle, "artifacts/dla_0/other.json", b'[["Relu", ["x"], ["y"]]]')
 
     def change(manifest: Any) -> None:
-        manifest["regions"][0]["artifact_files"]["code.json"] = "artifacts/dla_0/other.json"
+        manifest["variants"][0]["regions"][0]["artifact_files"]["code.json"] = (
+            "artifacts/dla_0/other.json"
+        )
 
     edit_manifest(bundle, change)
 

@@ -129,7 +129,7 @@ def test_inspect_does_not_show_a_contract_that_was_changed(
     form: str, bundle: Path, byoc: Callable[..., Ran]
 ) -> None:
     def change(manifest: dict[str, list[dict[str, list[dict[str, object]]]]]) -> None:
-        manifest["regions"][0]["inputs"][0] |= {"scale": [0.5], "zero_point": [0]}
+        manifest["variants"][0]["regions"][0]["inputs"][0] |= {"scale": [0.5], "zero_point": [0]}
 
     edit_manifest(bundle, change)
     ran = byoc("inspect", bundle, "--format", form)

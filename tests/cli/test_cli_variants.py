@@ -1,0 +1,101 @@
+"""The verbs on bundles of several variants: each says a variant by its name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cutting import number_regions
+from support import VANILLA, Ran, parse
+
+import byoc
+from byoc.cli._common import read_buckets, read_variants
+
+Cli = Callable[..., Ran]
+MODEL = "g (float[n, m] x) => (float[n, m] y) { a = Relu(x) y = Relu(a) }"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("variants") / "b"
+    options: Any = {"strategy": "all-supported", "output": path, "dims": {"m": 4}}
+    with number_regions():
+        byoc.partition(parse(MODEL), VANILLA, buckets={"n": [1, 2]}, **options)
+    return path
+
+
+def test_flags_are_read() -> None:
+    given = ["prefill:seq=64,past=0,total=max(seq,past),x[0]=3", "decode:seq=1..4"]
+    assert read_variants(given, "--variant") == {
+        "prefill": {"seq": 64, "past": 0, "total": "max(seq,past)", "x[0]": 3},
+        "decode": {"seq": "1..4"},
+    }
+    assert read_buckets(["seq=1, 16"], "--bucket") == {"seq": (1, 16)}
+
+
+def test_partition_prints_a_line_for_each(tmp_path: Path, byoc: Cli) -> None:
+    onnx.save(parse(MODEL), tmp_path / "m.onnx")
+    asked = (
+        *("partition", tmp_path / "m.onnx", "--rules", VANILLA, "--strategy", "all-supported"),
+        *("--dim", "m=4", "--variant", "one:n=1", "--bucket", "n=2"),
+    )
+    ran = byoc(*asked, "-o", tmp_path / "b")
+    assert ran.code == 0, ran.err
+    lines = [line.split("; ") for line in ran.out.splitlines() if " nodes (" in line]
+    assert [line[0].partition(": ")[0].rpartition(", ")[2] for line in lines] == ["one", "n_2"]
+    assert all(line[-1].startswith("verified") for line in lines)
+    document = json.loads(byoc(*asked, "--format", "json").out)
+    assert [each["variant"] for each in document["variants"]] == ["one", "n_2"]
+    assert byoc(*asked, "--max-regions", "0").err.splitlines() == [
+        "byoc: variant one: there is 1 region; at most 0 is required (--max-regions)",
+        "byoc: variant n_2: there is 1 region; at most 0 is required (--max-regions)",
+    ]
+    ran = byoc(*asked, "--html", tmp_path / "r.html")
+    assert ran.code == 2
+    assert "each variant has one" in ran.err
+
+
+def test_verify_and_inspect_name_variants(bundle: Path, byoc: Cli) -> None:
+    ran = byoc("verify", bundle)
+    assert ran.code == 0
+    assert all(name in ran.out for name in ("n_1: y", "n_2: y", "dla_0_n_1", "dla_0_n_2"))
+    assert "n_2" not in byoc("verify", bundle, "--variant", "n_1").out
+    ran = byoc("inspect", bundle)
+    assert "variants:  n_1 (n=1); n_2 (n=2)\n" in ran.out
+    assert ran.out.count("verified") >= 2
+
+
+def test_run_takes_the_variant_that_fits(bundle: Path, tmp_path: Path, byoc: Cli) -> None:
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
+    ran = byoc("run", bundle, "--inputs", tmp_path / "x.npz")
+    assert ran.out.startswith("variant n_2\n")
+    ran = byoc("run", bundle, "--inputs", tmp_path / "x.npz", "--variant", "n_1")
+    assert ran.err == "byoc: input 'x' is float32[2, 4], the model takes float32[1, 4]\n"
+    document = json.loads(
+        byoc("run", bundle, "--inputs", "random", "--variant", "n_1", "--format", "json").out
+    )
+    assert document["variant"] == "n_1"
+
+
+def test_what_takes_one_variant_asks_for_its_name(bundle: Path, tmp_path: Path, byoc: Cli) -> None:
+    sentence = (
+        f"byoc: {bundle}: has several variants, and this takes one: give --variant (in Python variant=) "
+        "one of n_1, n_2\n"
+    )
+    page = tmp_path / "r.html"
+    for verb in (
+        ("run", bundle, "--inputs", "random"),
+        ("report", bundle, "-o", page),
+        ("export-c", bundle, "-o", tmp_path / "c"),
+        ("diff", bundle, bundle),
+    ):
+        ran = byoc(*verb)
+        assert (ran.code, ran.err) == (1, sentence)
+    assert byoc("report", bundle, "-o", page, "--variant", "n_2").code == 0
+    assert page.stat().st_size > 10_000
+    assert "placed alike" in byoc("diff", bundle, bundle, "--variant", "n_2").out
+    assert byoc("pack", bundle, "-o", tmp_path / "b.zip").code == 0
+    assert byoc("verify", tmp_path / "b.zip").code == 0

@@ -1,0 +1,97 @@
+"""A session of several variants runs the one whose inputs have the shapes of a call's."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cutting import number_regions
+from support import VANILLA, parse
+
+import byoc
+from byoc.errors import InputError
+from byoc.runtime import Session, VariantSession
+
+MODEL = "g (float[n, m] x, float[n] k) => (float[n, m] y) { a = Relu(x) y = Relu(a) }"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("variants") / "b"
+    variants: Any = {"one": {"n": 1, "m": 4}, "two": {"n": 2, "m": 4}, "any": {"n": 2}}
+    with number_regions():
+        byoc.partition(
+            parse(MODEL),
+            VANILLA,
+            codegen="reference",
+            strategy="all-supported",
+            output=path,
+            variants=variants,
+        )
+    return path
+
+
+@pytest.fixture
+def session(bundle: Path) -> Iterator[VariantSession]:
+    found = byoc.load(bundle)
+    assert isinstance(found, VariantSession)
+    yield found
+
+
+def make(n: int, m: int) -> dict[str, Any]:
+    return {"x": np.arange(n * m, dtype=np.float32).reshape(n, m) - 3, "k": np.zeros(n, np.float32)}
+
+
+@pytest.mark.parametrize(("n", "m", "variant"), [(1, 4, "one"), (2, 4, "two"), (2, 5, "any")])
+def test_the_first_that_fits_runs_and_the_trace_says_which(
+    n: int, m: int, variant: str, session: VariantSession
+) -> None:
+    trace = byoc.Trace()
+    given = make(n, m)
+    np.testing.assert_array_equal(session.run(given, trace)["y"], np.maximum(given["x"], 0))
+    assert {(event.name, event.variant) for event in trace.events} == {(f"dla_0_{variant}", variant)}
+    (event,) = [each for each in trace.to_json()["traceEvents"] if each["ph"] == "X"]
+    assert event["args"]["variant"] == variant
+    assert session.choose(given) is session.sessions[variant]
+    assert list(session.tensors(given)) == ["x", "y"]
+
+
+def test_inputs_that_have_to_be_copied_choose_as_well(session: VariantSession) -> None:
+    given = make(2, 4) | {"x": np.asfortranarray(make(2, 4)["x"])}
+    assert session.choose(given).variant == "two"
+    assert session(given)["y"].shape == (2, 4)
+
+
+def test_a_pipeline_takes_inputs_of_several_variants(session: VariantSession) -> None:
+    given = [make(1, 4), make(2, 4), make(2, 7), make(1, 4)]
+    found = list(session.run_pipeline(given, in_flight=2))
+    for inputs, outputs in zip(given, found, strict=True):
+        np.testing.assert_array_equal(outputs["y"], np.maximum(inputs["x"], 0))
+
+
+def test_none_that_fits_says_what_each_takes(session: VariantSession) -> None:
+    with pytest.raises(InputError) as caught:
+        session(make(3, 4))
+    assert str(caught.value) == (
+        "no variant takes these inputs: "
+        "one (m=4, n=1): input 'x' is float32[3, 4], the model takes float32[1, 4]; "
+        "two (m=4, n=2): input 'x' is float32[3, 4], the model takes float32[2, 4]; "
+        "any (n=2): input 'x' is float32[3, 4], the model takes float32[2, m]"
+    )
+    with pytest.raises(InputError, match=r"^missing input 'k'; the model's inputs: x, k$"):
+        session({"x": make(1, 4)["x"]})
+
+
+def test_one_variant_is_loaded_alone(bundle: Path) -> None:
+    session = byoc.load(bundle, variant="two")
+    assert isinstance(session, Session)
+    assert session.variant == "two"
+    with pytest.raises(InputError, match=r"^input 'x' is float32\[1, 4\], the model takes"):
+        session(make(1, 4))
+    with pytest.raises(
+        InputError, match=r"no variant 'tow' \(did you mean two\?\); it has one, two, any"
+    ):
+        byoc.load(bundle, variant="tow")
+    with pytest.raises(InputError, match=r"has several variants, and this takes one: .* one, two, any"):
+        byoc.diff(bundle, bundle)
