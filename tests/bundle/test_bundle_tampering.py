@@ -261,16 +261,40 @@ def test_bytes_that_are_no_text(bundle: Path) -> None:
     assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: not a manifest: ")
 
 
-@pytest.mark.parametrize("key", ["versions", "asked", "targets", "model", "regions", "report", "files"])
+@pytest.mark.parametrize("key", ["versions", "asked", "targets", "variants", "files"])
 def test_a_missing_key_is_named(key: str, bundle: Path) -> None:
     _edit(bundle, lambda content: {k: v for k, v in content.items() if k != key})
     assert _refused(bundle) == f"{bundle / 'manifest.json'}: not a manifest: {key}: Field required"
 
 
+@pytest.mark.parametrize("key", ["name", "dims", "model", "regions", "report"])
+def test_a_missing_key_of_a_variant_is_named(key: str, bundle: Path) -> None:
+    _edit(bundle, lambda content: content["variants"][0].pop(key) and None)
+    place = f"variants.0.{key}"
+    assert _refused(bundle) == f"{bundle / 'manifest.json'}: not a manifest: {place}: Field required"
+
+
+def test_variants_have_names_of_their_own(bundle: Path) -> None:
+    def add(name: str, first: str) -> Callable[[Any], None]:
+        def change(content: Any) -> None:
+            content["variants"] = [content["variants"][0] | {"name": each} for each in (first, name)]
+
+        return change
+
+    for change, problem in (
+        (add("a", ""), "one of 2 variants has no name"),
+        (add("a", "a"), "the variant 'a' stands in it twice"),
+        (add("b", "a"), "the region 'dla_0' stands in it twice"),
+        (add("../b", "a"), "not a manifest: variants.1.name: String should match pattern"),
+    ):
+        _edit(bundle, change)
+        assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: {problem}")
+
+
 def test_a_missing_key_of_a_region_is_named(bundle: Path) -> None:
     _edit(bundle, lambda content: _regions(content)[1].pop("codegen") and None)
     assert _refused(bundle) == (
-        f"{bundle / 'manifest.json'}: not a manifest: regions.1.codegen: Field required"
+        f"{bundle / 'manifest.json'}: not a manifest: variants.0.regions.1.codegen: Field required"
     )
 
 
@@ -278,7 +302,7 @@ def test_a_missing_key_of_a_region_is_named(bundle: Path) -> None:
     ("change", "place"),
     [
         ({"files": []}, "files"),
-        ({"regions": 3}, "regions"),
+        ({"variants": 3}, "variants"),
         ({"files": {"model.onnx": {"sha256": "abc", "bytes": 1}}}, "files.model.onnx.sha256"),
         ({"files": {"model.onnx": {"sha256": "0" * 64, "bytes": -1}}}, "files.model.onnx.bytes"),
         ({"files": {"model.onnx": {"sha256": "0" * 64, "bytes": 10**30}}}, "files.model.onnx.bytes"),
@@ -347,5 +371,5 @@ def test_a_contract_of_no_dtype_is_named(bundle: Path) -> None:
         _regions(content)[0]["inputs"][0]["type"]["dtype"] = "int9"
 
     _edit(bundle, change)
-    place = "regions.0.inputs.0.type.dtype"
+    place = "variants.0.regions.0.inputs.0.type.dtype"
     assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: not a manifest: {place}: ")

@@ -94,7 +94,7 @@ def test_the_manifest_names_every_other_file_by_its_hash(package: Path) -> None:
     content = files(package)
     manifest = json.loads(content.pop("manifest.json"))
     content.pop("signature.json", None)
-    assert manifest["format"] == 3
+    assert manifest["format"] == 4
     assert manifest["asked"]["model"] == "zoo:squeezenet"
     assert manifest["variants"][0]["report"]["verification"]["passed"] is True
     assert manifest["files"] == {

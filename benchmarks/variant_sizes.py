@@ -1,0 +1,69 @@
+"""The size of bundles of one, two and four variants of a decoder, against its weights and models.
+
+    python benchmarks/variant_sizes.py [--hidden N] [--layers N]
+
+The decoder has int4 weights and is built as by onnxruntime-genai's model builder. All of each variant is
+one region of `reference`: a prefill of 64 tokens, and steps of one token with caches of several lengths.
+"""
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+
+import byoc
+from byoc.zoo._decoders import OPEN, DecoderSize, make_decoder
+
+_RULES = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
+_CACHES = (256, 128, 512)
+_VOCABULARY = 8192
+
+
+def main(layers: int, hidden: int) -> None:
+    """Print a line for each number of variants."""
+    heads = hidden // 64
+    size = DecoderSize(layers, hidden, heads, heads // 4, hidden * 11 // 4, _VOCABULARY)
+    variants = {"prefill": _give_sizes(64, 0, 64)}
+    variants |= {f"decode_{length}": _give_sizes(1, length, length) for length in _CACHES}
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "npu.yaml").write_text(_RULES)
+        model = make_decoder("int4", OPEN, size, fused=True)
+        onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="m.data")
+        whole = sum((folder / name).stat().st_size for name in ("m.onnx", "m.data"))
+        print(f"the model: {whole:,} bytes")
+        for count in (1, 2, 4):
+            output = folder / f"{count}.byoc"
+            byoc.partition(
+                folder / "m.onnx",
+                folder / "npu.yaml",
+                strategy="all-supported",
+                output=output,
+                dims={"batch_size": 1},
+                variants=dict(list(variants.items())[:count]),
+                verify=False,
+            )
+            sizes = {file: file.stat().st_size for file in output.rglob("*") if file.is_file()}
+            weights, bundle = sizes[output / "weights.bin"], sum(sizes.values())
+            models = sum(size for file, size in sizes.items() if file.suffix == ".onnx")
+            print(
+                f"{count} variants: weights.bin {weights:,}, models {models:,}, all {bundle:,} bytes, "
+                f"{bundle / (weights + models):.4f} of both, {bundle / whole:.4f} of the model"
+            )
+
+
+def _give_sizes(sequence: int, past: int, total: int) -> dict[str, int | str]:
+    return {
+        "sequence_length": sequence,
+        "past_sequence_length": past,
+        "total_sequence_length": total,
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=1024)
+    asked = parser.parse_args()
+    main(asked.layers, asked.hidden)
