@@ -67,7 +67,12 @@ __all__ = [
 PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Rewrite(), Quantize())
 PLANNING: tuple[Stage, ...] = (Annotate(), Group(), Ask(), Place(), Outline(), Convert())
 EMISSION: tuple[Stage | JointStage, ...] = (
-    *(Write(), Compile(), Estimate(), Verify(), EstimateGains(), Pack()),
+    Write(),
+    Compile(),
+    Estimate(),
+    Verify(),
+    EstimateGains(),
+    Pack(),
 )
 
 
