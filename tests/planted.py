@@ -100,9 +100,12 @@ def _change_input(
         return False
     name = node.input[position]
     value = _read(layer.model, name)
-    changed = np.asarray(change(value)).astype(value.dtype)
+    changed = np.asarray(change(value.astype(np.int64 if value.dtype.kind in "iu" else value.dtype)))
+    if value.dtype.kind in "iu":
+        changed = np.clip(changed, np.iinfo(value.dtype).min, np.iinfo(value.dtype).max)
+    changed = changed.astype(value.dtype)
     node.input[position] = _store(layer.model, f"{name}_planted", changed)
-    return changed.shape == value.shape
+    return changed.shape == value.shape and not np.array_equal(changed, value)
 
 
 def _change_weights(layer: Layer, change: Callable[[Array, int], Array]) -> bool:
@@ -255,14 +258,14 @@ def _repeat_row(layer: Layer) -> bool:
 
 
 def _saturate_early(layer: Layer) -> bool:
-    """Clamp at seven eighths of the range above the zero point."""
+    """Clamp at a third of the range above the zero point."""
     point = (
         _read(layer.model, layer.quantize.input[2]).reshape(-1)[0]
         if len(layer.quantize.input) > 2
         else 0
     )
     top = 255 if np.asarray(point).dtype == np.uint8 else 127
-    return _change_real(layer, ("Min", np.float32((top - int(point)) * 7 // 8)))
+    return _change_real(layer, ("Min", np.float32((top - int(point)) // 3)))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import planted
 import pytest
 import vendors
 from onnx import helper, numpy_helper
+from support import sample_cases
 
 import byoc
 from byoc.bundle import open_bundle
@@ -72,7 +73,7 @@ def test_a_machine_that_rounds_otherwise_is_right_layer_by_layer(
     assert all(0 < error.differing < 0.05 for error in region.layers.errors)
 
 
-@pytest.mark.parametrize("number", [0, 3, 11, 14])
+@pytest.mark.parametrize("number", sample_cases(range(len(planted.FAULTS)), 0, 3, 11, 14))
 def test_planted_faults_are_found_in_their_layer(
     number: int, bundle: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
