@@ -48,7 +48,6 @@ class Figures:
     mean: float
     task: float
     seconds: float | None = None
-    float_seconds: float | None = None
 
 
 @dataclass
@@ -125,12 +124,17 @@ def list_operators(rules: str) -> list[str]:
     return sorted({op for rule in target.rules.ops if rule.quantized for op in rule.op})
 
 
-def measure_byoc(case: Case, rules: str, **options: Any) -> Figures:
-    """Return the figures of byoc's plan: integers on the target, floats on the host."""
-    floats = byoc.partition(case.path, rules=rules).report.predicted.seconds
-    precision = byoc.Precision(quantize="int8", data=case.data, **options)
-    result = byoc.partition(case.path, rules=rules, precision=precision)
-    return case.measure(result.model, seconds=result.report.predicted.seconds, float_seconds=floats)
+def measure_byoc(case: Case, rules: str, *, plain: bool) -> Figures:
+    """Return the figures of byoc's plan with all that the target takes in integers on the target.
+
+    `plain` is from ranges by minmax, as `byoc calibrate` writes them, the other from the samples.
+    """
+    if plain:
+        given = byoc.Precision(quantize="int8", calibration=byoc.calibrate(case.path, case.samples))
+    else:
+        given = byoc.Precision(quantize="int8", data=case.data)
+    result = byoc.partition(case.path, rules=rules, precision=given, strategy="all-supported")
+    return case.measure(result.model, seconds=result.report.predicted.seconds)
 
 
 def measure_onnxruntime(case: Case, rules: str) -> Figures:
@@ -186,9 +190,6 @@ def main() -> None:
     )
     parser.add_argument("--rules", default="dla", help="the rule file of the accelerator")
     parser.add_argument(
-        "--method", action="append", help="calibrate byoc's by this; its default unless given"
-    )
-    parser.add_argument(
         "--only", choices=("byoc", "onnxruntime", "nncf"), action="append", help="only this quantizer"
     )
     parser.add_argument("--nncf", metavar="PYTHON", help="the interpreter of an environment with nncf")
@@ -201,9 +202,9 @@ def main() -> None:
     for name in given.model or SAMPLE_MAKERS:
         with tempfile.TemporaryDirectory() as folder:
             case = Case(name, Path(folder))
-            for method in (given.method or [None]) if "byoc" in wanted else ():
-                options = {} if method is None else {"method": method}
-                print_figures(name, f"byoc {method or ''}", measure_byoc(case, given.rules, **options))
+            for plain in (True, False) if "byoc" in wanted else ():
+                found = measure_byoc(case, given.rules, plain=plain)
+                print_figures(name, "byoc minmax" if plain else "byoc data", found)
             if "onnxruntime" in wanted:
                 print_figures(name, "onnxruntime", measure_onnxruntime(case, given.rules))
             for kind in KINDS if "nncf" in wanted else ():

@@ -39,7 +39,8 @@ def measure_channels(
 ) -> dict[str, ChannelStatistics]:
     """Return the statistics of tensors of the main graph over samples; all have more than one axis.
 
-    Channels are along axis 1. The operator set of the model is 13 or newer.
+    Channels are along axis 1. The operator set of the model is 13 or newer. What is not finite in a
+    sample does not count.
     """
     index = model.index
     proto = copy_without(model.proto, "output")
@@ -61,13 +62,21 @@ def measure_channels(
     for number, sample in enumerate(samples, 1):
         report_step(f"{title}: sample {number} of {len(samples)}")
         seen.append([np.asarray(value, np.float64) for value in run_session(session, sample).values()])
-    reduce = (np.min, np.max, np.mean, np.mean)
+    merge = ("min", "max", "mean", "mean")
     return {
         name: ChannelStatistics(
-            *(reduce[i](np.stack([one[4 * at + i] for one in seen]), axis=0) for i in range(4))
+            *(_merge_samples([one[4 * at + i] for one in seen], merge[i]) for i in range(4))
         )
         for at, name in enumerate(names)
     }
+
+
+def _merge_samples(values: Sequence[Float64Array], how: str) -> Float64Array:
+    """Return the `min`, `max` or `mean` of what samples gave; 0 for what is finite in none.
+
+    An empty tensor has no least value and no mean, as that of the objects that a detector did not find.
+    """
+    return np.asarray(getattr(np.ma.masked_invalid(np.stack(values)), how)(axis=0).filled(0.0))
 
 
 def _list_reductions(name: str, prefix: str, axes: Sequence[int], version: int) -> list[NodeProto]:

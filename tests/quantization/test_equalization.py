@@ -16,13 +16,16 @@ from support import examples
 
 from byoc.model import Model
 from byoc.quantization._channel_classes import find_channel_classes
+from byoc.quantization._channel_statistics import measure_channels
 from byoc.quantization._equalization import equalize
 
 SPREAD = np.geomspace(1.0, 100.0, 8).astype(np.float32)
 """The ranges of the channels that a depthwise convolution reads."""
 
 
-def make_network(activation: str, after: Sequence[NodeProto] = (), last: str = "d") -> Model:
+def make_network(
+    activation: str, after: Sequence[NodeProto] = (), last: str = "d", opset: int = 17
+) -> Model:
     """Return a pointwise convolution of channels of very different ranges, then a depthwise one."""
     nodes = [
         make_node("Conv", ["x", "w0", "b0"], ["c"], "pointwise"),
@@ -39,7 +42,7 @@ def make_network(activation: str, after: Sequence[NodeProto] = (), last: str = "
         "w2": weights(4, 4, 8, 1, 1),
         "k": np.asarray([0.5], np.float32),
     }
-    return built(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, stored)
+    return built(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, stored, opset)
 
 
 def check_same(model: Model, other: Model, inputs: Mapping[str, Any]) -> None:
@@ -123,3 +126,20 @@ def test_channels_of_a_depthwise_result(nodes: list[NodeProto], is_fixed: bool) 
     classes = find_channel_classes(make_network("Relu", nodes, "s").index)
     assert classes.fixed[classes.of_tensor["d"]].all() == is_fixed
     assert classes.fixed[classes.of_tensor["d"]].any() == is_fixed
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_statistics_are_those_of_each_channel_without_what_is_not_finite(opset: int) -> None:
+    model = make_network("Relu", opset=opset)
+    given = samples(model, 3)
+    found = measure_channels(model, ["c"], given, "test")["c"]
+    seen = np.stack([values(model, one)["c"][0] for one in given])
+    np.testing.assert_allclose(found.low, seen.min(axis=(0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(found.high, seen.max(axis=(0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(found.mean, seen.mean(axis=(0, 2, 3)), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.power, (seen**2).mean(axis=(0, 2, 3)), rtol=1e-4)
+    given[1]["x"][:] = np.nan
+    rest = measure_channels(model, ["c"], given, "test")["c"]
+    np.testing.assert_allclose(rest.high, seen[[0, 2]].max(axis=(0, 2, 3)), rtol=1e-6)
+    lost = measure_channels(model, ["c"], given[1:2], "test")["c"]
+    assert np.all(lost.reach == 0)
