@@ -311,7 +311,10 @@ def test_an_operator_set_that_the_runtime_does_not_read_yet(
 def test_a_manifest_that_does_not_fit(change: dict[str, object], sentence: str, tmp_path: Path) -> None:
     byoc.partition("zoo:squeezenet", VANILLA, output=tmp_path / "b", verify=False)
     path = tmp_path / "b" / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    manifest = json.loads(path.read_text())
+    for part in (manifest, *manifest["variants"]):
+        part.update({key: value for key, value in change.items() if key in part})
+    path.write_text(json.dumps(manifest))
 
     with pytest.raises(byoc.InputError, match=sentence):
         byoc.load(tmp_path / "b")
