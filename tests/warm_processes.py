@@ -132,6 +132,7 @@ class _Subprocess:
 
     def __init__(self) -> None:
         self._servers: dict[str, ForkServer] = {}
+        self._lock = Lock()  # studies start processes from several threads
 
     def Popen(self, command: Sequence[str], **given: Any) -> Any:  # noqa: N802 - as its namesake
         own = [[*_worker.OwnProgram.command[1:]], ["-P", "-c", _case_process._PROGRAM]]
@@ -142,9 +143,10 @@ class _Subprocess:
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         if any(Path(path, "sitecustomize.py").exists() for path in paths):
             return subprocess.Popen(command, **given)
-        if program[-1] not in self._servers:
-            self._servers[program[-1]] = ForkServer(program[1:], environment)
-        server = self._servers[program[-1]]
+        with self._lock:
+            if program[-1] not in self._servers:
+                self._servers[program[-1]] = ForkServer(program[1:], environment)
+            server = self._servers[program[-1]]
         try:
             os.fstat(2)
             Path.cwd()

@@ -42,7 +42,11 @@ def test_plan_is_accepted(net: Numbers, alignment: int) -> None:
 @given(numbers(), st.data())
 def test_window_one_row_short_is_refused(net: Numbers, data: st.DataObject) -> None:
     plan = planned(net)
-    read = {name for layer in net.layers for name, _ in layer.reads} | {*net.outputs}
+    reads = [each for layer in net.layers for each in layer.reads]
+    read = {name for name, _ in reads} | {*net.outputs}
+    # A row that all readers skip, as by a stride of 2 without overlap, may be overwritten at once.
+    skipped = {name for name, rows in reads if rows.stride > rows.extent * rows.repeat} - {*net.outputs}
+    read -= skipped
     wide = sorted(name for name, place in plan.places.items() if place.window > 1 and name in read)
     assume(wide)
     place = plan.places[data.draw(st.sampled_from(wide))]
