@@ -54,7 +54,7 @@ app = typer.Typer(cls=_StudyGroup, add_completion=False, rich_markup_mode=None, 
 def study() -> None:
     """Solve the cases of a study, or plot their results.
 
-    byoc study STUDY.yaml is byoc study run STUDY.yaml.
+    The name of `run` may be left out: byoc study STUDY.yaml -o results.csv.
     """
 
 
@@ -117,7 +117,7 @@ def plot(
     ],
     measured: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.csv", help="measured_seconds, by columns of the results."),
+        typer.Option(metavar="FILE.csv", help="Measured seconds, to be plotted beside predicted ones."),
     ] = None,
 ) -> None:
     """Plot objectives, gaps and Pareto fronts as figures.

@@ -28,7 +28,7 @@ from byoc.stages import load_settings
 from byoc.support import validate_content
 
 Outcome = dict[str, Any]
-"""What a case gave: `status`, and the columns of a row that are computed. Plain JSON."""
+"""The result of a case, as plain JSON: `status`, and the columns of its row that solving gives."""
 
 OK, REFUSED, TIMED_OUT, CRASHED, FAILED = "ok", "refused", "timed out", "crashed", "failed"
 """The statuses: solved; refused with a sentence; stopped by the clock; the process died; a defect."""
@@ -51,13 +51,13 @@ class _PreparedModel:
 
 @dataclass
 class _RecentResults(Generic[T]):
-    """The results of the last few distinct calls, and the errors that they ended in."""
+    """A cache of the results, or errors, of the last `most` distinct calls."""
 
     most: int
     _kept: "OrderedDict[str, T | ByocError]" = field(default_factory=OrderedDict)
 
     def find(self, key: str, make: Callable[[], T]) -> T:
-        """Return the result kept under a key; make it first if need be. Raises what making it raised."""
+        """Return the result kept under a key, or make it. A kept error is raised again."""
         if key not in self._kept:
             while len(self._kept) >= self.most:  # before, so that two large models need not fit
                 self._kept.popitem(last=False)
@@ -74,13 +74,13 @@ class _RecentResults(Generic[T]):
 
 @dataclass
 class CaseSolver:
-    """Solves cases one by one; what neighbouring cases share is made once."""
+    """Solves cases one by one; models and settings that the next cases share are kept."""
 
     _models: _RecentResults[_PreparedModel] = field(default_factory=lambda: _RecentResults(_MODELS))
     _settings: _RecentResults[PlanSettings] = field(default_factory=lambda: _RecentResults(_SETTINGS))
 
     def solve(self, case: Case) -> Outcome:
-        """Return the outcome of a case; whatever goes wrong is one, too."""
+        """Return the outcome of a case; an error is an outcome, too, and never raised."""
         start = time.perf_counter()
         try:
             outcome = self._solve(case)

@@ -1,4 +1,4 @@
-"""A case of a study: a model placed by a strategy, as plain data that any process can be given."""
+"""A case of a study: a model placed by a strategy, as plain data that can be sent to any process."""
 
 import json
 from collections.abc import Mapping
@@ -17,11 +17,13 @@ from byoc.zoo import ZOO
 class Case:
     """One placement of a study: texts, numbers, and mappings of them.
 
-    Names are those of `PlanOptions`. Relative paths are relative to `folder`. `link` is in GB/s, None
-    for the cost model's own; `parameters` are values in cost files, as `load_settings` takes them;
-    `limits` are limits of the accelerators in place of those in the rule files; `planning` has further
-    fields of `PlanOptions`. A strategy's `seed` is its option of that name. `case_seconds` is the most
-    that the case may take by the clock, and decides no number. `digests` are those of the contents.
+    Fields that `PlanOptions` has too mean the same here. Paths are relative to `folder`.
+
+    `link` is in GB/s, None for the cost model's own. `parameters` are values in cost files, as
+    `load_settings` takes them. `limits` replace the limits in the rule files. `seed` is the strategy's
+    option of that name. `planning` has further fields of `PlanOptions`. `case_seconds` is the most that
+    the case may take by the clock; no result depends on it. `digests` are those of the model, the
+    rules, the costs and the strategy.
     """
 
     model: str
@@ -55,14 +57,14 @@ class Case:
 
     @property
     def key(self) -> str:
-        """The digest of all that its numbers follow from, as 64 hexadecimal digits."""
+        """The digest of everything that decides the case's results, as 64 hexadecimal digits."""
         asked = asdict(self)
         del asked["case_seconds"], asked["folder"]
         return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     @property
     def problem_key(self) -> str:
-        """The text of all that the placement problem follows from: alike for all strategies."""
+        """A text that is equal for cases with the same placement problem, whatever the strategy."""
         asked = asdict(self)
         for name in ("strategy", "strategy_options", "seed", "time_limit", "repetition", "case_seconds"):
             del asked[name]
@@ -71,57 +73,57 @@ class Case:
 
     @property
     def preparation_key(self) -> str:
-        """The text of all that the units of the model follow from, before anything is priced."""
+        """A text that is equal for cases with the same model, rules and sizes: they share units."""
         sizes = [self.planning.get(name) for name in ("dims", "shapes", "trips", "no_passes")]
         return json.dumps([self.folder, self.model, list(self.rules), sizes], sort_keys=True)
 
     @property
     def model_path(self) -> str:
         """The model as `load_model` takes it."""
-        return self.model if self.model.startswith(ZOO) else self.find(self.model)
+        return self.model if self.model.startswith(ZOO) else self.resolve(self.model)
 
     @property
     def options(self) -> PlanOptions:
-        """The options of planning, without those of the strategy."""
+        """The options of planning, those of the strategy among them."""
         costs = self.cost_model
         if isinstance(costs, str):
-            costs = self.find(costs)
+            costs = self.resolve(costs)
         elif costs is not None:
-            costs = {target: self.find(name) for target, name in costs.items()}
+            costs = {target: self.resolve(name) for target, name in costs.items()}
         given: dict[str, Any] = {**self.planning, "cost_model": costs}
         if self.host_cost_model is not None:
-            given["host_cost_model"] = self.find(self.host_cost_model)
+            given["host_cost_model"] = self.resolve(self.host_cost_model)
         return PlanOptions(
-            tuple(self.find_rules(name) for name in self.rules),
+            tuple(self.resolve_rules(name) for name in self.rules),
             objective=self.objective,
-            cost_options={name: self._find_value(text) for name, text in self.cost_options.items()},
-            strategy_options={f"{self.strategy}:{n}": v for n, v in self.own_options.items()},
+            cost_options={name: self._resolve_value(text) for name, text in self.cost_options.items()},
+            strategy_options={f"{self.strategy}:{n}": v for n, v in self.options_of_strategy.items()},
             time_limit=self.time_limit,
             **given,
         )
 
     @property
-    def own_options(self) -> dict[str, str]:
+    def options_of_strategy(self) -> dict[str, str]:
         """The options of the strategy, the seed among them."""
         seed = {} if self.seed is None else {"seed": str(self.seed)}
         return {**self.strategy_options, **seed}
 
-    def find(self, name: str) -> str:
-        """Return the path of a file in the folder of the study; any other name as it is."""
-        return find_beside(self.folder, name)
+    def resolve(self, name: str) -> str:
+        """Return the path of a file in the folder of the study, or the name if there is none."""
+        return _resolve_beside(self.folder, name)
 
-    def find_rules(self, name: str) -> str:
+    def resolve_rules(self, name: str) -> str:
         """Return the path of a rule file in the folder of the study, its generation kept."""
-        found = self.find(name)
+        found = self.resolve(name)
         file, generation = split_generation(name)
-        return f"{self.find(file)}:{generation}" if found == name and generation else found
+        return f"{self.resolve(file)}:{generation}" if found == name and generation else found
 
-    def _find_value(self, text: str) -> str:
+    def _resolve_value(self, text: str) -> str:
         """Return an option's value; the path of a file in the folder, where it names one."""
-        return self.find(text) if text.endswith((".yaml", ".yml", ".json")) else text
+        return self.resolve(text) if text.endswith((".yaml", ".yml", ".json")) else text
 
 
-def find_beside(folder: str, name: str) -> str:
+def _resolve_beside(folder: str, name: str) -> str:
     """Return the path of a file in a folder if there is one of that name, else the name."""
     if not folder or Path(name).is_absolute() or not is_file(Path(folder, name)):
         return name

@@ -1,7 +1,7 @@
 """The cases of a study file: every combination of its axes, names resolved, contents digested."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -28,7 +28,7 @@ def expand_cases(study: StudyFile, folder: Path, source: str) -> list[Case]:
     """Return the cases of a study, those of one model together, without digests.
 
     `folder` is what paths are relative to, and `source` the study's name for messages. Raises InputError
-    for a pattern that no model has, for names, options and parameters that there are not, each with its
+    for a pattern that matches no model, for unknown names, options and parameters, each with its
     location, and for more than a million cases.
     """
     models = _find_models(study.models, folder, source)
@@ -73,9 +73,9 @@ def expand_cases(study: StudyFile, folder: Path, source: str) -> list[Case]:
 
 
 def add_digests(cases: Sequence[Case]) -> tuple[list[Case], dict[str, Outcome]]:
-    """Return the cases with the digests of their contents, and outcomes of those without contents.
+    """Return the cases with digests of their contents, and the outcomes of those that cannot be read.
 
-    A model or a file that cannot be read has such an outcome, by the key of the case.
+    A case whose model or files cannot be read has no digests; its outcome, by its key, is the refusal.
     """
     solver, models = CaseSolver(), dict[str, str | InputError]()
     digested: list[Case] = []
@@ -172,7 +172,7 @@ def _check_axes(study: StudyFile, cases: Sequence[Case], source: str) -> None:
     for number, text in enumerate(study.objectives):
         _note_problem(problems, f"objectives[{number}]", lambda text=text: parse_objective(text))
     for number, names in enumerate(study.rules):
-        found = [first.find_rules(name) for name in names]
+        found = [first.resolve_rules(name) for name in names]
         _note_problem(problems, f"rules[{number}]", lambda found=found: load_targets(found))
     for number, left_out in enumerate(study.no_passes):
         _note_problem(
@@ -196,7 +196,8 @@ def _check_axes(study: StudyFile, cases: Sequence[Case], source: str) -> None:
         raise InputError(*(f"{source}: {problem}" for problem in problems))
 
 
-def _note_problem(problems: dict[str, None], location: str, load: Any) -> None:
+def _note_problem(problems: dict[str, None], location: str, load: Callable[[], object]) -> None:
+    """Call `load`, and add the lines of its InputError, if it raises one, to the problems."""
     try:
         load()
     except InputError as error:

@@ -109,7 +109,7 @@ def join_measured(rows: Sequence[StudyRow], path: Path) -> list[StudyRow]:
 
 
 def _format_key(value: Any) -> str:
-    """Return a text that is the same for a number and any way to write it."""
+    """Return a cell as text; a number has the same text however the file writes it (1, 1.0, 1e0)."""
     try:
         return repr(float(value))
     except (TypeError, ValueError):
@@ -128,7 +128,7 @@ def _render_svg(draw: Callable[..., None], rows: Sequence[StudyRow]) -> bytes:
 
 @contextmanager
 def _draw_figure(draw: Callable[[Any], None], count: int) -> Iterator[Any]:
-    """Draw a figure with so many parts, and yield it with the settings that it is to be written with."""
+    """Draw a figure as high as `count` parts, and yield it; it has to be written inside of the block."""
     figure = make_figure(_SIZE[0], _SIZE[1] * count)
     from matplotlib import rc_context  # noqa: PLC0415 - optional, and here once there is a figure
 
@@ -154,13 +154,13 @@ def _group(rows: Iterable[StudyRow], *names: str) -> dict[Any, list[StudyRow]]:
 
 
 def _average(values: Iterable[float]) -> float | None:
-    """Return the geometric mean of those above 0."""
+    """Return the geometric mean of the values above 0, None where there are none."""
     logs = [log(value) for value in values if value and value > 0]
     return exp(fsum(logs) / len(logs)) if logs else None
 
 
 def _draw_bandwidth(figure: Any, rows: Sequence[StudyRow]) -> None:
-    """Plot the values over the best of any strategy at the same link, by bandwidth."""
+    """Plot the values, divided by those of the host alone, by bandwidth of the link."""
     axes = figure.subplots()
     variants = name_variants(rows)
     linked = [row for row in rows if row["link"] is not None]
@@ -182,7 +182,7 @@ def _draw_bandwidth(figure: Any, rows: Sequence[StudyRow]) -> None:
 
 
 def _host_value(row: StudyRow) -> float:
-    """Return the value of the host alone in a row: its seconds, or for other objectives the best."""
+    """Return what a value is divided by: seconds of the host alone, or the best value if not seconds."""
     is_time = row["objective"] == "latency" and row["measure"] != "load"
     return float((row["host_only_seconds"] if is_time else row["best_value"]) or 0.0)
 
@@ -204,7 +204,7 @@ def _draw_gaps(figure: Any, rows: Sequence[StudyRow]) -> None:
 
 
 def find_pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that no other is at least as good as in both numbers, by the first."""
+    """Return the Pareto front of points whose numbers are both minimised, sorted by the first number."""
     front: list[tuple[float, float]] = []
     for point in sorted(set(points)):
         if not front or point[1] < front[-1][1]:
@@ -213,9 +213,9 @@ def find_pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, floa
 
 
 def _draw_pareto(figure: Any, rows: Sequence[StudyRow]) -> None:
-    """Plot a front for each model under the same rules, costs and link: seconds and another cost.
+    """Plot a front of seconds and another cost for each model under the same rules, costs and link.
 
-    What a front is over are the strategies, objectives and limits.
+    The points of a front are its strategies, objectives and limits.
     """
     others = [name for name in ("joules", "constant_bytes") if any(row[name] for row in rows)]
     all_axes = figure.subplots(1, len(others), squeeze=False)[0]

@@ -1,7 +1,7 @@
 """The rows of a study: what was asked of each case, its outcome, and what follows from all of them."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 from typing import Any
 
@@ -11,7 +11,7 @@ from byoc.comparison._study_case import Case, format_value
 
 StudyRow = dict[str, Any]
 
-# More than bounds and costs differ by for adding up in another order, and than `exact` tolerates.
+# Relative. Costs that are added up in another order differ by less, and so do bounds of `exact`.
 _TOLERANCE = 1e-9
 
 ASKED_COLUMNS: Mapping[str, type] = {
@@ -30,7 +30,7 @@ FOUND_COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("regret_mean", "regret_worst"), float),
     "notes": str,
 }
-"""The columns that a case is solved for."""
+"""The columns that solving gives."""
 
 TIME_COLUMNS: Mapping[str, type] = dict.fromkeys(("solver_seconds", "case_seconds"), float)
 """The columns that differ from run to run: seconds of the strategy, and of the whole case."""
@@ -41,10 +41,10 @@ ORIGIN_COLUMNS: Mapping[str, type] = dict.fromkeys(
 """The columns that say what the numbers are computed from."""
 
 COLUMNS: Mapping[str, type] = {**ASKED_COLUMNS, **FOUND_COLUMNS, **TIME_COLUMNS, **ORIGIN_COLUMNS}
-"""All columns of a study with the types of their values, but those of strategies' own measures."""
+"""All columns of a study and their types, except those of strategies' own measures."""
 
 MEASURE_PREFIX = "own_"
-"""What the columns of strategies' own measures begin with."""
+"""The prefix of the columns of strategies' own measures."""
 
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -74,20 +74,23 @@ def check_outcome(outcome: Any) -> Outcome:
 def make_rows(cases: Sequence[Case], outcomes: Mapping[str, Outcome]) -> list[StudyRow]:
     """Return a row for each case that has an outcome, by the keys of the cases, in their order."""
     done = [(case, outcomes[case.key]) for case in cases if case.key in outcomes]
-    own = dict.fromkeys(name for _, outcome in done for name in outcome.get("measures", {}))
-    rows = [_make_row(case, outcome, own) for case, outcome in done]
-    problems: dict[tuple[str, str], list[StudyRow]] = defaultdict(list)
-    shared = dict[int, bool]()
+    measures = dict.fromkeys(name for _, outcome in done for name in outcome.get("measures", {}))
+    rows = [_make_row(case, outcome, measures) for case, outcome in done]
+    problems: dict[tuple[str, str], list[tuple[StudyRow, bool]]] = defaultdict(list)
     for (case, outcome), row in zip(done, rows, strict=True):
         if row["value"] is not None:
-            problems[case.problem_key, row["measure"]].append(row)
-            shared[id(row)] = outcome.get("comparable", True)
+            comparable = outcome.get("comparable", True)
+            problems[case.problem_key, row["measure"]].append((row, comparable))
     for same in problems.values():
-        _compare_rows(same, [shared[id(row)] for row in same])
+        _compare_rows([row for row, _ in same], [comparable for _, comparable in same])
     return rows
 
 
-def _make_row(case: Case, outcome: Outcome, own: Mapping[str, None]) -> StudyRow:
+def _make_row(case: Case, outcome: Outcome, measure_names: Iterable[str]) -> StudyRow:
+    """Return the row of a case, without the columns that depend on other rows.
+
+    `measure_names` are those of all strategies of the study.
+    """
     row: StudyRow = dict.fromkeys(COLUMNS)
     row |= {
         "model": case.model,
@@ -111,7 +114,7 @@ def _make_row(case: Case, outcome: Outcome, own: Mapping[str, None]) -> StudyRow
     row |= {name: outcome[name] for name in (*FOUND_COLUMNS, *TIME_COLUMNS) if name in outcome}
     row["reason"], row["notes"] = outcome.get("reason") or "", outcome.get("notes") or []
     measures = outcome.get("measures", {})
-    return row | {f"{MEASURE_PREFIX}{name}": measures.get(name) for name in own}
+    return row | {f"{MEASURE_PREFIX}{name}": measures.get(name) for name in measure_names}
 
 
 def _format_choice(choice: str | Mapping[str, str] | None) -> str:
@@ -123,10 +126,10 @@ def _format_pairs(pairs: Mapping[str, Any]) -> str:
 
 
 def _compare_rows(rows: Sequence[StudyRow], comparable: Sequence[bool]) -> None:
-    """Set what follows from all rows of one problem: best value, best bound, gap.
+    """Set the best value, the best bound, the gap and the ratio in the rows of one problem.
 
-    `comparable` says of each row whether its bound is one for the others, too. Where such a bound is
-    above a value that was found, one of them is wrong: its row fails.
+    `comparable` says for each row whether its bound holds for the others, too. Where such a bound is
+    above a value that was found, one of the two is wrong, and the row with the bound fails.
     """
     best = min(rows, key=lambda row: float(row["value"]))
     bounds = []

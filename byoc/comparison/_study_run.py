@@ -1,4 +1,4 @@
-"""Running a study: its cases are solved wherever they are, and each that is done is kept."""
+"""Running a study: a scheduler solves its cases, and a journal keeps each that is done."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from byoc.errors import InputError
 from byoc.support import check_minimum, make_file_error, report_step, validate_content
 
 JOURNAL_SUFFIX = ".cases.jsonl"
-"""What follows the name of the results in the name of the journal beside them."""
+"""The journal lies beside the results, and is named like them with this at the end."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,10 @@ class StudyResult:
 
 
 class StoppedStudyError(BaseException):
-    """A study was stopped: the cause of the error that a caller gets; `result` has what is done."""
+    """Stops a study inside of this module: `result` has what is done, `cause` is what stopped it.
+
+    The caller of `study` gets `cause`, whose own cause (`__cause__`) this is.
+    """
 
     def __init__(self, result: StudyResult, cause: BaseException) -> None:
         """Keep what is done, and what stopped it."""
@@ -147,6 +150,7 @@ def _collect(
     outcomes: dict[str, Outcome],
     journal: StudyJournal | None,
 ) -> None:
+    """Put the outcomes of cases into `outcomes` and the journal as they are solved; show progress."""
     failed = sum(outcome["status"] != OK for outcome in outcomes.values())
     for case, outcome in solved:
         if journal is not None:

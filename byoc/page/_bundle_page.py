@@ -18,7 +18,7 @@ _MAX_LAYER_BYTES = 1 << 24
 
 
 class _Layer(BaseModel):
-    """A layer of a compiled region, as a codegen tells it."""
+    """A layer of a compiled region, as its codegen states it in a JSON file of the artifact."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     name: str
@@ -27,6 +27,8 @@ class _Layer(BaseModel):
 
 
 class _Layers(BaseModel):
+    """A JSON file of an artifact that has layers; other keys are ignored."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
     layers: tuple[_Layer, ...]
 
@@ -60,13 +62,13 @@ def make_page(bundle: Bundle | str | Path, trace: str | Path | None = None) -> s
 def make_plan_page(plan: Plan, report: Report) -> str:
     """Return the page of a plan, of which no bundle was written, as HTML.
 
-    It tells no layouts and scales at boundaries: contracts are checked when regions are compiled.
+    It has no layouts and scales of boundary tensors: contracts are known once regions are compiled.
     """
     return render_page(PageParts(report, make_decision_document(plan)))
 
 
 def _find_layers(bundle: Bundle) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    """Yield the regions whose codegen tells the cycles of layers, with these."""
+    """Yield each region whose codegen states the cycles of its layers, with these layers."""
     entries = {entry.name: entry for entry in bundle.manifest.regions}
     known: dict[str, list[Mapping[str, Any]]] = {}
     for entry in bundle.variant.regions:
@@ -78,13 +80,13 @@ def _find_layers(bundle: Bundle) -> Iterator[tuple[str, list[Mapping[str, Any]]]
 
 
 def _read_layers(bundle: Bundle, entry: RegionEntry) -> list[Mapping[str, Any]]:
-    """Return the layers in a region's artifact; none where it does not tell any with cycles."""
+    """Return the layers in a region's artifact; none where no file of it states layers with cycles."""
     for path in entry.artifact_files.values():
         if not path.endswith(".json") or bundle.manifest.files[path].bytes > _MAX_LAYER_BYTES:
             continue
         try:
             found = _Layers.model_validate_json((bundle.folder / path).read_bytes())
         except (ValidationError, OSError):
-            continue  # other files of other codegens are theirs
+            continue  # a file in another format
         return [layer.model_dump() for layer in found.layers[:_MOST_LAYERS]]
     return []

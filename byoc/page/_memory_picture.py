@@ -9,14 +9,16 @@ from byoc.bundle import DecidedGraph, DecisionDocument
 from byoc.memory.arena import find_lowest_gap
 
 _MOST_TENSORS = 400
-"""So many are drawn, the largest: others are lines too thin to be seen."""
+"""The number of tensors that are drawn, the largest: others are too thin to be seen."""
 
 
 def make_memory_picture(decisions: DecisionDocument) -> dict[str, Any]:
-    """Return live ranges and offsets of the largest activations, each of which lies lowest in its turn.
+    """Return the largest activations of the main graph with live ranges and offsets, as JSON.
 
-    The largest tensor goes first, into the lowest room that is free while it lives (`by-size` of
-    `byoc.memory.arena`). Rows of `buffers` are tensor, offset, bytes, first and last step, device.
+    Offsets are planned greedily: the largest tensor first, each at the lowest offset that is free
+    during its live range (`by-size` of `byoc.memory.arena`). `buffers` has a row for each tensor: its
+    number, offset and bytes, the first and the last step of its live range, and its device. `peak` is
+    the end of the highest buffer and `total` the sum of all, in bytes; `why` says what is left out.
     """
     graph = decisions.graphs[0]
     found = sorted(_list_live_ranges(graph, decisions), key=lambda row: (-row[1], row[0]))
@@ -48,25 +50,25 @@ def _list_live_ranges(
 ) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield tensor, bytes, first and last step, and device of each activation of known size.
 
-    A step is a unit, in topological order: what it reads lives until it has made what it makes.
+    Steps are units in topological order. A live range ends with the step of the last read.
     """
     tensors, nodes = graph.tensors, graph.nodes
-    made, used = dict.fromkeys(graph.inputs, 0), dict.fromkeys(graph.inputs, 0)
+    first_step, last_step = dict.fromkeys(graph.inputs, 0), dict.fromkeys(graph.inputs, 0)
     device = dict.fromkeys(graph.inputs, 0)
     for unit, inputs, outputs in zip(nodes.units, nodes.inputs, nodes.outputs, strict=True):
         for tensor in inputs if unit >= 0 else ():
-            used[tensor] = max(unit, used.get(tensor, 0))
+            last_step[tensor] = max(unit, last_step.get(tensor, 0))
         for tensor in outputs if unit >= 0 else ():
-            made[tensor] = unit
-            used[tensor] = max(unit, used.get(tensor, 0))
+            first_step[tensor] = unit
+            last_step[tensor] = max(unit, last_step.get(tensor, 0))
             device[tensor] = graph.units.devices[unit]
-    used.update(dict.fromkeys(graph.outputs, len(graph.units.kinds) - 1))
+    last_step.update(dict.fromkeys(graph.outputs, len(graph.units.kinds) - 1))
     hidden = {-1, *tensors.constant, *_list_inner_tensors(graph)}
-    for tensor, first in made.items():
+    for tensor, first in first_step.items():
         kind = -1 if tensor in hidden else tensors.types[tensor]
         size = None if kind < 0 else decisions.types[kind].bytes
         if size:
-            yield tensor, size, first, used[tensor], device[tensor]
+            yield tensor, size, first, last_step[tensor], device[tensor]
 
 
 def _list_inner_tensors(graph: DecidedGraph) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """The HTML file: data, styles and scripts in one, with a policy that lets nothing else run or load.
 
-What models call things is data: it is packed (gzip, base64), so that no name can end the element around
-it, and the scripts put it into the page as text alone.
+The data is packed (gzip, base64), so that no name of a model can end the HTML element around it. The
+scripts put names into the page as text alone.
 """
 
 import base64
@@ -23,13 +23,13 @@ from byoc.errors import escape_unprintable
 from byoc.page._memory_picture import make_memory_picture
 from byoc.page._trace_file import TracePicture
 
-# In the order in which one needs the other.
+# In the order of loading: each needs those before it.
 _LIBRARIES = ("cytoscape/cytoscape.min.js", "dagre/dagre.min.js")
 _SCRIPTS = (
     *("tables.js", "hierarchy.js", "folding.js", "layout.js", "looks.js", "graph.js"),
     *("details.js", "lists.js", "charts.js", "overview.js", "search.js"),
 )
-_SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)  # a browser would look for it
+_SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)  # a browser would try to load it
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def render_page(parts: PageParts) -> str:
 
 
 def _pack_data(parts: PageParts) -> str:
-    """Return the data as base64 of gzip of JSON."""
+    """Return the data of the page: JSON, compressed by gzip, as base64."""
     rest = {
         "report": parts.report.to_json(),
         "trace": None if parts.trace is None else parts.trace.to_json(),
@@ -78,6 +78,7 @@ def _pack_data(parts: PageParts) -> str:
     text = json.dumps(rest, separators=(",", ":"), allow_nan=False).encode()
     packed = BytesIO()
     with GzipFile("", "wb", 6, packed, mtime=0) as file:
+        # The document writes its own JSON: it becomes the last key of the object.
         file.write(text[:-1] + b',"decisions":' + parts.decisions.to_json() + b"}")
     return base64.b64encode(packed.getvalue()).decode("ascii")
 

@@ -38,7 +38,7 @@ class _Event(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class PictureEvent:
-    """A stage in the timeline: its row, and when it ran, in seconds."""
+    """A stage of a run in the timeline: its number in `rows`, and its start and length in seconds."""
 
     name: str
     device: str
@@ -51,7 +51,7 @@ class PictureEvent:
 
 @dataclass(frozen=True, eq=False)
 class TracePicture:
-    """A timeline: events in `rows`, one for each device and thread, over so many seconds."""
+    """A timeline of `seconds`, with a row for each device and thread; `why` says what is left out."""
 
     events: tuple[PictureEvent, ...]
     rows: tuple[str, ...]
@@ -88,7 +88,7 @@ def read_trace(path: Path) -> TracePicture:
 
 
 def _make_picture(events: list[_Event]) -> TracePicture:
-    """Return the timeline of some events; of very many the longest."""
+    """Return the timeline of the events, or of the longest 20,000 where there are more."""
     kept = sorted(events, key=lambda event: -event.dur)[:_MOST_EVENTS]
     devices = dict.fromkeys(sorted(((e.args.device != "host"), e.args.device, e.tid) for e in kept))
     threads = [name for _, name, _ in devices]

@@ -1,4 +1,4 @@
-"""The making of the decision document: the decisions of a plan, node by node."""
+"""The decision document of a plan: node by node, where it runs, why, and what that costs."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ class _TensorNumbers(dict[str, int]):
 
 @dataclass
 class _DocumentMaker:
-    """Makes the tables of all graphs, and numbers what they share."""
+    """Makes the tables of all graphs, which share the numbers of operators, rules, reasons and types."""
 
     plan: Plan
     contracts: Contracts
@@ -161,7 +161,7 @@ class _DocumentMaker:
             columns = tuple(() for _ in range(1 + len(self.plan.targets)))
             nothing: dict[str, Any] = dict.fromkeys(DecidedUnits.model_fields, ())
             return DecidedUnits.model_construct(**nothing | {"seconds": columns})
-        posed, labels = placed.graph_problem, placed.placement.labels.tolist()
+        problem, labels = placed.graph_problem, placed.placement.labels.tolist()
         rows = range(len(labels))
         composites = {}
         for region in placed.regions:
@@ -172,7 +172,7 @@ class _DocumentMaker:
         on_device = [
             placed.units[row].on_device[label - 1] if label else () for row, label in enumerate(labels)
         ]
-        seconds = posed.latency.seconds.T.tolist()
+        seconds = problem.latency.seconds.T.tolist()
         return DecidedUnits.model_construct(
             kinds=tuple([_find_kind(placed, row) for row in rows]),
             composites=tuple(
@@ -183,7 +183,7 @@ class _DocumentMaker:
             reasons=tuple(
                 [-1 if labels[row] else self.reasons[str(placed.host_reason(row))] for row in rows]
             ),
-            operations=tuple(map(_round, posed.operations.tolist())),
+            operations=tuple(map(_round, problem.operations.tolist())),
             seconds=tuple(
                 tuple([None if value == _NEVER else _round(value) for value in column])
                 for column in seconds
@@ -194,7 +194,7 @@ class _DocumentMaker:
                     for units in on_device
                 ]
             ),
-            estimated=tuple(posed.estimated_seconds.nonzero()[0].tolist()),
+            estimated=tuple(problem.estimated_seconds.nonzero()[0].tolist()),
         )
 
     def _make_regions(
@@ -246,7 +246,7 @@ _NEVER = float("inf")
 
 @lru_cache(1 << 12)  # most nodes have many of their kind
 def _round(number: float) -> float:
-    """Return a number with six digits: more are not known, and take room."""
+    """Return a number with six digits: costs are no more exact, and more digits make the file larger."""
     return float(f"{number:.6g}")
 
 
@@ -270,7 +270,7 @@ def _find_kind(placed: GraphPlan, row: int) -> Kind:
 def _walk_graphs(
     index: GraphIndex,
 ) -> Iterator[tuple[GraphIndex, str, tuple[int, int]]]:
-    """Yield the graphs of a model with paths, and the number of the graph and the node around each."""
+    """Yield each graph of a model, its path, and the numbers of the graph and node around it."""
     waiting = [(index, "", (-1, -1))]
     for number, (graph, path, around) in enumerate(waiting):
         yield graph, path.rstrip("/"), around

@@ -25,8 +25,8 @@ class _ReasonTotals:
 def list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:
     """Return the reasons for staying on the host, the one with the largest share of the work first.
 
-    The work is the seconds that the host alone would take, bodies by their trips; where it takes none,
-    the operations.
+    Work is counted in seconds of the host, those of bodies times their trip counts; if all of these
+    are 0, in operations.
     """
     graphs = [(graph, _measure_work(graph)) for graph in plan.root.walk()]
     names = [target.name for target in plan.targets]
@@ -51,7 +51,10 @@ def list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:
 
 
 def _measure_work(graph: GraphPlan) -> "tuple[np.ndarray, np.ndarray]":
-    """Return the host's seconds and the operations of each unit; a body with a plan counts there."""
+    """Return the host's seconds and the operations of each unit.
+
+    A unit whose body is planned by itself has 0: its work counts in the body's plan.
+    """
     counted = np.array([unit.nodes[0] not in graph.bodies for unit in graph.units], bool)
     problem = graph.graph_problem
     columns = (problem.latency.seconds[:, 0], problem.operations)

@@ -23,17 +23,18 @@ class RequirementCheck:
 class Requirements:
     """Requirements of a result; None and False require nothing.
 
-    `min_offload` is the least share of the operations on accelerators, from 0 to 1, `max_regions` the
-    most regions, `max_slowdown` the most predicted seconds as a multiple of those of the host alone,
-    and `require_verified` says that the result was compared with the original. Raises InputError for
-    any other value.
+    `min_offload` is the least share of the operations on accelerators, from 0 to 1. `max_regions` is
+    the most regions. `max_slowdown` is the most predicted seconds, as a multiple of those of the host
+    alone. With `require_verified` the result must have been compared with the original, and passed.
+
+    Raises InputError for values of other types or out of range.
     """
 
     min_offload: float | None = declare_field(
         None,
         "the least share of the operations that accelerators do.",
         Flag(
-            "Leave with 6 if accelerators do less of the compute than this share (0.9).",
+            "Exit with 6 if accelerators do less than this share of the compute, such as 0.9.",
             Syntax.NUMBER,
             metavar="SHARE",
             panel=Panel.REQUIREMENTS,
@@ -43,7 +44,7 @@ class Requirements:
         None,
         "the most regions.",
         Flag(
-            "Leave with 6 if there are more regions.",
+            "Exit with 6 if there are more regions than this.",
             Syntax.INTEGER,
             metavar="NUMBER",
             minimum=0,
@@ -54,7 +55,7 @@ class Requirements:
         None,
         "the most predicted seconds, as a multiple of those of the host alone.",
         Flag(
-            "Leave with 6 if the prediction is more than this times the host alone (1.0).",
+            "Exit with 6 if predicted seconds are more than this many times those of the host alone.",
             Syntax.NUMBER,
             metavar="RATIO",
             panel=Panel.REQUIREMENTS,
@@ -63,7 +64,11 @@ class Requirements:
     require_verified: bool = declare_field(
         False,
         "whether the result must have been compared with the original.",
-        Flag("Leave with 6 if nothing was verified.", Syntax.SWITCH, panel=Panel.REQUIREMENTS),
+        Flag(
+            "Exit with 6 unless the result was compared with the original, and passed.",
+            Syntax.SWITCH,
+            panel=Panel.REQUIREMENTS,
+        ),
     )
 
     def __post_init__(self) -> None:
@@ -78,7 +83,7 @@ class Requirements:
             raise InputError(f"max_slowdown {slowdown:g}: not a ratio above 0")
 
     def check_report(self, report: Report) -> tuple[RequirementCheck, ...]:
-        """Return the outcome of each requirement that there is."""
+        """Return a check for each requirement that is set."""
         return tuple(self._list_checks(report))
 
     def _list_checks(self, report: Report) -> Iterator[RequirementCheck]:
