@@ -81,7 +81,9 @@ def inspect(
         print_json(read_bundle(bundle))
     else:
         _print_bundle(opened, verbose)
-    tests.write([make_report_suite(report, requirements, compiled=True) for report in reports])
+    tests.write(
+        [make_report_suite(report, requirements, verb="inspect", compiled=True) for report in reports]
+    )
     leave_if_missed(reports, requirements)
 
 

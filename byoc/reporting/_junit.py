@@ -68,9 +68,12 @@ def _count_cases(*suites: JUnitSuite) -> dict[str, str]:
     }
 
 
-def make_report_suite(report: Report, requirements: Requirements, *, compiled: bool) -> JUnitSuite:
-    """Return the cases of a report: the plan, its codegens, the verification, and requirements.
+def make_report_suite(
+    report: Report, requirements: Requirements, *, verb: str = "partition", compiled: bool
+) -> JUnitSuite:
+    """Return the cases of a report: its codegens, the verification, and requirements.
 
+    The first case passes and is named after the verb, as the case of an error of that verb is.
     `compiled` says that there is a bundle, so that codegens can have failed.
     """
     failed = "; ".join(f"codegen {e.codegen}: {e.region}: {e.reason}" for e in report.failures)
@@ -79,7 +82,7 @@ def make_report_suite(report: Report, requirements: Requirements, *, compiled: b
     return JUnitSuite(
         report.display_name,
         (
-            JUnitCase("partition"),
+            JUnitCase(verb),
             *codegens,
             _make_verification_case(report, requirements),
             *(
