@@ -127,7 +127,8 @@ def _summarize(found: PlacementDiff) -> str:
     if found.equal:
         said = "placed alike"
     elif found.matched is None:
-        said = f"{format_count(len(found.regions), 'region')} differ"
+        number = len(found.regions)
+        said = f"{format_count(number, 'region')} {'differs' if number == 1 else 'differ'}"
     else:
         said = f"{found.moved} of {format_count(found.matched, 'node')} moved"
     for name, counts in (("new", found.added), ("gone", found.removed)):

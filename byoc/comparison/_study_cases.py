@@ -1,7 +1,7 @@
 """The cases of a study file: every combination of its axes, names resolved, contents digested."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -196,7 +196,7 @@ def _check_axes(study: StudyFile, cases: Sequence[Case], source: str) -> None:
         raise InputError(*(f"{source}: {problem}" for problem in problems))
 
 
-def _note_problem(problems: dict[str, None], location: str, load: Callable[[], object]) -> None:
+def _note_problem(problems: dict[str, None], location: str, load: Any) -> None:
     """Call `load`, and add the lines of its InputError, if it raises one, to the problems."""
     try:
         load()
