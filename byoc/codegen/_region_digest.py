@@ -40,7 +40,7 @@ _OWN_KEY = MachineKey(secrets.token_bytes(SECRET_BYTES))
 
 @dataclass(frozen=True)
 class _RegionFolder:
-    """What regions of one folder share: this machine's key, and files with constants by their names."""
+    """The data that regions of one folder share: this machine's key, files of constants by name."""
 
     path: Path
     key: MachineKey

@@ -59,7 +59,7 @@ class ProductLoops:
         return down * across
 
     def count_traffic(self, tile: int, multiple: int, channels: int) -> tuple[float, float]:
-        """Return how many elements of the input and of the weights are read with tiles of the result.
+        """Count the elements of the input and of the weights that tiles of the result read.
 
         A tile has at most `tile` results, its output channels in steps of `multiple`; for each the
         window of the input that it covers is read, `channels` at a time, and the weights of its output
@@ -89,7 +89,7 @@ class ProductLoops:
 
 
 class Multiples(StrictModel):
-    """What an array of multipliers computes at once: extents of loops are rounded up to these."""
+    """The loop extents that an array of multipliers computes at once; others are rounded up to them."""
 
     rows: Multiple = 1
     columns: Multiple = 1

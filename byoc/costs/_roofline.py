@@ -29,7 +29,7 @@ class OperatorFigures(StrictModel):
     """what the array computes at once; of several the best for each operator holds"""
 
     def waste(self, loops: ProductLoops | None) -> float:
-        """Return what the array computes over what is asked for, at least 1."""
+        """Return the ratio of computed to needed multiplications, at least 1."""
         several = self.multiples if isinstance(self.multiples, tuple) else (self.multiples,)
         if loops is None or not several:
             return 1.0
@@ -46,7 +46,7 @@ class ConstantMemory(StrictModel):
 
 
 class Tile(StrictModel):
-    """What the accumulators hold: a layer's result is made tile by tile, its input read for each."""
+    """The size of the accumulators: a result is made tile by tile, the input read for each tile."""
 
     results: Multiple
     """elements of the result at once"""

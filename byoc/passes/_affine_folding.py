@@ -1,4 +1,4 @@
-"""What is affine for each channel, folded into the weights of the linear operator before it.
+"""Affine operations of each channel, folded into the weights of the linear operator before it.
 
 A Conv, ConvTranspose or Gemm is linear: to multiply its result by a factor for each channel, and to add
 an offset, is the same as other weights and another bias.

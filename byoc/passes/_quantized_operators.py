@@ -56,7 +56,7 @@ def _take(inputs: Sequence[str], start: int, axis: int | None = None) -> Quantit
 
 
 def _take_result(inputs: Sequence[str], start: int) -> Quantity:
-    """Return what a result is quantized by: a scale and a zero point, from a position on."""
+    """Return the quantization of a result: its scale and zero point, from a position on."""
     scale, point = [*inputs[start : start + 2], ""][:2]
     return Quantity("", scale, point)
 

@@ -1,4 +1,4 @@
-"""What crosses the boundaries of regions in a run, as the placement counts it: bytes and seconds."""
+"""Boundary tensors that are sent in a run, as the placement counts them: bytes and seconds."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

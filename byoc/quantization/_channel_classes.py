@@ -149,7 +149,7 @@ class _ClassFinder:
         return [known] if keeps.get(op, False) else None
 
     def _drop_gate(self, node: NodeProto, reads: list[str]) -> list[str]:
-        """Return what a product reads but its gate, whose channels are fixed; nothing without one."""
+        """Return the operands of a product without its gate, whose channels are fixed; none without a gate."""
         if len(reads) == 1:
             return reads if node.op_type == "Mul" or reads[0] == node.input[0] else []
         gates = [name for name in reads if self._is_gate(name)]
@@ -199,7 +199,7 @@ class _ClassFinder:
 
 @dataclass(frozen=True)
 class LinearChannels:
-    """Which channels each weight of a linear node is for.
+    """The channels that the weights of a linear node connect.
 
     `inputs` and `outputs` have the shape of the weights' first two axes: the channel that each is
     multiplied with, and the one that it adds to.

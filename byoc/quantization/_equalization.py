@@ -91,7 +91,7 @@ def _read_linear(model: Model, classes: ChannelClasses) -> Iterator[_Linear]:
 def choose_factors(
     classes: ChannelClasses, linear: Sequence[_Linear], statistics: Mapping[str, ChannelStatistics]
 ) -> Float64Array:
-    """Return what the channels of each class are to be divided by, `[classes]`; 1 where it is fixed."""
+    """Return the divisors of each class of channels, `[classes]`; 1 for one that is fixed."""
     ranges = _find_relative_ranges(
         classes, {one.read: statistics[one.read].reach for one in linear if one.read in statistics}
     )

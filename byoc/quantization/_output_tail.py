@@ -29,7 +29,7 @@ def find_tail_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tu
 
 
 def count_levels(index: GraphIndex, units: Collection[str], ranges: Ranges) -> int:
-    """Return how many of 255 steps a Concat among units leaves to the narrowest tensor that it reads.
+    """Count the steps, of 255, that a Concat among units leaves to the narrowest tensor that it reads.
 
     255 where there is none. Ranges that a user gave as scales do not count.
     """

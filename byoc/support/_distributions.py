@@ -26,7 +26,7 @@ def read_name_and_version(found: Distribution) -> tuple[str, str]:
 
 
 def read_requirements(found: Distribution) -> list[str]:
-    """Return what a distribution requires, that of its extras too, as in its metadata: `numpy>=2`."""
+    """Return the requirements of a distribution and its extras, as in its metadata: `numpy>=2`."""
     fields = _read_fields(found)
     if not fields:  # an old kind of distribution has them in a file of their own
         return list(found.requires or ())

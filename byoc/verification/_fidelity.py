@@ -1,4 +1,4 @@
-"""How near a bundle comes to the float model: at least as near as onnxruntime with the same integers.
+"""The distance of a bundle from the float model, beside onnxruntime's with the same integers.
 
 Two right executions of a quantized network may lie far apart, since a result that is rounded to the
 other integer moves all that follows. What both keep is their distance from the float model, and by how

@@ -46,7 +46,7 @@ def measure_layer(layer: QuantizedLayer, runs: Sequence[LayerRun], units: float)
 
 
 def _find_decided(run: LayerRun) -> NDArray[np.bool_]:
-    """Return which results rounding decides: not clamped, and not halfway between two integers."""
+    """Mark the results that rounding decides: not clamped, and not halfway between two integers."""
     expected, actual = run.expected.astype(np.float64), run.actual.astype(np.float64)
     if not expected.size:
         return np.zeros(expected.shape, bool)

@@ -77,7 +77,7 @@ class LayerCheck:
 
     @property
     def problem(self) -> str:
-        """What is off alone, as a sentence without a full stop; empty for nothing."""
+        """The layers that are off alone, as a sentence without a full stop; empty for none."""
         if self.wrong:
             more = f", and {len(self.wrong) - 1} more layers" if len(self.wrong) > 1 else ""
             return f"{self.wrong[0]}{more}"
@@ -89,7 +89,7 @@ class LayerCheck:
         )
 
     def __str__(self) -> str:
-        """Return what was found, as a sentence without a full stop."""
+        """Return the finding as a sentence without a full stop."""
         if not self.errors:
             return f"its quantized layers are not compared alone: {self.not_compared}"
         if self.problem:

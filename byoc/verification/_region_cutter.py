@@ -132,12 +132,12 @@ class RegionCutter:
         return {name: names[made] for name, made in inner if made in names}
 
     def read_outputs(self, made: Values) -> dict[str, Any]:
-        """Return what the region made as ONNX has it, by the tensors before conversions."""
+        """Return the region's outputs in ONNX's layout, by the tensors before conversions."""
         inner = ((self._follow_output(each.name)[0], made[each.name]) for each in self.region.outputs)
         return {name: self.unpack(name, value) for name, value in inner}
 
     def unpack(self, tensor: str, value: Any) -> Any:
-        """Return what a part makes of a tensor as ONNX has it: not in the region's layout.
+        """Return a tensor that a part made in ONNX's layout instead of the region's.
 
         Raises ValueError for a value of another shape.
         """

@@ -63,7 +63,7 @@ class RegionError:
 
     @property
     def layer_problem(self) -> str:
-        """What is off alone among the layers; empty for nothing."""
+        """The layers that are off alone, as a sentence; empty for none."""
         return "" if self.layers is None else self.layers.problem
 
     @property

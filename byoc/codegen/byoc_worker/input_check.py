@@ -41,7 +41,7 @@ class InputCheck:
         return given
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
-        """Return what the executor's `bind` gives, None where it has none; no check follows.
+        """Bind the executor to arrays; None where it has no `bind`. Nothing is checked then.
 
         A tensor that is an input and an output at once is written to by design.
         """
