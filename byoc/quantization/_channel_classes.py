@@ -149,7 +149,7 @@ class _ClassFinder:
         return [known] if keeps.get(op, False) else None
 
     def _drop_gate(self, node: NodeProto, reads: list[str]) -> list[str]:
-        """Return the operands of a product without its gate, whose channels are fixed; none without a gate."""
+        """Return the operands of a product without its gate, which is fixed; none without a gate."""
         if len(reads) == 1:
             return reads if node.op_type == "Mul" or reads[0] == node.input[0] else []
         gates = [name for name in reads if self._is_gate(name)]

@@ -86,7 +86,7 @@ class RoundingNoise:
         return sum(self._measure(name, find_tail(self._index, name), _DRAWS))
 
     def measure_runtime(self, name: str) -> float:
-        """Return the distance of onnxruntime from the exact result of the operator that computes a tensor.
+        """Return the distance of onnxruntime from the exact result of a tensor's operator.
 
         It is 0 where that is not known.
         """
