@@ -190,15 +190,16 @@ def _host_value(row: StudyRow) -> float:
 def _draw_gaps(figure: Any, rows: Sequence[StudyRow]) -> None:
     """Plot the share of cases within each gap to the best bound."""
     axes = figure.subplots()
-    least = 1e-9
+    least, most = 1e-9, 1e-2
     for number, (name, own) in enumerate(_by_variant(rows, name_variants(rows)).items()):
         gaps = sorted(max(row["gap"], least) for row in own if row["gap"] is not None)
         if gaps:
+            most = max(most, gaps[-1])
             shares = [(place + 1) / len(gaps) for place in range(len(gaps))]
             style = {**_style(number), "marker": ""}
             axes.step([least, *gaps], [0.0, *shares], where="post", **style, label=escape_label(name))
     axes.set(xscale="log", xlabel="gap to the best bound; none at the left edge")
-    axes.set(ylabel="share of cases", ylim=(0, 1.02))
+    axes.set(ylabel="share of cases", xlim=(least / 2, 2 * most), ylim=(0, 1.02))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
 
@@ -234,8 +235,13 @@ def _draw_pareto(figure: Any, rows: Sequence[StudyRow]) -> None:
             front = zip(*find_pareto(points), strict=True)
             axes.plot(*front, **style, drawstyle="steps-post", label=label)
             labelled.add(name)
-        axes.set(xscale="log", xlabel=_COST_AXES["seconds"], ylabel=_COST_AXES[other])
-        axes.xaxis.set_minor_formatter("")
+        axes.set(xlabel=_COST_AXES["seconds"], ylabel=_COST_AXES[other])
+        seconds = [row["seconds"] for row in known]
+        if 0 < 10 * min(seconds) <= max(seconds):  # else powers of ten, which have labels, may be absent
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter("")
+        else:
+            axes.locator_params(axis="x", nbins=4)
         axes.grid(alpha=0.3)
     all_axes[0].legend(fontsize=6, framealpha=0.5)
 
