@@ -6,14 +6,19 @@ body or finds none; and inside a function it knows no type of a sparse initializ
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from math import prod
 
 import numpy as np
 from onnx import FunctionProto, GraphProto, SparseTensorProto, TensorProto, numpy_helper
 
+from byoc.errors import InputError
+from byoc.model._tensor_data import DTYPES, count_bits
 from byoc.model._walk import walk_nodes
 from byoc.numerics import sort_topologically
 
 _FunctionKey = tuple[str, str, str]
+
+_MAX_DENSE_BYTES = 1 << 28
 
 
 def rename_overloads(
@@ -71,7 +76,14 @@ def make_initializers_dense(graph: GraphProto) -> None:
 
 
 def make_dense(sparse: SparseTensorProto) -> TensorProto:
-    """Return a sparse tensor as onnxruntime reads it: all its elements, most of them 0."""
+    """Return a sparse tensor as onnxruntime reads it: all its elements, most of them 0.
+
+    Raises InputError where these take more than 256 MiB: a file of some bytes can state any extents.
+    """
+    size = prod(sparse.dims) * count_bits(DTYPES[sparse.values.data_type]) // 8
+    if size > _MAX_DENSE_BYTES:
+        name = sparse.values.name
+        raise InputError(f"the sparse initializer '{name}' would take {size:,} bytes with all its zeros")
     values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
     if indices.ndim > 1:

@@ -165,12 +165,13 @@ def test_a_bundle_from_the_outside(tmp_path: Path) -> None:
     found = byoc.inspect(tmp_path / "b")
     assert found.pop("trust")["trusted"] is True
     assert found == byoc.open_bundle(str(tmp_path / "b")).manifest.model_dump(mode="json")
-    assert [region["name"] for region in found["regions"]]
+    (variant,) = found["variants"]
+    assert [region["name"] for region in variant["regions"]]
     verified = byoc.verify(tmp_path / "b")
     assert verified.passed
     assert verified.regions
     assert not byoc.verify_against(tmp_path / "b").regions
-    region = found["regions"][0]["name"]
+    region = variant["regions"][0]["name"]
     with pytest.raises(byoc.InputError, match=f"region {region} is not off on these inputs"):
         byoc.bisect(tmp_path / "b", region)
     assert set(byoc.plan_memory(tmp_path / "b", striped=False)) >= {"whole", region}

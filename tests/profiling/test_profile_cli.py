@@ -150,7 +150,8 @@ def test_compare_regions_that_their_codegen_can_time(byoc: Cli) -> None:
     cut = ("--rules", "dla", "--strategy", "all-supported")
     assert byoc("partition", "net.onnx", *cut, "-o", "out").code == 0
     (region,) = json.loads(byoc("compare-costs", "out", "--format", "json", *QUICK).out)["regions"]
-    noted = json.loads(byoc("inspect", "out", "--format", "json").out)["regions"][0]["artifact_metadata"]
+    (variant,) = json.loads(byoc("inspect", "out", "--format", "json").out)["variants"]
+    noted = variant["regions"][0]["artifact_metadata"]
     assert (region["model"], region["region"], region["where"]) == (
         "out",
         *region_names(Path("out")),

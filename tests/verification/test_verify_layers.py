@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import planted
+import planted_layers
 import pytest
 import vendors
 from onnx import helper, numpy_helper
@@ -49,8 +49,8 @@ def inputs() -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    vendors.install(monkeypatch, rough=planted.RoughMachine)
-    monkeypatch.setattr(planted.RoughMachine, "fault", None)
+    vendors.install(monkeypatch, rough=planted_layers.RoughMachine)
+    monkeypatch.setattr(planted_layers.RoughMachine, "fault", None)
     model = make_model()
     output = tmp_path / "b"
     byoc.partition(
@@ -73,15 +73,15 @@ def test_a_machine_that_rounds_otherwise_is_right_layer_by_layer(
     assert all(0 < error.differing < 0.05 for error in region.layers.errors)
 
 
-@pytest.mark.parametrize("number", sample_cases(range(len(planted.FAULTS)), 0, 3, 11, 14))
+@pytest.mark.parametrize("number", sample_cases(range(len(planted_layers.FAULTS)), 0, 3, 11, 14))
 def test_planted_faults_are_found_in_their_layer(
     number: int, bundle: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fault = planted.FAULTS[number]
+    fault = planted_layers.FAULTS[number]
     (region,) = [region.load(inline=True) for _, region, _ in open_bundle(bundle).regions()]
-    tensor = planted.find_place(region, fault)
-    monkeypatch.setattr(planted.RoughMachine, "fault", fault)
-    monkeypatch.setattr(planted.RoughMachine, "tensor", tensor)
+    tensor = planted_layers.find_place(region, fault)
+    monkeypatch.setattr(planted_layers.RoughMachine, "fault", fault)
+    monkeypatch.setattr(planted_layers.RoughMachine, "tensor", tensor)
     found = byoc.verify(bundle, bundle.parent / "m.onnx", inputs=inputs)
     assert not found.passed
     assert found.regions[0].layers is not None
@@ -91,8 +91,8 @@ def test_planted_faults_are_found_in_their_layer(
 def test_the_layer_that_is_off_by_less_than_a_unit_everywhere_is_named(
     bundle: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planted.RoughMachine, "fault", planted.FAULTS[0])
-    monkeypatch.setattr(planted.RoughMachine, "tensor", "q2")
+    monkeypatch.setattr(planted_layers.RoughMachine, "fault", planted_layers.FAULTS[0])
+    monkeypatch.setattr(planted_layers.RoughMachine, "tensor", "q2")
     fault = byoc.bisect(bundle, "dla", bundle.parent / "m.onnx", inputs=inputs)
     assert (fault.op, fault.operation) == ("conv_relu", "r1")
     assert "on average" in str(fault)

@@ -1,8 +1,8 @@
 """Planted faults against the verdict on bundles of trained quantized networks.
 
 `python tests/zoo_suite/planted_faults.py [MODEL ...]` makes a bundle of each network for a rough machine
-(tests/planted.py), which rounds about one result of a hundred to the other integer, and verifies it on
-samples: first as it is, then with each of twenty faults in one of its layers. Networks that are not
+(tests/planted_layers.py), which rounds about one result of a hundred to the other integer, and verifies
+it on samples: first as it is, then with each of twenty faults in one of its layers. Networks not yet
 quantized are quantized on seeded samples. Printed are what is verified, the verdict, and what was named.
 The exit code is 1 where the right machine is refused, a fault is not found, or another layer is named.
 With `--rules RULES` the bundle is for these rules; with `--clean` no faults are planted, and the codegen
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import planted
+import planted_layers
 import pytest
 import vendors
 
@@ -53,12 +53,12 @@ def make_bundle(name: str, folder: Path, rules: str, codegen: str | None) -> Pat
     return folder / "b"
 
 
-def find_planted(bundle: Bundle) -> Iterator[tuple[planted.PlantedFault, str]]:
+def find_planted(bundle: Bundle) -> Iterator[tuple[planted_layers.PlantedFault, str]]:
     """Yield the faults with the tensor of the layer of the largest region that each is planted in."""
     regions = [region.load(inline=True) for _, region, _ in bundle.regions()]
-    largest = max(regions, key=lambda model: len(planted.list_layers(model)))
-    for fault in planted.FAULTS:
-        yield fault, planted.find_place(largest, fault)
+    largest = max(regions, key=lambda model: len(planted_layers.list_layers(model)))
+    for fault in planted_layers.FAULTS:
+        yield fault, planted_layers.find_place(largest, fault)
 
 
 def list_wrong(verification: Verification) -> list[LayerError]:
@@ -82,14 +82,14 @@ def plant_all(name: str, rules: str) -> Iterator[tuple[str, bool]]:
     """Yield a row of the table for the right machine and for each fault, and whether it is right."""
     with tempfile.TemporaryDirectory() as folder:
         path = make_bundle(name, Path(folder), rules, "rough")
-        planted.RoughMachine.fault = None
+        planted_layers.RoughMachine.fault = None
         found = byoc.verify(path, f"zoo:{name}", inputs=Path(folder) / "data")
         yield f"{name} | nothing | {describe(found)}", found.passed
         for fault, tensor in find_planted(open_bundle(path)):
             if not tensor:
                 yield f"{name} | {fault.name} | no layer can have it |", True
                 continue
-            planted.RoughMachine.fault, planted.RoughMachine.tensor = fault, tensor
+            planted_layers.RoughMachine.fault, planted_layers.RoughMachine.tensor = fault, tensor
             found = byoc.verify(path, f"zoo:{name}", inputs=Path(folder) / "data")
             wrong = [error.tensor for error in list_wrong(found)]
             yield f"{name} | {fault.name} | {describe(found)}", not found.passed and wrong == [tensor]
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_intermixed_args(arguments)
     failed = 0
     with pytest.MonkeyPatch.context() as patch:
-        vendors.install(patch, rough=planted.RoughMachine)
+        vendors.install(patch, rough=planted_layers.RoughMachine)
         for name in asked.models:
             rows = verify_clean(name, asked.rules) if asked.clean else plant_all(name, asked.rules)
             for row, right in rows:

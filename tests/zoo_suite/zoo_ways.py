@@ -60,7 +60,7 @@ def rows(name: str) -> Iterator[Row]:
                 plan=plan,
                 output=here / "b",
             )
-            outcome = emit(state).verification
+            (outcome,) = [each.verification for each in emit([state])]
             if isinstance(outcome, NotVerified):
                 raise NotVerifiableError(outcome.reason)
             again: Verification = verify_bundle(open_bundle(here / "b"), model)

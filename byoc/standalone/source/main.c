@@ -45,11 +45,11 @@ static void *read_file(const char *path, size_t *bytes) {
     return content;
 }
 
-/* Return the most memory that the program had at once in bytes, 0 where no one says it. An emulator of programs
- * counts itself. */
-static unsigned long find_peak_memory(void) {
+/* Print the most memory that the program had at once, nothing where no one says it. An emulator of programs counts
+ * itself. */
+static void print_peak_memory(void) {
 #ifdef __wasm__
-    return (unsigned long)__builtin_wasm_memory_size(0) * 65536ul;
+    printf("memory: %lu bytes at most\n", (unsigned long)__builtin_wasm_memory_size(0) * 65536ul);
 #elif defined(__linux__)
     char line[128];
     unsigned long kilobytes = 0;
@@ -62,9 +62,9 @@ static unsigned long find_peak_memory(void) {
     if (file) {
         fclose(file);
     }
-    return kilobytes * 1024ul;
-#else
-    return 0;
+    if (kilobytes) {
+        printf("memory: %lu bytes at most\n", kilobytes * 1024ul);
+    }
 #endif
 }
 
@@ -268,10 +268,7 @@ int main(int count, char **arguments) {
     if (runs > 0) {
         measure(&opened, inputs, outputs, runs);
     }
-    unsigned long peak = find_peak_memory();
-    if (peak) {
-        printf("memory: %lu bytes at most\n", peak);
-    }
+    print_peak_memory();
     model_close(&opened);
     puts(right ? "the outputs are right" : "an output is wrong");
     return right ? 0 : 1;
