@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import resource
 import signal
 import time
@@ -105,12 +104,11 @@ class Recorder:
         self._at.truncate()
         self._at.write(b"%-12d\n" % self._number + data)
         begun = time.process_time()
-        # The kernel ends a process that is still outside Python then (SIGXCPU).
-        most = math.ceil(begun) + MAX_SECONDS + GRACE
-        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+        # The kernel ends a process that is still outside Python then (SIGVTALRM). A limit on the whole
+        # process would not do: the kernel counts its time in ticks, which drift from what it took.
+        signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS + GRACE)
         outcome, what, trace = attempt(self._target, data)
-        # What makes the next input may take its time.
-        resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         self._slowest = max(self._slowest, (time.process_time() - begun, self._number))
         self._outcomes[outcome or "found"] += 1
         if what:
