@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 from support import examples
 
-from byoc.memory.stripes import RowWindow, StripedPlan, stripe
+from byoc.memory.stripes import (
+    ALL_ROWS,
+    OperandRows,
+    RowLayer,
+    RowTensor,
+    RowWindow,
+    StripedPlan,
+    stripe,
+)
 from byoc.memory.stripes._striping_problem import RowNetwork
 
 
@@ -19,6 +27,22 @@ def planned(net: Numbers, alignment: int = 1) -> StripedPlan:
 
 def checked(net: Numbers, plan: StripedPlan) -> None:
     check(net.tensors, net.layers, net.inputs, net.outputs, plan)
+
+
+def test_layer_of_which_only_padding_is_read_runs_inside_the_arena() -> None:
+    """Row 0 of `b` reads row -1 of `a`, and nothing reads the other rows of `b`."""
+    rows = {"x": 2, "a": 1, "b": 3, "y": 1, "z": 2}
+    tensors = [RowTensor(name, count, 1) for name, count in rows.items()]
+    layers = [
+        RowLayer("a", (("x", ALL_ROWS),), ("a",), mode="whole"),
+        RowLayer("b", (("a", OperandRows(before=1)),), ("b",)),
+        RowLayer("y", (("b", OperandRows(stride=3)),), ("y",)),
+        RowLayer("z", (("x", OperandRows()),), ("z",), may_overwrite=("x",)),
+    ]
+    net = Numbers(tensors, layers, ["x"], ["y", "z"])
+    plan = planned(net)
+    checked(net, plan)
+    assert {band.layer for band in plan.bands} == {"a", "b", "y", "z"}
 
 
 @settings(deadline=None, max_examples=examples(50))

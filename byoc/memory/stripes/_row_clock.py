@@ -36,6 +36,9 @@ def build_clock(units: RowUnits, first: int, end: int) -> CascadeClock:
     sinks = [(number, unit.steps) for number, unit in each if not first <= unit.last_reader < end]
     for _, number, row in sorted(((r + 1) / steps, n, r) for n, steps in sinks for r in range(steps)):
         demands.request_rows(number, row + 1)
+    for number, unit in each:  # one of which only padding is read, by a unit that itself ends early
+        if not demands.done[number - first]:
+            demands.request_rows(number, unit.steps)
     return CascadeClock(first, end, np.array(demands.moments, dtype=np.int32))
 
 

@@ -142,7 +142,8 @@ class WindowPacker:
         offsets = packing.offsets
         if meets is not self.sides[0]:
             both = zip(offsets, self.sizes, strict=True)
-            offsets = tuple(max(packing.size - size - offset, 0) for offset, size in both)
+            # What no moment sees has no size and stays at 0, inside of the arena.
+            offsets = tuple(max(packing.size - size - offset, 0) if size else 0 for offset, size in both)
         ends = (offset + size for offset, size in zip(offsets, self.exact, strict=True) if size)
         return WindowPacking(offsets, max(ends, default=0))
 
