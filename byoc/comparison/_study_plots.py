@@ -182,7 +182,7 @@ def _draw_bandwidth(figure: Any, rows: Sequence[StudyRow]) -> None:
 
 
 def _host_value(row: StudyRow) -> float:
-    """Return what a value is divided by: seconds of the host alone, or the best value if not seconds."""
+    """Return the divisor of a value: seconds of the host alone, or the best value if not seconds."""
     is_time = row["objective"] == "latency" and row["measure"] != "load"
     return float((row["host_only_seconds"] if is_time else row["best_value"]) or 0.0)
 

@@ -200,23 +200,29 @@ def open_stateful(
     is copied from call to call. That is possible where GroupQueryAttention alone reads and makes it, on
     the host or in regions of `reference`. A state of fixed extents is updated so in any case.
 
-    Raises InputError where no pairs are found, where one names no input or output, or where the state
-    cannot be updated in place.
+    Raises InputError where no pairs are found, where one names no input or output, where two name one
+    output, for a bundle of several variants, and where the state cannot be updated in place.
     """
+    if not isinstance(session, Session):
+        raise InputError("state is kept by the session of one variant, such as `sessions['decode']`")
     if session.bundle is None:
         raise InputError("only a session that was loaded from a bundle can keep state")
+    if max_length is not None and max_length < 1:
+        raise InputError(f"a maximal length of {max_length}: it has to be at least 1")
     found = {pair.past: pair for pair in find_state_pairs(session.bundle.model())}
     if pairs is None:
         if not found:
             raise InputError("no input takes what an output gave; name the pairs")
         return StatefulSession(session, tuple(found.values()), max_length)
-    chosen = []
+    chosen: list[StatePair] = []
     for past, present in pairs.items():
+        if present in {pair.present for pair in chosen}:
+            raise InputError(f"output '{present}' is the state of two inputs")
         if past not in session.types:
             raise InputError(f"no input '{past}'{suggest_nearest(past, session.types)}")
         if present not in session.outputs:
             raise InputError(f"no output '{present}'{suggest_nearest(present, session.outputs)}")
         known = found.get(past)
         agreed = known is not None and known.present == present
-        chosen.append(known if agreed and known is not None else StatePair(past, present))
+        chosen.append(known if known is not None and agreed else StatePair(past, present))
     return StatefulSession(session, tuple(chosen), max_length)

@@ -1,6 +1,7 @@
 """Sessions with state: what is kept from call to call, where it lies, what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from support import parse
 import byoc
 from byoc.errors import InputError
 from byoc.onnxrt import bind_session, open_session
-from byoc.runtime import Session
+from byoc.runtime import Session, VariantSession
 
 CACHE = """
 cache (float[N, past, 2] old, float[N, 1, 2] x) => (float[N, 1, 2] y, float[N, total, 2] new)
@@ -85,6 +86,8 @@ def test_two_sequences_on_one_session(sessions: dict[str, Session]) -> None:
     [
         (None, 8, "input 'old' cannot have a maximal length: Concat makes 'new' anew in each call"),
         ({"old": "neww"}, None, "no output 'neww' (did you mean new?)"),
+        (None, 0, "a maximal length of 0: it has to be at least 1"),
+        ({"old": "new", "x": "new"}, None, "output 'new' is the state of two inputs"),
         ({"odd": "new"}, None, "no input 'odd' (did you mean old?)"),
     ],
 )
@@ -99,6 +102,13 @@ def test_what_cannot_be_kept(
 def test_a_model_without_pairs_needs_their_names(sessions: dict[str, Session]) -> None:
     with pytest.raises(InputError, match=r"^no input takes what an output gave; name the pairs"):
         byoc.open_stateful(sessions["counter"])
+
+
+def test_variants_keep_their_state_one_by_one(sessions: dict[str, Session]) -> None:
+    one: Any = sessions["cache"]
+    variants: Any = VariantSession({"one": one, "two": one}, one.bundle)
+    with pytest.raises(InputError, match=r"^state is kept by the session of one variant"):
+        byoc.open_stateful(variants)
 
 
 def test_wrong_inputs_and_states(sessions: dict[str, Session]) -> None:
