@@ -18,7 +18,6 @@ from byoc.onnxrt import open_session, run_session, without_optimizations
 Array = np.ndarray[Any, Any]
 
 CONTRACTIONS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-_DEVIATION = 0.03  # units, by which a rough machine is off before it rounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,12 +334,12 @@ def plant(model: ModelProto, fault: PlantedFault, tensor: str) -> bool:
     return any(fault.plant(layer) for layer in list_layers(model) if layer.quantize.output[0] == tensor)
 
 
-def roughen(model: ModelProto) -> None:
-    """Have each QuantizeLinear of data read values that are off by some hundredths of its unit."""
+def roughen(model: ModelProto, deviation: float) -> None:
+    """Have each QuantizeLinear of data read values that are off by up to a deviation, in its units."""
     made = {name for node in model.graph.node for name in node.output}
     data = {value.name for value in model.graph.input} | made
     fast = _store(model, "rough_rate", np.float32(977.0))
-    size = _store(model, "rough_size", np.float32(_DEVIATION))
+    size = _store(model, "rough_size", np.float32(deviation))
     nodes: list[NodeProto] = []
     for node in model.graph.node:
         changed = NodeProto.FromString(node.SerializeToString())
@@ -362,9 +361,13 @@ def roughen(model: ModelProto) -> None:
 
 
 class RoughMachine:
-    """A codegen that runs regions on onnxruntime, roughly, and with a fault where one is planted."""
+    """A codegen that runs regions on onnxruntime, roughly, and with a fault where one is planted.
+
+    Before it rounds, it is off by up to `deviation` units.
+    """
 
     name = "rough"
+    deviation = 0.03
     fault: PlantedFault | None = None
     tensor = ""
 
@@ -375,7 +378,7 @@ class RoughMachine:
         model = region.load(inline=True)
         if self.fault is not None:
             plant(model, self.fault, self.tensor)
-        roughen(model)
+        roughen(model, self.deviation)
         with without_optimizations():
             session = open_session(model)
         return lambda inputs: run_session(session, inputs)

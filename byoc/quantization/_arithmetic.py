@@ -72,7 +72,8 @@ def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[
 
 Float32Array = NDArray[np.float32]
 
-_BIAS_LIMIT = float(2**31 - 2**8)  # what an int32 holds, less the rounding of a float32 scale
+_INT32 = float(2**31 - 2**8)  # what an int32 holds, less the rounding of a float32 scale
+_LEAST_ROOM = 2.0**24  # for a bias, of which a float32 holds no more; 16-bit products may fill an int32
 _LEAST = float(np.finfo(np.float32).tiny)
 """Smaller scales are no normal numbers: what is so small is as good as 0."""
 
@@ -159,18 +160,29 @@ def find_extremes(
     return np.asarray(low, np.float64), np.asarray(high, np.float64)
 
 
+def find_largest_sum(count: int, activation: str, weight: str) -> int:
+    """Return the largest magnitude of a sum of products of activations, zero points off, and weights."""
+    (low, high), (least, most) = DTYPES[activation], DTYPES[weight]
+    return count * (high - low) * max(-least, most)
+
+
 def widen_scales(
-    weights: QuantizationParams, bias: Float32Array, activation: Float32Array, power_of_two: bool
+    weights: QuantizationParams,
+    bias: Float32Array,
+    activation: Float32Array,
+    power_of_two: bool,
+    products: int = 0,
 ) -> QuantizationParams:
     """Return the weights' quantization with scales large enough for a bias `[C]` to fit into int32.
 
     A bias is counted in steps of `activation * scale`; a channel with tiny weights and a normal bias
-    would overflow. onnxruntime's quantizer widens the weights' scale likewise.
+    would overflow. So would the sum of a bias that fills the int32 and of `products`, the largest sum of
+    the products that it is added to. onnxruntime's quantizer widens the weights' scale likewise.
     """
     most = np.abs(bias.astype(np.float64))
     if weights.scale.ndim == 0:
         most = np.asarray(most.max(initial=0.0))
-    least = most / (float(activation) * _BIAS_LIMIT)
+    least = most / (float(activation) * max(_INT32 - products, _LEAST_ROOM))
     scale = weights.scale.astype(np.float64)
     if np.all(scale >= least):
         return weights

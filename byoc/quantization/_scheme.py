@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from byoc.quantization._arithmetic import (
     compute_params,
     find_channels,
     find_extremes,
+    find_largest_sum,
     fits_int32,
     read_constant,
     widen_scales,
@@ -245,7 +247,10 @@ class _SchemeBuilder:
             requirement = unit.requirements.find_requirement(index, node, 1, "weights", out=False)
             groups = (find_channels(index, node) or (0, 1))[1] if node.op_type == "ConvTranspose" else 1
             each = bias.reshape(groups if len(bias) > 1 else 1, -1)
-            wide = widen_scales(params, np.abs(each).max(axis=0), source.scale, requirement.power_of_two)
+            count = self._count_products(number)
+            products = find_largest_sum(count, source.dtype, params.dtype)
+            most = np.abs(each).max(axis=0)
+            wide = widen_scales(params, most, source.scale, requirement.power_of_two, products)
             if wide is not params:
                 added[added.index(weights)] = QuantizedConstant(number, 1, weights.name, wide)
                 params = wide
@@ -256,6 +261,14 @@ class _SchemeBuilder:
         params = QuantizationParams(scale, np.zeros(scale.shape, np.int64), "int32", axis)
         added.append(QuantizedConstant(number, 2, name, params, is_bias=True))
         return YES
+
+    def _count_products(self, number: int) -> int:
+        """Return the number of products that each result of a node with weights is the sum of."""
+        node = self.store.index.nodes[number]
+        axis, groups = find_channels(self.store.index, node) or (0, 1)
+        shape = self.store.read_value(node.input[1]).shape
+        channels = shape[axis] * (groups if node.op_type == "ConvTranspose" else 1)
+        return int(prod(shape) // max(channels, 1))
 
     def _find_input_params(self, unit: QuantizationCandidate, number: int) -> QuantizationParams | None:
         """Return the quantization of a node's first input; inside a unit, the one of its range."""

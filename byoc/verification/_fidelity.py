@@ -1,7 +1,8 @@
 """The distance of a bundle from the float model, beside onnxruntime's with the same integers.
 
 Two right executions of a quantized network may lie far apart, since a result that is rounded to the
-other integer moves all that follows. What both keep is their distance from the float model, and by how
+other integer moves all that follows. What both keep is their distance from the float model, but for
+chance and what onnxruntime itself loses with its optimizations. Where no float model is known, by how
 much right executions of this network lie apart can be measured: onnxruntime with its optimizations, and
 with an eighth of each layer's results moved by one unit.
 """
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from byoc.verification._noise import NoiseGauge
+from byoc.verification._noise import ROUNDING, NoiseGauge
 from byoc.verification._output_error import Fidelity, OutputError
 from byoc.verification._thresholds import Thresholds
 
@@ -27,6 +28,8 @@ SPREAD = "onnxruntime's own spread on this network"
 _SIDES = 2.0  # onnxruntime is off by the spread to one side, the bundle to the other
 _LEAST_LOSS = 1.0  # dB that a right bundle may lose against onnxruntime
 _SPREAD_SAMPLES = 4  # which right executions are compared on
+_DEVIATIONS = 4.0  # of a mean over all elements, which chance may explain
+_FEW = 64  # elements: of fewer a ratio says little
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,56 +57,129 @@ class FidelityCheck:
     runs: list[SampleRun] = field(default_factory=list)
 
     def judge(self, errors: Iterable[OutputError], thresholds: Thresholds) -> tuple[OutputError, ...]:
-        """Return the errors; those beyond tolerance and noise have what else explains them.
+        """Return the errors; those beyond their tolerance have what explains them, or do not.
 
-        That is a distance from the float model, or onnxruntime's own spread. Limits of the user's hold.
+        That is a distance from the float model, or onnxruntime's own spread. Where the float model is
+        known, an output that is further from it than right executions are is off, though the noise of
+        its activations explains the error. Limits of the user's hold.
         """
         return tuple(
-            error
-            if error.within
+            self._judge(error) if self._is_judged(error, thresholds) else error for error in errors
+        )
+
+    def _is_judged(self, error: OutputError, thresholds: Thresholds) -> bool:
+        explained = error.within and (
+            error.noise_source == ROUNDING or not self._knows_floats(error.name)
+        )
+        return not (
+            error.is_tolerated
+            or explained
             or not error.is_measurable
             or error.tie_break is not None
             or thresholds.is_asked(error.dtype, error.measure)
             or not self._gauges[0].quantized
-            else self._judge(error)
-            for error in errors
         )
 
+    def _knows_floats(self, name: str) -> bool:
+        return any(name in run.exact for run in self.runs)
+
     def _judge(self, error: OutputError) -> OutputError:
-        runs = [run for run in self.runs if _are_alike(run, error.name)]
-        if len(runs) < len(self.runs):
+        if not all(_are_alike(run, error.name) for run in self.runs):
             return error
-        fidelity = self._measure_fidelity(error.name)
-        if fidelity is not None and fidelity.within:
+        pairs = self._pair_with_floats(error.name)
+        fidelity = self._measure_fidelity(error.name, pairs)
+        if fidelity is None and error.within:
+            return error
+        if fidelity is not None and fidelity.within and self._is_near(error.name, pairs):
             return replace(error, fidelity=fidelity)
+        count = sum(np.size(value) for value, _ in pairs)
+        if fidelity is None or fidelity.within or not self._knows_floats(error.name) or count < _FEW:
+            error = self._allow_spread(error)
+        if error.noise_source == SPREAD:
+            return error
+        lost = None if fidelity is None or fidelity.within else fidelity
+        return replace(error, fidelity=lost, noise=None, noise_source="")
+
+    def _allow_spread(self, error: OutputError) -> OutputError:
+        """Return an error with onnxruntime's own spread as its noise, where that explains it."""
         right = list(self._list_right(error.name))
         largest = max((_measure_largest(pairs) for pairs in right), default=0.0)
         power = max((_measure_power(pairs) for pairs in right), default=0.0)
-        actual = [(run.expected[error.name], run.actual[error.name]) for run in runs]
-        if error.absolute <= _SIDES * largest and _measure_power(actual) <= _SIDES * power:
-            return replace(error, noise=_SIDES * largest, noise_source=SPREAD)
-        return replace(error, fidelity=fidelity)
+        actual = [(run.expected[error.name], run.actual[error.name]) for run in self.runs]
+        if error.absolute > _SIDES * largest or _measure_power(actual) > _SIDES * power:
+            return error
+        return replace(error, noise=_SIDES * largest, noise_source=SPREAD)
 
-    def _measure_fidelity(self, name: str) -> Fidelity | None:
-        """Return the fidelity of an output; None where no float model is known."""
-        runs = self.runs
-        exact = [run.exact.get(name) for run in runs]
-        if exact[0] is None:  # the model with its activations in floating point is the next best
-            runs = runs[:_SPREAD_SAMPLES]
-            exact = [gauge.run_float_twin().get(name) for gauge in self._gauges]
-        if any(
-            value is None or np.shape(value) != np.shape(r.actual[name])
-            for value, r in zip(exact, runs, strict=True)
-        ):
+    def _pair_with_floats(self, name: str) -> list[tuple[Any, SampleRun]]:
+        """Return what the float model makes of an output on each sample, and the run on that sample.
+
+        Without a float model it is the model with its activations in floating point, on a few samples.
+        Where neither is known, there are none.
+        """
+        known = [(run.exact[name], run) for run in self.runs if name in run.exact]
+        if not known:
+            twins = [gauge.run_float_twin() for gauge in self._gauges]
+            pairs = zip(twins, self.runs, strict=False)
+            known = [(twin.get(name), run) for twin, run in pairs]
+        alike = all(
+            value is not None and np.shape(value) == np.shape(r.actual[name]) for value, r in known
+        )
+        return known if alike else []
+
+    def _measure_fidelity(self, name: str, pairs: Sequence[tuple[Any, SampleRun]]) -> Fidelity | None:
+        """Return the fidelity of an output; None where it says nothing.
+
+        That is where there are no floats, where they are nothing but zeros, and where onnxruntime is no
+        further from them than nothing.
+        """
+        exact = [value for value, _ in pairs]
+        reference = _measure_ratio(exact, [run.expected[name] for _, run in pairs])
+        if not np.isfinite(reference):
             return None
-        bundle = _measure_ratio(exact, [run.actual[name] for run in runs])
-        reference = _measure_ratio(exact, [run.expected[name] for run in runs])
-        right = list(self._list_right(name))
-        few = exact[: len(self._gauges)]
-        start = _measure_ratio(few, [run.expected[name] for run in runs[: len(few)]])
-        others = [_measure_ratio(few, [got for _, got in pairs]) for pairs in right]
-        spread = max([0.0, *(start - each for each in others if np.isfinite(start))])
-        return Fidelity(bundle, reference, spread, reference - spread - _LEAST_LOSS)
+        bundle = _measure_ratio(exact, [run.actual[name] for _, run in pairs])
+        spread = self._measure_spread(name, pairs)
+        loss = spread + _LEAST_LOSS
+        if not self._knows_floats(name):
+            return Fidelity(bundle, reference, spread, reference - loss)
+        own, other = (
+            np.concatenate(
+                [_subtract(one, each[name]).reshape(-1) for one, each in zip(exact, made, strict=True)]
+            )
+            for made in ([run.expected for _, run in pairs], [run.actual for _, run in pairs])
+        )
+        return Fidelity(bundle, reference, spread, reference - loss - _measure_chance(own, other, loss))
+
+    def _measure_spread(self, name: str, pairs: Sequence[tuple[Any, SampleRun]]) -> float:
+        """Return how much lower the ratio of other right executions is than onnxruntime's, in dB.
+
+        Beside a float model that is onnxruntime with its optimizations alone.
+        """
+        few = pairs[: len(self._gauges)]
+        exact = [value for value, _ in few]
+        start = _measure_ratio(exact, [run.expected[name] for _, run in few])
+        if not np.isfinite(start):
+            return 0.0
+        if self._knows_floats(name):
+            right: list[list[Any]] = [[g.run_optimized().get(name) for g in self._gauges]]
+        else:
+            right = [[got for _, got in each] for each in self._list_right(name)]
+        found = (
+            _measure_ratio(exact, each[: len(few)])
+            for each in right
+            if all(np.shape(one) == np.shape(other) for one, other in zip(exact, each, strict=False))
+        )
+        return max([0.0, *(start - each for each in found if np.isfinite(each))])
+
+    def _is_near(self, name: str, pairs: Sequence[tuple[Any, SampleRun]]) -> bool:
+        """Return whether no element is further from the float model than twice those of onnxruntime.
+
+        A ratio over all elements says little of a single one.
+        """
+        exact = [value for value, _ in pairs]
+        right = [[run.expected[name] for _, run in pairs]]
+        right += [[got for _, got in each] for each in self._list_right(name)]
+        allowed = max(_measure_largest(zip(exact, each, strict=False)) for each in right)
+        return _measure_largest((value, run.actual[name]) for value, run in pairs) <= _SIDES * allowed
 
     @cached_property
     def _gauges(self) -> list[NoiseGauge]:
@@ -149,6 +225,18 @@ def _measure_ratio(exact: Sequence[Any], made: Sequence[Any]) -> float:
     if not noise:
         return float("inf")
     return float(10 * np.log10(signal / noise)) if signal else float("-inf")
+
+
+def _measure_chance(reference: Array, actual: Array, loss: float) -> float:
+    """Return by how many dB more than a loss a ratio may be lower, of elements that differ by chance.
+
+    `reference` and `actual` are the errors of each element. What is compared are their means of squares,
+    and such a mean has a standard deviation of its own.
+    """
+    power = float(np.mean(reference**2)) * 10 ** (loss / 10)
+    more = actual**2 - reference**2 * 10 ** (loss / 10)
+    deviation = float(np.std(more)) / np.sqrt(more.size)
+    return float(10 * np.log10(1 + _DEVIATIONS * deviation / power)) if power else 0.0
 
 
 def _subtract(one: Any, other: Any) -> Array:

@@ -41,7 +41,7 @@ Values = Mapping[str, Any]
 Array = NDArray[Any]
 
 _NOISE_SIDES = 2.0  # onnxruntime is off by its noise to one side, the bundle to the other
-_ROUNDING = "rounding in the last operators"
+ROUNDING = "rounding in the last operators"
 _OPTIMIZATIONS = "onnxruntime's optimizations"
 _ACCUMULATION = "the order in which contractions add up"
 _ACTIVATIONS = "rounding the activations to integers"
@@ -176,7 +176,7 @@ class NoiseGauge:
         """Return the noise of a tensor, and what makes it."""
         expected = np.asarray(self.expected[error.name])
         most = self._find_most(error.name, thresholds)
-        found = {_ROUNDING: self._rounding.measure(error.name) if error.measure != "units" else 0.0}
+        found = {ROUNDING: self._rounding.measure(error.name) if error.measure != "units" else 0.0}
         if not self.quantized:
             spread = self._measure_spread(error.name, self._optimized, thresholds)
             found[_OPTIMIZATIONS] = min(_NOISE_SIDES * spread.largest, most)
@@ -226,6 +226,10 @@ class NoiseGauge:
     def run_float_twin(self) -> Values:
         """Return the outputs with activations in floating point, empty where that cannot be run."""
         return self._float_twin
+
+    def run_optimized(self) -> Values:
+        """Return the outputs with onnxruntime's optimizations, empty where it does not run so."""
+        return self._optimized
 
     def run_right_executions(self) -> tuple[Values, ...]:
         """Return the outputs of other right executions of a quantized network.

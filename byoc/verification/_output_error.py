@@ -73,8 +73,9 @@ class OutputError:
     exist, and `differing` is the share of elements that are not equal. `noise` is the absolute error
     that noise explains, which `noise_source` makes; it is measured only where the error is beyond the
     tolerance, and None otherwise. Where there is a `tie_break`, the expected rows are those that the
-    original selects when ties are broken as in the actual tensor. `fidelity` is measured where noise
-    does not explain an error of a quantized network.
+    original selects when ties are broken as in the actual tensor. `fidelity` is measured where an
+    error of a quantized network is beyond its tolerance, and noise does not explain it or the float
+    model is known.
     """
 
     name: str
@@ -99,6 +100,11 @@ class OutputError:
             return True
         if self.fidelity is not None and self.fidelity.within:
             return True
+        return self.is_tolerated
+
+    @property
+    def is_tolerated(self) -> bool:
+        """True if the error is within the tolerance by itself."""
         match self.measure:
             case "units":
                 return self.absolute <= self.tolerance

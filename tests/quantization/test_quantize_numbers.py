@@ -10,6 +10,7 @@ from byoc.quantization._arithmetic import (
     ScaleRequirement,
     compute_params,
     find_extremes,
+    find_largest_sum,
     fits_int32,
     quantize_bias,
     quantize_values,
@@ -90,20 +91,24 @@ def test_extremes_along_an_axis() -> None:
     activation=st.floats(2.0**-40, 1024.0, width=32),
     bias=st.lists(FLOATS, min_size=1, max_size=3),
     two=st.booleans(),
+    count=st.sampled_from([0, 1, 4608, 60000]),
 )
-def test_widened_weights_leave_room_for_the_bias(
-    scale: float, activation: float, bias: list[float], two: bool
+def test_widened_weights_leave_room_for_the_bias_and_the_products(
+    scale: float, activation: float, bias: list[float], two: bool, count: int
 ) -> None:
     before = QuantizationParams(
         np.full(len(bias), scale, np.float32), np.zeros(len(bias), np.int64), "int8", 0
     )
     values, source = np.float32(bias), np.asarray(np.float32(activation))
-    after = widen_scales(before, values, source, two)
+    products = find_largest_sum(count, "uint8", "int8")
+    after = widen_scales(before, values, source, two, products)
     assert (after.scale >= before.scale).all()
     steps = np.asarray(source * after.scale, np.float32)
     if np.isfinite(steps).all() and (steps >= np.finfo(np.float32).tiny).all():
         assert fits_int32(values, steps)
-        back = quantize_bias(values, steps) * steps.astype(np.float64)
+        integers = quantize_bias(values, steps)
+        assert np.abs(integers.astype(np.int64)).max() + products < 2**31
+        back = integers * steps.astype(np.float64)
         assert (np.abs(back - values) <= steps * 0.5001).all()
     changed = after.scale != before.scale
     assert not two or (np.frexp(after.scale[changed])[0] == 0.5).all()
