@@ -73,7 +73,7 @@ def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[
 Float32Array = NDArray[np.float32]
 
 _INT32 = float(2**31 - 2**8)  # what an int32 holds, less the rounding of a float32 scale
-_LEAST_ROOM = 2.0**24  # for a bias, of which a float32 holds no more; 16-bit products may fill an int32
+_LEAST_ROOM = 2.0**24  # for a bias: it is given in float32, which has no more digits
 _LEAST = float(np.finfo(np.float32).tiny)
 """Smaller scales are no normal numbers: what is so small is as good as 0."""
 
@@ -161,9 +161,13 @@ def find_extremes(
 
 
 def find_largest_sum(count: int, activation: str, weight: str) -> int:
-    """Return the largest magnitude of a sum of products of activations, zero points off, and weights."""
+    """Return the largest magnitude of a sum of products of activations, zero points off, and weights.
+
+    It is 0 for activations of more than 8 bits: their sums may need more than an int32 in any case, and
+    what computes them has wider ones.
+    """
     (low, high), (least, most) = DTYPES[activation], DTYPES[weight]
-    return count * (high - low) * max(-least, most)
+    return count * (high - low) * max(-least, most) if high - low < 2**8 else 0
 
 
 def widen_scales(
