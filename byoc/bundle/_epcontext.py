@@ -216,6 +216,8 @@ def _remove_unused(model: ModelProto, domains: set[str]) -> None:
     del model.opset_import[:]
     model.opset_import.extend([*imports, *(old or [helper.make_opsetid(CONTEXT_DOMAIN, 1)])])
     index = GraphIndex(model, {})
-    kept = [tensor for tensor in model.graph.initializer if index.is_used(tensor.name)]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    defaults = {value.name for value in model.graph.input}  # without its value an input would be asked for
+    initializers = model.graph.initializer
+    kept = [each for each in initializers if each.name in defaults or index.is_used(each.name)]
+    del initializers[:]
+    initializers.extend(kept)

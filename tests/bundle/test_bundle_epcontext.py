@@ -147,6 +147,18 @@ def test_each_region_is_a_node_with_the_path_of_its_context(install: Any, tmp_pa
         assert [dim.dim_value for dim in types[name].shape.dim] == [1, 4]
 
 
+def test_an_input_that_nothing_reads_keeps_its_default(install: Any, tmp_path: Path) -> None:
+    install(Provided)
+    proto = parse(DEVICE)
+    for name in ("w", "unread"):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 4), np.float32), name))
+    proto.graph.input.append(helper.make_tensor_value_info("unread", onnx.TensorProto.FLOAT, [1, 4]))
+    made = emitted(proto, tmp_path / "b.byoc")
+
+    assert [each.name for each in made.graph.input] == ["x", "u", "unread"]
+    assert [each.name for each in made.graph.initializer] == ["unread"]
+
+
 def test_inputs_are_in_the_order_of_the_context(install: Any, tmp_path: Path) -> None:
     install(Provided)
     made = emitted(parse("g (float[4] x, float[4] u) => (float[4] y) { y = Add(x, u) }"), tmp_path / "b")
