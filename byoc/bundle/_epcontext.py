@@ -216,7 +216,9 @@ def _remove_unused(model: ModelProto, domains: set[str]) -> None:
     del model.opset_import[:]
     model.opset_import.extend([*imports, *(old or [helper.make_opsetid(CONTEXT_DOMAIN, 1)])])
     index = GraphIndex(model, {})
-    defaults = {value.name for value in model.graph.input}  # without its value an input would be asked for
+    defaults = {
+        value.name for value in model.graph.input
+    }  # without its value an input would be asked for
     initializers = model.graph.initializer
     kept = [each for each in initializers if each.name in defaults or index.is_used(each.name)]
     del initializers[:]

@@ -33,7 +33,9 @@ class FoldShapes(CleanPass):
     """Replace shapes that are known, and integer arithmetic on them, by constants.
 
     Where the result would make something large constant that now is computed as the model runs, as
-    ConstantOfShape or Expand may, the shape stays.
+    ConstantOfShape or Expand may, the shape stays. So does what the condition of an If in a body is
+    calculated from: two Ifs with stored conditions, one in a branch of the other, end the process that
+    onnxruntime loads them in (1.32).
     """
 
     name: ClassVar[str] = "fold-shapes"
@@ -42,7 +44,7 @@ class FoldShapes(CleanPass):
     def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
         """Replace the nodes whose values other nodes read, and drop those that only they read."""
         index = edits.index
-        found = _leave_large(index, _find_values(edits, numbers))
+        found = _leave_large(index, _leave_conditions(index, _find_values(edits, numbers)))
         read = [n for n in found if _is_read_elsewhere(edits, n, found)]
         for number in read:
             node = index.nodes[number]
@@ -95,6 +97,28 @@ def _read_value(edits: GraphEdits, known: KnownValues, name: str) -> NDArray[Any
     value = known.find(name)
     fits = value is not None and (str(value.dtype), value.shape) == (kind.dtype, kind.shape)
     return value if fits else None
+
+
+def _leave_conditions(index: GraphIndex, found: Values) -> Values:
+    """Return the values without those that conditions of Ifs in bodies are calculated from."""
+    if not index.bodies and index.outer is None:
+        return found
+    makers: dict[str, tuple[GraphIndex, int]] = {}
+    pending: list[str] = []
+    for each in index.walk():
+        for number, kind in enumerate(each.node_kinds):
+            if kind.is_onnx and kind.op_type in _ARITHMETIC:
+                makers.update(dict.fromkeys(each.node_outputs[number], (each, number)))
+            elif each.outer is not None and kind.is_onnx and kind.op_type == "If":
+                pending.append(each.node_inputs[number][0])
+    barred: set[int] = set()
+    while pending:
+        maker = makers.pop(pending.pop(), None)
+        if maker is not None:
+            graph, number = maker
+            pending.extend(graph.node_inputs[number])
+            barred.update([number] if graph is index else [])
+    return {number: values for number, values in found.items() if number not in barred}
 
 
 def _leave_large(index: GraphIndex, found: Values) -> Values:

@@ -205,6 +205,35 @@ def test_nothing_large_becomes_constant() -> None:
     assert large == {"Add": 1, "ConstantOfShape": 1, "Shape": 1}
 
 
+def test_conditions_are_computed_as_before() -> None:
+    """Stored ones, an If in the branch of another, end onnxruntime 1.32 as it loads a right model."""
+    model = parse(
+        """m (float[2] x, bool c) => (float[2] y) {
+          two = Constant <value = int64 {2}> ()
+          n = Size(x)
+          p = Equal(n, two)
+          y = If (p) <
+            then_branch = t () => (float[2] a) {
+              q = Equal(n, two)
+              a = If (q) <
+                then_branch = tt () => (float[2] aa) {
+                  s = Shape(x)
+                  f = Cast <to = 1> (s)
+                  aa = If (c) <then_branch = g () => (float[2] d) { d = Add(x, f) },
+                               else_branch = h () => (float[2] e) { e = Abs(x) }>
+                },
+                else_branch = te () => (float[2] ab) { ab = Neg(x) }>
+            },
+            else_branch = e () => (float[2] b) { b = Relu(x) }>
+        }"""
+    )
+    cleaned = clean(model)
+    left = operators(cleaned)
+    assert (left["If"], left["Equal"], left["Size"], left.get("Shape", 0)) == (3, 1, 1, 0)
+    open_session(cleaned)
+    check_equal(model, cleaned, {"x": ramp(2), "c": np.array(True)})
+
+
 def test_stated_shapes_that_may_be_wrong_are_not_folded() -> None:
     model = parse(
         """m (float[N, 3] x) => (int64[2] y, float[2, 3] z) {
