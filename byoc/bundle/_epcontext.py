@@ -120,11 +120,29 @@ def _walk_graphs(graph: GraphProto, is_body: bool) -> Iterator[tuple[GraphProto,
 
 
 def _replace_types(graph: GraphProto, types: Mapping[str, ValueInfoProto]) -> None:
-    """State the types of what a graph's nodes make, as far as they are known."""
+    """State the types of what a graph's nodes make, as far as they are known.
+
+    An output keeps its own, unless it is wrong: onnxruntime warns of that, a provider refuses it.
+    """
     made = {name for node in graph.node for name in node.output}
+    for output in graph.output:
+        if output.name in made & types.keys() and _contradict(output, types[output.name]):
+            output.type.CopyFrom(types[output.name].type)
     made -= {value.name for value in graph.output}
     del graph.value_info[:]
     graph.value_info.extend(types[name] for name in sorted(made & types.keys()))
+
+
+def _contradict(one: ValueInfoProto, other: ValueInfoProto) -> bool:
+    """Return whether the shapes that two infos state of a tensor cannot both be."""
+    shapes = [value.type.tensor_type.shape.dim for value in (one, other)]
+    if not one.type.tensor_type.HasField("shape"):
+        return False
+    return len(shapes[0]) != len(shapes[1]) or any(
+        first.dim_value != second.dim_value
+        for first, second in zip(*shapes, strict=True)
+        if first.HasField("dim_value") and second.HasField("dim_value")
+    )
 
 
 def _context_node(

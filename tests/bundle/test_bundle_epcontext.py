@@ -159,6 +159,16 @@ def test_an_input_that_nothing_reads_keeps_its_default(install: Any, tmp_path: P
     assert [each.name for each in made.graph.initializer] == ["unread"]
 
 
+def test_an_output_of_a_region_has_the_shape_that_it_has(install: Any, tmp_path: Path) -> None:
+    """Some exporters state another rank; onnxruntime warns of it, and providers compare."""
+    install(Provided)
+    text = "g (float[1, 4, 2] x) => (float[1, N] y, float[1, M, 2] z) { y = Relu(x) z = Relu(y) }"
+    wrong, right = emitted(parse(text), tmp_path / "b").graph.output
+
+    assert [dim.dim_value for dim in wrong.type.tensor_type.shape.dim] == [1, 4, 2]
+    assert [dim.dim_param for dim in right.type.tensor_type.shape.dim] == ["", "M", ""]
+
+
 def test_inputs_are_in_the_order_of_the_context(install: Any, tmp_path: Path) -> None:
     install(Provided)
     made = emitted(parse("g (float[4] x, float[4] u) => (float[4] y) { y = Add(x, u) }"), tmp_path / "b")
