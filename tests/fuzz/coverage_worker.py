@@ -34,20 +34,22 @@ with atheris.instrument_imports(include=(modules := list_modules(sys.argv[3]))):
         importlib.import_module(module)
 from attempts import Recorder  # noqa: E402
 from kinds import KINDS  # noqa: E402
+from targets import peak_bytes  # noqa: E402
 
 _MAX_INPUT_BYTES = 1 << 17
 _PLAIN_SHARE = 0.1  # of inputs that libFuzzer changes as bytes
+_MAX_RESIDENT = 1 << 30  # bytes: atheris keeps a few KiB of each input, and another process goes on
 
 
 def main() -> None:
-    """Fuzz until the processor time is over, and leave."""
+    """Fuzz until the processor time or the memory is used up, and leave."""
     kind, seed, _, seconds, corpus, folder = sys.argv[1:]
     stop = time.process_time() + float(seconds)
     recorder = Recorder(kind, Path(folder), 0)
 
     def try_input(data: bytes) -> None:
         recorder.try_input(data)
-        if time.process_time() > stop:
+        if time.process_time() > stop or peak_bytes() > _MAX_RESIDENT:
             with recorder:
                 pass
             sys.stderr.flush()

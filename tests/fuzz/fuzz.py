@@ -85,14 +85,12 @@ def fuzz_by_coverage(
         for data in (*KINDS[kind].seeds(), *read_corpus(kind)):
             (corpus / sha256(data).hexdigest()).write_bytes(data)
         begun, number = _used_by_children(), 0
-        while (left := seconds - (_used_by_children() - begun)) > 0:
+        while (left := seconds - (_used_by_children() - begun)) > 1:
             script = str(Path(__file__).with_name("coverage_worker.py"))
             rooms = ":".join(KINDS[kind].rooms)
             arguments = [script, kind, str(seed + number), rooms, f"{left:.0f}", str(corpus)]
             with tempfile.TemporaryDirectory(prefix="byoc-fuzz-") as folder:
-                last = yield from _run_process(arguments, Path(folder), summary)
-            if last is None:
-                break
+                yield from _run_process(arguments, Path(folder), summary)
             number += 1
         found = [path.read_bytes() for path in corpus.iterdir()]
         chosen, reached, lines = choose_inputs(kind, found)
