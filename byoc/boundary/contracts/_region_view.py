@@ -29,6 +29,7 @@ from byoc.boundary.contracts._boundary_nodes import (
     scale_fields,
 )
 from byoc.boundary.contracts._tensor_contract import Converter, TensorContract
+from byoc.errors import InputError
 from byoc.model import (
     WEIGHT,
     WEIGHT_KEY,
@@ -224,11 +225,14 @@ def find_convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
     """Return the axis order of each initializer that is a convolution weight.
 
     Weights inside composites are included. The orders are those of `byoc.model.find_weights`. Raises
-    InputError for a node that no runtime executes.
+    InputError for a node that no runtime executes, and for shapes that contradict each other.
     """
     flat = inline_local_functions(region) if region.functions else region
     check_nodes(flat)
-    flat = onnx.shape_inference.infer_shapes(flat)
+    try:
+        flat = onnx.shape_inference.infer_shapes(flat)
+    except onnx.shape_inference.InferenceError as error:
+        raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
     found = find_weights(GraphIndex(flat, get_stated_types(flat)))
     stored = {tensor.name for tensor in region.graph.initializer}
     return {name: order for name, order in found.items() if name in stored}
