@@ -7,8 +7,8 @@ the third are defined by the first: QLinearConv, QLinearMatMul and MatMulInteger
 onnxruntime's ContribOperators.md. Rules for quantized operators speak of QDQ groups, so all become that.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -19,103 +19,12 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, nump
 from byoc.model import find_constant_value, get_stated_attributes, is_onnx
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._quantized_forms import FORMS, FloatForm, Quantity, take_operand
 
-CONTRIB = "com.microsoft"
 _AXIS_OPSET = 13
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A quantized tensor with the names of its scale and zero point; `axis` for one scale a channel."""
-
-    tensor: str
-    scale: str
-    zero_point: str = ""
-    axis: int | None = None
-
-
-@dataclass(frozen=True)
-class FloatForm:
-    """An operator of floating point on dequantized operands, and what its result is quantized by.
-
-    Operands that are texts are read as they are. Without a `result` the operator's result stays in
-    floating point. `bias` is an int32 tensor in the scale of the first two operands.
-    """
-
-    op: str
-    operands: Sequence[Quantity | str]
-    result: Quantity | None = None
-    bias: str = ""
-    dropped: frozenset[str] = frozenset()
-
-
-def _take(inputs: Sequence[str], start: int, axis: int | None = None) -> Quantity:
-    """Return an operand: a tensor, its scale and its zero point, from a position on."""
-    tensor, scale, point = [*inputs[start : start + 3], "", ""][:3]
-    return Quantity(tensor, scale, point, axis)
-
-
-def _take_result(inputs: Sequence[str], start: int) -> Quantity:
-    """Return the quantization of a result: its scale and zero point, from a position on."""
-    scale, point = [*inputs[start : start + 2], ""][:2]
-    return Quantity("", scale, point)
-
-
-def _read_conv(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
-    x, w = _take(inputs, 0), _take(inputs, 3, axis=0)
-    return FloatForm("Conv", (x, w), _take_result(inputs, 6), "".join(inputs[8:9]))
-
-
-def _read_matmul(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
-    a, b = _take(inputs, 0), _take(inputs, 3, axis=-1)
-    return FloatForm("MatMul", (a, b), _take_result(inputs, 6))
-
-
-def _read_gemm(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
-    a, b = _take(inputs, 0), _take(inputs, 3, axis=0 if attributes.get("transB") else 1)
-    result = _take_result(inputs, 7) if len(inputs) > 8 else None
-    if attributes.get("alpha", 1.0) != 1.0:
-        return None
-    return FloatForm("Gemm", (a, b), result, "".join(inputs[6:7]))
-
-
-def _read_binary(op: str) -> Callable[[Sequence[str], Mapping[str, Any]], FloatForm | None]:
-    def read(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm:
-        operands = _take(inputs, 0), _take(inputs, 3)
-        return FloatForm(op, operands, _take_result(inputs, 6))
-
-    return read
-
-
-def _read_unary(op: str) -> Callable[[Sequence[str], Mapping[str, Any]], FloatForm | None]:
-    def read(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
-        if attributes.get("channels_last"):
-            return None
-        dropped = frozenset({"channels_last", "opset"})
-        return FloatForm(op, (_take(inputs, 0),), _take_result(inputs, 3), dropped=dropped)
-
-    return read
-
-
-def _read_concat(inputs: Sequence[str], attributes: Mapping[str, Any]) -> FloatForm | None:
-    operands = [_take(inputs, i) for i in range(2, len(inputs), 3)]
-    return FloatForm("Concat", operands, _take_result(inputs, 0))
-
-
-_FORMS: Mapping[str, Callable[[Sequence[str], Mapping[str, Any]], FloatForm | None]] = {
-    "QLinearConv": _read_conv,
-    "QLinearMatMul": _read_matmul,
-    "QGemm": _read_gemm,
-    "QLinearAdd": _read_binary("Add"),
-    "QLinearMul": _read_binary("Mul"),
-    "QLinearSigmoid": _read_unary("Sigmoid"),
-    "QLinearLeakyRelu": _read_unary("LeakyRelu"),
-    "QLinearSoftmax": _read_unary("Softmax"),
-    "QLinearAveragePool": _read_unary("AveragePool"),
-    "QLinearGlobalAveragePool": _read_unary("GlobalAveragePool"),
-    "QLinearConcat": _read_concat,
-}
+_DYNAMIC_OPSET = 11
 _PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+_FLOAT_PRODUCTS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
 _KEPT = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"})
 
 
@@ -128,22 +37,24 @@ class ReadQuantizedOperators(CleanPass):
     """
 
     name: ClassVar[str] = "read-quantized"
-    operators: ClassVar[frozenset[str]] = frozenset({*_FORMS, *_PRODUCTS})
-    contrib_operators: ClassVar[frozenset[str]] = frozenset(_FORMS)
+    operators: ClassVar[frozenset[str]] = frozenset({*FORMS, *_PRODUCTS})
+    contrib_operators: ClassVar[frozenset[str]] = frozenset({*FORMS, *_FLOAT_PRODUCTS})
 
     @classmethod
     def list_read_operators(cls) -> frozenset[str]:
         """Return the operators of integers that are replaced."""
-        return frozenset({*_FORMS, *_PRODUCTS})
+        return frozenset({*FORMS, *_PRODUCTS, *_FLOAT_PRODUCTS})
 
     def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
         """Replace each operator that has such a form, in order."""
         reader = _FormReader(edits)
         asked = {*numbers}
         for number, node in enumerate(edits.index.nodes):
-            if number in asked and node.op_type in _FORMS:
-                form = _FORMS[node.op_type](list(node.input), get_stated_attributes(node))
+            if number in asked and node.op_type in FORMS:
+                form = FORMS[node.op_type](list(node.input), get_stated_attributes(node))
                 reader.replace_operator(number, form)
+            elif number in asked and node.op_type in _FLOAT_PRODUCTS:
+                reader.replace_float_product(number)
             elif number in asked:
                 reader.replace_product(number)
             elif node.op_type in _KEPT and is_onnx(node):
@@ -196,25 +107,24 @@ class _FormReader:
         if cast is None or scaled is None:
             return
         mul = index.nodes[scaled]
-        scale = next(name for name in mul.input if name != index.nodes[cast].output[0])
-        maker = index.producers.get(scale)
+        scales = [name for name in mul.input if name != index.nodes[cast].output[0]]
+        maker = index.producers.get(scales[0]) if len(scales) == 1 else None
         if maker is None or index.nodes[maker].op_type != "Mul":
             return
-        product = index.nodes[maker]
-        if mul.output[0] not in index.type_protos or scale in index.outputs:
+        if mul.output[0] not in index.type_protos or scales[0] in index.outputs:
             return
         points = [*node.input[2:4], "", ""][:2]
         dynamic = index.producers.get(node.input[0])
-        if dynamic is None or len(index.nodes[dynamic].output) < 2:
+        if dynamic is None or index.nodes[dynamic].op_type != "DynamicQuantizeLinear":
             return
-        own = index.nodes[dynamic].output[1]
-        if own not in product.input:
+        _, own, point = index.nodes[dynamic].output
+        others = [name for name in index.nodes[maker].input if name != own]
+        if len(others) != 1 or points[0] not in ("", point):
             return
-        other = next(name for name in product.input if name != own)
-        axis = -1 if node.op_type == "MatMulInteger" else 0
+        axis = -1 if node.op_type == "MatMulInteger" else None
         operands = (
             Quantity(node.input[0], own, points[0]),
-            Quantity(node.input[1], other, points[1], axis),
+            Quantity(node.input[1], others[0], points[1], axis),
         )
         form = FloatForm(_PRODUCTS[node.op_type], operands)
         if not self._can_say(form):
@@ -227,8 +137,48 @@ class _FormReader:
         edits.note(scaled, f"{node.op_type} '{node.name or node.output[0]}' read as {form.op}")
         edits.remove(cast)
         edits.remove(number)
-        if len(index.consumers[scale]) == 1:
+        if len(index.consumers[scales[0]]) == 1:
             edits.remove(maker)
+
+    def replace_float_product(self, number: int) -> None:
+        """Replace an operator of com.microsoft that multiplies integers and adds a bias to floats."""
+        index = self.edits.index
+        node = index.nodes[number]
+        made = node.output[0]
+        reads = [*node.input, "", "", "", "", ""]
+        nodes: list[NodeProto] = []
+        if node.op_type == "MatMulIntegerToFloat":
+            left, right = (Quantity(reads[i], reads[i + 2], reads[i + 4]) for i in (0, 1))
+            bias = reads[6]
+        else:
+            if reads[0] not in index.type_protos or index.opsets.get("", 0) < _DYNAMIC_OPSET:
+                return
+            left = self._quantize_dynamically(reads[0], made, nodes)
+            right, bias = take_operand(reads, 1), reads[4]
+        form = FloatForm("MatMul", (left, replace(right, axis=-1)))
+        if made not in index.type_protos or not self._can_say(form):
+            return
+        operands = [self._dequantize(each, node, nodes) for each in form.operands]
+        product = self._name(f"{made}_product", TensorProto.FLOAT, made) if bias else made
+        nodes.append(helper.make_node(form.op, operands, [product]))
+        if bias:
+            nodes[-1].name = self.edits.names.new_node(product)
+            nodes.append(helper.make_node("Add", [product, bias], [made]))
+        self.edits.replace(number, *nodes)
+        self.edits.note_replaced(number, f"read as {form.op} between QDQ nodes")
+
+    def _quantize_dynamically(self, tensor: str, made: str, nodes: list[NodeProto]) -> Quantity:
+        """Append the DynamicQuantizeLinear of a float tensor; return what it makes."""
+        names = [self._name(f"{made}_integers", TensorProto.UINT8, tensor)]
+        for word, dtype in (("scale", TensorProto.FLOAT), ("zero_point", TensorProto.UINT8)):
+            names.append(self.edits.names.new_tensor(f"{made}_{word}"))
+            self.edits.new_types[names[-1]] = helper.make_tensor_type_proto(dtype, ())
+        nodes.append(
+            helper.make_node(
+                "DynamicQuantizeLinear", [tensor], names, self.edits.names.new_node(names[0])
+            )
+        )
+        return Quantity(names[0], names[1], names[2])
 
     def replace_view(self, number: int) -> None:
         """Have an operator that keeps the numbers of a quantized tensor compute between QDQ nodes."""
@@ -252,45 +202,83 @@ class _FormReader:
 
     def _can_say(self, form: FloatForm) -> bool:
         """Return whether operands have types, and scales for channels an axis in the operator set."""
-        index = self.edits.index
-        version = index.opsets.get("", 0)
+        version = self.edits.index.opsets.get("", 0)
         for each in form.operands:
             if isinstance(each, str):
                 continue
-            if each.tensor not in index.type_protos:
+            if (
+                each.tensor not in self.edits.index.type_protos
+                and each.tensor not in self.edits.new_types
+            ):
                 return False
-            scales = self._count_scales(each)
-            if scales is None or (scales > 1 and version < _AXIS_OPSET):
+            counts = (
+                self._count_elements(each.scale),
+                self._count_elements(each.zero_point or each.scale),
+            )
+            if None in counts:
+                return False
+            several = counts != (1, 1)
+            if several and (version < _AXIS_OPSET or each.axis is None):
+                return False
+            if counts[0] != counts[1] and (1 not in counts or self._read_constants(each) is None):
                 return False
         return True
 
-    def _count_scales(self, each: Quantity) -> int | None:
-        made = next((tensor for tensor in self.edits.stored if tensor.name == each.scale), None)
+    def _count_elements(self, name: str) -> int | None:
+        """Return the number of elements of a scale or zero point; None where it is not known."""
+        made = next((tensor for tensor in self.edits.stored if tensor.name == name), None)
         if made is not None:
             return prod(made.dims)
-        value = find_constant_value(self.edits.index, each.scale, self.edits.folder)
+        value = find_constant_value(self.edits.index, name, self.edits.folder)
         if value is not None:
             return int(np.size(value))
-        return 1 if each.axis is None or each.scale in self.edits.index.producers else None
+        kind = self.edits.new_types.get(name) or self.edits.index.type_protos.get(name)
+        if kind is None or not kind.tensor_type.HasField("shape"):
+            return None
+        extents = [dim.dim_value for dim in kind.tensor_type.shape.dim]
+        return prod(extents) if all(extents) else None
+
+    def _read_constants(self, each: Quantity) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        """Return the scale and the zero point of an operand, None where one is not stored."""
+        names = each.scale, each.zero_point
+        scale, point = (find_constant_value(self.edits.index, name, self.edits.folder) for name in names)
+        return None if scale is None or point is None else (scale, point)
 
     def _dequantize(self, each: Quantity | str, node: NodeProto, nodes: list[NodeProto]) -> str:
         """Append the DequantizeLinear of an operand; return what it makes."""
         if isinstance(each, str):
             return each
         made = self._name(f"{each.tensor}_read_by_{node.output[0]}", TensorProto.FLOAT, each.tensor)
-        point = [each.zero_point] if each.zero_point else []
+        reads = [each.tensor, *self._broadcast_constants(each)]
         nodes.append(
-            helper.make_node(
-                "DequantizeLinear",
-                [each.tensor, each.scale, *point],
-                [made],
-                self.edits.names.new_node(made),
-            )
+            helper.make_node("DequantizeLinear", reads, [made], self.edits.names.new_node(made))
         )
-        if each.axis is not None and (self._count_scales(each) or 1) > 1:
+        if each.axis is not None and (self._count_elements(reads[1]) or 1) > 1:
             rank = len(self._find_type(each.tensor).tensor_type.shape.dim)
             nodes[-1].attribute.append(helper.make_attribute("axis", each.axis % rank))
         return made
+
+    def _broadcast_constants(self, each: Quantity) -> list[str]:
+        """Return the scale and the zero point of an operand, as many of the one as of the other."""
+        if not each.zero_point:
+            return [each.scale]
+        names = [each.scale, each.zero_point]
+        counts = [self._count_elements(name) for name in names]
+        values = self._read_constants(each) if counts[0] != counts[1] else None
+        if values is None:
+            return names
+        for position, array in enumerate(np.broadcast_arrays(*(value.reshape(-1) for value in values))):
+            if counts[position] == 1:
+                names[position] = self._store(np.ascontiguousarray(array), names[position])
+        return names
+
+    def _store(self, value: NDArray[Any], wanted: str) -> str:
+        """Store a constant; return its name."""
+        name = self.edits.names.new_tensor(wanted)
+        tensor = numpy_helper.from_array(value, name)
+        self.edits.stored.append(tensor)
+        self.edits.new_types[name] = helper.make_tensor_type_proto(tensor.data_type, value.shape)
+        return name
 
     def _dequantize_bias(self, form: FloatForm, node: NodeProto) -> Quantity | None:
         """Return a bias with a scale of its own: the product of those of the operands, if stored."""
@@ -309,10 +297,9 @@ class _FormReader:
             scale = scale.reshape(())
         elif self.edits.index.opsets.get("", 0) < _AXIS_OPSET:
             return None
-        name = self.edits.names.new_tensor(f"{form.bias}_scale")
-        self.edits.stored.append(numpy_helper.from_array(scale, name))
-        self.edits.new_types[name] = helper.make_tensor_type_proto(TensorProto.FLOAT, scale.shape)
-        return Quantity(form.bias, name, axis=0 if scale.ndim else None)
+        return Quantity(
+            form.bias, self._store(scale, f"{form.bias}_scale"), axis=0 if scale.ndim else None
+        )
 
     def _name(self, wanted: str, dtype: int, like: str) -> str:
         """Return a new tensor of the shape of another one."""
@@ -324,7 +311,7 @@ class _FormReader:
         return name
 
     def _find_type(self, name: str) -> TypeProto:
-        return self.edits.index.type_protos[name]
+        return self.edits.new_types.get(name) or self.edits.index.type_protos[name]
 
 
 def _keep_attributes(attributes: Sequence[AttributeProto], form: FloatForm) -> Iterator[AttributeProto]:

@@ -28,11 +28,13 @@ def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Ma
     the unit, the unit is refused with the reason. A DequantizeLinear fed by constants is a constant and
     goes with its reader. A composite may hold DequantizeLinear and QuantizeLinear nodes of its own, and
     then needs no others there. A path that leaves a group and returns, through a computed scale,
-    prevents the group, too.
+    prevents the group, too. Where an operator is accepted in floating point alone, the DequantizeLinear
+    and QuantizeLinear nodes around it that no rule takes are refused for that, with the reason.
     """
-    if not any(mark.accepts_quantized for mark in marks):
-        return list(units)
     has_qdq = any(kind.is_qdq for kind in {*index.node_kinds})
+    floats = {n: mark.not_quantized for n, mark in enumerate(marks) if mark.not_quantized}
+    if not any(mark.accepts_quantized for mark in marks):
+        return [_explain_lone_node(index, unit, floats) for unit in units] if floats else list(units)
     finder = _GroupFinder(index, {node: unit for unit in units for node in unit.nodes})
     order: ContractionOrder | None = None
     changed: dict[int, Unit] = {}
@@ -56,11 +58,34 @@ def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Ma
                 name = unit.composite or index.nodes[unit.nodes[0]].op_type
                 verdict = refuse(f"{name} is no whole QDQ group: {error}")
                 changed[unit.nodes[0]] = replace(unit, verdict=verdict, rules=(), must=False)
+            else:
+                floats.update(dict.fromkeys(unit.nodes, str(error)))
         else:
             absorbed.update(around)
             nodes = tuple(sorted((*unit.nodes, *around)))
             changed[unit.nodes[0]] = replace(unit, nodes=nodes, kind="qdq")
-    return [changed.get(unit.nodes[0], unit) for unit in units if unit.nodes[0] not in absorbed]
+    left = [changed.get(unit.nodes[0], unit) for unit in units if unit.nodes[0] not in absorbed]
+    return [_explain_lone_node(index, unit, floats) for unit in left] if has_qdq and floats else left
+
+
+def _explain_lone_node(index: GraphIndex, unit: Unit, floats: Mapping[int, str]) -> Unit:
+    """Return a refused DequantizeLinear or QuantizeLinear with what keeps it out of a group.
+
+    `floats` has the nodes that are accepted in floating point alone, and why.
+    """
+    node = index.nodes[unit.nodes[0]]
+    if unit.verdict or len(unit.nodes) > 1 or not is_qdq_node(node):
+        return unit
+    if is_dequantize(node):
+        near = [reader for name in node.output for reader in index.consumers.get(name, ())]
+    else:
+        near = [index.producers.get(node.input[0], -1)]
+    found = next((number for number in near if number in floats), None)
+    if found is None:
+        return unit
+    operator = describe_node(index.nodes[found])
+    reason = f"{operator} is taken in floating point, not in integers: {floats[found]}"
+    return replace(unit, verdict=refuse(reason))
 
 
 def _join_units(index: GraphIndex, units: Sequence[Unit]) -> ContractionOrder:

@@ -29,7 +29,8 @@ class Mark:
     ops[3]` if inherited), else empty. If `standalone` is False the node is supported only inside a
     composite; if `is_required` is True it has to run on the accelerator. `accepts_plain` and
     `accepts_quantized` tell whether a rule accepts the node as it is, or between DequantizeLinear and
-    QuantizeLinear; they are valid only if the verdict is yes.
+    QuantizeLinear; they are valid only if the verdict is yes. `not_quantized` is why no rule accepts
+    the latter, of a node that stands there; else it is empty.
     """
 
     verdict: Verdict
@@ -38,6 +39,7 @@ class Mark:
     is_required: bool = False
     accepts_plain: bool = True
     accepts_quantized: bool = False
+    not_quantized: str = ""
 
 
 @dataclass(frozen=True)

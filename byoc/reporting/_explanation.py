@@ -128,6 +128,12 @@ def find_refused_nodes(graph: GraphExplanation, annotator: Annotator) -> Iterato
                 reasons: tuple[Objection, ...] = (
                     Objection("", f"it goes with {name}, which is refused"),
                 )
+            elif (
+                is_qdq_node(graph.index.nodes[number])
+                and not graph.marks[number].verdict
+                and (unit.verdict.reasons != graph.marks[number].verdict.reasons)
+            ):
+                reasons = tuple(Objection("", reason) for reason in unit.verdict.reasons)
             else:
                 attempts = _attempts_against(graph, unit, number, annotator)
                 reasons = attempts[0].objections

@@ -131,6 +131,8 @@ class Annotator:
             text = first.origin or f"{view.op}: {first.text}"
             reasons = dict.fromkeys((text, *(other.reason for other in others)))
             return Mark(refuse(*reasons), accepts_plain=False), shared
+        near = (each for each in refused if each.fits and view.is_quantized and True not in accepted)
+        nearest = min(near, key=rate_attempt, default=None)
         holds = next(iter(accepted.values()))
         mark = Mark(
             YES,
@@ -139,6 +141,7 @@ class Annotator:
             is_required=holds.rule.level == "must",
             accepts_plain=False in accepted,
             accepts_quantized=True in accepted,
+            not_quantized=nearest.objections[0].text if nearest else "",
         )
         return mark, shared
 

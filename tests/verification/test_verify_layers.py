@@ -12,6 +12,8 @@ from support import sample_cases
 
 import byoc
 from byoc.bundle import open_bundle
+from byoc.verification import _layer_error
+from byoc.verification._layer_probe import LayerRun, QuantizedLayer
 
 _SHAPE = (1, 8, 12, 12)
 _DEPTH = 4
@@ -86,6 +88,32 @@ def test_planted_faults_are_found_in_their_layer(
     assert not found.passed
     assert found.regions[0].layers is not None
     assert [error.tensor for error in found.regions[0].layers.wrong] == [tensor]
+
+
+@pytest.mark.parametrize("table", [1, 2**22])
+def test_many_results_of_one_real_value_count_as_one(
+    table: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is mostly white, and a right machine rounds all of that to the other integer."""
+    monkeypatch.setattr(_layer_error, "_TABLE", table)
+    random = np.random.default_rng(0)
+    real = random.uniform(-100, 100, (1, 3, 40, 40))
+    real[:, 1, 12:] = 7.49
+    expected = np.rint(real)
+
+    def measure(moved: np.ndarray) -> _layer_error.LayerError:
+        run = LayerRun(np.rint(moved).astype(np.int8), expected.astype(np.int8), real)
+        return _layer_error.measure_layer(QuantizedLayer("y", "conv", "Conv"), [run], 1.0)
+
+    white = measure(real + 0.02)
+    assert white.within
+    assert white.differing > 0.2
+    shifted = real.copy()
+    shifted[:, 1] += 0.3
+    found = measure(shifted)
+    assert not found.within
+    assert found.channel == "channel 1"
+    assert found.mean == pytest.approx(0.3, abs=0.1)
 
 
 def test_the_layer_that_is_off_by_less_than_a_unit_everywhere_is_named(

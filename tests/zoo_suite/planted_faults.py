@@ -15,15 +15,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-import planted_layers
-import pytest
-import vendors
+sys.path[:0] = [str(Path(__file__).parents[1])]
 
-import byoc
-from byoc.bundle import Bundle, open_bundle
-from byoc.samples import model_samples
-from byoc.verification import LayerError, Verification
+import numpy as np  # noqa: E402 - needs the path
+import planted_layers  # noqa: E402
+import pytest  # noqa: E402
+import vendors  # noqa: E402
+
+import byoc  # noqa: E402
+from byoc.bundle import Bundle, open_bundle  # noqa: E402
+from byoc.samples import model_samples  # noqa: E402
+from byoc.verification import LayerError, Verification  # noqa: E402
 
 MODELS = ("yunet", "eff_word_net_qint8")
 _SAMPLES = 4
@@ -128,5 +130,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     sys.exit(main())
