@@ -71,6 +71,26 @@ def test_borders_of_a_refused_operator_go_with_it(explained: Callable[..., dict[
     assert list(gained.items()) == list(taken_with.items())  # in this order
 
 
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("dtype: int16", "X is int8 outside; supported: int16"),
+        ("dtype: int8", "its output 'c' is read by Relu 'r', not by a QuantizeLinear alone"),
+    ],
+)
+def test_borders_of_what_is_taken_in_floats_say_why_it_is_not_in_integers(
+    rule: str, reason: str, explained: Callable[..., dict[str, Any]]
+) -> None:
+    model = QDQ
+    if "Relu" in reason:
+        model = QDQ.replace("[out] out = Relu (yd)", "[r] r = Relu (c)\n[out] out = Add (yd, r)")
+    rules = f"ops:\n  - {{op: Conv, quantized: true, {rule}}}\n  - {{op: [Conv, Relu, Add]}}\n"
+    told = reasons(explained(model, rules))
+    expected = [f"Conv 'c' is taken in floating point, not in integers: {reason}"]
+    assert told["d"] == told["yq"] == expected
+    assert told["q"] == ["is not among the operators of t"]
+
+
 def test_a_rule_for_quantized_operators_hides_no_reason(
     explained: Callable[..., dict[str, Any]],
 ) -> None:
