@@ -35,20 +35,22 @@ def find_old_interpreter() -> str:
 
 
 def _make_environment(folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Make an environment with the old packages, and return how pip ended.
+    """Make an environment with the old packages, and return how the installer ended.
 
-    The pip of this Python fills it where that still knows the old one, which takes half as long as
-    installing another pip there; what is never imported is not compiled.
+    uv takes a sixth of the time of pip, which is tried where uv fails.
     """
     interpreter, python = find_old_interpreter(), folder / "bin" / "python"
-    own, foreign = [python, "-m", "pip"], [sys.executable, "-m", "pip", "--python", python]
-    options = ["-q", "--no-compile", "--disable-pip-version-check", "--only-binary", ":all:"]
     subprocess.run([interpreter, "-m", "venv", "--without-pip", folder], check=True)
-    for pip in (foreign, own):
-        if pip is own:
-            subprocess.run([python, "-m", "ensurepip"], check=False, capture_output=True)
+    installers = (
+        [sys.executable, "-m", "uv", "pip", "install", "--python", python],
+        [sys.executable, "-m", "pip", "--python", python, "install"],
+    )
+    for installer in installers:
         done = subprocess.run(
-            [*pip, "install", *options, *OLD_PACKAGES], check=False, capture_output=True, text=True
+            [*installer, "-q", "--only-binary", ":all:", *OLD_PACKAGES],
+            check=False,
+            capture_output=True,
+            text=True,
         )
         if done.returncode == 0:
             break
