@@ -14,7 +14,7 @@ from cutting import cut_once, numbered_regions  # noqa: F401 - fixtures
 from elsewhere import configure, old_python  # noqa: F401 - fixtures
 from hypothesis import HealthCheck, settings
 from support import THOROUGH, Ran
-from warm_processes import cold_processes, warm_processes  # noqa: F401 - fixtures
+from warm_processes import WarmProcesses, cold_processes, warm_processes  # noqa: F401 - two fixtures
 from wrecking import wreck  # noqa: F401 - a fixture
 
 from byoc.cli import main
@@ -72,7 +72,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_waiting_for_imports(warm_processes: None) -> None:  # noqa: F811 - the fixture
+def _no_waiting_for_imports(warm_processes: WarmProcesses) -> None:  # noqa: F811 - the fixture
     """Most tests that start processes of byoc are not about how these start."""
 
 

@@ -1,5 +1,6 @@
-"""The process of `warm_processes.ForkServer`: `fork_server.py LINK -m MODULE`, or `-c TEXT`.
+"""The process of `warm_processes.ForkServer`: `fork_server.py LINK -m MODULE`, or `-c IMPORTS`.
 
+With `-m` it runs that module, with `-c` what the arguments of an interpreter say that are in a request.
 A request is a line of JSON, with descriptors: standard input, output and error, a pipe for exit code and
 processor seconds, and those that the program is passed.
 """
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 LINK = socket.socket(fileno=int(sys.argv[1]))
 FLAG, PROGRAM = sys.argv[2:4]
@@ -28,7 +30,7 @@ def import_program() -> None:
         importlib.import_module(PROGRAM)
         del sys.modules[PROGRAM]
     else:
-        exec(PROGRAM.partition(";")[0], {})  # noqa: S102 - the import of byoc's own program
+        exec(PROGRAM, {})  # noqa: S102 - imports of tests
     gc.collect()
     gc.freeze()
 
@@ -47,14 +49,39 @@ def run_program(request: dict[str, object], descriptors: list[int]) -> None:
     os.environ.update(environment)
     path = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [*path, *(entry for entry in _BASE_PATH if entry not in path)]
+    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     importlib.invalidate_caches()
     if FLAG == "-m":
         # The descriptors have other numbers here than in the process that asked.
         sys.argv = [PROGRAM, *map(str, descriptors[4:])]
         runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
     else:
-        sys.argv = ["-c"]
-        exec(PROGRAM, {"__name__": "__main__"})  # noqa: S102 - byoc's own program
+        arguments = request["arguments"]
+        assert isinstance(arguments, list)
+        interpret(arguments)
+
+
+def interpret(arguments: list[str]) -> None:
+    """Run what the arguments of an interpreter say: `-P`, then `-c TEXT`, `-m MODULE` or a file."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests ignore it
+    for number, name in enumerate(("stdin", "stdout", "stderr")):  # of another kind than the server's
+        buffering = 1 if number == 2 or os.isatty(number) else -1
+        errors = "backslashreplace" if number == 2 else None
+        mode = "w" if number else "r"
+        setattr(sys, name, open(number, mode, buffering, errors=errors, closefd=False))  # noqa: SIM115
+    isolated = arguments[0] == "-P"
+    flag, *sys.argv = arguments[isolated:]
+    if flag == "-c":
+        text, sys.argv[0] = sys.argv[0], "-c"
+        sys.path[:0] = [] if isolated else [""]
+        exec(compile(text, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - of a test
+    elif flag == "-m":
+        sys.path[:0] = [] if isolated else [str(Path.cwd())]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:0] = [flag]
+        sys.path[:0] = [] if isolated else [str(Path(flag).resolve().parent)]
+        runpy.run_path(flag, run_name="__main__")
 
 
 def serve() -> None:

@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from cutting import CHAIN, cut
 from support import Ran, parse
+from warm_processes import WarmProcesses
 
 from byoc.bundle import open_bundle
 from byoc.bundle._manifest import list_files, parse_manifest
@@ -127,7 +127,7 @@ def test_a_file_is_read_in_blocks_up_to_its_limit(size: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
-def test_a_small_manifest_takes_little_memory(tmp_path: Path) -> None:
+def test_a_small_manifest_takes_little_memory(tmp_path: Path, warm_processes: WarmProcesses) -> None:
     """256 MiB were asked for whatever the size of the file."""
     (tmp_path / "manifest.json").write_text('{"format": 4}')
     script = f"""
@@ -142,7 +142,7 @@ try:
 except InputError as error:
     print(error)
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    ran = warm_processes.run([sys.executable, "-c", script])
     assert ran.stdout.startswith(f"{tmp_path / 'manifest.json'}: not a manifest: "), ran.stderr
 
 

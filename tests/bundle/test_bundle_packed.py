@@ -18,6 +18,7 @@ import pytest
 import vendors
 from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
 from support import VANILLA, Ran, parse, sample_cases
+from warm_processes import WarmProcesses
 
 from byoc.bundle import open_bundle
 from byoc.errors import InputError
@@ -148,17 +149,15 @@ def test_a_fork_leaves_the_files_alone(packed: Path) -> None:
     assert files(opened.folder) == content(packed)
 
 
-def test_a_process_that_ends_leaves_no_files(packed: Path, temporary: Path) -> None:
+def test_a_process_that_ends_leaves_no_files(
+    packed: Path, temporary: Path, warm_processes: WarmProcesses
+) -> None:
     program = (
         "import sys, pathlib; from byoc.bundle._reading import open_bundle\n"
         "bundle = open_bundle(pathlib.Path(sys.argv[1])); print(bundle.folder); sys.exit(3)"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program, packed],
-        env={**os.environ, "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = warm_processes.run(
+        [sys.executable, "-c", program, packed], env={**os.environ, "TMPDIR": str(temporary)}
     )
     assert (ran.returncode, Path(ran.stdout.strip()).parent) == (3, temporary)
 

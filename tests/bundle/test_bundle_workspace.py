@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
 from support import parse
+from warm_processes import WarmProcesses
 
 from byoc.bundle import open_bundle, stage_bundle
 from byoc.errors import InputError
@@ -19,25 +19,27 @@ KILL = Path(__file__).parents[1] / "fault_suite/kill.py"
 BAD_NAME = os.fsdecode(b"b\xff")
 
 
-def _kill(*options: str) -> dict[str, int]:
+def _kill(warm_processes: WarmProcesses, *options: str) -> dict[str, int]:
     """Return what a run of the script that kills writing processes counted."""
     run = [sys.executable, KILL, "--points", *options]
-    found = subprocess.run(run, capture_output=True, text=True, check=False, timeout=600)
+    found = warm_processes.run(run, timeout=600)
     assert found.returncode == 0, found.stderr
     counted: dict[str, int] = json.loads(found.stdout)
     return counted
 
 
-def test_a_bundle_survives_the_death_of_its_writer() -> None:
-    found = _kill("--kinds", "folder", "--kills", "20")
+def test_a_bundle_survives_the_death_of_its_writer(warm_processes: WarmProcesses) -> None:
+    found = _kill(warm_processes, "--kinds", "folder", "--kills", "20")
     assert (found["killed"], found["cleanings"]) == (20, 2)
     assert min(found["old"], found["new"], found["leftovers"]) > 0
     assert "moved back" not in found
 
 
 @pytest.mark.thorough
-def test_where_folders_cannot_be_exchanged_the_next_write_brings_a_bundle_back() -> None:
-    found = _kill("--kinds", "folder", "--kills", "60", "--two-steps")
+def test_where_folders_cannot_be_exchanged_the_next_write_brings_a_bundle_back(
+    warm_processes: WarmProcesses,
+) -> None:
+    found = _kill(warm_processes, "--kinds", "folder", "--kills", "60", "--two-steps")
     assert (found["killed"], found["cleanings"]) == (60, 6)
     assert min(found["old"], found["new"], found["moved back"]) > 0
 

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noting_vendor import Vendor, read_bundle
 from support import VANILLA, Ran, examples, parse
+from warm_processes import WarmProcesses
 
 import byoc
 from byoc.cache import Cache, find_cache_folder, open_cache
@@ -467,15 +468,14 @@ for number in range(2):
 """
 
 
-def test_programs_at_once(vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+def test_programs_at_once(vendor: Vendor, tmp_path: Path, warm_processes: WarmProcesses) -> None:
     onnx.save(parse(UNLIKE), tmp_path / "m.onnx")
     path = os.pathsep.join([str(vendor.site), str(Path(__file__).parents[1]), *sys.path])
     vendor.log.write_text("")
     programs = [
-        subprocess.Popen(
+        warm_processes.Popen(
             [sys.executable, "-c", PROGRAM, str(tmp_path / "m.onnx"), str(tmp_path / f"b{number}")],
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
             stderr=subprocess.PIPE,
         )
         for number in range(2)

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
+from warm_processes import WarmProcesses
 
 from byoc.cache import Cache, CacheEntry, find_cache_folder, open_cache, open_user_cache
 from byoc.cache import _cache_folder as folders
@@ -295,13 +295,12 @@ def test_facts_are_read_without_the_blobs(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("--points",)])
-def test_killed_programs_leave_whole_entries(more: tuple[str, ...]) -> None:
-    ran = subprocess.run(
-        [sys.executable, str(KILL), "--kills", "6", "--seed", "7", *more],
+def test_killed_programs_leave_whole_entries(
+    more: tuple[str, ...], warm_processes: WarmProcesses
+) -> None:
+    ran = warm_processes.run(
+        [sys.executable, KILL, "--kills", "6", "--seed", "7", *more],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)

@@ -14,6 +14,7 @@ import onnx
 import pytest
 from cutting import CHAIN, UNLIKE, cut
 from support import VANILLA, Ran, parse, region_names
+from warm_processes import WarmProcesses
 
 from byoc.cli._common import read_part
 
@@ -296,7 +297,7 @@ SCRIPT = "import sys; from byoc.cli import main; sys.argv = ['byoc', *sys.argv[1
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
 @pytest.mark.usefixtures("here")
-def test_progress_goes_to_a_terminal_on_standard_error() -> None:
+def test_progress_goes_to_a_terminal_on_standard_error(warm_processes: WarmProcesses) -> None:
     leader, follower = os.openpty()
     command = [
         sys.executable,
@@ -310,15 +311,15 @@ def test_progress_goes_to_a_terminal_on_standard_error() -> None:
         "out",
     ]
     environment = os.environ | {"TERM": "xterm"}
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=follower, env=environment, check=True, timeout=300
-    )
+    started = warm_processes.Popen(command, stdout=subprocess.PIPE, stderr=follower, env=environment)
+    printed, _ = started.communicate(timeout=300)
     os.close(follower)
     shown = os.read(leader, 1 << 16)
     os.close(leader)
+    assert started.returncode == 0
     assert b"\x1b[" in shown
-    assert done.stdout.startswith(b"net.onnx: 5 of 10 nodes")
-    assert b"\x1b" not in done.stdout
+    assert printed.startswith(b"net.onnx: 5 of 10 nodes")
+    assert b"\x1b" not in printed
 
 
 @pytest.mark.usefixtures("here")

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from support import parse
+from warm_processes import WarmProcesses
 from wrecking import Wreck
 
 from byoc.codegen import (
@@ -212,17 +213,19 @@ codegen.check(__import__("onnx").ModelProto())
 """
 
 
-def test_a_process_ends_with_byoc_even_when_byoc_is_killed_and_it_hangs(wreck: Wreck) -> None:
+def test_a_process_ends_with_byoc_even_when_byoc_is_killed_and_it_hangs(
+    wreck: Wreck, warm_processes: WarmProcesses
+) -> None:
     wreck("check hang")
     path = os.pathsep.join(entry for entry in sys.path if entry)
     environment = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen(
+    parent = warm_processes.Popen(
         [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, env=environment
-    ) as parent:
-        assert parent.stdout is not None
-        worker = int(parent.stdout.readline())
-        assert _runs(worker)
-        parent.kill()
+    )
+    worker = int(parent.stdout.readline())
+    assert _runs(worker)
+    parent.kill()
+    parent.communicate()
     while _runs(worker):
         time.sleep(0.01)
 

@@ -7,13 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import VANILLA, Ran
+from support import VANILLA, Ran, parse
 
 import byoc
+from byoc.comparison import ModelProblem
 from byoc.placement import Problem, Strategy
 from byoc.placement.strategies import AllSupported
 
 Cli = Callable[..., Ran]
+
+LOOP = """
+g (float[8, 64, 64] x) => (float[8, 64, 64] y) <int64 n = {4}, bool c = {1}> {
+  h = Relu(x)
+  z = Loop<body = inner (int64 i, bool k, float[8, 64, 64] a) => (bool k2, float[8, 64, 64] b) {
+    k2 = Identity(k)  r = MatMul(a, a)  b = Relu(r)
+  }>(n, c, h)
+  y = Sigmoid(z)
+}
+"""
+LONGER = LOOP.replace("{4}", "{40}")
 
 
 def assert_same(one: Problem, other: Problem) -> None:
@@ -42,13 +54,22 @@ def test_it_is_the_problem_that_partition_solves(rules: tuple[str, ...], tmp_pat
 
 
 def test_bodies_are_placed_first() -> None:
-    found = byoc.build_problem("zoo:silero_vad_v5", "dla")
-    plan = byoc.partition("zoo:silero_vad_v5", "dla", what_if=False).plan
+    model = parse(LOOP)
+    found = byoc.build_problem(model, "dla")
+    plan = byoc.partition(model, "dla", what_if=False).plan
+    assert [*plan.root.bodies]
     assert_same(found.problem, plan.graph_problem.problem)
+    longer = byoc.build_problem(parse(LONGER), "dla")
+    assert not np.array_equal(found.problem.seconds, longer.problem.seconds)
 
 
-def test_strategies_by_name_and_by_object() -> None:
-    found = byoc.build_problem("zoo:squeezenet", "dla")
+@pytest.fixture(scope="module")
+def squeezenet() -> ModelProblem:
+    return byoc.build_problem("zoo:squeezenet", "dla")
+
+
+def test_strategies_by_name_and_by_object(squeezenet: ModelProblem) -> None:
+    found = squeezenet
     mine: Strategy = AllSupported()
     assert found.solve(mine).cost == found.solve("all-supported").cost
     assert found.solve("launch-aware", rounds=3, margin=0.5).bound is not None
@@ -56,9 +77,9 @@ def test_strategies_by_name_and_by_object() -> None:
         found.solve("launch-aware", round=3)
 
 
-def test_a_table_has_a_row_for_each_unit() -> None:
+def test_a_table_has_a_row_for_each_unit(squeezenet: ModelProblem) -> None:
     pytest.importorskip("pandas")
-    found = byoc.build_problem("zoo:squeezenet", "dla")
+    found = squeezenet
     labels = found.solve().labels
     frame = found.to_frame(labels)
     assert list(frame) == ["unit", "nodes", "operators", "host", "dla", "placed"]
@@ -69,9 +90,9 @@ def test_a_table_has_a_row_for_each_unit() -> None:
     assert np.isinf(frame[frame["operators"] == "Softmax"]["dla"]).all()
 
 
-def test_a_picture_has_a_circle_for_each_unit(tmp_path: Path) -> None:
+def test_a_picture_has_a_circle_for_each_unit(squeezenet: ModelProblem, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    found = byoc.build_problem("zoo:squeezenet", "dla")
+    found = squeezenet
     figure = found.draw(tmp_path / "p.svg", found.solve().labels)
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
     (axes,) = figure.axes

@@ -8,27 +8,18 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
 from solving import here, solve_studies_here  # noqa: F401 - a fixture
 from studying import NET, Cli, drop_times, make_folder, write_study  # noqa: F401 - a fixture
 from support import VANILLA, parse
+from warm_processes import WarmProcesses
 
 import byoc
 from byoc.comparison import read_results
 from byoc.comparison._case_schedulers import CaseQueue
 from byoc.comparison._study_journal import StudyJournal
-
-
-def start_interruptible(command: list[str], **given: Any) -> subprocess.Popen[str]:
-    """Start a command that SIGINT interrupts, though this process may have been started to ignore it."""
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        return subprocess.Popen(command, text=True, **given)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def count_solved(folder: Path) -> int:
@@ -54,7 +45,7 @@ def test_what_is_done_is_not_computed_again(folder: Path) -> None:
     assert other.rows[0]["model_digest"] != more.rows[0]["model_digest"]
 
 
-def test_a_study_that_was_killed_goes_on(folder: Path) -> None:
+def test_a_study_that_was_killed_goes_on(folder: Path, warm_processes: WarmProcesses) -> None:
     counting = {"name": "counting", "options": {"folder": str(folder)}, "seeds": list(range(6))}
     study = write_study(folder, models="nets/one.onnx", strategies=counting)
     with solve_studies_here():
@@ -64,7 +55,7 @@ def test_a_study_that_was_killed_goes_on(folder: Path) -> None:
     path = folder / "r.csv"
     command = [sys.executable, "-m", "byoc", "study", str(study), "-o", str(path), "--jobs", "1"]
     for number in (signal.SIGKILL, signal.SIGINT):
-        process = start_interruptible(command, stderr=subprocess.PIPE)
+        process = warm_processes.Popen(command, stderr=subprocess.PIPE)
         journal = Path(f"{path}.cases.jsonl")
         while not (journal.exists() and len(journal.read_text().splitlines()) >= 4):
             assert process.poll() is None
@@ -78,7 +69,7 @@ def test_a_study_that_was_killed_goes_on(folder: Path) -> None:
                 file.write('{"key": "broken o')
             (folder / "solved").write_text("0\n1\n2\n")
     assert process.returncode == 130
-    assert "stopped: 3 of 6 cases are done; the same command goes on" in told
+    assert b"stopped: 3 of 6 cases are done; the same command goes on" in told
     assert drop_times(read_results(path)) == drop_times(
         [row | {"notes": "; ".join(row["notes"])} for row in whole[:3]]
     )
@@ -91,14 +82,16 @@ def test_a_study_that_was_killed_goes_on(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_interrupt_leaves_what_is_compared(jobs: str, folder: Path) -> None:
+def test_an_interrupt_leaves_what_is_compared(
+    jobs: str, folder: Path, warm_processes: WarmProcesses
+) -> None:
     (folder / "wait").touch()
     asked = ["compare", str(folder / "nets" / "one.onnx"), "--rules", str(VANILLA), "--jobs", jobs]
     asked += ["--strategies", "host-only,counting", "--format", "json"]
     for option in (f"counting:folder={folder}", "counting:seed=3"):
         asked += ["--strategy-option", option]
     command = [sys.executable, "-m", "byoc", *asked]
-    process = start_interruptible(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = warm_processes.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while not (folder / "solved").exists():  # it is at the second strategy, which does not end
         assert process.poll() is None
         time.sleep(0.02)
@@ -107,7 +100,7 @@ def test_an_interrupt_leaves_what_is_compared(jobs: str, folder: Path) -> None:
     out, told = process.communicate()
     assert process.returncode == 130
     assert [row["strategy"] for row in json.loads(out)] == ["host-only"]
-    assert told == "byoc: stopped: 1 case done, above\n"
+    assert told == b"byoc: stopped: 1 case done, above\n"
 
 
 CLUSTER = """
@@ -123,7 +116,29 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(not find_spec("distributed"), reason="needs Dask")
+needs_dask = pytest.mark.skipif(not find_spec("distributed"), reason="needs Dask")
+
+
+@needs_dask
+def test_a_cluster_gives_the_serial_rows(folder: Path) -> None:
+    from distributed import LocalCluster  # noqa: PLC0415 - optional, and slow to import
+
+    counting = {"name": "counting", "options": {"folder": str(folder)}, "seeds": [0, 1, 2]}
+    study = write_study(folder, models="nets/one.onnx", strategies=["host-only", counting])
+    with solve_studies_here():
+        serial = byoc.study(study, jobs=1)
+    (folder / "solved").unlink()
+    threads = {"n_workers": 2, "threads_per_worker": 1, "processes": False}
+    with LocalCluster(**threads, dashboard_address=None) as cluster:
+        found = byoc.study(study, folder / "r.csv", scheduler=cluster.scheduler_address)
+    assert (found.earlier, count_solved(folder)) == (0, 3)
+    assert drop_times(found.rows) == drop_times(serial.rows)
+    rows = [row | {"notes": "; ".join(row["notes"])} for row in serial.rows]
+    assert drop_times(read_results(folder / "r.csv")) == drop_times(rows)
+
+
+@pytest.mark.thorough
+@needs_dask
 def test_a_cluster_with_a_worker_killed_gives_the_serial_rows(folder: Path) -> None:
     counting = {"name": "counting", "options": {"folder": str(folder)}, "seeds": [0, 1, 2, 3]}
     study = write_study(folder, strategies=["launch-aware", "host-only", counting])

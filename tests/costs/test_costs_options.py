@@ -76,7 +76,9 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def predict(**options: Any) -> float:
-    found = byoc.partition("zoo:squeezenet", str(VANILLA), cost_model="clocked", **options)
+    found = byoc.partition(
+        "zoo:squeezenet", str(VANILLA), cost_model="clocked", what_if=False, **options
+    )
     return found.report.predicted.host_only - found.report.predicted.seconds
 
 
@@ -129,7 +131,7 @@ def test_an_option_that_must_be_given() -> None:
 
 def test_options_of_one_target_and_of_the_host() -> None:
     rules = str(VANILLA)
-    target = byoc.partition("zoo:squeezenet", rules).plan.targets[0].name
+    target = byoc.partition("zoo:squeezenet", rules, what_if=False).plan.targets[0].name
     both = {"clock": "1e13", f"{target}:clock": "1e12"}
     assert predict(cost_options=both) == predict(cost_options={"clock": "1e12"})
     host = byoc.partition(

@@ -1,6 +1,7 @@
 """The models: operators at and around the edges that codegen, rule file and Vela have."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -13,7 +14,8 @@ from one_node import Given, OneNode, Operand, Stored, make_case
 _STRIDES = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (1, 4), (4, 1), (2, 5), (16, 16))
 
 
-def make_cases() -> list[OneNode]:
+@cache
+def make_cases() -> Sequence[OneNode]:
     """Return the models, those that ONNX itself refuses left out."""
     made: dict[tuple[str, str], OneNode] = {}
     makers = (
@@ -37,7 +39,7 @@ def make_cases() -> list[OneNode]:
             except onnx.shape_inference.InferenceError:
                 continue
             made.setdefault((case.op, case.name), case)
-    return list(made.values())
+    return tuple(made.values())
 
 
 Question = tuple[str, Sequence[Operand], dict[str, Any]]

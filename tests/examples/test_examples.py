@@ -4,7 +4,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ import pytest
 from installing import install
 from solving import here  # noqa: F401 - a fixture
 from support import Ran, region_names
+from warm_processes import WarmProcesses
 
 from byoc.comparison import read_results
 
@@ -40,19 +40,18 @@ HAS_ZIGZAG = find_spec("zigzag") is not None
         ),
     ],
 )
-def test_a_package_passes_its_own_tests(name: str, tmp_path: Path) -> None:
+def test_a_package_passes_its_own_tests(
+    name: str, tmp_path: Path, warm_processes: WarmProcesses
+) -> None:
     install(EXAMPLES / name, tmp_path)
     paths = [EXAMPLES / name, tmp_path, EXAMPLES.parent]
-    done = subprocess.run(
+    done = warm_processes.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / name)],
-        capture_output=True,
-        text=True,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "PYTHONDONTWRITEBYTECODE": "1",
         },
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,6 +1,5 @@
 """Random models with bodies, functions and odd types compute in regions what they compute whole."""
 
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from partitioned import WAYS, planned, run_bundle
 from rounded_crossings import run_rounded
 from suite import Case
 from support import sample_cases
+from warm_processes import WarmProcesses
 
 from byoc.planning import Plan
 
@@ -114,7 +114,7 @@ def test_every_judge_and_every_odd_type_has_graphs() -> None:
 
 
 def test_a_broken_off_run_goes_on_behind_the_last_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_processes: WarmProcesses
 ) -> None:
     log = tmp_path / "log"
     command = [str(Path(__file__).with_name("differential.py")), "--log", str(log)]
@@ -125,7 +125,7 @@ def test_a_broken_off_run_goes_on_behind_the_last_graph(
     lines = log.read_text().splitlines()
     log.write_text(lines[0] + "\n" + lines[1][:40] + "\n")
     again = [sys.executable, *command, "--graphs", "3"]
-    done = subprocess.run(again, check=True, capture_output=True, text=True)
+    done = warm_processes.run(again, check=True)
     assert "3 graphs of seed 0" in done.stdout
     assert sorted(_read_log(log, 0)) == [0, 1, 2]
     assert not _read_log(log, 1)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from support import VANILLA, parse
+from warm_processes import WarmProcesses
 
 from byoc.errors import InputError
 from byoc.model import (
@@ -91,9 +92,11 @@ print(found["y"].astype(np.float64).round(4).tolist())
 """
 
 
-def test_a_function_with_such_a_node_does_not_end_the_process(tmp_path: Path) -> None:
+def test_a_function_with_such_a_node_does_not_end_the_process(
+    tmp_path: Path, warm_processes: WarmProcesses
+) -> None:
     row = [sys.executable, "-c", IN_A_FUNCTION, str(VANILLA), str(tmp_path / "b")]
-    ran = subprocess.run(row, capture_output=True, text=True, check=False)
+    ran = warm_processes.run(row)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout == "1 True onnxruntime\n[[1.2, 0.0, 0.0, 0.0]]\n"
 

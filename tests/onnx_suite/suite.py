@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import NodeProto, defs, numpy_helper
+from onnx.backend.test.case import base
 from onnx.backend.test.case import node as node_tests
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
+from pytest import MonkeyPatch
 
 from byoc.model import MAX_IR, copy_without, walk_graphs
 
@@ -62,8 +64,10 @@ def collect(costly: bool = True) -> Sequence[Case]:
 def _node_cases(module: str) -> list[Case]:
     """Return the cases that a module of onnx makes when it is first imported, which is here."""
     before = len(node_tests._NodeTestCases)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")  # the generators overflow and divide by zero on purpose
+        # onnx reads the source of each case for its documentation, which takes half of the time.
+        patch.setattr(base, "process_snippet", lambda operator, name, export: (name, ""))
         import_module(module)
     return [_node_case(case) for case in node_tests._NodeTestCases[before:]]
 

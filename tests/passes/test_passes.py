@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from failing import rules
 from installing import register
 from rewriting import PASSES, add_passes
 from support import VANILLA, Ran, parse
+from warm_processes import WarmProcesses
 
 import byoc
 from byoc.errors import PluginFailedError
@@ -283,7 +283,9 @@ def test_options_are_shown_with_their_defaults() -> None:
     assert load_pass("still").options == {}
 
 
-def test_a_pass_ends_when_byoc_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_ends_when_byoc_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_processes: WarmProcesses
+) -> None:
     install_in_path(tmp_path, monkeypatch)
     model, note = tmp_path / "add.onnx", tmp_path / "pid"
     onnx.save(parse(ADD), model)
@@ -297,7 +299,7 @@ def test_a_pass_ends_when_byoc_is_killed(tmp_path: Path, monkeypatch: pytest.Mon
         f"note={note}",
     ]
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    started = subprocess.Popen(
+    started = warm_processes.Popen(
         [sys.executable, "-m", "byoc", "partition", model, "--rules", VANILLA, *asked],
         env={**os.environ, "PYTHONPATH": path},
     )

@@ -114,8 +114,8 @@ def test_a_plan_needs_no_codegen(tmp_path: Path) -> None:
     rules = tmp_path / "soon.yaml"
     rules.write_text(text.replace("codegen: reference", "codegen: not_written_yet"), encoding="utf-8")
 
-    assert byoc.partition("zoo:squeezenet", rules).plan.regions
+    assert byoc.partition("zoo:squeezenet", rules, what_if=False).plan.regions
     with pytest.raises(byoc.InputError, match=r"^not_written_yet: no such codegen"):
-        byoc.partition("zoo:squeezenet", rules, output=tmp_path / "b")
+        byoc.partition("zoo:squeezenet", rules, output=tmp_path / "b", what_if=False)
     with pytest.raises(byoc.InputError, match=r"^acmee: no such codegen"):
         byoc.partition("zoo:squeezenet", rules, codegen="acmee")

@@ -1,7 +1,6 @@
 """Other people's packages: strategies that misbehave, files that clash, folders that are broken."""
 
 import json
-import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from cutting import planned
 from installing import add_entry_points
 from support import VANILLA, parse
+from warm_processes import WarmProcesses
 
 import byoc
 from byoc.placement import Placement, Problem
@@ -94,7 +94,7 @@ def test_broken_packages_take_nothing_down(
     assert "could not look in missing_rules" in wrong.err
 
 
-def test_what_a_plug_in_prints_is_no_result(tmp_path: Path) -> None:
+def test_what_a_plug_in_prints_is_no_result(tmp_path: Path, warm_processes: WarmProcesses) -> None:
     script = f"""
 import os, sys
 from byoc.codegens import reference
@@ -109,9 +109,7 @@ rules = {str(VANILLA)!r}
 sys.argv = ["byoc", "partition", "zoo:squeezenet", "--rules", rules, "-o", "b", "--format", "json"]
 main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = warm_processes.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
     assert json.loads(done.stdout)["bundle"] == "b"
     assert "compiling\n" in done.stderr
     assert "from a library\n" in done.stderr

@@ -309,7 +309,7 @@ def test_an_operator_set_that_the_runtime_does_not_read_yet(
     ],
 )
 def test_a_manifest_that_does_not_fit(change: dict[str, object], sentence: str, tmp_path: Path) -> None:
-    byoc.partition("zoo:squeezenet", VANILLA, output=tmp_path / "b", verify=False)
+    byoc.partition("zoo:squeezenet", VANILLA, output=tmp_path / "b", verify=False, what_if=False)
     path = tmp_path / "b" / "manifest.json"
     manifest = json.loads(path.read_text())
     for part in (manifest, *manifest["variants"]):
@@ -321,7 +321,7 @@ def test_a_manifest_that_does_not_fit(change: dict[str, object], sentence: str, 
 
 
 def test_weights_without_a_hash(tmp_path: Path) -> None:
-    byoc.partition("zoo:squeezenet", VANILLA, output=tmp_path / "b", verify=False)
+    byoc.partition("zoo:squeezenet", VANILLA, output=tmp_path / "b", verify=False, what_if=False)
     path = tmp_path / "b" / "manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["files"]["weights.bin"]

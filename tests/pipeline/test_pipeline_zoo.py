@@ -27,7 +27,7 @@ def test_light_model_verifies(name: str, strategy: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.byoc"
 
     rules = "dla.yaml" if name in SIMULATED else VANILLA
-    result = byoc.partition(f"zoo:{name}", rules, strategy=strategy, output=path)
+    result = byoc.partition(f"zoo:{name}", rules, strategy=strategy, output=path, what_if=False)
 
     verification = result.verification
     assert verification is not None
@@ -56,7 +56,7 @@ QUICK = ("squeezenet", "resnet50", "shufflenet", "densenet121", "inception_v1")
     ),
 )
 def test_partitioned_model_runs_in_plain_onnxruntime(name: str, strategy: str) -> None:
-    result = byoc.partition(f"zoo:{name}", "dla", strategy=strategy)
+    result = byoc.partition(f"zoo:{name}", "dla", strategy=strategy, what_if=False)
     model = result.plan.model
 
     onnx.checker.check_model(result.model, full_check=True)

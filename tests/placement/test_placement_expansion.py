@@ -68,7 +68,7 @@ def test_a_spent_budget_ends_the_moves() -> None:
     assert (more.prices > 0).all()
 
 
-@pytest.mark.parametrize("seed", sample_cases(range(8), every=4))
+@pytest.mark.parametrize("seed", sample_cases(range(8), 0))
 def test_prices_alone_come_close_with_little_memory(seed: int) -> None:
     """Before there were such moves: 28 % above the optimum, at a certified gap of a third."""
     problem = layered_problem(seed, 120, 3, launch=(0.0, 0.5)[seed % 2])

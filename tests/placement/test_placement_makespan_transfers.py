@@ -56,9 +56,9 @@ def measure_ratio(seed: int) -> tuple[float, float]:
     return (found.value / best, found.bound / best) if best else (1.0, 1.0)
 
 
-@pytest.mark.parametrize("start", sample_cases([0, 60, 120, 180], every=4))
+@pytest.mark.parametrize("start", sample_cases(range(0, 240, 30), 0))
 def test_against_all_labels_regions_and_orders(start: int) -> None:
-    ratios = [measure_ratio(seed) for seed in range(start, start + 60)]
+    ratios = [measure_ratio(seed) for seed in range(start, start + 30)]
     assert np.mean([value < 1 + 1e-9 for value, _ in ratios]) >= 0.9
     assert max(value for value, _ in ratios) < 1.3
 
@@ -77,7 +77,7 @@ def test_a_list_schedule_is_one_of_all_orders(seed: int) -> None:
     assert least * (1 - 1e-12) <= schedule.makespan <= 1.5 * least
 
 
-@pytest.mark.parametrize("seed", sample_cases(range(60), every=5))
+@pytest.mark.parametrize("seed", sample_cases(range(60), every=11))
 def test_never_worse_than_launch_aware_or_a_cheap_strategy(seed: int) -> None:
     """With capacities, musts, and all other limits; transfers that occupy anything."""
     problem = build_problem(seed, 14)

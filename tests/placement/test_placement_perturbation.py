@@ -45,7 +45,7 @@ def make_case(seed: int, features: frozenset[str]) -> tuple[Problem, Placement, 
     return problem, placement, names, [f"kind{number % 3}" for number in range(problem.units)]
 
 
-@pytest.mark.parametrize(("seed", "features"), sample_cases(CASES, every=4))
+@pytest.mark.parametrize(("seed", "features"), sample_cases(CASES, every=7))
 def test_regrets_are_those_of_every_placement(seed: int, features: frozenset[str]) -> None:
     problem, placement, names, kinds = make_case(seed, features)
     found = perturb_costs(problem, placement, names, kinds, NOISE)
@@ -103,7 +103,7 @@ def test_factors_are_lognormal_and_shared_by_kind() -> None:
 
 
 @pytest.mark.parametrize("robust", list(Robust))
-@pytest.mark.parametrize(("seed", "features"), sample_cases(CASES, every=5))
+@pytest.mark.parametrize(("seed", "features"), sample_cases(CASES, every=11))
 def test_a_robust_placement_keeps_limits_and_regrets_less(
     seed: int, features: frozenset[str], robust: Robust
 ) -> None:

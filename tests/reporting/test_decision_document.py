@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support import VANILLA, parse
+from support import VANILLA, parse, sample_cases
 
 import byoc
 from byoc.bundle import DECISIONS_FILE, DecisionDocument, open_bundle
@@ -28,7 +28,7 @@ def make_plan(model: object) -> Plan:
     return byoc.partition(model, "dla.yaml", what_if=False).plan  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", sample_cases(MODELS, "zoo:squeezenet", "zoo:silero_vad_v5"))
 def test_every_node_is_where_the_plan_has_it(model: str) -> None:
     plan = make_plan(model)
     document = make_decision_document(plan)

@@ -208,9 +208,10 @@ def models() -> list[type[BaseModel]]:
 
 
 def test_every_key_has_a_description_for_editors() -> None:
-    for name, part in make_json_schema()["$defs"].items():
+    parts = make_json_schema()["$defs"]
+    for name, part in parts.items():
         for key, described in part.get("properties", {}).items():
-            target = make_json_schema()["$defs"].get(described.get("$ref", "").rpartition("/")[2], {})
+            target = parts.get(described.get("$ref", "").rpartition("/")[2], {})
             assert described.get("description") or target.get("description"), f"{name}.{key}"
 
 

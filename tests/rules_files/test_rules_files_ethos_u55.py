@@ -2,7 +2,7 @@
 
 import pytest
 from shipped_rules import mark, plain, qdq, taken, target, verdict, zoo
-from support import LIGHT
+from support import LIGHT, sample_cases
 
 from byoc.patterns import group_units
 from byoc.rules import annotate_graph
@@ -141,7 +141,7 @@ def test_a_float_operator_is_not_taken() -> None:
     assert not found.accepts_plain  # which is what it would need to be taken outside of a QDQ group
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", sample_cases(LIGHT, "shufflenet", "squeezenet"))
 def test_nothing_of_a_float_model_is_taken(name: str) -> None:
     index = zoo(name).index
     rules = target(FILE)

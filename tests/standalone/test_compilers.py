@@ -17,7 +17,9 @@ from byoc.standalone import export_c
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
-STRICT = ("-O1", "-c", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-pedantic")
+STRICT = ("-Wall", "-Wextra", "-Werror", "-Wshadow", "-pedantic")
+# gcc finds some faults while it optimizes, clang finds all while it reads.
+WORK = {"gcc": ("-O1", "-c"), "clang": ("-fsyntax-only",)}
 ROOT = Path(__file__).parents[2]
 EMITTED = "nodes.c"  # by emx-onnx-cgen
 
@@ -45,7 +47,7 @@ def list_folders(program: Path) -> list[str]:
     return [f"-I{folder}" for folder in (program, get_include_folder(), get_provider_folder())]
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("compiler", list(WORK))
 def test_no_compiler_warns(compiler: str, program: Path, tmp_path: Path) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
@@ -54,7 +56,8 @@ def test_no_compiler_warns(compiler: str, program: Path, tmp_path: Path) -> None
     for source in sources:
         standard = "-std=c11" if "tests" in source.parts or "provider" in source.parts else "-std=c99"
         command = [compiler, standard, *STRICT, "-DBYOC_LINKED", *list_folders(program), str(source)]
-        ran = subprocess.run([*command, "-o", str(tmp_path / "o")], capture_output=True, check=False)
+        command += [*WORK[compiler], "-o", str(tmp_path / "o")]
+        ran = subprocess.run(command, capture_output=True, check=False)
         assert ran.returncode == 0, ran.stderr.decode()
 
 
@@ -63,10 +66,11 @@ def test_cppcheck_finds_nothing(program: Path) -> None:
     if shutil.which("cppcheck") is None:
         pytest.skip("cppcheck is not installed")
     sources = [str(source) for source in dict.fromkeys(list_sources(program))]
-    own = [source for source in sources if Path(source).name != EMITTED]
-    assert len(own) < len(sources)
+    emitted = [source for source in sources if Path(source).name == EMITTED]
+    own = [source for source in sources if source not in emitted]
+    assert emitted
     folders = list_folders(program)
-    for kinds, files in (("warning,performance,portability,style", own), ("warning", sources)):
+    for kinds, files in (("warning,performance,portability,style", own), ("warning", emitted)):
         command = ["cppcheck", f"--enable={kinds}", "--error-exitcode=1", "--quiet", *folders, *files]
         ran = subprocess.run(command, capture_output=True, check=False)
         assert ran.returncode == 0, ran.stderr.decode()

@@ -1,12 +1,12 @@
 """The tests of both styles of packages that `byoc new-codegen` writes, without installing them."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from installing import install
+from warm_processes import WarmProcesses
 
 from byoc.codegen.scaffold import Style, new_codegen
 from byoc.support import CODEGENS, list_installed
@@ -17,17 +17,19 @@ from byoc.support import CODEGENS, list_installed
     ("style", "chosen"),
     [
         ("emitter", ""),
-        # Its compiler is a program, which is started for each case: of the forms of regions a few.
-        ("tool", "not test_form or chain or dynamic"),
+        # Its compiler is a program, which is started for each case: what is said of that in a few.
+        ("tool", "test_artifact or test_refusal or test_fresh_process or test_options"),
         pytest.param("tool", "", marks=pytest.mark.thorough),
     ],
 )
-def test_a_new_package_passes_its_own_tests(style: Style, chosen: str, tmp_path: Path) -> None:
+def test_a_new_package_passes_its_own_tests(
+    style: Style, chosen: str, tmp_path: Path, warm_processes: WarmProcesses
+) -> None:
     package = tmp_path / "acme"
     new_codegen("acme", package, style=style)
     install(package, tmp_path)
 
-    done = subprocess.run(
+    done = warm_processes.run(
         [
             sys.executable,
             "-m",
@@ -48,9 +50,6 @@ def test_a_new_package_passes_its_own_tests(style: Style, chosen: str, tmp_path:
             "PYTHONDONTWRITEBYTECODE": "1",
             "BYOC_CONFORMANCE": "fast",
         },
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=600,
     )
 

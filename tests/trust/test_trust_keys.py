@@ -10,6 +10,7 @@ import pytest
 from cutting import DEVICE_ONLY, cut
 from native_codegen import Native
 from support import Ran, parse
+from warm_processes import WarmProcesses
 
 import byoc
 from byoc.bundle import judge_trust, open_bundle
@@ -151,9 +152,11 @@ def test_without_a_home_folder_nothing_fails(monkeypatch: pytest.MonkeyPatch) ->
 CREATE = "from byoc.trust import open_or_create_key; print(open_or_create_key().secret.hex())"
 
 
-def test_processes_that_create_the_key_at_once_agree(tmp_path: Path) -> None:
+def test_processes_that_create_the_key_at_once_agree(
+    tmp_path: Path, warm_processes: WarmProcesses
+) -> None:
     started = [
-        subprocess.Popen(
+        warm_processes.Popen(
             [sys.executable, "-c", CREATE],
             stdout=subprocess.PIPE,
             env={**os.environ, "XDG_DATA_HOME": str(tmp_path)},

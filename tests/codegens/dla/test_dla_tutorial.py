@@ -8,7 +8,6 @@ printed. A line `...` there stands for any lines, and errors of rounding are not
 import os
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -18,6 +17,7 @@ import pytest
 from byoc.codegens.dla.compiler import DLAOptions
 from installing import install
 from support import Ran
+from warm_processes import WarmProcesses
 
 PAGE = Path(__file__).parents[3] / "docs" / "tutorial.md"
 MACHINE = PAGE.with_name("dla.md")
@@ -60,6 +60,7 @@ def type_in(
     byoc: Callable[..., Ran],
     folder: Path,
     capsys: pytest.CaptureFixture[str],
+    warm_processes: WarmProcesses,
 ) -> str:
     """Return what a command prints."""
     for name in [each for each in sys.modules if each.partition(".")[0] == "tiny"]:
@@ -83,7 +84,7 @@ def type_in(
             "PYTHONPATH": str(folder),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+        done = warm_processes.run(line, env=environment)
         assert done.returncode == 0, done.stdout
         return done.stdout
     assert command == "pip install -e ."
@@ -104,6 +105,7 @@ def test_the_page_does_what_it_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     byoc: Callable[..., Ran],
+    warm_processes: WarmProcesses,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -112,7 +114,9 @@ def test_the_page_does_what_it_says(
     compared = 0
     for language, text in blocks():
         if language == "sh":
-            printed = "".join(type_in(line, byoc, tmp_path, capsys) for line in text.splitlines())
+            printed = "".join(
+                type_in(line, byoc, tmp_path, capsys, warm_processes) for line in text.splitlines()
+            )
         elif language == "diff":
             change(text, tmp_path)
         elif language:
