@@ -36,16 +36,23 @@ class NodeKind:
         return self.op_type in ("QuantizeLinear", "DequantizeLinear") and self.is_onnx
 
 
-def list_node_kinds(nodes: Iterable[NodeProto]) -> list[NodeKind]:
-    """Return the kind of each node; a node with more than a MiB of attributes has one of its own."""
-    found: dict[tuple[object, ...], NodeKind] = {}
+KnownKinds = dict[tuple[object, ...], NodeKind]
+"""Kinds that were found before, by operator and attributes."""
+
+
+def list_node_kinds(nodes: Iterable[NodeProto], known: KnownKinds | None = None) -> list[NodeKind]:
+    """Return the kind of each node; a node with more than a MiB of attributes has one of its own.
+
+    `known` has the kinds of other graphs, which equal nodes share, and takes the new ones.
+    """
+    found = {} if known is None else known
     kinds = []
-    for number, node in enumerate(nodes):
+    for node in nodes:
         listed = node.attribute
         if not listed:
             key: tuple[object, ...] = node.op_type, node.domain
         elif node.ByteSize() > _MAX_COMPARED_BYTES:
-            key = (number,)
+            key = (len(found),)
         else:
             key = node.op_type, node.domain, *[each.SerializeToString() for each in listed]
         kind = found.get(key)

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.model._node_attributes import get_stated_attributes
+from byoc.model._node_kinds import NodeKind, list_node_kinds
 from byoc.model._tensor_data import DTYPES, TensorType, read_type, write_type
-from byoc.model._walk import is_onnx, list_reads
+from byoc.model._walk import is_onnx
 from byoc.model.inference._elementwise_shapes import Types
-from byoc.model.inference._known_node import KnownNode
+from byoc.model.inference._known_node import KnownNode, Rule
 from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
 from byoc.model.inference._node_evaluation import evaluate_node, infer_by_onnx, is_evaluated
-from byoc.model.inference._type_merging import Settings, complete_type, contradicts, merge_types
+from byoc.model.inference._type_merging import Settings
 from byoc.model.inference._value_rules import (
     collapse_array,
     compute_values,
@@ -120,9 +121,9 @@ class TensorScope:
         """Return whether a type of a node's outputs is open, or its value may matter."""
         return any(not self.is_settled(name) or self.is_small(name) for name in node.output if name)
 
-    def list_small_inputs(self, node: NodeProto) -> list[int]:
-        """Return the positions of inputs whose values may matter to types."""
-        pairs = enumerate(node.input)
+    def list_small_inputs(self, number: int) -> list[int]:
+        """Return the positions of a node's inputs whose values may matter to types."""
+        pairs = enumerate(self.inputs[number])
         return [i for i, name in pairs if name in self.stored or (name and self.is_small(name))]
 
     def complete_types(self, node: NodeProto, types: Types) -> None:
@@ -131,24 +132,20 @@ class TensorScope:
             if not name or name in self.others:
                 continue
             before = self.types.get(name)
-            made = self.settings.clean_type(types[i] if i < len(types) else None)
-            found = merge_types(made, before)
-            if made is not None and before is not None and contradicts(made, before):
-                self.corrected.add(name)
             stated = self.stated.get(name) if name not in self.varying else None
-            if found is None or not contradicts(stated, found):
-                completed = complete_type(found, stated)
-                self.settings.uses_stated |= completed != found
-                found = completed
-            if found is not None and found != before:
-                self.types[name] = found
+            merged = self.settings.merge(types[i] if i < len(types) else None, before, stated)
+            if merged.corrected:
+                self.corrected.add(name)
+            self.settings.uses_stated |= merged.uses_stated
+            if merged.kind is not None and merged.kind != before:
+                self.types[name] = merged.kind
                 self.changed.add(name)
 
-    def reads_corrected(self, node: NodeProto) -> bool:
-        """Return whether a node reads a tensor that ONNX's inference was wrong about."""
+    def reads_corrected(self, number: int) -> bool:
+        """Return whether a node without bodies reads a tensor that ONNX's inference was wrong about."""
         scope: TensorScope | None = self
         while scope is not None:
-            if scope.corrected and not scope.corrected.isdisjoint(list_reads(node)):
+            if scope.corrected and not scope.corrected.isdisjoint(self.inputs[number]):
                 return True
             scope = scope.outer
         return False
@@ -199,6 +196,21 @@ class TensorScope:
         return _clean_types(self.settings, _read_types(self.stated_graph)[0])
 
     @cached_property
+    def kinds(self) -> Sequence[NodeKind]:
+        """The kind of each node."""
+        return list_node_kinds(self.nodes, self.settings.kinds)
+
+    @cached_property
+    def inputs(self) -> Sequence[tuple[str, ...]]:
+        """The names of each node's inputs, empty for one that is left out."""
+        return [tuple(node.input) for node in self.nodes]
+
+    @cached_property
+    def imports(self) -> tuple[tuple[str, int], ...]:
+        """The versions of operator sets, to tell scopes apart."""
+        return tuple(sorted(self.opsets.items()))
+
+    @cached_property
     def producers(self) -> Mapping[str, int]:
         """Tensor to the number of the node that makes it."""
         return {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
@@ -233,7 +245,7 @@ class TensorScope:
                 () if is_onnx(node) and is_of_types(node.op_type) else filter(None, node.input)
             )
         for number in sorted(needed):
-            self._compute_values(self.nodes[number])
+            self._compute_values(number)
         return self.values.get(name)
 
     def _find_given_value(self, name: str) -> Array | None:
@@ -252,8 +264,10 @@ class TensorScope:
         sizes = [kind.elements for kind in kinds if kind is not None]
         return not any(size is not None and size > MAX_ELEMENTS for size in sizes)
 
-    def _compute_values(self, node: NodeProto) -> None:
-        known = self.describe_node(node, range(len(node.input)))
+    def _compute_values(self, number: int) -> None:
+        node = self.nodes[number]
+        positions = range(len(self.inputs[number]))
+        known = self._describe(number, self._read_values(number, positions))
         if is_followed(node.op_type):
             found: Sequence[Array | None] = compute_values(known)
         else:
@@ -266,31 +280,77 @@ class TensorScope:
         for name in node.output:
             self.values.setdefault(name, None)
 
-    def describe_node(self, node: NodeProto, positions: Iterable[int]) -> KnownNode:
-        """Return a node with the types of its inputs, and the values of those at some positions."""
-        wanted = set(positions)
-        schema = get_schema(node.op_type, node.domain, self.get_opset(node))
-        attributes = get_stated_attributes(node) if node.attribute else {}
-        values = [
-            self.find_value(name) if name and i in wanted else None for i, name in enumerate(node.input)
-        ]
-        if schema is not None and schema.inputs and wanted:
-            values = _drop_wrong_floats(values, schema)
-        return KnownNode(
-            node,
-            self.get_opset(node),
-            {**_read_defaults(schema), **attributes} if schema is not None else attributes,
-            tuple(self.find_type(name) if name else None for name in node.input),
-            tuple(values),
-        )
+    def _describe(self, number: int, values: tuple[Array | None, ...]) -> KnownNode:
+        """Return a node with the types of its inputs, and their values as far as they are wanted."""
+        node = self.nodes[number]
+        types = [self.find_type(name) if name else None for name in self.inputs[number]]
+        return KnownNode(node, self.get_opset(node), self._find_attributes(number), tuple(types), values)
 
-    def infer_by_onnx(self, node: NodeProto) -> Types:
-        """Return the types of a node's outputs that ONNX infers, none for an operator of another's."""
+    def _find_attributes(self, number: int) -> Mapping[str, Any]:
+        """Return the attributes of a node: the stated ones, and the defaults of its schema."""
+        node = self.nodes[number]
+        key = self.kinds[number], self.get_opset(node)
+        found = self.settings.attributes.get(key)
+        if found is None:
+            schema = get_schema(node.op_type, node.domain, key[1])
+            defaults = _read_defaults(schema) if schema is not None else {}
+            found = {**defaults, **(get_stated_attributes(node) if node.attribute else {})}
+            self.settings.attributes[key] = found
+        return found
+
+    def _read_values(self, number: int, positions: Iterable[int]) -> tuple[Array | None, ...]:
+        """Return the values of a node's inputs at some positions, None for those at others."""
+        names, wanted = self.inputs[number], set(positions)
+        if not wanted:
+            return (None,) * len(names)
+        values = [
+            self.find_value(name) if name and i in wanted else None for i, name in enumerate(names)
+        ]
+        node = self.nodes[number]
         schema = get_schema(node.op_type, node.domain, self.get_opset(node))
+        if schema is not None and schema.inputs:
+            values = _drop_wrong_floats(values, schema)
+        return tuple(values)
+
+    def infer_once(self, number: int, positions: Sequence[int], rule: Rule | None) -> Types:
+        """Return what a rule infers for a node's outputs, or where there is none, what ONNX does.
+
+        The values of inputs at some positions are wanted. Nodes that are alike are inferred once: of one
+        kind and operator set, with equal types and values, and with the same inputs and outputs left
+        out.
+        """
+        values = self._read_values(number, positions)
+        if any(value is not None and value.dtype == object for value in values):
+            return self._infer(number, values, rule)
+        key = (
+            rule,
+            self.kinds[number],
+            self.imports,
+            tuple([self.find_type(name) if name else _LEFT_OUT for name in self.inputs[number]]),
+            tuple([value if value is None else _describe_value(value) for value in values]),
+            tuple(map(bool, self.nodes[number].output)),
+        )
+        found = self.settings.inferred.get(key)
+        if found is None:
+            found = self.settings.inferred[key] = self._infer(number, values, rule)
+        return found
+
+    def _infer(self, number: int, values: tuple[Array | None, ...], rule: Rule | None) -> Types:
+        known = self._describe(number, values)
+        if rule is not None:
+            return rule(known)
+        schema = get_schema(known.proto.op_type, known.proto.domain, known.opset)
         if schema is None or schema.onnx_schema is None:
             return []
-        known = self.describe_node(node, self.list_small_inputs(node))
         return infer_by_onnx(known, schema.onnx_schema, self.opsets, self.settings.ir_version)
+
+
+_LEFT_OUT = "left out"
+
+
+def _describe_value(value: Array) -> tuple[str, tuple[int, ...], bytes]:
+    """Return what tells the values of tensors apart."""
+    return value.dtype.str, value.shape, value.tobytes()
 
 
 def _drop_wrong_floats(

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-from byoc.model._node_attributes import get_operator_name
 from byoc.model._tensor_data import read_type
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
@@ -131,19 +130,19 @@ def settle_nodes(scope: TensorScope) -> None:
     """
     for number, node in enumerate(scope.nodes):
         scope.settings.count_visit()
-        if list_bodies(node):
+        if scope.kinds[number].has_bodies:
             rule = BODY_RULES.get(node.op_type)
             types = rule(scope, number, settle_nodes) if rule is not None else ()
             scope.complete_types(node, types)
             continue
-        key = (node.domain, node.op_type, node.overload)
-        function = scope.settings.functions.get(key)
-        if scope.reads_corrected(node):
+        functions = scope.settings.functions
+        function = functions.get((node.domain, node.op_type, node.overload)) if functions else None
+        if scope.reads_corrected(number):
             scope.forget_types(node)
         if function is not None and scope.is_wanted(node):
-            scope.complete_types(node, _settle_call(scope, node, function))
+            scope.complete_types(node, _settle_call(scope, number, function))
         elif _is_doubtful(node) or not all(scope.is_settled(name) for name in node.output if name):
-            scope.complete_types(node, _infer_types(scope, node))
+            scope.complete_types(node, _infer_types(scope, number))
 
 
 def _is_doubtful(node: NodeProto) -> bool:
@@ -164,22 +163,23 @@ def _is_doubtful(node: NodeProto) -> bool:
     return True
 
 
-def _infer_types(scope: TensorScope, node: NodeProto) -> Types:
+def _infer_types(scope: TensorScope, number: int) -> Types:
     """Return the types of a node's outputs by a rule, or else by ONNX's inference of one node."""
-    name = get_operator_name(node)
+    name = scope.kinds[number].operator
     rule = SHAPE_RULES.get(name)
     if rule is not None:
-        types = rule(scope.describe_node(node, _VALUE_INPUTS.get(name, ())))
+        types = scope.infer_once(number, _VALUE_INPUTS.get(name, ()), rule)
         if any(types):
-            return scope.type_by_values(node, types) if name in _TYPED_BY_VALUE else types
-    types = scope.infer_by_onnx(node)
-    return types or infer_contrib_types(scope.describe_node(node, scope.list_small_inputs(node)))
+            return scope.type_by_values(scope.nodes[number], types) if name in _TYPED_BY_VALUE else types
+    small = scope.list_small_inputs(number)
+    return scope.infer_once(number, small, None) or scope.infer_once(number, small, infer_contrib_types)
 
 
-def _settle_call(scope: TensorScope, node: NodeProto, function: FunctionProto) -> Types:
+def _settle_call(scope: TensorScope, number: int, function: FunctionProto) -> Types:
     """Return the types of a call's outputs, settled in the body of the function."""
+    node = scope.nodes[number]
     called = dict(zip(function.input, node.input, strict=False))
-    small = {node.input[i] for i in scope.list_small_inputs(node)}
+    small = {node.input[i] for i in scope.list_small_inputs(number)}
     attributes = {
         attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)
     }

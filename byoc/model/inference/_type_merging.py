@@ -1,16 +1,29 @@
 """Types merged from several sources, and the settings that all graphs of a model share."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 from onnx import FunctionProto, ModelProto
 
+from byoc.model._node_kinds import KnownKinds
 from byoc.model._tensor_data import Dim, TensorType
 from byoc.model.inference._elementwise_shapes import merge_dims
 from byoc.model.inference._extents import list_dim_names, parse_dim
 
 _LIMIT = 2**63  # ONNX states extents in 64 bits
+
+
+class MergedType(NamedTuple):
+    """A type merged of what is inferred, was known before, and is stated.
+
+    `corrected` says that what was known before was wrong, `uses_stated` that what is stated added to it.
+    """
+
+    kind: TensorType | None
+    corrected: bool
+    uses_stated: bool
 
 
 class VisitError(Exception):
@@ -21,7 +34,9 @@ class VisitError(Exception):
 class Settings:
     """The functions of a model, the names of its open dimensions, and the visits of nodes left.
 
-    `uses_stated` says whether a type is what the file states of a tensor that is no input.
+    `uses_stated` says whether a type is what the file states of a tensor that is no input. `kinds` are
+    those of all nodes; `attributes`, `inferred` and `merged` keep what was found for a node or a tensor,
+    for others that are alike.
     """
 
     functions: Mapping[tuple[str, str, str], FunctionProto]
@@ -29,6 +44,10 @@ class Settings:
     ir_version: int
     visits_left: int
     uses_stated: bool = False
+    kinds: KnownKinds = field(default_factory=dict)
+    attributes: dict[object, Mapping[str, Any]] = field(default_factory=dict)
+    inferred: dict[object, Sequence[TensorType | None]] = field(default_factory=dict)
+    merged: dict[object, "MergedType"] = field(default_factory=dict)
 
     @classmethod
     def read(cls, model: ModelProto, names: Iterable[str], visits: int) -> "Settings":
@@ -42,6 +61,27 @@ class Settings:
         self.visits_left -= 1
         if self.visits_left < 0:
             raise VisitError
+
+    def merge(
+        self, inferred: TensorType | None, before: TensorType | None, stated: TensorType | None
+    ) -> MergedType:
+        """Merge the types of a tensor; alike ones once."""
+        key = inferred, before, stated
+        found = self.merged.get(key)
+        if found is None:
+            found = self.merged[key] = self._merge(*key)
+        return found
+
+    def _merge(
+        self, inferred: TensorType | None, before: TensorType | None, stated: TensorType | None
+    ) -> MergedType:
+        made = self.clean_type(inferred)
+        found = merge_types(made, before)
+        corrected = made is not None and before is not None and contradicts(made, before)
+        if found is not None and contradicts(stated, found):
+            return MergedType(found, corrected, uses_stated=False)
+        completed = complete_type(found, stated)
+        return MergedType(completed, corrected, completed != found)
 
     def clean_type(self, kind: TensorType | None) -> TensorType | None:
         """Return a type with extents in canonical form; a name that is no open dimension is unknown."""
