@@ -6,43 +6,37 @@ its bytes as external data, in the model's own file, so that every reader of wei
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from byoc.errors import InputError
+from byoc.model._node_kinds import list_distinct_nodes
 from byoc.model._tensor_data import count_bytes, read_raw_bytes
-from byoc.model._walk import walk_nodes, walk_tensors
+from byoc.model._walk import walk_distinct_tensors
 
-# To copy so many bytes takes longer than to find them. What planning knows of values is far smaller.
-_HEAVY_BYTES = 256 << 10
+# To copy so many bytes takes longer than to find them. No value that planning reads is as large: those
+# have at most 1,024 elements (`get_constant_value`), of 16 bytes at most.
+_HEAVY_BYTES = 16 << 10
 
 # Field numbers of onnx.proto.
 _GRAPH, _INITIALIZER, _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _DOC = 7, 5, 1, 2, 8, 9, 12
+_EXTERNAL_DATA, _KEY, _VALUE = 13, 1, 2
 _PLAIN_FIELDS = frozenset({_DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _DOC})
 # Wire types: a number, bytes after their length, and those of a fixed length.
 _VARINT, _BYTES, _FIXED = 0, 2, {1: 8, 5: 4}
 _VARINT_BYTES = 10
+_HEAD_BYTES = 2 * _VARINT_BYTES  # a tag and a length
+_WINDOW_BYTES = 4 << 10  # what is read at once where many small fields follow each other
 # Walking pays where most of a file is heavy weights.
-_LEAST_BYTES_FOR_A_FIELD = 16 << 10
+_LEAST_BYTES_FOR_A_FIELD = 4 << 10
 
-
-class _Field(NamedTuple):
-    """A field of a message: number and wire type; where it, its value and the next field begin."""
-
-    number: int
-    kind: int
-    start: int
-    value: int
-    end: int
-
-    def is_bytes(self, number: int) -> bool:
-        """Return whether it is the field of a number, and holds bytes, as messages do."""
-        return self.number == number and self.kind == _BYTES
+_Field = tuple[int, int, int, int, int]
+"""A field of a message: number and wire type; where it, its value and the next field begin."""
 
 
 class _UnusualError(Exception):
@@ -80,10 +74,10 @@ def read_without_heavy_weights(path: Path) -> tuple[ModelProto, HeavyWeights] | 
         state = _describe_state(path)
         if state is None or state[0] <= _HEAVY_BYTES or path.is_symlink():
             return None
-        with path.open("rb") as file:
-            data, count = _ModelCutter(file, path.name).cut(state[0])
+        with path.open("rb", buffering=0) as file:
+            data, count = _ModelCutter(_FileWindow(file, state[0]), path.name).cut()
         proto = ModelProto.FromString(data)
-    except (_UnusualError, OSError, DecodeError):
+    except (_UnusualError, OSError, DecodeError, IndexError):
         return None
     if not _has_only_heavy(proto, count):
         return None
@@ -101,33 +95,67 @@ def _describe_state(path: Path) -> tuple[int, int] | None:
 
 def _has_only_heavy(proto: ModelProto, count: int) -> bool:
     """Return whether just so many tensors have external data, of the right length, and no scales."""
-    outside = [each for each in walk_tensors(proto) if each.data_location == TensorProto.EXTERNAL]
-    nodes = walk_nodes(chain(proto.graph.node, *(function.node for function in proto.functions)))
-    if len(outside) != count or any(node.op_type.endswith("QuantizeLinear") for node in nodes):
+    all_nodes = [proto.graph.node, *(function.node for function in proto.functions)]
+    nodes = [node for some in all_nodes for node in list_distinct_nodes(some)]
+    if any(node.op_type.endswith("QuantizeLinear") for node in nodes):
         return False
+    tensors = walk_distinct_tensors(proto, nodes)
+    outside = [each for each in tensors if each.data_location == TensorProto.EXTERNAL]
     try:
-        return all(int(each.external_data[2].value) == count_bytes(each) for each in outside)
-    except KeyError:  # an unknown data type
+        fits = all(int(each.external_data[2].value) == count_bytes(each) for each in outside)
+    except (IndexError, KeyError):  # not what the cutter wrote; an unknown data type
         return False
+    return fits and len(outside) == count
+
+
+@dataclass
+class _FileWindow:
+    """A file of some bytes of which a part is in memory: `data`, from the offset `start` on."""
+
+    file: FileIO
+    size: int
+    data: bytes = b""
+    start: int = 0
+
+    def find(self, offset: int) -> int:
+        """Return where in `data` an offset of the file is; the head of a field there is in it, too."""
+        at = offset - self.start
+        if at < 0 or (at + _HEAD_BYTES > len(self.data) and self.start + len(self.data) < self.size):
+            self.data, self.start = self.read(offset, offset + _WINDOW_BYTES), offset
+            return 0
+        return at
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes between two offsets."""
+        at = start - self.start
+        if at >= 0 and end - self.start <= len(self.data):
+            return self.data[at : end - self.start]
+        self.file.seek(start)
+        return self.file.read(end - start)
 
 
 @dataclass
 class _ModelCutter:
     """Copies a model file without the data of heavy initializers, of which it counts the fields."""
 
-    file: BinaryIO
+    file: _FileWindow
     name: str
-    left: int = 0
+    left: int = field(init=False)
 
-    def cut(self, size: int) -> tuple[bytes, int]:
-        """Return the copy, and how many initializers have their data outside. Raises _UnusualError."""
-        self.left = size // _LEAST_BYTES_FOR_A_FIELD
+    def __post_init__(self) -> None:
+        self.left = self.file.size // _LEAST_BYTES_FOR_A_FIELD
+
+    def cut(self) -> tuple[bytes, int]:
+        """Return the copy, and how many initializers have their data outside.
+
+        Raises _UnusualError or IndexError for a file that is better read as a whole.
+        """
         parts, count = [], 0
-        for field in self._walk(0, size):
-            if not field.is_bytes(_GRAPH):
-                parts.append(self._read(field.start, field.end))
+        for number, kind, start, value, end in self._walk(0, self.file.size):
+            if number != _GRAPH or kind != _BYTES:
+                parts.append(self.file.read(start, end))
                 continue
-            graph, found = self._cut_graph(field.value, field.end)
+            graph, found = self._cut_graph(value, end)
             if not found:
                 raise _UnusualError
             parts.append(_write_field(_GRAPH, graph))
@@ -137,66 +165,85 @@ class _ModelCutter:
     def _cut_graph(self, start: int, end: int) -> tuple[bytes, int]:
         parts: list[bytes] = []
         count, kept = 0, start
-        for field in self._walk(start, end):
-            if not field.is_bytes(_INITIALIZER) or field.end - field.value <= _HEAVY_BYTES:
+        for number, kind, at, value, stop in self._walk(start, end):
+            if stop - value <= _HEAVY_BYTES or number != _INITIALIZER or kind != _BYTES:
                 continue
-            tensor = self._cut_tensor(field.value, field.end)
+            tensor = self._cut_tensor(value, stop)
             if tensor is not None:
-                parts += [self._read(kept, field.start), _write_field(_INITIALIZER, tensor)]
-                kept = field.end
+                parts += [self.file.read(kept, at), _write_field(_INITIALIZER, tensor)]
+                kept = stop
                 count += 1
-        return b"".join([*parts, self._read(kept, end)]) if count else b"", count
+        return b"".join([*parts, self.file.read(kept, end)]) if count else b"", count
 
     def _cut_tensor(self, start: int, end: int) -> bytes | None:
         """Return a tensor whose raw data is in the file; None if it has none, or not in one piece."""
-        fields = list(self._walk(start, end))
-        raw = [field for field in fields if field.is_bytes(_RAW_DATA)]
-        heavy = len(raw) == 1 and raw[0].end - raw[0].value > _HEAVY_BYTES
-        if not heavy or not _PLAIN_FIELDS.issuperset(field.number for field in fields):
+        parts, raw = [], []
+        for number, kind, at, value, stop in self._walk(start, end):
+            if number == _RAW_DATA and kind == _BYTES:
+                raw.append((value, stop))
+            elif number in _PLAIN_FIELDS:
+                parts.append(self.file.read(at, stop))
+            else:
+                return None
+        if len(raw) != 1 or raw[0][1] - raw[0][0] <= _HEAVY_BYTES:
             return None
+        ((value, stop),) = raw
+        parts += [
+            self._location,
+            _write_entry("offset", str(value)),
+            _write_entry("length", str(stop - value)),
+        ]
+        return b"".join(parts)
+
+    @cached_property
+    def _location(self) -> bytes:
+        """The fields that say that a tensor's data is in this file."""
         outside = TensorProto(data_location=TensorProto.EXTERNAL)
-        length = raw[0].end - raw[0].value
-        for key, value in (("location", self.name), ("offset", raw[0].value), ("length", length)):
-            outside.external_data.add(key=key, value=str(value))
-        kept = [self._read(each.start, each.end) for each in fields if each.number != _RAW_DATA]
-        return b"".join([*kept, outside.SerializeToString()])
+        outside.external_data.add(key="location", value=self.name)
+        return outside.SerializeToString()
 
     def _walk(self, start: int, end: int) -> Iterator[_Field]:
         """Yield the fields of a message between two offsets of the file."""
+        file = self.file
         while start < end:
             self.left -= 1
             if self.left < 0:
                 raise _UnusualError
-            head = self._read(start, min(end, start + 2 * _VARINT_BYTES))
-            tag, size = _read_varint(head, 0)
-            value, kind = start + size, tag & 7
+            head = file.find(start)
+            tag, at = _read_varint(file.data, head)
+            kind = tag & 7
             if kind == _BYTES:
-                length, more = _read_varint(head, size)
-                value += more
+                length, at = _read_varint(file.data, at)
+                value = start + at - head
                 stop = value + length
-            elif kind == _VARINT:
-                stop = value + _read_varint(head, size)[1]
-            elif kind in _FIXED:
-                stop = value + _FIXED[kind]
             else:
-                raise _UnusualError
+                value = start + at - head
+                if kind == _VARINT:
+                    stop = value + _read_varint(file.data, at)[1] - at
+                elif kind in _FIXED:
+                    stop = value + _FIXED[kind]
+                else:
+                    raise _UnusualError
             if stop > end:
                 raise _UnusualError
-            yield _Field(tag >> 3, kind, start, value, stop)
+            yield tag >> 3, kind, start, value, stop
             start = stop
-
-    def _read(self, start: int, end: int) -> bytes:
-        self.file.seek(start)
-        return self.file.read(end - start)
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of 7 bits in each byte, the last byte below 128, and how many bytes it takes."""
-    value = 0
-    for count, byte in enumerate(data[at : at + _VARINT_BYTES]):
+    """Return a number of 7 bits in each byte, the last byte below 128, and where it ends.
+
+    Raises _UnusualError where it is too long, IndexError where it ends too early.
+    """
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value = byte & 0x7F
+    for count in range(1, _VARINT_BYTES):
+        byte = data[at + count]
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:
-            return value, count + 1
+            return value, at + count + 1
     raise _UnusualError
 
 
@@ -211,3 +258,10 @@ def _write_varint(value: int) -> bytes:
         digits.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*digits, value])
+
+
+def _write_entry(key: str, value: str) -> bytes:
+    """Return an entry of a tensor's external data."""
+    return _write_field(
+        _EXTERNAL_DATA, _write_field(_KEY, key.encode()) + _write_field(_VALUE, value.encode())
+    )

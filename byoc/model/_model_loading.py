@@ -33,8 +33,8 @@ from byoc.model._walk import (
     copy_without,
     describe_node,
     sort_nodes,
+    walk_distinct_tensors,
     walk_nodes,
-    walk_tensors,
 )
 from byoc.model.inference import (
     InferenceResult,
@@ -151,9 +151,11 @@ def prepare_model(
     cannot be as they were given (`fix_dims`).
     """
     try:
-        outside = _check_contents(proto, folder) and heavy is None
+        distinct = list_distinct_nodes(proto.graph.node)
+        outside = _check_contents(proto, folder, distinct) and heavy is None
         ordered = clear_negative_dims(_sort_nodes(proto))
-        distinct = list_distinct_nodes(ordered.graph.node)
+        if ordered is not proto:
+            distinct = list_distinct_nodes(ordered.graph.node)
         proto, notes = normalize_qdq(ordered, distinct)
         ranges: Mapping[str, tuple[int, int]] = {}
         if given:
@@ -178,17 +180,18 @@ def prepare_model(
 def check_model(proto: ModelProto, folder: Path | None = None) -> None:
     """Raise InputError unless a protobuf is valid ONNX, its nodes in order; no types are inferred."""
     try:
-        outside = _check_contents(proto, folder)
+        outside = _check_contents(proto, folder, list_distinct_nodes(proto.graph.node))
         light = make_skeleton(proto, folder) if outside else replace_weights(proto)
         _check_skeleton(light, list_distinct_nodes(light.graph.node))
     except (RecursionError, DecodeError, EncodeError):
         raise InputError("bodies are nested too deeply, or the model is too large") from None
 
 
-def _check_contents(proto: ModelProto, folder: Path | None) -> bool:
+def _check_contents(proto: ModelProto, folder: Path | None, distinct: Sequence[NodeProto]) -> bool:
     """Raise InputError for what ONNX's checker does not say or survive.
 
-    Returns whether tensors have their data in files beside the model.
+    `distinct` has one node of each kind of the main graph. Returns whether tensors have their data in
+    files beside the model.
     """
     if not proto.HasField("graph") or not proto.opset_import:
         raise InputError("not an ONNX model: it has no graph or names no operator set")
@@ -196,7 +199,8 @@ def _check_contents(proto: ModelProto, folder: Path | None) -> bool:
     if unreadable:
         raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
     _check_function_calls(proto)
-    tensors = list(walk_tensors(proto))
+    others = [node for each in proto.functions for node in list_distinct_nodes(each.node)]
+    tensors = list(walk_distinct_tensors(proto, [*distinct, *others]))
     known: dict[str, Path] = {}
     for tensor in tensors:
         check_tensor(tensor, folder, known)

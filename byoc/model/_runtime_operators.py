@@ -6,7 +6,7 @@ of the model in which these are in a domain of their own, so that it checks ever
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, helper
 
@@ -35,19 +35,31 @@ def hide_runtime_operators(
     functions, too; a model without such nodes is returned as it is. Raises InputError for an operator
     that ONNX lacks where onnxruntime, which may have it, is not installed.
     """
-    if not model.functions and not any(_walk_scope(distinct, model.opset_import, set())):
-        return model, ()
-    nodes = list(_walk_runtime_nodes(model))
+    if not model.functions:
+        own = {
+            (node.domain, node.op_type) for node, _ in _walk_scope(distinct, model.opset_import, set())
+        }
+        if not own:
+            return model, ()
+        nodes = _list_nodes_of(model, own)
+    else:
+        nodes = list(_walk_runtime_nodes(model))
     if not nodes:
         return model, ()
     found = Counter(map(get_operator_name, nodes))
     if any(node.domain in list_onnx_domains() for node in nodes):
         model = copy_without(model)
-        for node in _walk_runtime_nodes(model):
+        nodes = list(_walk_runtime_nodes(model)) if model.functions else _list_nodes_of(model, own)
+        for node in nodes:
             node.domain = _HIDDEN_DOMAIN
         for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
             imports.append(helper.make_opsetid(_HIDDEN_DOMAIN, 1))
     return model, (_describe_operators(found),)
+
+
+def _list_nodes_of(model: ModelProto, operators: Set[tuple[str, str]]) -> list[NodeProto]:
+    """Return the nodes of some operators, by domain and name, in bodies, too."""
+    return [node for node in walk_nodes(model.graph.node) if (node.domain, node.op_type) in operators]
 
 
 def state_function_defaults(model: ModelProto) -> ModelProto:

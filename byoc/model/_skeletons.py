@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto
 
 from byoc.model._graph_index import MIN_IR_OF_DEFAULTS
-from byoc.model._tensor_data import is_large, read_raw_bytes
+from byoc.model._tensor_data import is_large, make_tensor_type, read_raw_bytes
 from byoc.model._walk import copy_without, walk_tensors
 
 
@@ -23,8 +23,8 @@ def replace_weights(proto: ModelProto, *graph_fields: str) -> ModelProto:
         if small and tensor.name not in overridable:
             result.graph.initializer.append(tensor)
         elif tensor.name not in inputs:
-            value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            result.graph.input.append(value)
+            kind = make_tensor_type(tensor.data_type, tensor.dims)
+            result.graph.input.add(name=tensor.name, type=kind)
     return result
 
 

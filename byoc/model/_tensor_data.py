@@ -5,7 +5,7 @@ the model's folder, `offset` and `length` are in bytes. Locations outside of tha
 be it by `..`, an absolute path or a link.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -107,7 +107,19 @@ def _parse_type(data: bytes) -> TensorType | None:
 
 def write_type(tensor: TensorType) -> TypeProto:
     """Return the ONNX form of a type; the inverse of `read_type`."""
-    return onnx.helper.make_tensor_type_proto(DTYPE_NUMBERS[tensor.dtype], tensor.shape)
+    return make_tensor_type(DTYPE_NUMBERS[tensor.dtype], tensor.shape)
+
+
+def make_tensor_type(dtype: int, shape: Sequence[Dim] | None) -> TypeProto:
+    """Return the ONNX form of a type, given the number of its dtype."""
+    result = TypeProto()
+    result.CopyFrom(_make_tensor_type(dtype, None if shape is None else tuple(shape)))
+    return result
+
+
+@lru_cache(_MAX_TYPES)
+def _make_tensor_type(dtype: int, shape: tuple[Dim, ...] | None) -> TypeProto:
+    return onnx.helper.make_tensor_type_proto(dtype, shape)
 
 
 def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
@@ -141,7 +153,7 @@ def get_graph_types(graph: GraphProto) -> dict[str, TypeProto]:
     values = (*graph.value_info, *graph.output, *graph.input)
     types = {value.name: value.type for value in values if rate_knowledge(value.type)}
     for tensor in graph.initializer:
-        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        types[tensor.name] = make_tensor_type(tensor.data_type, tensor.dims)
     return types
 
 

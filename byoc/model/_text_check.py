@@ -4,13 +4,16 @@ from dataclasses import dataclass
 from functools import cache
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from onnx import NodeProto
 
 # Messages that a model has many of; most are short and alike, or have no byte that is not ASCII.
 _SMALL_MESSAGES = frozenset({"AttributeProto", "NodeProto", "TypeProto", "ValueInfoProto"})
 _MAX_SMALL_MESSAGE = 4096
+_MAX_PARSED_BYTES = 16 << 20  # to parse more takes longer than to look at the messages
 
 
 def find_non_text(root: Message) -> str:
@@ -18,6 +21,8 @@ def find_non_text(root: Message) -> str:
 
     protobuf checks this in its newer syntax only, which ONNX does not use: Python gets bytes.
     """
+    if root.ByteSize() <= _MAX_PARSED_BYTES and _has_only_text(root):
+        return ""
     pending = [root]
     seen: set[bytes] = set()
     while pending:
@@ -38,6 +43,27 @@ def find_non_text(root: Message) -> str:
         for name in fields.lists_of_messages:
             pending.extend(getattr(message, name))
     return ""
+
+
+def _has_only_text(root: Message) -> bool:
+    """Return whether a message parses in protobuf's newer syntax, in which all texts are UTF-8."""
+    try:
+        _make_strict_class(root.DESCRIPTOR).FromString(root.SerializeToString())
+    except (DecodeError, EncodeError):
+        return False
+    return True
+
+
+@cache
+def _make_strict_class(kind: Descriptor) -> type[Message]:
+    """Return the class of a kind of message as if its file were written in the newer syntax."""
+    file = FileDescriptorProto()
+    kind.file.CopyToProto(file)
+    file.syntax = "proto3"
+    pool = DescriptorPool()
+    pool.Add(file)
+    found: type[Message] = GetMessageClass(pool.FindMessageTypeByName(kind.full_name))
+    return found
 
 
 def _is_small(message: Message) -> bool:

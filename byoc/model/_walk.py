@@ -71,10 +71,27 @@ def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
         yield from _walk_attribute_tensors(function.node, pending)
     while pending:
         graph = pending.pop()
-        yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
+        yield from _walk_initializers(graph)
         yield from _walk_attribute_tensors(graph.node, pending)
+
+
+def walk_distinct_tensors(model: ModelProto, distinct: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    """Yield stored tensors as `walk_tensors`, those in attributes once for nodes of one kind.
+
+    `distinct` has one node of each kind of the graphs and functions that matter, bodies included
+    (`list_distinct_nodes`).
+    """
+    bodies: list[GraphProto] = []
+    yield from _walk_initializers(model.graph)
+    yield from _walk_attribute_tensors(distinct, bodies)
+    for body in bodies:
+        yield from _walk_initializers(body)
+
+
+def _walk_initializers(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
 
 
 def _walk_attribute_tensors(
@@ -168,7 +185,10 @@ def _are_sorted(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | Non
     if len(later) < len(made):
         return False
     for i, node in enumerate(nodes):
-        names = reads[i] if reads is not None else list_reads(node) if node.attribute else node.input
+        if reads is not None:
+            names: Iterable[str] = reads[i]
+        else:
+            names = list_reads(node) if node.attribute and list_bodies(node) else node.input
         if not later.isdisjoint(names):
             return False
         later.difference_update(outputs[i])
@@ -186,9 +206,18 @@ def get_node_name(node: NodeProto) -> str:
     return node.name or next(filter(None, node.output), node.op_type)
 
 
+# So much is sooner copied as a whole than field by field, to be dropped from the copy.
+_MAX_DROPPED_BYTES = 4 << 20
+
+
 def copy_without(source: ModelProto, *graph_fields: str) -> ModelProto:
     """Return a copy of a model whose main graph lacks the given fields (`node`, `initializer`, ...)."""
     result = ModelProto()
+    if "initializer" not in graph_fields or source.ByteSize() <= _MAX_DROPPED_BYTES:
+        result.CopyFrom(source)
+        for name in graph_fields:
+            result.graph.ClearField(name)
+        return result
     _copy_fields(source, result, {"graph"})
     _copy_fields(source.graph, result.graph, set(graph_fields))
     return result
@@ -202,10 +231,6 @@ def _copy_fields(source: Message, result: Message, but: set[str]) -> None:
             setattr(result, descriptor.name, value)
         elif isinstance(value, Message):
             getattr(result, descriptor.name).CopyFrom(value)
-        elif descriptor.name == "initializer":
-            copied = getattr(result, descriptor.name)
-            for tensor in value:  # with weights, `extend` takes half as long again
-                copied.add().CopyFrom(tensor)
         else:
             getattr(result, descriptor.name).extend(value)
 

@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 
 from byoc.costs import PlacementDevice, transfer_prices
-from byoc.model import get_operator_name
 from byoc.placement import (
     Ints,
     Placement,
@@ -99,7 +98,7 @@ class _SupportedUnits:
         if link is None and faster is None:
             return None
         nodes = [node for row in rows.tolist() for node in plan.units[row].nodes]
-        operators = dict.fromkeys(get_operator_name(plan.index.nodes[node]) for node in nodes)
+        operators = dict.fromkeys(plan.index.node_kinds[node].operator for node in nodes)
         return BreakEven(
             target=plan.targets[self.number - 1].name,
             unit=plan.units[int(rows[0])].name,

@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 
-from byoc.model import get_operator_name
 from byoc.placement import Sensitivity, order_canonically, reorder_placement
 from byoc.planning._graph_placement import name_units
 from byoc.planning._plan_data import GraphPlan, WhatIf
@@ -183,7 +182,7 @@ def _sum_bounds(parts: Sequence[_Part], device: int) -> float:
 def _name_unit(plan: GraphPlan, row: int, device: int) -> str:
     """Return the composite of a unit on a device, or the operators that it is made of there."""
     names: Iterator[str] = (
-        unit.composite or get_operator_name(plan.index.nodes[unit.nodes[-1]])
+        unit.composite or plan.index.node_kinds[unit.nodes[-1]].operator
         for unit in plan.units[row].on_device[device - 1]
     )
     return " and ".join(dict.fromkeys(names))

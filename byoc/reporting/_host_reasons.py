@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from byoc.bundle import HostReason
-from byoc.model import GraphIndex, get_operator_name
+from byoc.model import GraphIndex
 from byoc.planning import GraphPlan, Plan
 from byoc.reporting._remedies import describe_remedy
 
@@ -65,6 +65,7 @@ def _measure_work(graph: GraphPlan) -> "tuple[np.ndarray, np.ndarray]":
 def _add_graph(totals: "defaultdict[str, _ReasonTotals]", graph: GraphPlan, work: list[float]) -> None:
     """Add the units of a graph that are on the host to the totals of their reasons."""
     texts: dict[int, str] = {}  # many units have one verdict
+    kinds = graph.index.node_kinds
     rows = np.flatnonzero(graph.placement.labels == 0).tolist()
     for row, (unit, verdict) in zip(rows, graph.host_units, strict=True):
         if id(verdict) not in texts:
@@ -75,7 +76,7 @@ def _add_graph(totals: "defaultdict[str, _ReasonTotals]", graph: GraphPlan, work
         if work[row] > each.largest[0]:
             each.largest = (work[row], unit.name)
         for node in unit.nodes:
-            each.operators[get_operator_name(graph.index.nodes[node])] += work[row] / len(unit.nodes)
+            each.operators[kinds[node].operator] += work[row] / len(unit.nodes)
 
 
 def count_user_nodes(index: GraphIndex, nodes: Collection[int]) -> int:

@@ -106,6 +106,7 @@ def test_the_whole_model_is_what_protobuf_reads(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_heavy_weights, "_HEAVY_BYTES", 16)
         patch.setattr(_heavy_weights, "_LEAST_BYTES_FOR_A_FIELD", 1)
+        patch.setattr(_heavy_weights, "_WINDOW_BYTES", data.draw(st.sampled_from([20, 50, 4096])))
         found = read_without_heavy_weights(path)
     expected = onnx.load(path, load_external_data=False)
     assert found is not None

@@ -11,7 +11,14 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.model import TensorType, check_model, find_non_text, prepare_model, read_model_file
+from byoc.model import (
+    TensorType,
+    _text_check,
+    check_model,
+    find_non_text,
+    prepare_model,
+    read_model_file,
+)
 
 SMALL = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
 TERA = 1 << 40
@@ -103,7 +110,7 @@ def test_text_that_is_none(place: object, field: str) -> None:
     """protobuf hands out bytes where it should be text, and no code expects these."""
     model = parse(SMALL)
     model.graph.node[0].attribute.add(name="a", type=AttributeProto.GRAPH).g.name = "b"
-    assert not find_non_text(model)
+    assert not find_non_text(model) and _text_check._has_only_text(model)
     message = place(model)  # type: ignore[operator]
     if field == "output":
         message.output[0] = "QQQQ"

@@ -15,7 +15,13 @@ from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.errors import InputError
-from byoc.model._tensor_data import get_stated_types, rate_knowledge, read_type, write_type
+from byoc.model._tensor_data import (
+    get_stated_types,
+    make_tensor_type,
+    rate_knowledge,
+    read_type,
+    write_type,
+)
 from byoc.model._walk import copy_without, list_bodies, walk_dims, walk_graphs, walk_value_infos
 from byoc.model.inference._dtype_completion import complete_dtypes
 from byoc.model.inference._known_values import KnownValues
@@ -138,7 +144,7 @@ def clear_output_shapes(graph: GraphProto) -> None:
     """
     given = {value.name: value.type for value in graph.input}
     for tensor in graph.initializer:
-        given.setdefault(tensor.name, onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims))
+        given.setdefault(tensor.name, make_tensor_type(tensor.data_type, tensor.dims))
     for value in graph.output:
         if value.name in given:
             value.type.CopyFrom(given[value.name])
