@@ -109,9 +109,7 @@ def test_wrong_options_are_a_sentence(options: dict[str, Any], sentence: str) ->
 
 def test_the_manifest_records_what_was_asked(tmp_path: Path) -> None:
     options = {**OPTIONS, "robust": "mean", "perturb_seed": 4}
-    byoc.partition(
-        "zoo:squeezenet", "dla", output=tmp_path / "b", verify=False, what_if=False, **options
-    )
+    byoc.partition("zoo:squeezenet", "dla", output=tmp_path / "b", verify=False, **options)
     manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
     asked = manifest["asked"]
     assert [asked[name] for name in ("perturb", "perturb_samples", "perturb_seed", "robust")] == [
