@@ -6,9 +6,9 @@
 `export-c` writes the program. Its model is built as a library, and both run in turn in this process, on
 the sample that the program comes with; times are of processors, the ratio is that of each turn, and
 medians and quartiles are printed. With `--iree` so does what IREE compiles of the whole model for this
-processor (its `llvm-cpu`, one thread); the second ratio is that of it to the program. Then the program
-is built with -DMODEL_PROFILE, and says what each kind of operator takes; kinds of less than `--share`
-percent are summed up.
+processor (its `llvm-cpu`, one thread); the second ratio is that of it to the program. A model that IREE
+refuses has the refusal there. Then the program is built with -DMODEL_PROFILE, and says what each kind of
+operator takes; kinds of less than `--share` percent are summed up.
 """
 
 import argparse
@@ -29,6 +29,7 @@ import onnxruntime
 from common import machine
 
 import byoc
+from byoc.errors import ByocError
 from byoc.samples import model_samples
 from byoc.standalone import export_c
 from byoc.zoo import load_model
@@ -103,8 +104,12 @@ def compare(model: str, folder: Path, compiler: list[str], runs: int, iree: bool
     inputs = [given[each.name] for each in loaded.proto.graph.input if each.name not in stored]
     program = CProgram(folder, compiler, inputs, made)
     actions = [program.run, lambda: session.run(None, given)]
+    refusal = ""
     if iree:
-        actions.append(compile_iree(model, folder.parent / "iree", given))
+        try:
+            actions.append(compile_iree(model, folder.parent / "iree", given))
+        except ByocError as error:
+            refusal = str(error)
     times = [[cpu_seconds(action) for action in actions] for _ in range(runs + 2)][2:]
     columns = np.array(times).T
     ratio = quartiles(columns[0] / columns[1], ".2f")
@@ -113,7 +118,9 @@ def compare(model: str, folder: Path, compiler: list[str], runs: int, iree: bool
         for one, other in zip(expected, made, strict=True)
     )
     cells = [*(quartiles(column * 1e3, ".1f") for column in columns[:2]), ratio]
-    if iree:
+    if refusal:
+        cells += [refusal, ""]
+    elif iree:
         cells += [quartiles(columns[2] * 1e3, ".1f"), quartiles(columns[2] / columns[0], ".2f")]
     return f"| {model} | {' | '.join(cells)} | {error:.1e} |"
 
