@@ -74,3 +74,14 @@ class KnownValues:
         """
         value = self.scope.find_value(name)
         return None if value is None or value.dtype == object else value
+
+    def find_elements(self, name: str) -> list[Dim] | None:
+        """Return the elements of an integer tensor, in rows, which may depend on open dimensions.
+
+        An element is a number, an expression of extents, or None where it is not known. None is returned
+        where nothing is known, and for more than 1,024 elements.
+        """
+        value = self.scope.find_value(name)
+        if value is None or value.dtype.kind not in "iuO":
+            return None
+        return [dim if dim is None or isinstance(dim, str) else int(dim) for dim in value.ravel()]

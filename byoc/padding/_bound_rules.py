@@ -1,0 +1,302 @@
+"""Rules that bound the output of a node by its inputs, zone by zone.
+
+A rule returns None where it proves nothing. Bounds are those of exact arithmetic; that floats are
+rounded is left to whoever uses them, with room to spare.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from math import exp, floor, inf, isnan, sqrt, trunc
+from operator import add, mul, sub
+
+import numpy as np
+
+from byoc.model import to_numpy_dtype
+from byoc.padding._axis_maps import map_moved_axes
+from byoc.padding._bound_matrix_rules import MATRIX_BOUND_RULES
+from byoc.padding._bound_view import BoundRule, BoundView
+from byoc.padding._zones import UNPADDED, ZERO, Interval, Part
+
+_UNIT = Interval(0.0, 1.0)
+_GELU_LOW = -0.171  # the least value of x * Phi(x) is -0.16997
+
+
+def _combine(function: Callable[[float, float], float]) -> BoundRule:
+    """Return the rule of a function that is monotone in either operand, whichever way."""
+
+    def rule(view: BoundView) -> Interval | None:
+        if len(view.node.input) != 2:
+            return None
+        a, b = view.find_broadcast(0), view.find_broadcast(1)
+        if a is None or b is None:
+            return None
+        ends = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+        return None if any(map(isnan, ends)) else Interval(min(ends), max(ends))
+
+    return rule
+
+
+def _multiply(view: BoundView) -> Interval | None:
+    if view.get_input(0) == view.get_input(1):
+        found = view.find_broadcast(0)
+        return None if found is None else _square(found)
+    return _combine(mul)(view)
+
+
+def _square(found: Interval) -> Interval:
+    low = 0.0 if found.low <= 0 <= found.high else min(abs(found.low), abs(found.high))
+    return Interval(low * low, found.magnitude * found.magnitude)
+
+
+def _divide(view: BoundView) -> Interval | None:
+    normalized = _bound_normalized(view)
+    if normalized is not None:
+        return normalized
+    divisor = view.find_broadcast(1)
+    if divisor is None or divisor.low <= 0 <= divisor.high:
+        return None
+    if to_numpy_dtype(view.graph.get_dtype(view.output)).kind != "f":
+        return None
+    found = view.find_broadcast(0)
+    if found is None:
+        return None
+    ends = [x / y for x in (found.low, found.high) for y in (divisor.low, divisor.high)]
+    return None if any(map(isnan, ends)) else Interval(min(ends), max(ends))
+
+
+def _bound_normalized(view: BoundView) -> Interval | None:
+    """Bound `d / sqrt(mean(d * d) + e)` by the root of the number of elements that the mean is of."""
+    index = view.graph.index
+
+    def follow(name: str, *operators: str) -> BoundView | None:
+        number = index.producers.get(name)
+        found = None if number is None else BoundView(view.graph, number, name, UNPADDED, view.bounds)
+        return found if found is not None and found.operator in operators else None
+
+    root = follow(view.get_input(1), "Sqrt")
+    added = root and follow(root.get_input(0), "Add")
+    if not added:
+        return None
+    for position in (0, 1):
+        mean = follow(added.get_input(position), "ReduceMean")
+        other = added.find(1 - position, UNPADDED)
+        power = mean and follow(mean.get_input(0), "Pow", "Mul")
+        if not mean or not power or other is None or other.low <= 0:
+            continue
+        squared = {power.get_input(0)}
+        if power.operator == "Mul":
+            squared.add(power.get_input(1))
+        elif power.find(1, UNPADDED) != Interval(2.0, 2.0):
+            continue
+        axes = mean.read_axes(1)
+        if squared != {view.get_input(0)} or not axes or not mean.attributes.get("keepdims", 1):
+            continue
+        below = view.find_broadcast(0)
+        if below is None or not (view.zone.is_unpadded or below.is_finite):
+            return None
+        shape = mean.get_shape(0)
+        count = np.prod([view.graph.count(shape[axis]) for axis in axes])
+        return Interval.around(sqrt(float(count)))
+    return None
+
+
+def _raise_to_power(view: BoundView) -> Interval | None:
+    found = view.find_broadcast(0)
+    return _square(found) if found is not None and view.find(1, UNPADDED) == Interval(2.0, 2.0) else None
+
+
+def _apply(function: Callable[[float], float], low: float = -inf, high: float = inf) -> BoundRule:
+    """Return the rule of a function of one operand that does not fall, defined from `low` to `high`."""
+
+    def rule(view: BoundView) -> Interval | None:
+        found = view.find(0, view.zone)
+        if found is None or found.low < low or found.high > high:
+            return None
+        return Interval(function(found.low), function(found.high))
+
+    return rule
+
+
+def _stay_between(low: float, high: float) -> BoundRule:
+    """Return the rule of a function of numbers whose values lie between two of them."""
+
+    def rule(view: BoundView) -> Interval | None:
+        return None if view.find(0, view.zone) is None else Interval(low, high)
+
+    return rule
+
+
+def _exponentiate(value: float) -> float:
+    return exp(value) if value < 700 else inf
+
+
+def _round_down(value: float) -> float:
+    return float(floor(value)) if abs(value) < inf else value
+
+
+def _negate(view: BoundView) -> Interval | None:
+    found = view.find(0, view.zone)
+    return None if found is None else Interval(-found.high, -found.low)
+
+
+def _take_absolute(view: BoundView) -> Interval | None:
+    found = view.find(0, view.zone)
+    if found is None:
+        return None
+    low = 0.0 if found.low <= 0 <= found.high else min(abs(found.low), abs(found.high))
+    return Interval(low, found.magnitude)
+
+
+def _bound_gelu(view: BoundView) -> Interval | None:
+    found = view.find(0, view.zone)
+    return None if found is None else Interval(_GELU_LOW, max(found.high, 0.0))
+
+
+def _clip(view: BoundView) -> Interval | None:
+    found = view.find(0, view.zone)
+    limits = [view.attributes.get(name) for name in ("min", "max")]
+    for position in (1, 2):
+        if view.get_input(position):
+            bound = view.find(position, UNPADDED)
+            if bound is None:
+                return None
+            limits[position - 1] = (bound.low, bound.high)[position - 1]
+    if found is None:
+        return None
+    low = found.low if limits[0] is None else max(found.low, limits[0])
+    high = found.high if limits[1] is None else min(found.high, limits[1])
+    return Interval(min(low, high), max(low, high))
+
+
+def _cast(view: BoundView) -> Interval | None:
+    found = view.find(0, view.zone)
+    kind = to_numpy_dtype(view.graph.get_dtype(view.output)).kind
+    if found is None:
+        return None
+    if kind == "b":
+        if found.is_zero:
+            return ZERO
+        return _UNIT if found.low <= 0 <= found.high else Interval(1.0, 1.0)
+    if kind in "iu":
+        return Interval(float(trunc(found.low)), float(trunc(found.high))) if found.is_finite else None
+    return found if kind == "f" else None
+
+
+def _invert(view: BoundView) -> Interval | None:
+    found = view.find(0, view.zone)
+    return None if found is None else Interval(1 - found.high, 1 - found.low)
+
+
+def _compare(is_true: Callable[[Interval, Interval], bool], is_false: Callable[[Interval, Interval], bool]) -> BoundRule:
+    """Return the rule of a comparison by when it holds for all, and for none, of two intervals."""
+
+    def rule(view: BoundView) -> Interval | None:
+        a, b = view.find_broadcast(0), view.find_broadcast(1)
+        if a is None or b is None:
+            return None
+        if is_true(a, b):
+            return Interval(1.0, 1.0)
+        return ZERO if is_false(a, b) else _UNIT
+
+    return rule
+
+
+def _choose(view: BoundView) -> Interval | None:
+    condition = view.find_broadcast(0)
+    if condition is not None and condition.low >= 1:
+        return view.find_broadcast(1)
+    if condition is not None and condition.is_zero:
+        return view.find_broadcast(2)
+    a, b = view.find_broadcast(1), view.find_broadcast(2)
+    return None if a is None or b is None else a.join(b)
+
+
+def _move(view: BoundView) -> Interval | None:
+    """Bound what elements are moved: those of the input where they come from."""
+    axes = map_moved_axes(view)
+    repeats = view.operator in {"Expand", "Tile"}
+    if not repeats and any(a not in axes for a, part in view.zone.parts if part is not Part.first):
+        return None
+    if view.operator in {"Reshape", "Flatten"}:
+        before, after = view.get_shape(0), view.shape
+        axes = {
+            axis: source
+            for axis, source in axes.items()
+            if view.zone.get(axis) is not Part.first or before[source] == after[axis]
+        }
+    return view.find(0, view.zone.move(axes))
+
+
+def _slice(view: BoundView) -> Interval | None:
+    """Bound a Slice or a Split: by the whole axis where it cuts one."""
+    before, after = view.get_shape(0), view.shape
+    zone = view.zone
+    for axis, part in view.zone.parts:
+        if before[axis] != after[axis] or not view.graph.is_padded(before[axis]):
+            zone = zone.with_part(axis, None if part is Part.first else Part.whole)
+    return view.find(0, zone)
+
+
+def _concatenate(view: BoundView) -> Interval | None:
+    """Bound a Concat, of whose inputs the last alone is padded along its axis."""
+    axis = int(view.attributes["axis"]) % len(view.shape)
+    last = len(view.node.input) - 1
+    zone, positions = view.zone, list(range(last + 1))
+    if zone.get(axis) is Part.rest:
+        positions = [last]
+    elif zone.get(axis) is Part.first:
+        extent = view.get_shape(0)[axis]
+        if isinstance(extent, int) and extent:
+            positions = [0]
+        else:
+            zone = zone.with_part(axis, None)
+    found = [view.find(position, zone) for position in positions]
+    known = [each for each in found if each is not None]
+    return reduce(Interval.join, known) if len(known) == len(found) else None
+
+
+_PLAIN = {
+    "Abs": _take_absolute,
+    "Add": _combine(add),
+    "And": _combine(min),
+    "Cast": _cast,
+    "Clip": _clip,
+    "Concat": _concatenate,
+    "Div": _divide,
+    "Equal": _compare(
+        lambda a, b: a == b and a.low == a.high, lambda a, b: a.high < b.low or b.high < a.low
+    ),
+    "Erf": _stay_between(-1.0, 1.0),
+    "Exp": _apply(_exponentiate),
+    "Floor": _apply(_round_down),
+    "Gelu": _bound_gelu,
+    "Greater": _compare(lambda a, b: a.low > b.high, lambda a, b: a.high <= b.low),
+    "GreaterOrEqual": _compare(lambda a, b: a.low >= b.high, lambda a, b: a.high < b.low),
+    "Less": _compare(lambda a, b: a.high < b.low, lambda a, b: a.low >= b.high),
+    "LessOrEqual": _compare(lambda a, b: a.high <= b.low, lambda a, b: a.low > b.high),
+    "Max": _combine(max),
+    "Min": _combine(min),
+    "Mul": _multiply,
+    "Neg": _negate,
+    "Not": _invert,
+    "Or": _combine(max),
+    "Pow": _raise_to_power,
+    "Relu": _apply(lambda value: max(value, 0.0)),
+    "Sigmoid": _stay_between(0.0, 1.0),
+    "Slice": _slice,
+    "Split": _slice,
+    "Sqrt": _apply(sqrt, low=0.0),
+    "Sub": _combine(sub),
+    "Tanh": _stay_between(-1.0, 1.0),
+    "Where": _choose,
+    "com.microsoft.FastGelu": _bound_gelu,
+    "com.microsoft.Gelu": _bound_gelu,
+}
+_MOVING = ("Transpose", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Expand", "Tile", "Identity")
+
+BOUND_RULES: Mapping[str, BoundRule] = {
+    **_PLAIN,
+    **dict.fromkeys(_MOVING, _move),
+    **MATRIX_BOUND_RULES,
+}
+"""Operator, as rule files spell it, to its rule."""

@@ -1,0 +1,238 @@
+"""A graph at two sizes of its padded dimensions: the ones of the caller, and those of the variant.
+
+In the *unpadded* run a padded dimension has any size from 1 to that of the variant, in the *padded* run
+that of the variant. An axis is padded where its extent depends on such a dimension.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Any
+
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from byoc.model import (
+    Dim,
+    GraphIndex,
+    KnownValues,
+    Model,
+    evaluate_dim,
+    find_constant_value,
+    get_operator_name,
+    list_dim_names,
+    type_certainly,
+)
+
+_MAX_COMBINATIONS = 20_000
+
+# An expression that grows with each of its names: without minus, remainder, and division by a name.
+_GROWING = re.compile(r"(?:[\w\s+*(),.]|//\s*[1-9])+", re.ASCII)
+
+OPSET_OF_ONE_AXIS = 13
+"""Before this version a Softmax goes over its axis and all behind it, as one."""
+
+Shape = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What is assumed of inputs along their last padded axis: the values that padding has, and the
+    values at index 0.
+
+    An input without a value in `fills` is continued with its last entries.
+    """
+
+    fills: Mapping[str, float] = field(default_factory=dict)
+    firsts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedGraph:
+    """The main graph of a model whose open dimensions are padded; `sizes` has the variant's of each."""
+
+    model: Model
+    sizes: Mapping[str, int]
+    _shapes: dict[str, Shape | None] = field(default_factory=dict)
+    _simple: dict[str, Dim] = field(default_factory=dict)
+
+    @cached_property
+    def index(self) -> GraphIndex:
+        """The index of the model's graph; types are asked of `get_shape`, which are certain."""
+        return self.model.index
+
+    @cached_property
+    def _certain(self) -> GraphIndex:
+        return type_certainly(self.model.index)
+
+    @cached_property
+    def values(self) -> KnownValues | None:
+        """The values of small tensors, as expressions of the dimensions; None where no type is known."""
+        if self._certain is self.model.index and self.model.inference.known is not None:
+            return self.model.inference.known
+        typed = self._certain.typed_graph
+        return None if typed is None else KnownValues.of_graph(typed, self._certain.proto, self.index.opsets)
+
+    def get_shape(self, name: str) -> Shape | None:
+        """Return the shape of a tensor in extents that are known, None where one is not."""
+        if name not in self._shapes:
+            shape = self._certain.get_shape(name)
+            known = shape is not None and all(map(self.is_known, shape))
+            self._shapes[name] = tuple(map(self.simplify, shape or ())) if known else None
+        return self._shapes[name]
+
+    def simplify(self, dim: Dim) -> Dim:
+        """Return an extent as a number or a plain dimension where it is that at all sizes there are.
+
+        `min(512, seq)` is `seq` where that is at most 512.
+        """
+        if isinstance(dim, int) or dim is None or dim in self.sizes:
+            return dim
+        if dim not in self._simple:
+            names, found = list_dim_names(dim), dim
+            name = next(iter(names), "")
+            if len(names) == 1 and self.sizes[name] <= _MAX_COMBINATIONS:
+                own = range(1, self.sizes[name] + 1)
+                values = [evaluate_dim(dim, {name: size}) for size in own]
+                if values == list(own):
+                    found = name
+                elif len(set(values)) == 1 and values[0] is not None:
+                    found = values[0]
+            self._simple[dim] = found
+        return self._simple[dim]
+
+    def is_known(self, dim: Dim) -> bool:
+        """Return whether an extent is a number or an expression of the padded dimensions."""
+        return dim is not None and list_dim_names(dim) <= self.sizes.keys()
+
+    def get_dtype(self, name: str) -> str:
+        """Return the dtype of a tensor, empty where it is not known."""
+        return self._certain.get_dtype(name) or ""
+
+    def is_padded(self, dim: Dim) -> bool:
+        """Return whether an extent depends on a padded dimension."""
+        return not isinstance(dim, int)
+
+    def count(self, dim: Dim) -> int:
+        """Return an extent in the padded run."""
+        size = evaluate_dim(dim, self.sizes)
+        assert size is not None
+        return size
+
+    def find_elements(self, name: str) -> list[Dim] | None:
+        """Return the elements of a small integer tensor as expressions, None unless all are known."""
+        if self.values is None:
+            return None
+        found = self.values.find_elements(name)
+        if found is None or not all(map(self.is_known, found)):
+            return None
+        return list(map(self.simplify, found))
+
+    def read_constant(self, name: str) -> NDArray[Any] | None:
+        """Return the value of a stored tensor, or of a small constant; None for any other."""
+        _ = self.model.proto  # heavy weights are read once they are needed
+        return find_constant_value(self.index, name, self.model.folder)
+
+    def list_sizes(self, names: Sequence[str]) -> Iterator[dict[str, int]] | None:
+        """Return all sizes that some dimensions may have in the unpadded run, None if too many."""
+        ranges = [range(1, self.sizes[name] + 1) for name in names]
+        if prod(map(len, ranges)) > _MAX_COMBINATIONS:
+            return None
+        return ({**self.sizes, **dict(zip(names, each, strict=True))} for each in product(*ranges))
+
+    def is_largest_padded(self, dim: Dim) -> bool:
+        """Return whether an extent of the unpadded run is proven to be at most that of the padded one."""
+        if isinstance(dim, int) or dim in self.sizes or (dim and _GROWING.fullmatch(dim)):
+            return True
+        sizes = self.list_sizes(sorted(list_dim_names(dim)))
+        if sizes is None:
+            return False
+        largest = evaluate_dim(dim, self.sizes)
+        found = [evaluate_dim(dim, each) for each in sizes]
+        return largest is not None and all(e is not None and 0 <= e <= largest for e in found)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeView:
+    """A node of a padded graph, as the rules ask about it."""
+
+    graph: PaddedGraph
+    number: int
+
+    @cached_property
+    def node(self) -> NodeProto:
+        """The node itself."""
+        return self.graph.index.nodes[self.number]
+
+    @property
+    def operator(self) -> str:
+        """The operator as rule files spell it."""
+        return get_operator_name(self.node)
+
+    @cached_property
+    def attributes(self) -> Mapping[str, Any]:
+        """The attributes in effect."""
+        return self.graph.index.get_attributes(self.node)
+
+    @property
+    def opset(self) -> int:
+        """The version of the operator's domain."""
+        return self.graph.index.get_opset(self.node)
+
+    def get_input(self, position: int) -> str:
+        """Return the name of an input, empty where it is left out."""
+        return self.node.input[position] if position < len(self.node.input) else ""
+
+    def get_shape(self, position: int) -> Shape:
+        """Return the shape of an input. Raises NotAlignedError where it is not known."""
+        return require_shape(self.graph, self.get_input(position))
+
+    def get_output_shape(self, position: int = 0) -> Shape:
+        """Return the shape of an output. Raises NotAlignedError where it is not known."""
+        return require_shape(self.graph, self.node.output[position])
+
+    def list_padded(self, position: int) -> list[int]:
+        """Return the padded axes of an input. Raises NotAlignedError where they are not known."""
+        return [axis for axis, dim in enumerate(self.get_shape(position)) if self.graph.is_padded(dim)]
+
+    def find_elements(self, position: int) -> list[Dim] | None:
+        """Return the elements of a small integer input, None where they are not known."""
+        name = self.get_input(position)
+        return self.graph.find_elements(name) if name else None
+
+    def read_axes(self, position: int, attribute: str = "axes") -> list[int] | None:
+        """Return the axes that an attribute or, in later versions, an input gives; None for none."""
+        given = self.attributes.get(attribute)
+        if given is None and self.get_input(position):
+            found = self.find_elements(position)
+            if found is None or not all(isinstance(axis, int) for axis in found):
+                raise NotAlignedError("its axes are not known")
+            given = found
+        return None if given is None else [int(axis) for axis in given]
+
+    def has_output(self, position: int) -> bool:
+        """Return whether an output is there and used."""
+        names = self.node.output
+        return position < len(names) and bool(names[position]) and self.graph.index.is_used(names[position])
+
+
+class NotAlignedError(Exception):
+    """A result that is not proven to be independent of padding; the message says why.
+
+    `by_value` says that another value behind an input might help.
+    """
+
+    def __init__(self, reason: str, by_value: bool = False) -> None:
+        super().__init__(reason)
+        self.by_value = by_value
+
+
+def require_shape(graph: PaddedGraph, name: str) -> Shape:
+    """Return the shape of a tensor. Raises NotAlignedError where it is not known."""
+    shape = graph.get_shape(name)
+    if shape is None:
+        raise NotAlignedError(f"the extents of '{name}' are not known as expressions of open dimensions")
+    return shape
