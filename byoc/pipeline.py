@@ -30,6 +30,7 @@ from byoc.stages import (
     Convert,
     Estimate,
     EstimateGains,
+    FindPadding,
     Group,
     JointStage,
     LeaveInFloat,
@@ -71,6 +72,7 @@ EMISSION: tuple[Stage | JointStage, ...] = (
     Compile(),
     Estimate(),
     Verify(),
+    FindPadding(),
     EstimateGains(),
     Pack(),
 )

@@ -33,6 +33,7 @@ from byoc.bundle._epcontext import (
     write_context_model,
 )
 from byoc.bundle._manifest import (
+    MANIFEST_FILE,
     Manifest,
     RegionEntry,
     VariantEntry,
@@ -41,6 +42,7 @@ from byoc.bundle._manifest import (
 )
 from byoc.bundle._manifest_schema import manifest_schema
 from byoc.bundle._packing import pack_folder
+from byoc.bundle._padding_entry import PaddingEntry, check_padding, describe_padding
 from byoc.bundle._reading import Bundle, inspect, is_bundle, open_bundle
 from byoc.bundle._report import (
     Compute,

@@ -14,6 +14,7 @@ from typing import IO, Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, ValidationError, WithJsonSchema
 
 from byoc.boundary.contracts import TensorContract
+from byoc.bundle._padding_entry import PaddingEntry
 from byoc.bundle._report import Report
 from byoc.codegen import (
     describe_path_problem,
@@ -137,6 +138,10 @@ class VariantEntry(StrictModel):
     regions: tuple[RegionEntry, ...] = Field(description="The regions, in order of execution.")
     report: Annotated[Report, WithJsonSchema({"additionalProperties": True, "type": "object"})] = Field(
         description="The report, as `byoc partition --format json` prints it."
+    )
+    padding: PaddingEntry | None = Field(
+        default=None,
+        description="Which dimensions may be smaller, by padding; null where nobody looked.",
     )
 
     @property

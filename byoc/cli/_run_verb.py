@@ -35,9 +35,11 @@ from byoc.reporting import format_count, format_quantity
 from byoc.runtime import (
     DRIVER_RUNTIME,
     RUNTIMES,
+    FittedInputs,
     Session,
     Trace,
     TraceEvent,
+    VariantSession,
     collect_contradictions,
     load_bundle,
     load_variants,
@@ -48,7 +50,7 @@ from byoc.runtime import (
     write_npz,
 )
 from byoc.samples import model_samples
-from byoc.support import check_output, write_text
+from byoc.support import Flag, Syntax, check_output, write_text
 
 _RANDOM = "random"
 
@@ -66,6 +68,9 @@ class RunOptions:
     """The flags of `byoc run` that say what runs the bundle."""
 
     runtime: str = flag_field(RUNTIME_FLAG, RUNTIMES[0])
+    pad: bool = flag_field(
+        Flag("Pad inputs that fit no variant as they are, where one allows it.", Syntax.ON_OFF), True
+    )
     load: LoadOptions = DEFAULT_LOAD_OPTIONS
 
 
@@ -124,17 +129,20 @@ def run(  # noqa: PLR0913 - the options of the verb
     with show_status() as show, reserve_stdout():
         show("load")
         opened = options.load.open_bundle(bundle)
-        session, given = _prepare_session(opened, options.runtime, inputs, files)
+        fitted = _fit_inputs(opened, options, inputs, files)
+        session = fitted.session
         show("run")
-        measured = _measure_runs(session, given, repeat, pipeline)
+        measured = _measure_runs(fitted, repeat, pipeline)
     if places[0] is not None:
         write_npz(places[0], measured.outputs)
     if places[1] is not None:
         write_text(places[1], measured.traces[-1].to_text())
     if form is OutputFormat.json:
-        print_json(_write_document(session, measured))
+        document = _write_document(session, measured)
+        print_json({**document, "padded": fitted.padded} if fitted.padded else document)
         return
-    print_lines([f"variant {session.variant}"] if session.variant else [])
+    padded = f", padded: {fitted.padded}" if fitted.padded else ""
+    print_lines([f"variant {session.variant}{padded}"] if session.variant else [])
     print_rows([_format_row(row) for row in _make_rows(session, measured)], form)
     print_line(_describe_time(session, measured))
     for name, value in measured.outputs.items():
@@ -167,40 +175,30 @@ class _MeasuredRuns:
         return median(trace.seconds for trace in self.traces)
 
 
-def _prepare_session(
-    bundle: Bundle, runtime: str, inputs: str | None, files: Mapping[str, str]
-) -> tuple[Session, dict[str, Any]]:
-    """Return a session of a bundle, and the inputs from files, also those of unknown names."""
+def _fit_inputs(
+    bundle: Bundle, options: RunOptions, inputs: str | None, files: Mapping[str, str]
+) -> FittedInputs:
+    """Return the inputs from files, also those of unknown names, for the variant that takes them."""
     given: dict[str, Any] = {}
     if inputs is not None and inputs != _RANDOM:
         given = dict(read_npz(Path(inputs)))
     given |= {name: read_npy(Path(file)) for name, file in files.items()}
-    session = _load_variant(bundle, runtime, given)
+    loaded: Session | VariantSession
+    if options.runtime == DRIVER_RUNTIME:
+        loaded = load_with_provider(bundle)
+    else:
+        loaded = load_variants(bundle, pad=options.pad) if given else load_bundle(bundle)
     if inputs == _RANDOM:
         model = prepare_model(bundle.model(), bundle.variant.model, bundle.folder)
         given = {**model_samples(model), **given}
-    return session, {
-        name: restore_dtype(value, session.types.get(name)) for name, value in given.items()
-    }
+    known = loaded if isinstance(loaded, Session) else next(iter(loaded.sessions.values()))
+    read = {name: restore_dtype(value, known.types.get(name)) for name, value in given.items()}
+    return FittedInputs(loaded, read) if isinstance(loaded, Session) else loaded.fit(read)
 
 
-def _load_variant(bundle: Bundle, runtime: str, given: Mapping[str, Any]) -> Session:
-    """Return the session of the only variant of a bundle, or of the one that takes some inputs."""
-    if runtime == DRIVER_RUNTIME:
-        return load_with_provider(bundle)
-    if not given:
-        return load_bundle(bundle)
-    loaded = load_variants(bundle)
-    if isinstance(loaded, Session):
-        return loaded
-    known = next(iter(loaded.sessions.values())).types
-    return loaded.choose({name: restore_dtype(value, known.get(name)) for name, value in given.items()})
-
-
-def _measure_runs(
-    session: Session, given: Mapping[str, Any], repeats: int, in_flight: int | None
-) -> _MeasuredRuns:
+def _measure_runs(fitted: FittedInputs, repeats: int, in_flight: int | None) -> _MeasuredRuns:
     """Run a bundle, with more than one run after a first one that does not count."""
+    session, given = fitted.session, fitted.inputs
     traces: list[Trace] = []
     outputs: Mapping[str, Any] = {}
     with collect_contradictions() as notes:
@@ -208,13 +206,13 @@ def _measure_runs(
             session.run(given)
         if in_flight:
             traces.append(Trace())
-            runs = session.run_pipeline(repeat_value(given, repeats), in_flight, traces[0])
+            runs = session.run_pipeline(repeat_value(given, repeats), in_flight, fitted.mark(traces[0]))
             outputs = deque(runs, maxlen=1).pop()
         else:
             for _ in range(repeats):
                 traces.append(Trace())
-                outputs = session.run(given, traces[-1])
-    return _MeasuredRuns(repeats, in_flight, outputs, traces, list(notes))
+                outputs = session.run(given, fitted.mark(traces[-1]))
+    return _MeasuredRuns(repeats, in_flight, fitted.cut(outputs), traces, list(notes))
 
 
 def _make_rows(session: Session, measured: _MeasuredRuns) -> list[dict[str, Any]]:

@@ -70,6 +70,18 @@ class Options(PlanOptions):
         lambda buckets: {name: list(sizes) for name, sizes in buckets.items()} if buckets else None,
         record_none=False,
     )
+    pad: bool = declare_field(
+        True,
+        "find out which dimensions of variants may be smaller: inputs are padded then, and outputs cut, "
+        "where the model's graph proves that padding changes nothing.",
+        Flag(
+            "Find out where inputs smaller than a variant's may be padded.",
+            Syntax.ON_OFF,
+            panel=Panel.BUNDLE,
+        ),
+        lambda pad: None if pad else False,
+        record_none=False,
+    )
     strategy: str = declare_field(
         DEFAULT_STRATEGY,
         "the placement strategy's name (`byoc.strategies` entry points).",

@@ -63,7 +63,8 @@ class AlignmentView(NodeView):
             if len(shape) > len(output):
                 raise NotAlignedError("it broadcasts to fewer dimensions")
             for dim, other in zip(shape[::-1], output[::-1], strict=False):
-                if dim != 1 and dim != other and (self.graph.is_padded(dim) or self.graph.is_padded(other)):
+                padded = self.graph.is_padded(dim) or self.graph.is_padded(other)
+                if padded and dim not in {1, other}:
                     raise NotAlignedError(f"it broadcasts an axis that is {dim} long to {other}")
 
     def check_outputs(self, names: Sequence[str]) -> None:

@@ -74,7 +74,11 @@ def _pad_array(array: NDArray[Any], padded: PaddedInput, sizes: Mapping[str, int
         widths[last], missing[last] = missing[last], (0, 0)
         fill = np.array(padded.value).astype(array.dtype)
         array = np.pad(array, widths, constant_values=fill)
-    return np.pad(array, missing, mode="edge") if array.size else np.zeros([e or 0 for e in shape], array.dtype)
+    return (
+        np.pad(array, missing, mode="edge")
+        if array.size
+        else np.zeros([e or 0 for e in shape], array.dtype)
+    )
 
 
 def cut_outputs(rule: PaddingRule, outputs: Arrays, sizes: Mapping[str, int]) -> dict[str, Any]:

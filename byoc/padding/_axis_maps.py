@@ -22,10 +22,8 @@ def group_axes(graph: PaddedGraph, before: Shape, after: Shape) -> list[AxisGrou
     unpadded run has is the beginning of the group. Axes of extent 1 are left out. Raises
     NotAlignedError where that is not so, or the shapes cannot be brought together.
     """
-    groups = []
-    pairs = [
-        [(axis, dim) for axis, dim in enumerate(shape) if dim != 1] for shape in (before, after)
-    ]
+    groups: list[AxisGroup] = []
+    pairs = [[(axis, dim) for axis, dim in enumerate(shape) if dim != 1] for shape in (before, after)]
     left, right = (iter(each) for each in pairs)
     while True:
         taken = _take_group(left, right)
@@ -91,20 +89,21 @@ def map_moved_axes(view: NodeView) -> Mapping[int, int]:
             if added is None:
                 raise NotAlignedError("its axes are not known")
             new = {axis % len(after) for axis in added}
-            return dict(zip((a for a in range(len(after)) if a not in new), range(len(before)), strict=True))
+            return dict(
+                zip((a for a in range(len(after)) if a not in new), range(len(before)), strict=True)
+            )
         case "Squeeze":
             dropped = view.read_axes(1)
             if dropped is None:
                 if any(map(view.graph.is_padded, before)):
-                    raise NotAlignedError("it drops every axis of extent 1, and a padded one may be that")
+                    raise NotAlignedError(
+                        "it drops every axis of extent 1, and a padded one may be that"
+                    )
                 dropped = [axis for axis, dim in enumerate(before) if dim == 1]
             old = {axis % len(before) for axis in dropped}
             return dict(enumerate(axis for axis in range(len(before)) if axis not in old))
         case "Reshape" | "Flatten":
-            return {
-                group.outputs[0]: group.inputs[0]
-                for group in group_axes(view.graph, before, after)
-            }
+            return {group.outputs[0]: group.inputs[0] for group in group_axes(view.graph, before, after)}
         case "Expand" | "Tile":
             offset = len(after) - len(before)
             same = (axis for axis, dim in enumerate(before) if dim == after[axis + offset] and dim != 1)

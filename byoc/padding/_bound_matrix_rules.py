@@ -64,9 +64,7 @@ def _scale(found: Interval, factor: float) -> Interval | None:
     return Interval.around(most) if most < np.inf else None
 
 
-def _normalize(
-    skips: tuple[int, ...] = (), scale: int = 1, shifts: tuple[int, ...] = ()
-) -> BoundRule:
+def _normalize(skips: tuple[int, ...] = (), scale: int = 1, shifts: tuple[int, ...] = ()) -> BoundRule:
     """Return the rule of a normalization over the last axes, `axis` and what follows.
 
     `skips` are inputs that are added first, `scale` is the position of the factor, `shifts` those of
@@ -134,7 +132,7 @@ def _gather_rows(view: BoundView) -> Interval | None:
 def _reduce(view: BoundView) -> Interval | None:
     """Bound a ReduceSum, ReduceMean, ReduceMax or ReduceMin by what it is of."""
     shape, axes = view.get_shape(0), view.read_axes(1)
-    over = {axis % len(shape) for axis in (range(len(shape)) if not axes else axes)}
+    over = {axis % len(shape) for axis in (axes or range(len(shape)))}
     kept = [axis for axis in range(len(shape)) if axis not in over]
     if view.attributes.get("keepdims", 1):
         kept_axes = {axis: axis for axis in kept}
@@ -166,11 +164,7 @@ MATRIX_BOUND_RULES: Mapping[str, BoundRule] = {
     "ReduceSum": _reduce,
     "SimplifiedLayerNormalization": _normalize(),
     "Softmax": _take_softmax,
-    "com.microsoft.SkipLayerNormalization": _normalize(
-        skips=(1, 4), scale=2, shifts=(3,)
-    ),
-    "com.microsoft.SkipSimplifiedLayerNormalization": _normalize(
-        skips=(1, 3), scale=2
-    ),
+    "com.microsoft.SkipLayerNormalization": _normalize(skips=(1, 4), scale=2, shifts=(3,)),
+    "com.microsoft.SkipSimplifiedLayerNormalization": _normalize(skips=(1, 3), scale=2),
 }
 """Operator, as rule files spell it, to its rule."""

@@ -187,7 +187,9 @@ def _invert(view: BoundView) -> Interval | None:
     return None if found is None else Interval(1 - found.high, 1 - found.low)
 
 
-def _compare(is_true: Callable[[Interval, Interval], bool], is_false: Callable[[Interval, Interval], bool]) -> BoundRule:
+def _compare(
+    is_true: Callable[[Interval, Interval], bool], is_false: Callable[[Interval, Interval], bool]
+) -> BoundRule:
     """Return the rule of a comparison by when it holds for all, and for none, of two intervals."""
 
     def rule(view: BoundView) -> Interval | None:

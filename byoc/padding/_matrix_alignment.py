@@ -49,7 +49,10 @@ def check_stacks(view: AlignmentView, shapes: tuple[Shape, Shape]) -> None:
 
 def _align_gemm(view: AlignmentView) -> None:
     view.require_data()
-    sides = (1 if not view.attributes.get("transA", 0) else 0, 0 if not view.attributes.get("transB", 0) else 1)
+    sides = (
+        1 if not view.attributes.get("transA", 0) else 0,
+        0 if not view.attributes.get("transB", 0) else 1,
+    )
     check_sum(view, (0, sides[0]), (1, sides[1]))
     if view.get_input(2):
         view.check_broadcast([2], view.get_output_shape())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 from onnx import NodeProto
@@ -36,6 +36,7 @@ OPSET_OF_ONE_AXIS = 13
 """Before this version a Softmax goes over its axis and all behind it, as one."""
 
 Shape = tuple[Dim, ...]
+Bit = Literal[0, 1]
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Assumptions:
     An input without a value in `fills` is continued with its last entries.
     """
 
-    fills: Mapping[str, float] = field(default_factory=dict)
-    firsts: Mapping[str, float] = field(default_factory=dict)
+    fills: Mapping[str, Bit] = field(default_factory=dict)
+    firsts: Mapping[str, Bit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,11 @@ class PaddedGraph:
         if self._certain is self.model.index and self.model.inference.known is not None:
             return self.model.inference.known
         typed = self._certain.typed_graph
-        return None if typed is None else KnownValues.of_graph(typed, self._certain.proto, self.index.opsets)
+        return (
+            None
+            if typed is None
+            else KnownValues.of_graph(typed, self._certain.proto, self.index.opsets)
+        )
 
     def get_shape(self, name: str) -> Shape | None:
         """Return the shape of a tensor in extents that are known, None where one is not."""
@@ -92,7 +97,8 @@ class PaddedGraph:
         if isinstance(dim, int) or dim is None or dim in self.sizes:
             return dim
         if dim not in self._simple:
-            names, found = list_dim_names(dim), dim
+            names = list_dim_names(dim)
+            found: Dim = dim
             name = next(iter(names), "")
             if len(names) == 1 and self.sizes[name] <= _MAX_COMBINATIONS:
                 own = range(1, self.sizes[name] + 1)
@@ -137,14 +143,14 @@ class PaddedGraph:
         return find_constant_value(self.index, name, self.model.folder)
 
     def list_sizes(self, names: Sequence[str]) -> Iterator[dict[str, int]] | None:
-        """Return all sizes that some dimensions may have in the unpadded run, None if too many."""
+        """Return all sizes of some dimensions in the unpadded run, None if they are too many."""
         ranges = [range(1, self.sizes[name] + 1) for name in names]
         if prod(map(len, ranges)) > _MAX_COMBINATIONS:
             return None
         return ({**self.sizes, **dict(zip(names, each, strict=True))} for each in product(*ranges))
 
     def is_largest_padded(self, dim: Dim) -> bool:
-        """Return whether an extent of the unpadded run is proven to be at most that of the padded one."""
+        """Return whether an extent of the unpadded run is at most that of the padded one, proven."""
         if isinstance(dim, int) or dim in self.sizes or (dim and _GROWING.fullmatch(dim)):
             return True
         sizes = self.list_sizes(sorted(list_dim_names(dim)))
@@ -216,7 +222,9 @@ class NodeView:
     def has_output(self, position: int) -> bool:
         """Return whether an output is there and used."""
         names = self.node.output
-        return position < len(names) and bool(names[position]) and self.graph.index.is_used(names[position])
+        return (
+            position < len(names) and bool(names[position]) and self.graph.index.is_used(names[position])
+        )
 
 
 class NotAlignedError(Exception):

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from byoc.model import Dim
 
-EDGE = "edge"
+EDGE: Literal["edge"] = "edge"
 """The value of a padded input that repeats the last entry along each padded axis."""
 
 
@@ -14,19 +15,20 @@ class FirstValue:
     """A condition on an input: at index 0 of an axis it has this value everywhere."""
 
     axis: int
-    value: float
+    value: Literal[0, 1]
 
 
 @dataclass(frozen=True)
 class PaddedInput:
-    """How an input is padded: its unpadded shape, and the value behind it, a number or `edge`.
+    """How an input is padded: its unpadded shape, and what stands behind it, a number or `edge`.
 
-    The extents are numbers and expressions of the rule's dimensions. `first` is what the caller's array
-    has to have at index 0 of an axis, None where anything will do.
+    The extents are numbers and expressions of the rule's dimensions. The number is filled in along the
+    last padded axis; along any other, and where it is `edge`, the last entries are repeated. `first` is
+    what the caller's array has to have at index 0 of an axis, None where anything will do.
     """
 
     shape: tuple[Dim, ...]
-    value: float | str = EDGE
+    value: Literal["edge", 0, 1] = EDGE
     first: FirstValue | None = None
 
 
@@ -34,8 +36,9 @@ class PaddedInput:
 class PaddingRule:
     """The dimensions that may be smaller than a variant has them, and what is done then.
 
-    `dims` has the largest size of each, that of the variant; the smallest is 1. Inputs that are not in
-    `inputs`, and outputs that are not in `outputs`, do not depend on them. An output is cut to its shape
+    `dims` has the largest size of each, that of the variant; the smallest is 1. `equal` has dimensions
+    that are to be of the size of another, with the name of that one. Inputs that are not in `inputs`,
+    and outputs that are not in `outputs`, are the same for all sizes. An output is cut to its shape
     here. `reads_values` says that the proof rests on what values are, not only on which elements each
     is computed from: it holds for the model's own dtypes alone.
     """
@@ -43,7 +46,17 @@ class PaddingRule:
     dims: Mapping[str, int]
     inputs: Mapping[str, PaddedInput]
     outputs: Mapping[str, tuple[Dim, ...]]
+    equal: Mapping[str, str] = field(default_factory=dict)
     reads_values: bool = False
+
+    def list_trial_sizes(self) -> list[dict[str, int]]:
+        """Return sizes to verify the rule at: all at 1, at half, and one below the largest."""
+        found: list[dict[str, int]] = []
+        for shrink in (lambda size: 1, lambda size: max(size // 2, 1), lambda size: max(size - 1, 1)):
+            sizes = {name: shrink(size) for name, size in self.dims.items()}
+            if sizes not in found and sizes != dict(self.dims):
+                found.append(sizes)
+        return found
 
 
 @dataclass(frozen=True)
@@ -52,3 +65,8 @@ class PaddingDecision:
 
     rule: PaddingRule | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing to decide: no dimension has a size above 1."""
+        return self.rule is None and not self.refusals

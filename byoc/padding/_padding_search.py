@@ -1,13 +1,17 @@
 """The search for what can be padded: which dimensions, with which values behind the inputs."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 from byoc.errors import InputError
-from byoc.model import Model, list_open_dims, to_numpy_dtype
+from byoc.model import Dim, Model, list_open_dims, to_numpy_dtype
 from byoc.padding._alignment import Alignment, Misalignment
-from byoc.padding._padded_graph import Assumptions, PaddedGraph
+from byoc.padding._padded_graph import Assumptions, Bit, PaddedGraph
 from byoc.padding._padding_rule import EDGE, FirstValue, PaddedInput, PaddingDecision, PaddingRule
 from byoc.padding._value_bounds import find_fill_axis
+
+NONE_EQUAL: Mapping[str, str] = MappingProxyType({})
 
 LoadModel = Callable[[Mapping[str, int | str]], Model]
 """Loads a model with some dimensions as they are given, the others open."""
@@ -28,7 +32,7 @@ def decide_padding(load: LoadModel, sizes: Mapping[str, int]) -> PaddingDecision
     equal = _find_equal(candidates, sizes)
     for relations in ({}, equal) if equal else ({},):
         open_sizes = {name: sizes[name] for name in candidates if name not in relations}
-        rule, cause = _find_rule(load, {**fixed, **relations}, open_sizes)
+        rule, cause = _find_rule(load, fixed, open_sizes, relations)
         if rule is not None:
             return PaddingDecision(rule)
     kept: dict[str, int] = {}
@@ -58,11 +62,14 @@ def _find_equal(candidates: list[str], sizes: Mapping[str, int]) -> dict[str, st
 
 
 def _find_rule(
-    load: LoadModel, fixed: Mapping[str, int | str], sizes: Mapping[str, int]
+    load: LoadModel,
+    fixed: Mapping[str, int],
+    sizes: Mapping[str, int],
+    equal: Mapping[str, str] = NONE_EQUAL,
 ) -> tuple[PaddingRule | None, Misalignment | None]:
     """Return the rule for padding some dimensions together, or why there is none."""
     try:
-        model = load(fixed)
+        model = load({**fixed, **equal})
     except InputError as error:
         return None, Misalignment("", str(error))
     left = set(list_open_dims(model.structure)) - sizes.keys()
@@ -70,10 +77,17 @@ def _find_rule(
         return None, Misalignment("", f"{min(left)} is open")
     graph = PaddedGraph(model, sizes)
     padded = [name for name in graph.index.inputs if find_fill_axis(graph, name) is not None]
+    if not sizes.keys() <= _list_named_dims(graph):
+        return None, Misalignment("", "no input has it as an extent of its own")
     found, cause = _search_assumptions(graph, padded)
     if found is None:
         return None, cause
-    return _make_rule(found), None
+    return replace(_make_rule(found), equal=equal), None
+
+
+def _list_named_dims(graph: PaddedGraph) -> set[Dim]:
+    """Return the extents of inputs, by which their sizes are known when a call is made."""
+    return {dim for name in graph.index.inputs for dim in graph.get_shape(name) or ()}
 
 
 def _search_assumptions(
@@ -95,16 +109,15 @@ def _search_assumptions(
 def _list_assumptions(graph: PaddedGraph, padded: list[str]) -> Iterator[Assumptions]:
     """Yield what may be assumed of inputs: nothing, zeros behind them, masks that begin with a one."""
     yield Assumptions()
-    zeros = {
-        name: 0.0 for name in padded if to_numpy_dtype(graph.get_dtype(name)).kind in "biuf"
-    }
-    masks = [name for name in zeros if to_numpy_dtype(graph.get_dtype(name)).kind in "biu"]
+    kinds = {name: to_numpy_dtype(graph.get_dtype(name)).kind for name in padded}
+    zeros: dict[str, Bit] = {name: 0 for name, kind in kinds.items() if kind in "biuf"}
+    masks = [name for name in zeros if kinds[name] in "biu"]
     yield Assumptions(zeros)
     if masks:
-        yield Assumptions(zeros, dict.fromkeys(masks, 1.0))
+        yield Assumptions(zeros, dict.fromkeys(masks, 1))
     for name in masks:  # a mask of what is left out
-        others = {other: 1.0 for other in masks if other != name}
-        yield Assumptions({**zeros, name: 1.0}, {**others, name: 0.0})
+        others: dict[str, Bit] = {other: 1 for other in masks if other != name}
+        yield Assumptions({**zeros, name: 1}, {**others, name: 0})
 
 
 def _drop_assumptions(found: Alignment) -> Alignment:
@@ -137,4 +150,4 @@ def _make_rule(found: Alignment) -> PaddingRule:
         shape = graph.get_shape(name)
         if name not in found.same and shape is not None and any(map(graph.is_padded, shape)):
             outputs[name] = shape
-    return PaddingRule(dict(graph.sizes), inputs, outputs, found.bounds.used)
+    return PaddingRule(dict(graph.sizes), inputs, outputs, reads_values=found.bounds.used)

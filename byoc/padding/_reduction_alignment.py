@@ -134,14 +134,14 @@ def _align_recurrence(view: AlignmentView) -> None:
     view.require_same(*range(7, len(view.node.input)))
 
 
-_REDUCTIONS = """
-    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
-    ReduceSumSquare
-""".split()
-_OF_BATCH = """
-    ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool GlobalMaxPool Resize
-    SpaceToDepth Upsample
-""".split()
+_REDUCTIONS = (
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
+_OF_BATCH = (
+    *("ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"),
+    *("Resize", "SpaceToDepth", "Upsample"),
+)
 
 REDUCTION_RULES: Mapping[str, AlignmentRule] = {
     **dict.fromkeys(_REDUCTIONS, _align_reduction),

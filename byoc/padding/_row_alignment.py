@@ -13,14 +13,17 @@ _VANISHING = {"float16": -104.0, "float32": -104.0, "double": -746.0, "float64":
 # Sums of floats may be off by this share of their terms, and more than by which any runtime rounds.
 _ROUNDING = 1e-3
 
-_ELEMENTWISE = """
-    Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast
-    Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
-    Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow
-    Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh
-    ThresholdedRelu Where Xor
-    com.microsoft.BiasGelu com.microsoft.FastGelu com.microsoft.Gelu com.microsoft.QuickGelu
-""".split()
+_ELEMENTWISE = (
+    *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift"),
+    *("BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip"),
+    *("Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater"),
+    *("GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN"),
+    *("LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul"),
+    *("Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink"),
+    *("Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum"),
+    *("Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor", "com.microsoft.BiasGelu"),
+    *("com.microsoft.FastGelu", "com.microsoft.Gelu", "com.microsoft.QuickGelu"),
+)
 
 
 def _align_elements(view: AlignmentView) -> None:

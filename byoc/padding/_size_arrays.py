@@ -1,4 +1,4 @@
-"""Values that follow from sizes and constants alone, such as causal masks, computed in the padded run."""
+"""Values that follow from sizes and constants alone, such as causal masks, in the padded run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,10 +111,10 @@ class SizeArrays:
         model = helper.make_model(graph, opset_imports=imports, ir_version=8)
         try:
             with np.errstate(all="ignore"):
-                found = ReferenceEvaluator(model).run(None, dict(feeds))[0]
+                (found,) = map(np.asarray, ReferenceEvaluator(model).run(None, dict(feeds)))
         except Exception:  # an operator that the reference implementation lacks
             return None
-        return np.asarray(found)
+        return found
 
 
 def bound_array(graph: PaddedGraph, array: Array, shape: Shape, zone: Zone) -> Interval | None:
@@ -135,8 +135,14 @@ def bound_array(graph: PaddedGraph, array: Array, shape: Shape, zone: Zone) -> I
             values = values.take([0], axis)
         elif graph.is_padded(dim) and part is not Part.whole:
             moving.append(axis)
-    names = sorted({name for axis in moving for name in list_dim_names(shape[axis])})
-    sizes = graph.list_sizes(names)
+    return _bound_moving(graph, values, shape, {axis: zone.get(axis) for axis in moving})
+
+
+def _bound_moving(
+    graph: PaddedGraph, values: Array, shape: Shape, moving: Mapping[int, Part | None]
+) -> Interval | None:
+    """Bound floats by the parts of axes whose extents differ with the size; all of any other axis."""
+    sizes = graph.list_sizes(sorted({name for axis in moving for name in list_dim_names(shape[axis])}))
     if sizes is None:
         return None
     others = tuple(axis for axis in range(values.ndim) if axis not in moving)
@@ -144,7 +150,7 @@ def bound_array(graph: PaddedGraph, array: Array, shape: Shape, zone: Zone) -> I
     for sign in (-1.0, 1.0):  # the largest of all that a zone has, by where it begins or ends
         table = (sign * values).max(axis=others, keepdims=True) if others else sign * values
         for axis in moving:
-            if zone.get(axis) is Part.rest:
+            if moving[axis] is Part.rest:
                 table = np.flip(np.maximum.accumulate(np.flip(table, axis), axis), axis)
             else:
                 table = np.maximum.accumulate(table, axis)
@@ -152,13 +158,11 @@ def bound_array(graph: PaddedGraph, array: Array, shape: Shape, zone: Zone) -> I
     found: Interval | None = None
     for each in sizes:
         where = [0] * values.ndim
-        for axis in moving:
+        for axis, part in moving.items():
             extent = evaluate_dim(shape[axis], each)
             assert extent is not None
-            where[axis] = extent if zone.get(axis) is Part.rest else extent - 1
-            if not 0 <= where[axis] < values.shape[axis]:
-                break
-        else:
+            where[axis] = extent if part is Part.rest else extent - 1
+        if all(0 <= at < extent for at, extent in zip(where, tables[0].shape, strict=True)):
             low, high = (float(table[tuple(where)]) for table in tables)
             here = Interval(-low, high)
             found = here if found is None else found.join(here)

@@ -5,7 +5,7 @@ unpadded run's elements count on that run to compute numbers: where it overflows
 is promised. Those of what padding adds count on nothing: where no bound is proven there is none.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isnan

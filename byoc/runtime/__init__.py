@@ -19,5 +19,11 @@ from byoc.runtime._session import Session, load_bundle, load_executors
 from byoc.runtime._shape_check import collect_contradictions
 from byoc.runtime._stateful_session import StatefulSession, open_stateful
 from byoc.runtime._trace import Trace, TraceEvent
-from byoc.runtime._variant_session import VariantSession, load, load_variants
+from byoc.runtime._variant_session import (
+    FittedInputs,
+    VariantSession,
+    load,
+    load_variants,
+    read_paddings,
+)
 from byoc.samples import describe_mismatch, read_npy, read_npz, restore_dtype, write_npz

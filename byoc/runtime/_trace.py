@@ -20,7 +20,7 @@ class TraceEvent:
     """One execution of a stage: its thread, and its start and duration in seconds.
 
     `bytes_read` and `bytes_made` are the bytes of its input and output arrays. `variant` is the variant
-    of the bundle that ran, empty where there are none.
+    of the bundle that ran, empty where there are none, `padded` what its inputs were padded by.
     """
 
     name: str
@@ -31,28 +31,36 @@ class TraceEvent:
     bytes_read: int
     bytes_made: int
     variant: str = ""
+    padded: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
     """A collection of the events of one or more runs, filled by several threads.
 
-    `variant` is the variant of a bundle that new events are of.
+    `variant` is the variant of a bundle that new events are of, `padded` what inputs are padded by.
     """
 
     events: list[TraceEvent] = field(default_factory=list)
     variant: str = ""
+    padded: str = ""
 
     def for_variant(self, variant: str) -> "Trace":
         """Return this trace for events of a variant: they are added to the same ones."""
-        return Trace(self.events, variant)
+        return Trace(self.events, variant, self.padded)
+
+    def for_padding(self, padded: str) -> "Trace":
+        """Return this trace for events of padded inputs: they are added to the same ones."""
+        return Trace(self.events, self.variant, padded)
 
     def add_event(self, stage: Any, start: float, end: float, given: Any, made: Any) -> None:
         """Record one execution of a stage; `start` and `end` are seconds of one clock."""
         size = (_count_bytes(given), _count_bytes(made))
         self.events.append(
             TraceEvent(
-                *(stage.name, stage.device, get_native_id(), start, end - start, *size), self.variant
+                *(stage.name, stage.device, get_native_id(), start, end - start, *size),
+                self.variant,
+                self.padded,
             )
         )
 
@@ -83,6 +91,7 @@ class Trace:
                     "bytes in": event.bytes_read,
                     "bytes out": event.bytes_made,
                     **({"variant": event.variant} if event.variant else {}),
+                    **({"padded": event.padded} if event.padded else {}),
                 },
             }
             for event in ordered

@@ -1,14 +1,19 @@
 """Sessions of bundles with several variants: each call runs the one that takes inputs of its shapes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from byoc.bundle import Bundle, open_bundle
+import numpy as np
+
+from byoc.bundle import MANIFEST_FILE, Bundle, check_padding, open_bundle
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
+from byoc.model import get_stated_types, read_tensor_types
+from byoc.padding import PaddingRule, cut_outputs, find_unpadded_sizes, pad_inputs
 from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._session import Session, load_bundle
 from byoc.runtime._stage_program import StageValues
@@ -16,15 +21,54 @@ from byoc.runtime._trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
+class FittedInputs:
+    """Inputs as a variant takes them: its session, and the arrays, padded where they have to be.
+
+    `rule` is what they are padded by, None where they fit as they are, and `sizes` what they were.
+    """
+
+    session: Session
+    inputs: StageValues
+    rule: PaddingRule | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def padded(self) -> str:
+        """The dimensions that are padded, `seq 7 to 16`; empty for none."""
+        if self.rule is None:
+            return ""
+        grown = ((name, self.sizes[name], size) for name, size in self.rule.dims.items())
+        return ", ".join(f"{name} {own} to {size}" for name, own, size in grown if own < size)
+
+    def run(self, trace: Trace | None = None) -> dict[str, Any]:
+        """Return the outputs, cut where the inputs were padded; raises as `Session.run`."""
+        return self.cut(self.session.run(self.inputs, self.mark(trace)))
+
+    def run_in_turn(self, number: int, turns: DeviceTurns, trace: Trace | None) -> dict[str, Any]:
+        """Return the outputs as `run` does, each stage run when its device is free."""
+        return self.cut(self.session.run_in_turn(self.inputs, number, turns, self.mark(trace)))
+
+    def mark(self, trace: Trace | None) -> Trace | None:
+        """Return a trace whose events say what is padded."""
+        return trace.for_padding(self.padded) if trace is not None and self.padded else trace
+
+    def cut(self, outputs: StageValues) -> dict[str, Any]:
+        """Return outputs of the session without what padding added. Raises InputError."""
+        return dict(outputs) if self.rule is None else cut_outputs(self.rule, outputs, self.sizes)
+
+
+@dataclass(frozen=True, eq=False)
 class VariantSession:
     """A loaded bundle of several variants. Call it with inputs by name to get outputs by name.
 
     `sessions` has the session of each variant by its name. A call runs the first whose inputs have the
-    dtypes and shapes that are given, exactly: nothing is padded.
+    dtypes and shapes that are given. Where there is none, the inputs are padded to the variant with the
+    fewest elements of those that `paddings` lets take them, and its outputs are cut.
     """
 
     sessions: Mapping[str, Session]
     bundle: Bundle
+    paddings: Mapping[str, PaddingRule] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -42,7 +86,7 @@ class VariantSession:
 
     def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
         """Return the outputs, and record each stage, with its variant, in a trace. Raises as a call."""
-        return self.choose(inputs).run(inputs, trace)
+        return self.fit(inputs).run(trace)
 
     def run_pipeline(
         self, inputs: Iterable[StageValues], in_flight: int = 4, trace: Trace | None = None
@@ -53,20 +97,25 @@ class VariantSession:
     def _run_in_turn(
         self, inputs: StageValues, number: int, turns: DeviceTurns, trace: Trace | None
     ) -> dict[str, Any]:
-        return self.choose(inputs).run_in_turn(inputs, number, turns, trace)
+        return self.fit(inputs).run_in_turn(number, turns, trace)
 
     def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the values of tensors by name, as `Session.tensors` does."""
-        return self.choose(inputs).tensors(inputs, names)
+        """Return the values of tensors by name, as `Session.tensors` does; padded ones are not cut."""
+        fitted = self.fit(inputs)
+        return fitted.session.tensors(fitted.inputs, names)
 
     def choose(self, inputs: StageValues) -> Session:
-        """Return the session of the variant that takes the inputs.
+        """Return the session of the variant that takes the inputs, padded or not; raises as `fit`."""
+        return self.fit(inputs).session
+
+    def fit(self, inputs: StageValues) -> FittedInputs:
+        """Return the inputs as the variant takes them that fits them best.
 
         Raises InputError, which says what each variant takes, where none does.
         """
         for session in self.sessions.values():
             if session.fits(inputs):
-                return session
+                return FittedInputs(session, inputs)
         problems: dict[str, str] = {}
         for name, session in self.sessions.items():  # slower: inputs that have to be copied
             try:
@@ -74,12 +123,31 @@ class VariantSession:
             except InputError as error:
                 problems[name] = str(error)
             else:
-                return session
+                return FittedInputs(session, inputs)
+        padded = [each for name in self.paddings if (each := self._pad(name, inputs, problems))]
+        if padded:
+            return min(padded, key=lambda each: _count_elements(each.inputs))
         if len({*problems.values()}) == 1:  # such as an input that is missing
             raise InputError(next(iter(problems.values())))
         variants = {entry.name: entry.variant for entry in self.bundle.manifest.variants}
         told = "; ".join(f"{variants[name]}: {problem}" for name, problem in problems.items())
         raise InputError(f"no variant takes these inputs: {told}")
+
+    def _pad(self, name: str, inputs: StageValues, problems: dict[str, str]) -> FittedInputs | None:
+        """Return the inputs padded to a variant, or None, with the reason added in `problems`."""
+        rule, session = self.paddings[name], self.sessions[name]
+        try:
+            sizes = find_unpadded_sizes(rule, inputs)
+            padded = pad_inputs(rule, inputs)
+            session.check_inputs(padded)
+        except InputError as error:
+            problems[name] = f"{problems[name]}, nor by padding: {error}"
+            return None
+        return FittedInputs(session, padded, rule, sizes)
+
+
+def _count_elements(inputs: StageValues) -> int:
+    return sum(prod(np.shape(value)) for value in inputs.values())
 
 
 def load(  # noqa: PLR0913 - each has a default
@@ -90,11 +158,12 @@ def load(  # noqa: PLR0913 - each has a default
     trust: bool = False,
     codegens: Iterable[str] | str | None = None,
     variant: str | None = None,
+    pad: bool = True,
 ) -> Session | VariantSession:
     """Load the bundle at `path`, a folder or a packed file, to run it.
 
     Where it has several variants, each call chooses one by the shapes of its inputs, unless one
-    `variant` is named.
+    `variant` is named. With `pad` inputs that fit none exactly are padded where a variant allows it.
 
     With `isolate` its codegens run in processes of their own: where one crashes or hangs, that is an
     InputError. By default they do unless its maker is trusted, as below. `call_timeout` is the most
@@ -109,12 +178,39 @@ def load(  # noqa: PLR0913 - each has a default
     """
     isolation = choose_isolation(isolate, call_timeout)
     bundle = open_bundle(Path(path), isolation, trust=trust, codegens=codegens, variant=variant)
-    return load_variants(bundle)
+    return load_variants(bundle, pad=pad)
 
 
-def load_variants(bundle: Bundle) -> Session | VariantSession:
-    """Load an opened bundle to run it, all variants that it has; raises as `load` does."""
+def load_variants(bundle: Bundle, *, pad: bool = True) -> Session | VariantSession:
+    """Load an opened bundle to run it, all variants that it has; raises as `load` does.
+
+    A single variant is loaded as a plain session, unless `pad` is given and inputs may be padded to it.
+    """
     variants = bundle.variants
-    if len(variants) == 1:
+    paddings = read_paddings(bundle) if pad and bundle.chosen is None else {}
+    if len(variants) == 1 and not paddings:
         return load_bundle(bundle)
-    return VariantSession({each.variant.name: load_bundle(each) for each in variants}, bundle)
+    sessions = {each.variant.name: load_bundle(each) for each in variants}
+    return VariantSession(sessions, bundle, paddings)
+
+
+def read_paddings(bundle: Bundle) -> dict[str, PaddingRule]:
+    """Return the rules of the variants of a bundle whose inputs may be padded, by name.
+
+    Raises InputError where one does not fit the variant's model.
+    """
+    found = {}
+    for each in bundle.variants:
+        entry = each.variant.padding
+        rule = None if entry is None else entry.rule
+        if entry is None or rule is None:
+            continue
+        model = each.model()
+        types = read_tensor_types(get_stated_types(model))
+        outputs = {value.name for value in model.graph.output}
+        place = each.display_path / MANIFEST_FILE
+        own = {name: kind for name, kind in types.items() if name in outputs}
+        given = {value.name for value in model.graph.input}
+        check_padding(entry, {n: k for n, k in types.items() if n in given}, own, place)
+        found[each.variant.name] = rule
+    return found

@@ -3,6 +3,7 @@
 from byoc.stages._ask_stage import Ask
 from byoc.stages._codegen_answers import AskedUnit, find_distinct_units, write_units
 from byoc.stages._emission_stages import Compile, Estimate, EstimateGains, Pack, Verify, Write
+from byoc.stages._padding_stage import FindPadding
 from byoc.stages._planning_stages import (
     Annotate,
     Convert,

@@ -9,11 +9,13 @@ from tempfile import TemporaryDirectory
 from byoc.bundle import (
     Bundle,
     Consent,
+    PaddingEntry,
     RegionCompiler,
     RegionEntry,
     VariantEntry,
     build_manifest,
     compile_bundle,
+    describe_padding,
     describe_variant,
     sign_bundle,
     write_context_model,
@@ -164,13 +166,17 @@ class Pack:
         ]
         manifest = states[0].bundle.manifest
         variants = tuple(
-            variant.model_copy(update={"report": report})
-            for variant, report in zip(manifest.variants, reports, strict=True)
+            variant.model_copy(update={"report": report, "padding": _describe_padding(state)})
+            for variant, report, state in zip(manifest.variants, reports, states, strict=True)
         )
         folder, sign = states[0].folder, states[0].options.sign
         digest = write_manifest(folder, manifest.model_copy(update={"variants": variants}))
         not_signed = sign_bundle(folder, digest, sign)
         return [replace(state, not_signed=not_signed) for state in states]
+
+
+def _describe_padding(state: State) -> PaddingEntry | None:
+    return None if state.padding is None else describe_padding(state.padding)
 
 
 def _verify(state: State) -> Verification | NotVerified:

@@ -11,6 +11,7 @@ from byoc.codegen import Codegens, Refusal, Region
 from byoc.errors import InputError
 from byoc.model import ONLY_VARIANT, GraphIndex, Model, Variant
 from byoc.options import Options
+from byoc.padding import PaddingDecision
 from byoc.passes import PassEffect
 from byoc.patterns import Mark
 from byoc.planning import (
@@ -116,6 +117,8 @@ class State:
     """The compilers' estimates of regions, by name."""
     verification: Verification | NotVerified = _LATER
     """The comparison with the original, or why there was none."""
+    padding: PaddingDecision | None = None
+    """Which dimensions of the variant may be smaller, None where that is not asked."""
 
     # Pack
     not_signed: str = ""

@@ -9,6 +9,12 @@ from byoc.verification._layer_result import LayerCheck, LayerError
 from byoc.verification._model_comparison import RewriteComparison, compare_models, compare_regions
 from byoc.verification._noise import Difference, NoiseGauge
 from byoc.verification._output_error import OutputError, TieBreak
+from byoc.verification._padding_verification import (
+    add_padded,
+    describe_failure,
+    verify_independence,
+    verify_padding,
+)
 from byoc.verification._part_trials import compile_and_load
 from byoc.verification._plain_models import make_reference_executor, run_plain
 from byoc.verification._quantized_tensors import quantized_tensors_of

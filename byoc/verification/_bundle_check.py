@@ -9,14 +9,15 @@ from typing import Any
 from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
-from byoc.model import prepare_model, read_recorded_dimensions
-from byoc.runtime import RUNTIMES
+from byoc.model import Model, prepare_model, read_recorded_dimensions
+from byoc.runtime import RUNTIMES, read_paddings
 from byoc.samples import MAX_SAMPLES, Sample, read_samples
 from byoc.support import check_minimum, report_step
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_comparison import VerificationModels
 from byoc.verification._bundle_verification import make_inputs, verify_on_samples
 from byoc.verification._fault_files import write_fault
+from byoc.verification._padding_verification import add_padded, verify_independence, verify_padding
 from byoc.verification._sample_verification import verify_samples
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._variant_verification import merge_verifications
@@ -95,6 +96,33 @@ class BundleCheck:
         return merge_verifications(found)
 
     def _verify_variant(self, regions: bool) -> Verification:
+        return self._verify_padding(self._verify_whole(regions))
+
+    def _verify_padding(self, verification: Verification) -> Verification:
+        """Return a verification with the outputs on padded inputs, where the bundle's may be padded."""
+        entry = self.bundle.variant.padding
+        rule = None if entry is None else entry.rule
+        if rule is None or self.given is not None:
+            return verification
+        read_paddings(self.bundle)  # it fits the model
+        name = str(self.against or self.bundle.manifest.asked.get("model", ""))
+        found = self.models
+        if found.original is not None or (self.against is None and not name.startswith(ZOO)):
+            if rule.reads_values:
+                note = "padding is not compared: that takes the original (--against)"
+                return replace(verification, notes=(*verification.notes, note))
+            return add_padded(verification, verify_independence(self.bundle, rule, self.inputs))
+
+        def load(sizes: Mapping[str, int]) -> Model:
+            variant = self.bundle.variant.variant
+            smaller = replace(variant, dims={**variant.dims, **sizes})
+            given = read_recorded_dimensions(self.bundle.manifest.asked, smaller)
+            return load_model(name, given.dims, given.shapes)
+
+        padded = verify_padding(self.bundle, rule, load, self.thresholds, self.runtime)
+        return add_padded(verification, padded)
+
+    def _verify_whole(self, regions: bool) -> Verification:
         found = self.models
         if self.given is None and not self.seed:  # the samples of `byoc partition`
             source = found.original or found.model

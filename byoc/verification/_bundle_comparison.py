@@ -57,13 +57,14 @@ class BundleComparison:
     Outputs are compared on one sample after the other (`add_sample`), then boundary tensors and regions
     on what was recorded meanwhile; `conclude` returns everything. The models are opened and the bundle
     is loaded when they are first needed. `thresholds` are those of the dtype that regions compute in;
-    `runtime` is what runs the bundle.
+    `runtime` is what runs the bundle, unless it is loaded in `runs` already.
     """
 
     bundle: Bundle
     models: VerificationModels
     thresholds: Thresholds
     runtime: str
+    runs: BundleRuns | None = None
     _errors: list[tuple[OutputError, ...]] = field(default_factory=list)
     _accuracy: dict[str, Accuracy] = field(default_factory=dict)
     _notes: dict[str, None] = field(default_factory=dict)
@@ -161,7 +162,7 @@ class BundleComparison:
 
     @cached_property
     def _runs(self) -> BundleRuns:
-        return BundleRuns.load(self.bundle, self.runtime)
+        return self.runs or BundleRuns.load(self.bundle, self.runtime)
 
     @cached_property
     def _quantized(self) -> frozenset[str]:

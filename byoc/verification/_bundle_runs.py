@@ -9,6 +9,7 @@ from byoc.codegen import Executor
 from byoc.errors import InputError, shorten_text
 from byoc.model import Model
 from byoc.onnxrt import without_optimizations
+from byoc.padding import PaddingRule, cut_outputs, find_unpadded_sizes, pad_inputs
 from byoc.runtime import (
     DRIVER_RUNTIME,
     RUNTIMES,
@@ -34,7 +35,7 @@ class BundleRuns:
 
     Plain onnxruntime runs the regions that this machine cannot; `not_here` has their reasons. `whole`
     is the bundle in onnxruntime with byoc's provider, where that is verified; drivers are then the
-    executors.
+    executors. With `padding` inputs are padded by a rule, and outputs cut.
     """
 
     session: Session
@@ -42,6 +43,7 @@ class BundleRuns:
     recorded: dict[str, RecordedRuns]
     not_here: Mapping[str, str]
     whole: Session | None = None
+    padding: PaddingRule | None = None
 
     @classmethod
     def load(cls, bundle: Bundle, runtime: str = RUNTIMES[0]) -> "BundleRuns":
@@ -77,9 +79,13 @@ class BundleRuns:
         Raise InputError if the bundle does not run.
         """
         with collect_contradictions() as found, convert_errors(InputError, "the bundle does not run"):
-            outputs = self.session(inputs)
+            given = inputs if self.padding is None else pad_inputs(self.padding, inputs)
+            outputs = self.session(given)
             if self.whole is not None:
-                outputs = self.whole(inputs)
+                outputs = self.whole(given)
+            if self.padding is not None:
+                sizes = find_unpadded_sizes(self.padding, inputs)
+                outputs = cut_outputs(self.padding, outputs, sizes)
         if notes is not None:
             notes.update(found)
         return outputs
@@ -98,8 +104,9 @@ class BundleRuns:
             raise InputError(
                 f"{model.source} has {_format_inputs(given)}, the bundle {_format_inputs(wanted, '')}"
             )
+        padded = given if self.padding is None else pad_inputs(self.padding, given)
         for name, kind in self.session.types.items():
-            found = describe_mismatch(given[name], kind) if name in given else ""
+            found = describe_mismatch(padded[name], kind) if name in given else ""
             if found:
                 raise InputError(f"{model.source} has input '{name}' as {found}, the bundle as {kind}")
 

@@ -69,7 +69,9 @@ class GraphMaker:
     ) -> Value:
         """Add a node with one output, which later nodes may read."""
         name = f"t{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, reads, [name], f"node{len(self.nodes)}", **attributes))
+        self.nodes.append(
+            helper.make_node(operator, reads, [name], f"node{len(self.nodes)}", **attributes)
+        )
         found = Value(name, kind, shape)
         self.values.append(found)
         return found
@@ -93,14 +95,24 @@ class GraphMaker:
 def _unary(m: GraphMaker) -> None:
     x = m.choose_float(0)
     if x:
-        m.add(m.random.choice(["Relu", "Tanh", "Sigmoid", "Neg", "Abs", "Erf", "Exp", "Cos"]), [x.name], "f", x.shape)
+        m.add(
+            m.random.choice(["Relu", "Tanh", "Sigmoid", "Neg", "Abs", "Erf", "Exp", "Cos"]),
+            [x.name],
+            "f",
+            x.shape,
+        )
 
 
 def _binary(m: GraphMaker) -> None:
     x = m.choose_float(0)
     y = x and m.choose(lambda v: v.kind == "f" and _broadcast(v.shape, x.shape) == x.shape)
     if x and y:
-        m.add(m.random.choice(["Add", "Mul", "Sub", "Max"]), m.random.sample([x.name, y.name], 2), "f", x.shape)
+        m.add(
+            m.random.choice(["Add", "Mul", "Sub", "Max"]),
+            m.random.sample([x.name, y.name], 2),
+            "f",
+            x.shape,
+        )
 
 
 def _broadcast(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[Extent, ...] | None:
@@ -123,7 +135,9 @@ def _matmul_itself(m: GraphMaker) -> None:
         order = [*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2]
         turned = m.add("Transpose", [x.name], "f", tuple(x.shape[a] for a in order), perm=order)
         pair = [x, turned] if m.random.random() < 0.7 else [turned, x]
-        m.add("MatMul", [v.name for v in pair], "f", (*x.shape[:-2], pair[0].shape[-2], pair[1].shape[-1]))
+        m.add(
+            "MatMul", [v.name for v in pair], "f", (*x.shape[:-2], pair[0].shape[-2], pair[1].shape[-1])
+        )
 
 
 def _softmax(m: GraphMaker) -> None:
@@ -143,7 +157,9 @@ def _reduce(m: GraphMaker) -> None:
     x = m.choose_float()
     if x:
         axis, keep = m.choose_axis(x), m.random.random() < 0.5
-        operator = m.random.choice(["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare"])
+        operator = m.random.choice(
+            ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare"]
+        )
         kept = [fixed(1)] if keep else []
         shape = (*x.shape[:axis], *kept, *x.shape[axis + 1 :])
         m.add(operator, [x.name, m.store([axis], np.int64)], "f", shape, keepdims=int(keep))
@@ -153,7 +169,14 @@ def _cumulate(m: GraphMaker) -> None:
     x = m.choose_float()
     if x:
         axis = m.store(m.choose_axis(x), np.int64)
-        m.add("CumSum", [x.name, axis], "f", x.shape, reverse=int(m.random.random() < 0.3), exclusive=int(m.random.random() < 0.3))
+        m.add(
+            "CumSum",
+            [x.name, axis],
+            "f",
+            x.shape,
+            reverse=int(m.random.random() < 0.3),
+            exclusive=int(m.random.random() < 0.3),
+        )
 
 
 def _concatenate(m: GraphMaker) -> None:
@@ -162,7 +185,13 @@ def _concatenate(m: GraphMaker) -> None:
         return
     axis = m.choose_axis(x)
     others = x.shape[:axis] + x.shape[axis + 1 :]
-    same = m.choose(lambda v: v.kind == "f" and len(v.shape) == len(x.shape) and v.shape[:axis] + v.shape[axis + 1 :] == others)
+    same = m.choose(
+        lambda v: (
+            v.kind == "f"
+            and len(v.shape) == len(x.shape)
+            and v.shape[:axis] + v.shape[axis + 1 :] == others
+        )
+    )
     names, parts = [x.name], [x.shape[axis]]
     if all(a == b for a, b in others) and m.random.random() < 0.6:
         extra = [2 if i == axis else a for i, (a, _) in enumerate(x.shape)]
@@ -180,11 +209,15 @@ def _slice(m: GraphMaker) -> None:
     if not x:
         return
     axis = m.choose_axis(x)
-    start, end, step = m.random.choice([(0, 2, 1), (1, 2**62, 1), (0, -1, 1), (-2, 2**62, 1), (0, 2**62, 2), (-1, -(2**62), -1)])
+    start, end, step = m.random.choice(
+        [(0, 2, 1), (1, 2**62, 1), (0, -1, 1), (-2, 2**62, 1), (0, 2**62, 2), (-1, -(2**62), -1)]
+    )
     cut = tuple(len(range(size)[slice(start, end, step)]) for size in x.shape[axis])
     if 0 not in cut:
         numbers = [m.store([value], np.int64) for value in (start, end, axis, step)]
-        m.add("Slice", [x.name, *numbers], "f", (*x.shape[:axis], (cut[0], cut[1]), *x.shape[axis + 1 :]))
+        m.add(
+            "Slice", [x.name, *numbers], "f", (*x.shape[:axis], (cut[0], cut[1]), *x.shape[axis + 1 :])
+        )
 
 
 def _gather(m: GraphMaker) -> None:
@@ -192,7 +225,13 @@ def _gather(m: GraphMaker) -> None:
     if x:
         axis = m.choose_axis(x)
         index = m.random.choice([0, 0, 1, -1]) if x.shape[axis][0] > 1 else 0
-        m.add("Gather", [x.name, m.store(index, np.int64)], "f", x.shape[:axis] + x.shape[axis + 1 :], axis=axis)
+        m.add(
+            "Gather",
+            [x.name, m.store(index, np.int64)],
+            "f",
+            x.shape[:axis] + x.shape[axis + 1 :],
+            axis=axis,
+        )
 
 
 def _look_up(m: GraphMaker) -> None:
@@ -220,7 +259,9 @@ def _join_axes(m: GraphMaker) -> None:
 
 
 def _split_axis(m: GraphMaker) -> None:
-    x = m.choose(lambda v: v.kind == "f" and bool(v.shape) and v.shape[-1] == fixed(_WIDTH) and len(v.shape) < 4)
+    x = m.choose(
+        lambda v: v.kind == "f" and bool(v.shape) and v.shape[-1] == fixed(_WIDTH) and len(v.shape) < 4
+    )
     if x:
         wanted = m.store([*[0] * (len(x.shape) - 1), 2, 2], np.int64)
         m.add("Reshape", [x.name, wanted], "f", (*x.shape[:-1], fixed(2), fixed(2)))
@@ -230,17 +271,28 @@ def _unsqueeze(m: GraphMaker) -> None:
     x = m.choose_float()
     if x and len(x.shape) < 4:
         axis = m.random.randrange(len(x.shape) + 1)
-        m.add("Unsqueeze", [x.name, m.store([axis], np.int64)], "f", (*x.shape[:axis], fixed(1), *x.shape[axis:]))
+        m.add(
+            "Unsqueeze",
+            [x.name, m.store([axis], np.int64)],
+            "f",
+            (*x.shape[:axis], fixed(1), *x.shape[axis:]),
+        )
 
 
 def _convolve(m: GraphMaker) -> None:
-    x = m.choose(lambda v: v.kind == "f" and len(v.shape) == 3 and v.shape[1][0] == v.shape[1][1] and v.shape[2][0] > 1)
+    x = m.choose(
+        lambda v: (
+            v.kind == "f" and len(v.shape) == 3 and v.shape[1][0] == v.shape[1][1] and v.shape[2][0] > 1
+        )
+    )
     if x:
         pads = m.random.choice([[0, 0], [1, 0], [0, 1], [1, 1]])
         out = tuple(size + sum(pads) - 1 for size in x.shape[2])
         if m.random.random() < 0.6:
             weight = m.store_random(_WIDTH, x.shape[1][0], 2)
-            m.add("Conv", [x.name, weight], "f", (x.shape[0], fixed(_WIDTH), (out[0], out[1])), pads=pads)
+            m.add(
+                "Conv", [x.name, weight], "f", (x.shape[0], fixed(_WIDTH), (out[0], out[1])), pads=pads
+            )
         else:
             pool = m.random.choice(["MaxPool", "AveragePool"])
             m.add(pool, [x.name], "f", (*x.shape[:2], (out[0], out[1])), kernel_shape=[2], pads=pads)
@@ -253,7 +305,9 @@ def _pad(m: GraphMaker) -> None:
         side = m.random.randrange(2)
         pads[axis + side * len(x.shape)] = 1
         whole = (x.shape[axis][0] + 1, x.shape[axis][1] + 1)
-        m.add("Pad", [x.name, m.store(pads, np.int64)], "f", (*x.shape[:axis], whole, *x.shape[axis + 1 :]))
+        m.add(
+            "Pad", [x.name, m.store(pads, np.int64)], "f", (*x.shape[:axis], whole, *x.shape[axis + 1 :])
+        )
 
 
 def _divide_by_size(m: GraphMaker) -> None:
@@ -294,7 +348,13 @@ def _mask_values(m: GraphMaker) -> None:
         if m.random.random() < 0.3:
             m.add("Softmax", [last.name], "f", last.shape, axis=1)
         else:
-            m.add(m.random.choice(["ReduceSum", "ReduceMax", "ReduceMean"]), [last.name, one], "f", (mask.shape[0], last.shape[2]), keepdims=0)
+            m.add(
+                m.random.choice(["ReduceSum", "ReduceMax", "ReduceMean"]),
+                [last.name, one],
+                "f",
+                (mask.shape[0], last.shape[2]),
+                keepdims=0,
+            )
 
 
 def _attend(m: GraphMaker) -> None:
@@ -312,13 +372,27 @@ def _attend(m: GraphMaker) -> None:
     mask = m.choose(lambda v: v.name == "mask")
     if kind == "causal":
         size = m.add("Shape", [scores.name], "s", (fixed(3),))
-        two = m.add("Slice", [size.name, m.store([1], np.int64), m.store([3], np.int64)], "s", (fixed(2),))
-        filled = m.add("ConstantOfShape", [two.name], "s", (_N, _N), value=helper.make_tensor("v", TensorProto.FLOAT, [1], [low]))
+        two = m.add(
+            "Slice", [size.name, m.store([1], np.int64), m.store([3], np.int64)], "s", (fixed(2),)
+        )
+        filled = m.add(
+            "ConstantOfShape",
+            [two.name],
+            "s",
+            (_N, _N),
+            value=helper.make_tensor("v", TensorProto.FLOAT, [1], [low]),
+        )
         upper = m.add("Trilu", [filled.name, m.store(1, np.int64)], "s", (_N, _N), upper=1)
         scores = m.add("Add", [scores.name, upper.name], "s", scores.shape)
     elif kind != "none" and mask:
         wide = m.add("Unsqueeze", [mask.name, m.store([1], np.int64)], "s", (_B, fixed(1), _N))
-        cast = m.add("Cast", [wide.name], "s", wide.shape, to=TensorProto.FLOAT if kind == "add" else TensorProto.BOOL)
+        cast = m.add(
+            "Cast",
+            [wide.name],
+            "s",
+            wide.shape,
+            to=TensorProto.FLOAT if kind == "add" else TensorProto.BOOL,
+        )
         if kind == "add":
             low = max(low, float(np.finfo(np.float32).min))
             left = m.add("Sub", [m.store(1), cast.name], "s", wide.shape)
@@ -334,12 +408,24 @@ def _choose_largest(m: GraphMaker) -> None:
     x = m.choose_float()
     if x:
         axis = m.choose_axis(x)
-        kept = m.add("ArgMax", [x.name], "s", (*x.shape[:axis], fixed(1), *x.shape[axis + 1 :]), axis=axis)
+        kept = m.add(
+            "ArgMax", [x.name], "s", (*x.shape[:axis], fixed(1), *x.shape[axis + 1 :]), axis=axis
+        )
         m.add("Cast", [kept.name], "f", kept.shape, to=TensorProto.FLOAT)
 
 
 _STEPS: tuple[Callable[[GraphMaker], None], ...] = (
-    *(_unary, _binary, _matmul_constant, _matmul_constant, _normalize, _look_up, _attend, _attend, _attend),
+    *(
+        _unary,
+        _binary,
+        _matmul_constant,
+        _matmul_constant,
+        _normalize,
+        _look_up,
+        _attend,
+        _attend,
+        _attend,
+    ),
     *(_mask_values, _mask_values, _matmul_itself, _softmax, _reduce, _cumulate, _concatenate, _slice),
     *(_gather, _transpose, _join_axes, _split_axis, _unsqueeze, _convolve, _convolve, _pad),
     *(_divide_by_size, _number_positions, _choose_largest),

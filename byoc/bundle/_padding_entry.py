@@ -1,0 +1,122 @@
+"""A manifest's entry for padding: which dimensions of a variant may be smaller, and what is done."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from byoc.codegen import quote_name
+from byoc.errors import InputError
+from byoc.model import TensorType, evaluate_dim, list_dim_names
+from byoc.padding import FirstValue, PaddedInput, PaddingDecision, PaddingRule
+from byoc.support import StrictModel
+
+_LARGEST_SIZE = 2**31 - 1
+_Extent = Annotated[int, Field(ge=0, le=_LARGEST_SIZE)] | str
+
+
+class FirstValueEntry(StrictModel):
+    """A condition on an input; the fields are those of `FirstValue`."""
+
+    axis: Annotated[int, Field(ge=0)] = Field(description="The axis.")
+    value: Literal[0, 1] = Field(description="What the input has at index 0 of it.")
+
+
+class PaddedInputEntry(StrictModel):
+    """How an input is padded; the fields are those of `PaddedInput`."""
+
+    shape: tuple[_Extent, ...] = Field(
+        description="The unpadded extents, expressions of the dimensions."
+    )
+    value: Literal["edge", 0, 1] = Field(
+        description="What stands behind it along its last padded axis: a number, or its last entries."
+    )
+    first: FirstValueEntry | None = Field(
+        description="What a caller's array has to have; null for nothing."
+    )
+
+
+class PaddingEntry(StrictModel):
+    """The padding of a variant; the fields are those of `PaddingRule` and `PaddingDecision`."""
+
+    dims: dict[str, Annotated[int, Field(ge=1, le=_LARGEST_SIZE)]] = Field(
+        description="The dimensions that may be smaller, and their sizes in the variant."
+    )
+    equal: dict[str, str] = Field(description="Dimensions that have the size of another one.")
+    inputs: dict[str, PaddedInputEntry] = Field(description="The inputs that are padded.")
+    outputs: dict[str, tuple[_Extent, ...]] = Field(description="The outputs that are cut, to what.")
+    reads_values: bool = Field(description="Whether the proof rests on values.")
+    refused: dict[str, str] = Field(description="Why other dimensions are not padded.")
+
+    @property
+    def rule(self) -> PaddingRule | None:
+        """The rule, None where nothing is padded."""
+        if not self.dims:
+            return None
+        return PaddingRule(
+            self.dims,
+            {name: _read_input(each) for name, each in self.inputs.items()},
+            self.outputs,
+            self.equal,
+            self.reads_values,
+        )
+
+
+def _read_input(entry: PaddedInputEntry) -> PaddedInput:
+    first = None if entry.first is None else FirstValue(entry.first.axis, entry.first.value)
+    return PaddedInput(entry.shape, entry.value, first)
+
+
+def describe_padding(decision: PaddingDecision) -> PaddingEntry:
+    """Return the manifest's entry for a decision."""
+    rule = decision.rule or PaddingRule({}, {}, {})
+    return PaddingEntry.model_validate(
+        {
+            "dims": dict(rule.dims),
+            "equal": dict(rule.equal),
+            "inputs": {
+                name: {
+                    "shape": each.shape,
+                    "value": each.value,
+                    "first": None if each.first is None else vars(each.first),
+                }
+                for name, each in rule.inputs.items()
+            },
+            "outputs": dict(rule.outputs),
+            "reads_values": rule.reads_values,
+            "refused": dict(decision.refusals),
+        }
+    )
+
+
+def check_padding(
+    entry: PaddingEntry, types: Mapping[str, TensorType], outputs: Mapping[str, TensorType], place: Path
+) -> None:
+    """Raise InputError, which begins with `place`, unless an entry fits a model's inputs and outputs.
+
+    At the largest sizes each shape has to be that of the model, and expressions may speak of the
+    entry's dimensions alone.
+    """
+    sides = (
+        ("input", {n: e.shape for n, e in entry.inputs.items()}, types),
+        ("output", entry.outputs, outputs),
+    )
+    for side, shapes, known in sides:
+        for name, shape in shapes.items():
+            kind = known.get(name)
+            where = f"{place}: padding: {side} {quote_name(name)}"
+            if kind is None or kind.shape is None:
+                raise InputError(f"{where}: the model has none of that name, or not of a known shape")
+            if not all(list_dim_names(dim) <= entry.dims.keys() for dim in shape):
+                raise InputError(f"{where}: it speaks of a dimension that is not padded")
+            whole = tuple(evaluate_dim(dim, entry.dims) for dim in shape)
+            if len(whole) != len(kind.shape) or any(
+                own != dim
+                for own, dim in zip(whole, kind.shape, strict=True)
+                if isinstance(dim, int) or side == "input"
+            ):
+                raise InputError(f"{where}: it is {list(whole)} there, and {kind} in the model")
+            first = entry.inputs[name].first if side == "input" else None
+            if first is not None and first.axis >= len(whole):
+                raise InputError(f"{where}: it has no axis {first.axis}")

@@ -1,0 +1,76 @@
+"""The stage that finds out which dimensions of a variant may be smaller, by padding."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from byoc.errors import InputError, MissingRuntimeError
+from byoc.model import Model
+from byoc.padding import PaddingDecision, PaddingRule, decide_padding
+from byoc.samples import model_samples
+from byoc.stages._state import State
+from byoc.support import report_step
+from byoc.verification import (
+    NotVerifiableError,
+    Verification,
+    add_padded,
+    describe_failure,
+    verify_independence,
+    verify_padding,
+)
+from byoc.zoo import load_model
+
+
+@dataclass(frozen=True)
+class FindPadding:
+    """Decide which dimensions of a variant may be smaller, and verify that; leave out what fails.
+
+    Where the bundle is not verified, the proof is all there is.
+    """
+
+    def run(self, state: State) -> State:
+        """Fill in `padding`; add the outputs on padded inputs to `verification`."""
+        if not state.options.pad or not state.variant.name:
+            return state
+        report_step("find padding")
+        decision = decide_padding(lambda fixed: load_at(state, fixed), read_sizes(state.variant.dims))
+        rule = decision.rule
+        if rule is not None and state.plan.lowered is not None and rule.reads_values:
+            reason = f"its proof rests on values, and regions compute in {state.plan.lowered.dtype}"
+            return replace(state, padding=_refuse(decision, rule, reason))
+        if rule is None or not isinstance(state.verification, Verification):
+            return replace(state, padding=decision)
+        try:
+            padded = _verify(state, rule)
+            reason = describe_failure(padded)
+        except (InputError, MissingRuntimeError, NotVerifiableError) as error:
+            reason = f"it could not be verified: {error}"
+        if reason:
+            return replace(state, padding=_refuse(decision, rule, reason))
+        return replace(state, padding=decision, verification=add_padded(state.verification, padded))
+
+
+def read_sizes(dims: Mapping[str, int | str]) -> dict[str, int]:
+    """Return the dimensions that are given as sizes, not as relations or ranges."""
+    return {name: int(said) for name, said in dims.items() if str(said).strip().isdecimal()}
+
+
+def load_at(state: State, sizes: Mapping[str, int | str]) -> Model:
+    """Return the original of a variant with some dimensions as given; its other sizes stay open."""
+    own = {
+        name: said
+        for name, said in state.variant.dims.items()
+        if name not in read_sizes(state.variant.dims)
+    }
+    dims = {**(state.options.dims or {}), **own, **sizes}
+    return load_model(state.source, dims, state.options.shapes)
+
+
+def _verify(state: State, rule: PaddingRule) -> Verification:
+    fixed = read_sizes(state.variant.dims)
+    if state.plan.lowered is not None:
+        return verify_independence(state.bundle, rule, model_samples(state.original))
+    return verify_padding(state.bundle, rule, lambda sizes: load_at(state, {**fixed, **sizes}))
+
+
+def _refuse(decision: PaddingDecision, rule: PaddingRule, reason: str) -> PaddingDecision:
+    return PaddingDecision(None, {**decision.refusals, **dict.fromkeys(rule.dims, reason)})
