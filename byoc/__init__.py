@@ -17,9 +17,11 @@ if _TYPE_CHECKING:
     from byoc.bundle import inspect as inspect
     from byoc.bundle import open_bundle as open_bundle
     from byoc.codegen.scaffold import new_codegen as new_codegen
+    from byoc.comparison import BucketChoice as BucketChoice
     from byoc.comparison import ModelProblem as ModelProblem
     from byoc.comparison import PlacementDiff as PlacementDiff
     from byoc.comparison import build_problem as build_problem
+    from byoc.comparison import choose_buckets as choose_buckets
     from byoc.comparison import compare as compare
     from byoc.comparison import compare_rules as compare_rules
     from byoc.comparison import diff as diff
@@ -78,8 +80,8 @@ _NAMES = {
     "bundle": ("Bundle", "Report", "inspect", "open_bundle"),
     "codegen.scaffold": ("new_codegen",),
     "comparison": (
-        *("ModelProblem", "PlacementDiff", "build_problem", "compare", "compare_rules"),
-        *("diff", "fastest"),
+        *("BucketChoice", "ModelProblem", "PlacementDiff", "build_problem", "choose_buckets"),
+        *("compare", "compare_rules", "diff", "fastest"),
         *("list_tasks", "simplify", "study"),
     ),
     "errors": ("ByocError", "InputError", "MissingRuntimeError", "RequirementError", "Verdict"),

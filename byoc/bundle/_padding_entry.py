@@ -50,6 +50,11 @@ class PaddingEntry(StrictModel):
     refused: dict[str, str] = Field(description="Why other dimensions are not padded.")
 
     @property
+    def decision(self) -> PaddingDecision:
+        """The decision that it describes."""
+        return PaddingDecision(self.rule, self.refused)
+
+    @property
     def rule(self) -> PaddingRule | None:
         """The rule, None where nothing is padded."""
         if not self.dims:

@@ -51,6 +51,7 @@ _VERBS = {
         "Compare two placements: moved nodes, reasons, and costs.",
     ),
     "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
+    "buckets": ("_buckets_verb:buckets", "Choose the sizes of buckets for a distribution of lengths."),
     "study": (
         "_study_verb:app",
         "Solve the cases of a study, or plot their results.",

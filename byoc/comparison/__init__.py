@@ -1,6 +1,8 @@
 """Studies of placements; strategies side by side; the fastest of them by the clock."""
 
 from byoc.comparison._autotune import fastest
+from byoc.comparison._bucket_choice import BucketRow, choose_row, choose_sizes
+from byoc.comparison._buckets import BucketChoice, BucketOptions, choose_buckets
 from byoc.comparison._case_solver import CaseSolver
 from byoc.comparison._compare import (
     FAST_STRATEGIES,
@@ -11,6 +13,7 @@ from byoc.comparison._compare import (
     compare,
     make_strategy_rows,
 )
+from byoc.comparison._length_distributions import make_log_normal, pick_candidates, read_lengths
 from byoc.comparison._model_problem import ModelProblem, build_problem
 from byoc.comparison._optimality_loss import OptimalityLoss, compare_decisions, measure_loss
 from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff, RegionChange, diff

@@ -66,7 +66,8 @@ class PaddingDecision:
     rule: PaddingRule | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there was nothing to decide: no dimension has a size above 1."""
-        return self.rule is None and not self.refusals
+    def describe(self) -> str:
+        """Return it as people read it: `seq 1 to 16; not batch: REASON`. Empty where nothing is open."""
+        told = [] if self.rule is None else [f"{n} 1 to {size}" for n, size in self.rule.dims.items()]
+        parts = [", ".join(told)] if told else []
+        return "; ".join([*parts, *(f"not {name}: {why}" for name, why in self.refusals.items())])

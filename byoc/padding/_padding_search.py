@@ -94,16 +94,18 @@ def _search_assumptions(
     graph: PaddedGraph, padded: list[str]
 ) -> tuple[Alignment | None, Misalignment | None]:
     """Return an alignment of all outputs, with as few assumptions as it needs, or why there is none."""
-    first_cause: Misalignment | None = None
+    told: Misalignment | None = None
+    is_final = False
     for assumptions in _list_assumptions(graph, padded):
         found = Alignment(graph, assumptions)
         cause = found.find_cause()
         if cause is None:
             return _drop_assumptions(found), None
-        first_cause = cause if first_cause is None or assumptions.fills else first_cause
+        if not is_final:  # masks of what is left out are rare, so that what they lack says little
+            told, is_final = cause, bool(assumptions.firsts)
         if not cause.by_value:
             return None, cause
-    return None, first_cause
+    return None, told
 
 
 def _list_assumptions(graph: PaddedGraph, padded: list[str]) -> Iterator[Assumptions]:

@@ -124,11 +124,12 @@ class VariantSession:
                 problems[name] = str(error)
             else:
                 return FittedInputs(session, inputs)
+        exact = {*problems.values()}
         padded = [each for name in self.paddings if (each := self._pad(name, inputs, problems))]
         if padded:
             return min(padded, key=lambda each: _count_elements(each.inputs))
-        if len({*problems.values()}) == 1:  # such as an input that is missing
-            raise InputError(next(iter(problems.values())))
+        if len(exact) < len(problems) == len(self.sessions) and len(exact) == 1:
+            raise InputError(exact.pop())  # such as an input that is missing
         variants = {entry.name: entry.variant for entry in self.bundle.manifest.variants}
         told = "; ".join(f"{variants[name]}: {problem}" for name, problem in problems.items())
         raise InputError(f"no variant takes these inputs: {told}")

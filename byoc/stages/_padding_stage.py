@@ -8,7 +8,7 @@ from byoc.model import Model
 from byoc.padding import PaddingDecision, PaddingRule, decide_padding
 from byoc.samples import model_samples
 from byoc.stages._state import State
-from byoc.support import report_step
+from byoc.support import Note, report_step
 from byoc.verification import (
     NotVerifiableError,
     Verification,
@@ -31,6 +31,14 @@ class FindPadding:
         """Fill in `padding`; add the outputs on padded inputs to `verification`."""
         if not state.options.pad or not state.variant.name:
             return state
+        found = self._find(state)
+        told = "" if found.padding is None else found.padding.describe()
+        if not told:
+            return found
+        note = Note("note", f"inputs may be padded: {told}")
+        return replace(found, plan=replace(found.plan, notes=(*found.plan.notes, note)))
+
+    def _find(self, state: State) -> State:
         report_step("find padding")
         decision = decide_padding(lambda fixed: load_at(state, fixed), read_sizes(state.variant.dims))
         rule = decision.rule

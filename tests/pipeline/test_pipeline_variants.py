@@ -10,7 +10,7 @@ import onnx
 import pytest
 import vendors
 from cutting import number_regions
-from decoding import decode, empty_cache, plain
+from decoding import PROMPT, decode, empty_cache, plain
 from onnx import numpy_helper
 from support import VANILLA, parse
 
@@ -83,6 +83,25 @@ def test_a_decoder_generates_the_tokens_of_plain_onnxruntime(kind: str, tmp_path
     assert chosen == tokens
     assert max(abs(one - other).max() for one, other in zip(logits, others, strict=True)) < 0.02
     assert [event.variant for event in trace.events] == ["prefill", *["decode"] * 49]
+
+    # A prompt of its own length, then a cache that grows: the session pads both.
+    trace.events.clear()
+    prompt = PROMPT[:5]
+    tokens, logits = decode(whole, whole, empty_cache(model), 6, prompt=prompt)
+    chosen, others = decode(run, run, empty_cache(model), 6, prompt=prompt)
+    assert chosen == tokens
+    assert max(abs(one - other).max() for one, other in zip(logits, others, strict=True)) < 0.02
+    assert [event.padded for event in trace.events[:2]] == [
+        "sequence_length 5 to 64",
+        "past_sequence_length 5 to 256, total_sequence_length 6 to 256",
+    ]
+    first = result.variants[0].verification
+    assert first is not None
+    outputs = [error.name for error in first.outputs]
+    assert {"logits", "logits, padded"} <= {*outputs}
+    checked = byoc.verify(result.bundle or "", regions=False)
+    assert checked.passed
+    assert "decode: present.0.key, padded" in {error.name for error in checked.outputs}
 
     alone = byoc.partition(
         f"zoo:decoder_{kind}",

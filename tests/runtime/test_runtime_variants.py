@@ -1,7 +1,9 @@
 """A session of several variants runs the one whose inputs have the shapes of a call's."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -75,8 +77,10 @@ def test_none_that_fits_says_what_each_takes(session: VariantSession) -> None:
         session(make(3, 4))
     assert str(caught.value) == (
         "no variant takes these inputs: "
-        "one (m=4, n=1): input 'x' is float32[3, 4], the model takes float32[1, 4]; "
-        "two (m=4, n=2): input 'x' is float32[3, 4], the model takes float32[2, 4]; "
+        "one (m=4, n=1): input 'x' is float32[3, 4], the model takes float32[1, 4], nor by padding: "
+        "input 'x' is [3, 4], not [1, 4]; "
+        "two (m=4, n=2): input 'x' is float32[3, 4], the model takes float32[2, 4], nor by padding: "
+        "n is 3, and may be 1 to 2; "
         "any (n=2): input 'x' is float32[3, 4], the model takes float32[2, m]"
     )
     with pytest.raises(InputError, match=r"^missing input 'k'; the model's inputs: x, k$"):
@@ -95,3 +99,52 @@ def test_one_variant_is_loaded_alone(bundle: Path) -> None:
         byoc.load(bundle, variant="tow")
     with pytest.raises(InputError, match=r"has several variants, and this takes one: .* one, two, any"):
         byoc.diff(bundle, bundle)
+
+
+def test_inputs_that_fit_none_are_padded_to_the_smallest(bundle: Path) -> None:
+    session = byoc.load(bundle)
+    assert isinstance(session, VariantSession)
+    given, trace = make(1, 3), byoc.Trace()
+    outputs = session.run(given, trace)
+    np.testing.assert_array_equal(outputs["y"], np.maximum(given["x"], 0))
+    assert {(event.variant, event.padded) for event in trace.events} == {("one", "m 3 to 4")}
+    (event,) = [each for each in trace.to_json()["traceEvents"] if each["ph"] == "X"]
+    assert event["args"]["padded"] == "m 3 to 4"
+    found = list(session.run_pipeline([make(2, 3), make(1, 4)]))
+    assert [each["y"].shape for each in found] == [(2, 3), (1, 4)]
+    exact = byoc.load(bundle, pad=False)
+    with pytest.raises(InputError, match="no variant takes these inputs: one"):
+        exact(make(0, 3))
+
+
+def tamper(bundle: Path, place: Path, edit: Any) -> Path:
+    """Copy a bundle with another entry for the padding of its first variant."""
+    copytree(bundle, place)
+    manifest = json.loads((place / "manifest.json").read_text())
+    edit(manifest["variants"][0]["padding"])
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    return place
+
+
+HOSTILE: dict[str, tuple[Any, str]] = {
+    "larger": (lambda p: p["dims"].update(m=1 << 30), r"input 'x': it is \[1, 1073741824\] there"),
+    "unknown input": (lambda p: p["inputs"].update(z=p["inputs"]["x"]), "input 'z': the model has none"),
+    "rank": (lambda p: p["inputs"]["x"].update(shape=["m"]), r"input 'x': it is \[4\] there"),
+    "other name": (lambda p: p["outputs"].update(y=[1, "q"]), "output 'y': it speaks of a dimension"),
+    "output": (lambda p: p["outputs"].update(y=[1, "m + 1"]), r"output 'y': it is \[1, 5\] there"),
+    "axis": (
+        lambda p: p["inputs"]["x"].update(first={"axis": 9, "value": 1}),
+        "input 'x': it has no axis 9",
+    ),
+    "value": (lambda p: p["inputs"]["x"].update(value=1e300), "not a manifest: variants.0.padding"),
+    "zero": (lambda p: p["dims"].update(m=0), "not a manifest: variants.0.padding.dims.m"),
+    "division": (lambda p: p["inputs"]["x"].update(shape=[1, "m // 0"]), "input 'x': it"),
+    "deep": (lambda p: p["outputs"].update(y=[1, "(" * 5000 + "m" + ")" * 5000]), "output 'y': it"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_tampered_padding_ends_in_a_sentence(case: str, bundle: Path, tmp_path: Path) -> None:
+    edit, problem = HOSTILE[case]
+    with pytest.raises(InputError, match=problem):
+        byoc.load(tamper(bundle, tmp_path / "b", edit))
