@@ -1,6 +1,7 @@
 """`byoc inspect` and `byoc pack`: show the content of a bundle, write it as one file."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,7 +94,7 @@ def _print_bundle(opened: Bundle, verbose: bool) -> None:
     print_reports(reports, make_console(), WHOLE if verbose else BRIEF)
     print_line()
     for name, value in _make_summary(opened).items():
-        if value or name != "variants":
+        if value or name not in {"variants", "padding"}:
             print_line(f"{name + ':':{_WIDTH}}{value}")
     sections = {
         "Regions and their artifacts": [_make_row(manifest, region) for region in manifest.regions],
@@ -131,11 +132,20 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
         "trusted": ("yes, " if judged.trusted else "no, ") + judged.reason,
         "model": _format_option(manifest.asked.get("model", "")),
         "variants": "; ".join(str(each.variant) for each in manifest.variants),
+        "padding": "; ".join(_list_paddings(manifest)),
         "targets": ", ".join(map(report.name_target, manifest.targets)),
         "precision": _describe_precision(report.precision),
         "asked": ", ".join(f"{name} {value}" for name, value in asked.items() if value),
         "made with": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
     }
+
+
+def _list_paddings(manifest: Manifest) -> Iterator[str]:
+    """Yield which dimensions of each variant may be smaller, by padding, and why others may not."""
+    for each in manifest.variants:
+        told = "" if each.padding is None else each.padding.decision.describe()
+        if told:
+            yield f"{each.name}: {told}"
 
 
 def _describe_precision(lowered: PrecisionReport | None) -> str:

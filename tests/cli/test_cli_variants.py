@@ -80,6 +80,26 @@ def test_run_takes_the_variant_that_fits(bundle: Path, tmp_path: Path, byoc: Cli
     assert document["variant"] == "n_1"
 
 
+def test_run_pads_inputs_and_says_so(tmp_path: Path, byoc: Cli) -> None:
+    onnx.save(parse(MODEL), tmp_path / "m.onnx")
+    asked = ("partition", tmp_path / "m.onnx", "--rules", VANILLA, "--strategy", "all-supported")
+    ran = byoc(*asked, "--dim", "m=4", "--bucket", "n=1,8", "-o", tmp_path / "b", "--verbose")
+    assert "inputs may be padded: n 1 to 8" in ran.out
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 4), np.float32))
+    run = ("run", tmp_path / "b", "--inputs", tmp_path / "x.npz")
+    ran = byoc(*run, "-o", tmp_path / "y.npz", "--repeat", 3, "--pipeline", 2)
+    assert ran.out.startswith("variant n_8, padded: n 3 to 8\n"), ran.err
+    assert "\ny: float32[3, 4]\n" in ran.out
+    assert np.load(tmp_path / "y.npz")["y"].tolist() == np.ones((3, 4)).tolist()
+    assert json.loads(byoc(*run, "--format", "json").out)["padded"] == "n 3 to 8"
+    ran = byoc(*run, "--no-pad")
+    assert ran.code == 1
+    assert "no variant takes these inputs" in ran.err
+    assert "padding:   n_8: n 1 to 8\n" in byoc("inspect", tmp_path / "b").out
+    assert byoc(*asked, "--dim", "m=4", "--bucket", "n=8", "-o", tmp_path / "c", "--no-pad").code == 0
+    assert json.loads((tmp_path / "c/manifest.json").read_text())["variants"][0]["padding"] is None
+
+
 def test_what_takes_one_variant_asks_for_its_name(bundle: Path, tmp_path: Path, byoc: Cli) -> None:
     sentence = (
         f"byoc: {bundle}: has several variants, and this takes one: give --variant (in Python variant=) "

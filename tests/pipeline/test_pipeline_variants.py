@@ -147,7 +147,9 @@ def test_a_network_of_two_batches_computes_what_onnxruntime_does(
     assert len(places[0]) > 2
     found = byoc.verify(tmp_path / "b")
     assert found.passed
-    assert [output.name for output in found.outputs] == ["n_1: y", "n_4: y"]
+    assert [output.name for output in found.outputs] == ["n_1: y", "n_4: y", "n_4: y, padded"]
+    three = np.ones((3, 3, 16, 16), np.float32)
+    np.testing.assert_allclose(session({"x": three})["y"], run({"x": three})["y"], rtol=1e-4, atol=1e-5)
     assert {region.name.rpartition("_n_")[2] for region in found.regions} == {"1", "4"}
 
 
@@ -236,7 +238,9 @@ def test_a_bundle_whose_one_variant_is_wrong_is_not_written(
     assert not found.passed
     assert {output.name: output.within for output in found.outputs} == {
         "small: y": True,
+        "small: y, padded": True,
         "large: y": False,
+        "large: y, padded": True,  # wrong alike, whatever stands behind the inputs
     }
 
 

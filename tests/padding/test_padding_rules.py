@@ -1,0 +1,178 @@
+"""What is padded, with what behind the inputs, and the sentence that refuses it otherwise."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import parse
+
+from byoc.errors import InputError
+from byoc.model import Dimensions, prepare_model
+from byoc.padding import (
+    EDGE,
+    FirstValue,
+    PaddedInput,
+    PaddingDecision,
+    PaddingRule,
+    cut_outputs,
+    decide_padding,
+    find_unpadded_sizes,
+    pad_inputs,
+)
+
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def decide(text: str, opset: int = 18, **sizes: int) -> PaddingDecision:
+    proto = parse(text, opset=opset)
+    return decide_padding(lambda fixed: prepare_model(proto, "m", None, Dimensions(dict(fixed))), sizes)
+
+
+def attention(mask: str, low: float) -> str:
+    """Return attention of normalized vectors, with a mask that is made of the input `mask`."""
+    return f"""g (float[n, 4] x, int64[n] mask) => (float[n, 4] y)
+        <float[4] w = {{1, 1, 1, 1}}, float one = {{1}}, float low = {{{low}}}, float zero = {{0}}> {{
+        v = LayerNormalization(x, w)
+        t = Transpose(v)
+        s = MatMul(v, t)
+        {mask}
+        p = Softmax(a)
+        y = MatMul(p, v)
+    }}"""
+
+
+ADDED = "m = Cast <to = 1> (mask) k = Sub(one, m) l = Mul(k, low) a = Add(s, l)"
+CHOSEN = "m = Cast <to = 9> (mask) a = Where(m, s, low)"
+
+
+@pytest.mark.parametrize(("mask", "low"), [(ADDED, LOWEST), (ADDED, -1e4), (CHOSEN, LOWEST)])
+def test_a_mask_is_filled_with_zeros_and_begins_with_a_one(mask: str, low: float) -> None:
+    rule = decide(attention(mask, low), n=8).rule
+    assert rule is not None
+    assert rule.inputs["mask"] == PaddedInput(("n",), 0, FirstValue(0, 1))
+    assert rule.reads_values
+    found = find_unpadded_sizes(rule, {"x": np.zeros((3, 4)), "mask": np.array([1, 0, 1])})
+    assert found == {"n": 3}
+    with pytest.raises(InputError, match="is padded only where it is 1 at index 0 of axis 0"):
+        find_unpadded_sizes(rule, {"x": np.zeros((3, 4)), "mask": np.array([0, 1, 1])})
+
+
+def test_a_mask_too_weak_for_the_scores_is_refused_with_the_node() -> None:
+    assert decide(attention(ADDED, -5.0), n=8).refusals == {
+        "n": "Softmax 'p': it goes over axis 1, which is n long, and padding is not proven to add "
+        "nothing to that: up to 11 beside an element of -16 or more"
+    }
+
+
+CASES: dict[str, tuple[str, str]] = {
+    "mean": (
+        "<int64[1] i = {0}> { y = ReduceMean <keepdims = 0> (x, i) }",
+        "ReduceMean 'y': it reduces over axis 0, which is n long",
+    ),
+    "softmax": (
+        "{ y = Softmax <axis = 0> (x) }",
+        "Softmax 'y': it goes over axis 0, which is n long, and padding is not proven to add nothing",
+    ),
+    "the last": (
+        "<int64 i = {-1}> { y = Gather(x, i) }",
+        "Gather 'y': its indices may count from the end of an axis that is n long",
+    ),
+    "size": (
+        "{ s = Shape <start = 0, end = 1> (x) c = Cast <to = 1> (s) y = Div(x, c) }",
+        "Div 'y': the value of 'c' depends on the size",
+    ),
+    "end": (
+        "<int64[4] p = {0, 0, 1, 0}> { y = Pad(x, p) }",
+        "Pad 'y': it pads the end of axis 0",
+    ),
+    "behind": (
+        "{ y = Concat <axis = 0> (x, x) }",
+        "Concat 'y': it appends to an axis that is n long, behind what padding adds",
+    ),
+    "unknown": ("{ y = NonZero(x) }", "NonZero 'y': what it makes of padding is not known"),
+    "a constant's row": (
+        "<float[9, 1] t = {0, 1, 2, 3, 4, 5, 6, 7, 8}, int64[1] j = {1}> "
+        "{ e = Shape <end = 1> (x) s = Sub(e, j) r = Gather(t, s) y = Add(x, r) }",
+        "Gather 'r': the value of 's' depends on the size",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_understood_is_refused_with_the_node_and_why(case: str) -> None:
+    body, reason = CASES[case]
+    dtype = "int64" if case == "unknown" else "float"
+    decision = decide(f"g (float[n, 4] x) => ({dtype}[a, b] y) {body}", n=6)
+    assert decision.rule is None
+    assert decision.refusals["n"].startswith(reason)
+
+
+def test_images_are_not_padded_and_their_batch_is() -> None:
+    decision = decide(
+        "g (float[b, 1, h, 8] x, float[2, 1, 3, 3] w) => (float[b, 2, k, 8] y) "
+        "{ a = Conv <pads = [1, 1, 1, 1]> (x, w) y = Conv <pads = [1, 1, 1, 1], group = 2> (a, w) }",
+        b=4,
+        h=8,
+    )
+    assert decision.rule is not None
+    assert decision.rule.dims == {"b": 4}
+    assert decision.rule.inputs == {"x": PaddedInput(("b", 1, 8, 8), EDGE)}
+    assert not decision.rule.reads_values
+    assert decision.refusals["h"].startswith(
+        "Conv 'y': its windows reach beyond the end of axis 2, and padding is not proven to be 0 there"
+    )
+
+
+def test_sums_by_a_mask_need_no_more_than_zeros() -> None:
+    rule = decide(
+        "g (float[n, 4] x, float[n, 1] m) => (float[4] y) <int64[1] i = {0}> "
+        "{ t = Tanh(x) p = Mul(t, m) y = ReduceSum <keepdims = 0> (p, i) }",
+        n=8,
+    ).rule
+    assert rule is not None
+    assert {name: each.value for name, each in rule.inputs.items()} == {"x": 0, "m": 0}
+    assert rule.outputs == {}
+
+
+def test_dimensions_of_one_size_are_padded_together_where_they_have_to_be() -> None:
+    rule = decide("g (float[n] x, float[m] z) => (float[k] y) { y = Add(x, z) }", n=5, m=5).rule
+    assert rule is not None
+    assert (rule.dims, rule.equal) == ({"n": 5}, {"m": "n"})
+    assert rule.inputs["z"].shape == ("n",)
+
+
+RULE = PaddingRule(
+    {"b": 3, "n": 4},
+    {"ids": PaddedInput(("b", "n"), 0), "x": PaddedInput(("b", 2), EDGE)},
+    {"y": ("b", "n")},
+)
+
+
+def test_a_number_is_filled_in_along_the_last_axis_and_entries_are_repeated_along_others() -> None:
+    given: Any = {"ids": np.array([[5, 6], [7, 8]]), "x": np.array([[1.0, 2], [3, 4]]), "other": 1}
+    sizes = find_unpadded_sizes(RULE, given)
+    padded = pad_inputs(RULE, given)
+    assert padded["ids"].tolist() == [[5, 6, 0, 0], [7, 8, 0, 0], [7, 8, 0, 0]]
+    assert padded["x"].tolist() == [[1, 2], [3, 4], [3, 4]]
+    assert padded["other"] == 1
+    assert cut_outputs(RULE, {"y": np.arange(12).reshape(3, 4)}, sizes)["y"].tolist() == [[0, 1], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("ids", "x", "problem"),
+    [
+        ((2,), (2, 2), "input 'ids' has 1 dimensions, not 2"),
+        ((2, 5), (2, 2), "n is 5, and may be 1 to 4"),
+        ((2, 0), (2, 2), "n is 0, and may be 1 to 4"),
+        ((2, 3), (1, 2), "input 'x' has b=1, another has 2"),
+        ((2, 3), (2, 3), r"input 'x' is \[2, 3\], not \[2, 2\]"),
+    ],
+)
+def test_inputs_that_do_not_fit_say_why(ids: Any, x: Any, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        find_unpadded_sizes(RULE, {"ids": np.zeros(ids), "x": np.zeros(x)})
+
+
+def test_an_output_that_is_too_short_is_a_sentence() -> None:
+    with pytest.raises(InputError, match=r"output 'y' is \[1, 4\], too short for \[2, 1\]"):
+        cut_outputs(RULE, {"y": np.zeros((1, 4))}, {"b": 2, "n": 1})
