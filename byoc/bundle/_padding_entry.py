@@ -1,6 +1,6 @@
 """A manifest's entry for padding: which dimensions of a variant may be smaller, and what is done."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from byoc.codegen import quote_name
 from byoc.errors import InputError
-from byoc.model import TensorType, evaluate_dim, list_dim_names
+from byoc.model import Dim, TensorType, evaluate_dim, list_dim_names
 from byoc.padding import FirstValue, PaddedInput, PaddingDecision, PaddingRule
 from byoc.support import StrictModel
 
@@ -96,12 +96,15 @@ def describe_padding(decision: PaddingDecision) -> PaddingEntry:
 
 
 def check_padding(
-    entry: PaddingEntry, types: Mapping[str, TensorType], outputs: Mapping[str, TensorType], place: Path
+    entry: PaddingEntry,
+    types: Mapping[str, TensorType | None],
+    outputs: Mapping[str, TensorType | None],
+    place: Path,
 ) -> None:
     """Raise InputError, which begins with `place`, unless an entry fits a model's inputs and outputs.
 
-    At the largest sizes each shape has to be that of the model, and expressions may speak of the
-    entry's dimensions alone.
+    At the largest sizes each shape has to be that of the model, as far as that is known of an output,
+    and expressions may speak of the entry's dimensions alone.
     """
     sides = (
         ("input", {n: e.shape for n, e in entry.inputs.items()}, types),
@@ -109,19 +112,24 @@ def check_padding(
     )
     for side, shapes, known in sides:
         for name, shape in shapes.items():
-            kind = known.get(name)
             where = f"{place}: padding: {side} {quote_name(name)}"
-            if kind is None or kind.shape is None:
+            kind = known.get(name)
+            stated = None if kind is None else kind.shape
+            if name not in known or (stated is None and side == "input"):
                 raise InputError(f"{where}: the model has none of that name, or not of a known shape")
             if not all(list_dim_names(dim) <= entry.dims.keys() for dim in shape):
                 raise InputError(f"{where}: it speaks of a dimension that is not padded")
             whole = tuple(evaluate_dim(dim, entry.dims) for dim in shape)
-            if len(whole) != len(kind.shape) or any(
-                own != dim
-                for own, dim in zip(whole, kind.shape, strict=True)
-                if isinstance(dim, int) or side == "input"
-            ):
+            if stated is not None and not _fits(whole, stated, side == "input"):
                 raise InputError(f"{where}: it is {list(whole)} there, and {kind} in the model")
             first = entry.inputs[name].first if side == "input" else None
             if first is not None and first.axis >= len(whole):
                 raise InputError(f"{where}: it has no axis {first.axis}")
+
+
+def _fits(whole: Sequence[int | None], stated: Sequence[Dim], is_input: bool) -> bool:
+    """Return whether extents are those of the model; the open ones of an output may be any."""
+    if len(whole) != len(stated):
+        return False
+    pairs = zip(whole, stated, strict=True)
+    return all(own == dim or not (is_input or isinstance(dim, int)) for own, dim in pairs)

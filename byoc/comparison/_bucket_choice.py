@@ -52,7 +52,8 @@ def choose_sizes(
     # [i, j]: the bucket of size j behind the one of size i - 1, or behind none where i is 0.
     terms = costs[None, :] * (below[None, :] - before[:, None])
     terms[np.arange(len(sizes) + 1)[:, None] > np.arange(len(sizes))[None, :]] = np.inf
-    best, rows = terms[0], []
+    best = terms[0]
+    rows: list[BucketRow] = []
     froms: list[np.ndarray[tuple[int], np.dtype[np.intp]]] = []
     for _ in range(max_buckets):
         end = last + int(np.argmin(best[last:]))

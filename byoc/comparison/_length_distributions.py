@@ -67,7 +67,8 @@ def pick_candidates(lengths: Mapping[int, float], count: int) -> list[int]:
     if len(known) <= count:
         return known
     total = sum(lengths[length] for length in known)
-    picked, passed = [], 0.0
+    picked: list[int] = []
+    passed = 0.0
     for length in known:
         passed += lengths[length]
         if passed >= total * (len(picked) + 1) / count:

@@ -15,7 +15,7 @@ from byoc.model import RANDOM_OPERATORS, get_operator_name
 from byoc.padding._alignment_view import AlignmentRule, AlignmentView
 from byoc.padding._matrix_alignment import MATRIX_RULES
 from byoc.padding._movement_alignment import MOVEMENT_RULES
-from byoc.padding._padded_graph import Assumptions, NotAlignedError, PaddedGraph
+from byoc.padding._padded_graph import ILL_FORMED, Assumptions, NotAlignedError, PaddedGraph
 from byoc.padding._reduction_alignment import REDUCTION_RULES
 from byoc.padding._row_alignment import ROW_RULES
 from byoc.padding._value_bounds import ValueBounds
@@ -121,6 +121,9 @@ class Alignment:
             view.check_outputs(outputs)
         except NotAlignedError as error:
             self._refuse(number, outputs, error)
+            return
+        except ILL_FORMED as error:
+            self._refuse(number, outputs, NotAlignedError(f"it is not understood ({error})"))
             return
         except RecursionError:
             self._refuse(number, outputs, NotAlignedError("bounds of its values are too far to find"))

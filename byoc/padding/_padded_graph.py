@@ -35,6 +35,9 @@ _GROWING = re.compile(r"(?:[\w\s+*(),.]|//\s*[1-9])+", re.ASCII)
 OPSET_OF_ONE_AXIS = 13
 """Before this version a Softmax goes over its axis and all behind it, as one."""
 
+ILL_FORMED = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What rules raise for a node whose ranks or attributes are not as its operator has them."""
+
 Shape = tuple[Dim, ...]
 Bit = Literal[0, 1]
 

@@ -70,8 +70,15 @@ def _find_rule(
     """Return the rule for padding some dimensions together, or why there is none."""
     try:
         model = load({**fixed, **equal})
+        return _prove(model, sizes, equal)
     except InputError as error:
         return None, Misalignment("", str(error))
+
+
+def _prove(
+    model: Model, sizes: Mapping[str, int], equal: Mapping[str, str]
+) -> tuple[PaddingRule | None, Misalignment | None]:
+    """Return the rule for padding the open dimensions of a model, or why there is none."""
     left = set(list_open_dims(model.structure)) - sizes.keys()
     if left:
         return None, Misalignment("", f"{min(left)} is open")

@@ -15,7 +15,7 @@ import numpy as np
 from byoc.model import to_numpy_dtype
 from byoc.padding._bound_rules import BOUND_RULES
 from byoc.padding._bound_view import BoundView
-from byoc.padding._padded_graph import Assumptions, NotAlignedError, PaddedGraph
+from byoc.padding._padded_graph import ILL_FORMED, Assumptions, NotAlignedError, PaddedGraph
 from byoc.padding._size_arrays import SizeArrays
 from byoc.padding._zones import NUMBERS, Interval, Part, Zone
 
@@ -89,7 +89,7 @@ class ValueBounds:
             return None
         try:
             found = rule(BoundView(self.graph, number, name, zone, self))
-        except NotAlignedError:
+        except (NotAlignedError, *ILL_FORMED):
             return None
         return None if found is None else self._round(name, found)
 

@@ -208,10 +208,10 @@ def read_paddings(bundle: Bundle) -> dict[str, PaddingRule]:
             continue
         model = each.model()
         types = read_tensor_types(get_stated_types(model))
-        outputs = {value.name for value in model.graph.output}
-        place = each.display_path / MANIFEST_FILE
-        own = {name: kind for name, kind in types.items() if name in outputs}
-        given = {value.name for value in model.graph.input}
-        check_padding(entry, {n: k for n, k in types.items() if n in given}, own, place)
+        given, made = (
+            {value.name: types.get(value.name) for value in values}
+            for values in (model.graph.input, model.graph.output)
+        )
+        check_padding(entry, given, made, each.display_path / MANIFEST_FILE)
         found[each.variant.name] = rule
     return found
