@@ -184,7 +184,7 @@ class WarmProcesses:
             return subprocess.Popen(command, **given)
         with self._lock:
             if program[-1] not in self._servers:
-                self._servers[program[-1]] = ForkServer(program, environment)
+                self._servers[program[-1]] = ForkServer(program[-2:], environment)
             server = self._servers[program[-1]]
         if server.variables != _list_read_variables(environment):
             return subprocess.Popen(command, **given)

@@ -30,7 +30,7 @@ _CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", sample_cases(_CASES, every=6), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", sample_cases(_CASES, every=8), ids=lambda case: case.name)
 def test_cut_case_gives_what_the_suite_expects(case: Case) -> None:
     outcome = check(case)
 

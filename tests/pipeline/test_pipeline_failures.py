@@ -12,7 +12,7 @@ import vendors
 from cutting import UNLIKE, cut, files, ramp, same_as_original
 from failing import on_devices, working
 from faulty import REASON, faulty  # noqa: F401 - a fixture
-from support import VANILLA, Ran, parse, without_location
+from support import VANILLA, Ran, parse, sample_cases, without_location
 
 from byoc.errors import InputError
 from byoc.pipeline import partition
@@ -77,7 +77,7 @@ def test_one_region_fails_and_the_other_stays(fault: str, tmp_path: Path) -> Non
     assert [region["name"] for region in manifest["variants"][0]["regions"]] == ["dla_0"]
 
 
-@pytest.mark.parametrize("fault", IN_PROCESS)
+@pytest.mark.parametrize("fault", sample_cases(list(IN_PROCESS), every=3))
 @pytest.mark.usefixtures("faulty")
 def test_strict_makes_it_an_error_and_touches_nothing(fault: str, tmp_path: Path) -> None:
     cut(parse(UNLIKE), tmp_path / "b")

@@ -116,7 +116,7 @@ def failures(cls: type[CodegenConformance], folder: Path) -> Iterator[tuple[str,
 
 @pytest.mark.parametrize(
     ("settings", "fault"),
-    sample_cases([(settings, fault) for fault in FAULTS for settings in SETTINGS], every=7),
+    sample_cases([(settings, fault) for fault in FAULTS for settings in SETTINGS], every=11),
     ids=lambda given: given[0] if isinstance(given, tuple) else "-".join(given),
 )
 def test_a_fault_is_found_where_it_is(
