@@ -1,10 +1,10 @@
-"""How far the cost models of ethos-u55 are from Vela: `python benchmarks/ethos_u_costs.py [MODEL ...]`.
+"""How far the cost models of Ethos-U are from Vela: `python benchmarks/ethos_u_costs.py [MODEL ...]`.
 
 Each model of the zoo is quantized by ranges of random data, cut so that all that the rules take is on
 the NPU, and compiled. The table has the seconds that the cost model predicts of its regions, launches
 left out, those that Vela estimates, and the error; below it the mean, median and worst error. Nothing
-runs. Without models the fourteen are taken that the figures were not fitted to. `--generation u55-128`,
-several times, names generations; `--rules FILE` another rule file.
+runs. Without models the fourteen are taken that the figures were not fitted to. `--rules ethos-u85`
+names another rule file, `--generation u85-512`, several times, generations other than its default.
 """
 
 import argparse
@@ -41,18 +41,18 @@ def main() -> int:
     parser.add_argument("--generation", action="append", metavar="NAME")
     asked = parser.parse_args()
     missing = 0
-    for generation in asked.generation or ["u55-256"]:
+    for rules in [f"{asked.rules}:{each}" for each in asked.generation or ()] or [asked.rules]:
         errors = {}
         for name in asked.models:
             try:
-                predicted, estimate, regions = compare(name, f"{asked.rules}:{generation}")
+                predicted, estimate, regions = compare(name, rules)
             except ByocError as error:
                 missing += 1
-                sys.stdout.write(f"{generation:10}{name:24}{error}\n")
+                sys.stdout.write(f"{rules:20}{name:24}{error}\n")
                 continue
             errors[name] = predicted / estimate - 1
             sys.stdout.write(
-                f"{generation:10}{name:24}{regions:4}{predicted * 1e3:12.3f} ms{estimate * 1e3:12.3f} ms"
+                f"{rules:20}{name:24}{regions:4}{predicted * 1e3:12.3f} ms{estimate * 1e3:12.3f} ms"
                 f"{errors[name]:+8.0%}\n"
             )
             sys.stdout.flush()
@@ -60,7 +60,7 @@ def main() -> int:
             sizes = [abs(error) for error in errors.values()]
             worst = max(errors, key=lambda name: abs(errors[name]))
             sys.stdout.write(
-                f"{generation:10}{len(sizes)} models: mean {statistics.mean(sizes):.1%}, "
+                f"{rules:20}{len(sizes)} models: mean {statistics.mean(sizes):.1%}, "
                 f"median {statistics.median(sizes):.1%}, worst {errors[worst]:+.0%} ({worst})\n"
             )
     return int(missing > 0)

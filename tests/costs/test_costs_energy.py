@@ -26,10 +26,12 @@ def test_every_built_in_rule_file_can_minimise_energy(target: str) -> None:
     assert found.seconds >= fast.seconds * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("name", ["host", *TARGETS])
+@pytest.mark.parametrize(
+    "name", ["host", *TARGETS, "ethos-u65", "ethos-u65-512", "ethos-u85", "ethos-u85-2048"]
+)
 def test_a_large_product_draws_a_plausible_power(name: str) -> None:
     """Between 10 mW and what a server or accelerator is cooled for; a wrong power of ten is not."""
-    dtype = "int8" if name in ("ethos-u55", "qnn-htp") else "float32"
+    dtype = "int8" if name.startswith(("ethos", "qnn")) else "float32"
     op = "MatMulInteger" if dtype == "int8" else "MatMul"
     out = "int32" if dtype == "int8" else "float"
     model = parse(

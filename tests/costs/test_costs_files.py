@@ -291,7 +291,9 @@ def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
         (
             "flat2",
             Flat,
-            "installed: dla, ethos-u55, ethos-u55-128, ethos-u55-32, ethos-u55-64, flat2, host, "
+            "installed: dla, ethos-u55, ethos-u55-128, ethos-u55-32, ethos-u55-64, ethos-u65, "
+            "ethos-u65-512, ethos-u85, ethos-u85-1024, ethos-u85-128, ethos-u85-2048, ethos-u85-512, "
+            "flat2, host, "
             "iree-cpu, nnpa, onnxruntime-cpu, openvino-cpu, "
             "openvino-cpu-roofline, qnn-htp, tensorrt-dla",
         ),

@@ -330,11 +330,18 @@ def test_what_a_generation_can_change_is_in_the_schema_for_editors() -> None:
 ETHOS = {"u55-32": 32, "u55-64": 64, "u55-128": 128, "u55-256": 256}
 
 
-@pytest.mark.parametrize("name", ETHOS)
-def test_an_ethos_u55_computes_in_proportion_to_its_multipliers(name: str) -> None:
-    costs = load_device_costs(load_rules(f"ethos-u55:{name}").cost_model)
-    assert isinstance(costs, Roofline)
-    assert costs.peak["int8"] == ETHOS[name] * 2 * 500e6
+@pytest.mark.parametrize("family", ["ethos-u55", "ethos-u65", "ethos-u85"])
+def test_an_ethos_u_computes_in_proportion_to_its_multipliers(family: str) -> None:
+    names = list(load_rules(family).rules.generations)
+    clock = 500e6 if family == "ethos-u55" else 1e9
+
+    assert len(names) == {"ethos-u55": 4, "ethos-u65": 2, "ethos-u85": 5}[family]
+    for name in names:
+        rules = load_rules(f"{family}:{name}")
+        costs = load_device_costs(rules.cost_model)
+        assert isinstance(costs, Roofline)
+        assert costs.peak["int8"] == int(name.rpartition("-")[2]) * 2 * clock
+        assert rules.rules.codegen_options == {"accelerator": f"ethos-{name}"}
 
 
 @pytest.mark.ethos_u

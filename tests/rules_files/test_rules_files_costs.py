@@ -19,6 +19,8 @@ def costs_of(name: str) -> Roofline:
     [
         ("tensorrt-dla", "int8", 105e12 / 2 / 2),  # of two cores; dense work at half the sparse rate
         ("ethos-u55", "int8", 256 * 2 * 500e6),  # multiply-accumulates a cycle, two operations, 500 MHz
+        ("ethos-u65", "int8", 256 * 2 * 1e9),
+        ("ethos-u85", "int8", 256 * 2 * 1e9),
         ("nnpa", "float32", 6e12),
         ("nnpa", "float16", 6e12),
     ],
@@ -31,7 +33,7 @@ def test_a_peak_rate_is_the_published_one(name: str, dtype: str, rate: float) ->
     assert bound == pytest.approx(1e15 / rate)
 
 
-@pytest.mark.parametrize("name", ["tensorrt-dla", "ethos-u55"])
+@pytest.mark.parametrize("name", ["tensorrt-dla", "ethos-u55", "ethos-u65", "ethos-u85"])
 def test_memory_that_is_shared_costs_nothing_to_cross(name: str) -> None:
     assert costs_of(name).transfer(10**9).seconds == 0
 

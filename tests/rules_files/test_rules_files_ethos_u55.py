@@ -1,4 +1,4 @@
-"""annotations/ethos-u55.yaml: a limit of each kind holds, in QDQ form and only there."""
+"""The rule files of Ethos-U: a limit of each kind holds, in QDQ form and only there."""
 
 import pytest
 from shipped_rules import mark, plain, qdq, taken, target, verdict, zoo
@@ -41,6 +41,22 @@ def test_a_documented_limit(
 ) -> None:
     told = verdict(FILE, qdq(shapes, line, weights, constants))
     assert (told == expected) if expected == "yes" else (expected in told), told
+
+
+@pytest.mark.parametrize(
+    ("line", "weights", "refused"),
+    [
+        ("y = Conv <strides = [4, 4], dilations = [2, 2]> (x, w)", W3, STEPS),
+        ("y = Conv <group = 8, strides = [1, 4]> (x, w)", DEEP, "depthwise"),
+        ("y = ConvTranspose <strides = [3, 3]> (x, w)", {"w": "int8[8,4,3,3]"}, "1x1 or 2x2"),
+        ("y = AveragePool <kernel_shape = [9, 9], strides = [4, 4]> (x)", {}, "at most 3"),
+    ],
+)
+def test_any_stride_is_for_the_u85_alone(line: str, weights: dict[str, str], refused: str) -> None:
+    model = qdq({"x": "2,8,20,20"}, line, weights, "")
+    assert refused in verdict("ethos-u55", model)
+    assert refused in verdict("ethos-u65", model)
+    assert verdict("ethos-u85", model) == "yes"
 
 
 @pytest.mark.parametrize(
