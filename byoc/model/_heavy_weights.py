@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto
 
 from byoc.errors import InputError
 from byoc.model._node_kinds import list_distinct_nodes
-from byoc.model._tensor_data import count_bytes, read_raw_bytes
+from byoc.model._tensor_data import count_bytes
 from byoc.model._walk import walk_distinct_tensors
 
 # To copy so many bytes takes longer than to find them. No value that planning reads is as large: those
@@ -55,13 +55,18 @@ class HeavyWeights:
         outside = [
             each for each in proto.graph.initializer if each.data_location == TensorProto.EXTERNAL
         ]
-        if outside and _describe_state(self.path) != self.state:
+        if not outside:
+            return
+        if _describe_state(self.path) != self.state:
             raise InputError(f"{self.path}: changed while it was in use")
-        for tensor in outside:
-            data = read_raw_bytes(tensor, self.path.parent)
-            tensor.ClearField("data_location")
-            tensor.ClearField("external_data")
-            tensor.raw_data = data
+        with self.path.open("rb") as file:
+            for tensor in outside:
+                fields = {entry.key: int(entry.value) for entry in tensor.external_data[1:]}
+                file.seek(fields["offset"])
+                data = file.read(fields["length"])
+                tensor.ClearField("data_location")
+                tensor.ClearField("external_data")
+                tensor.raw_data = data
 
 
 def read_without_heavy_weights(path: Path) -> tuple[ModelProto, HeavyWeights] | None:
