@@ -64,6 +64,13 @@ def make_layers(layers: int) -> onnx.ModelProto:
     return make_decoder("float16", shape, DecoderSize(layers=layers), fused=False)
 
 
+def make_int4_layers(layers: int) -> onnx.ModelProto:
+    """Make a decoder of equal layers, int4, 64 tokens; 80 layers have 1.1 billion weights."""
+    shape = DecoderShape(batch=1, sequence=64, past=0, total=64, present=64)
+    size = DecoderSize(layers, hidden=1024, heads=16, kv_heads=4, wide=3584, vocabulary=32_000)
+    return make_decoder("int4", shape, size)
+
+
 def _make_model(
     nodes: list[onnx.NodeProto], outputs: list[str], given: str, weights: list[TensorProto]
 ) -> onnx.ModelProto:

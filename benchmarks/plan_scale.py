@@ -1,6 +1,7 @@
 """How long planning takes, against reading the model and inferring its shapes.
 
-    python benchmarks/plan_scale.py [MODEL...] [--rules dla] [--runs 3] [--profile] [--baseline CHECKOUT]
+    python benchmarks/plan_scale.py [MODEL...] [--rules dla] [--runs 3] [--profile] [--memory]
+        [--baseline CHECKOUT]
 
 All times are processor time in this process, warm, the least of several runs. For each model:
 `onnx.load` with shape inference of its file, and everything that `byoc partition` does without an
@@ -8,8 +9,10 @@ output, stage by stage, as a ratio to that. The partitioned model, which such a 
 asked for, is timed apart, and counts in `annotate to outline`. Names are those of the zoo, and of
 `models.py`: `chain` (1,000 nodes, 200 of them not supported), `random` (10,000 nodes), `layers8` and
 `layers80` (a decoder of equal layers), whose ratio to each other, with loading and without, is the last
-line.
+line. `int4_layers8` and `int4_layers80` are planned where they are named: int4, 80 layers of 1.1 billion
+weights, of 835 MB.
 
+`--memory` plans each model once more in a fresh process, and prints the most memory that it had.
 `--profile` adds own times by room of byoc and by function. `--baseline` runs the same models in another
 checkout of byoc as well, in turn with this one, and prints the ratio.
 """
@@ -29,7 +32,7 @@ from pathlib import Path
 
 import onnx
 from common import cpu_timed, machine, read_and_infer
-from models import make_chain, make_layers, make_random_graph
+from models import make_chain, make_int4_layers, make_layers, make_random_graph
 from rich.console import Console
 
 import byoc
@@ -40,9 +43,11 @@ _GENERATED: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "random": make_random_graph,
     "layers8": lambda: make_layers(8),
     "layers80": lambda: make_layers(80),
+    "int4_layers8": lambda: make_int4_layers(8),
+    "int4_layers80": lambda: make_int4_layers(80),
 }
 _DETECTORS = ("fasterrcnn_mobilenet", "detr", "ssd300_vgg16")
-_MODELS = (*_GENERATED, "transformer_10k", "transformer_100k", *_DETECTORS)
+_MODELS = ("chain", "random", "layers8", "layers80", "transformer_10k", "transformer_100k", *_DETECTORS)
 _ASKED = "partitioned model"
 _CUTTING = ("Annotate", "Group", "Place", _ASKED)
 _LISTED = 12
@@ -55,11 +60,17 @@ def main() -> None:
     parser.add_argument("--rules", default="dla")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--baseline", type=Path)
+    parser.add_argument("--only-memory", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--only-partition", metavar="FILE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only_partition:
         print(json.dumps(time_partition(options.only_partition, options.rules, options.runs)))
+        return
+    if options.only_memory:
+        byoc.partition(options.only_memory, rules=options.rules)
+        print(read_peak())
         return
     print(machine())
     print("milliseconds of processor time; the ratio is that of all to reading and inferring")
@@ -74,12 +85,14 @@ def main() -> None:
             found[name] = show_stages(name, path, options.rules, options.runs)
             if options.profile:
                 show_profile(path, options.rules)
+            if options.memory:
+                show_memory(path, options.rules)
             Path(path).unlink()
-    if {"layers8", "layers80"} <= found.keys():
-        loaded, rest = (
-            many / few for few, many in zip(found["layers8"], found["layers80"], strict=True)
-        )
-        print(f"\n80 equal layers against 8: {loaded:.2f}, without loading {rest:.2f}")
+    for name in ("layers", "int4_layers"):
+        if {f"{name}8", f"{name}80"} <= found.keys():
+            pairs = zip(found[f"{name}8"], found[f"{name}80"], strict=True)
+            loaded, rest = (many / few for few, many in pairs)
+            print(f"\n{name}: 80 equal layers against 8: {loaded:.2f}, without loading {rest:.2f}")
 
 
 def show_stages(name: str, path: str, rules: str, runs: int) -> tuple[float, float]:
@@ -141,6 +154,19 @@ def compare(name: str, path: str, rules: str, runs: int, baseline: Path) -> None
             least[side] = min(least[side], json.loads(done.stdout))
     here, there = least
     print(f"{name}: {1e3 * here:.0f} here, {1e3 * there:.0f} in {baseline.name}: {here / there:.3f}")
+
+
+def show_memory(path: str, rules: str) -> None:
+    """Print the most memory that a fresh process has while it plans a model."""
+    command = [sys.executable, __file__, "--only-memory", path, "--rules", rules]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    print(f"  memory: at most {int(done.stdout) / 1024:.0f} MiB, of Python and all libraries")
+
+
+def read_peak() -> int:
+    """Return the most memory that this process has had, in KiB (Linux)."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def show_profile(path: str, rules: str) -> None:
