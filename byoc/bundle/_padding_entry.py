@@ -24,7 +24,7 @@ class FirstValueEntry(StrictModel):
 
 
 class PaddedInputEntry(StrictModel):
-    """How an input is padded; the fields are those of `PaddedInput`."""
+    """The padding of an input; the fields are those of `PaddedInput`."""
 
     shape: tuple[_Extent, ...] = Field(
         description="The unpadded extents, expressions of the dimensions."

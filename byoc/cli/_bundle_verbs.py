@@ -141,7 +141,7 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
 
 
 def _list_paddings(manifest: Manifest) -> Iterator[str]:
-    """Yield which dimensions of each variant may be smaller, by padding, and why others may not."""
+    """Yield the dimensions of each variant that may be smaller, and why others may not."""
     for each in manifest.variants:
         told = "" if each.padding is None else each.padding.decision.describe()
         if told:

@@ -1,4 +1,4 @@
-"""Which tensors of the unpadded run are the beginning of those of the padded run.
+"""Alignment: which tensors of the unpadded run are the beginning of those of the padded run.
 
 A tensor is *aligned* when its value in the unpadded run is, element by element, the one at the same
 indices in the padded run: what padding adds stands behind it along the padded axes. It is the *same*

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from byoc.model import Dim
-from byoc.padding._padded_graph import NodeView, NotAlignedError, Shape, require_shape
+from byoc.padding._padded_graph import NotAlignedError, PaddedNode, Shape, require_shape
 from byoc.padding._value_bounds import ValueBounds
 from byoc.padding._zones import Interval, Zone
 
 
 @dataclass(frozen=True, eq=False)
-class AlignmentView(NodeView):
+class AlignmentView(PaddedNode):
     """A node whose inputs are the same, aligned or sized; rules raise NotAlignedError."""
 
     bounds: ValueBounds
@@ -47,7 +47,7 @@ class AlignmentView(NodeView):
             raise NotAlignedError(f"an axis is {a} long here and {b} there")
 
     def find_bounds(self, position: int, zone: Zone) -> Interval | None:
-        """Return what values of an input lie between in a zone, None where that is not known."""
+        """Return the bounds of an input in a zone, None where none are known."""
         self.bounds.used = True
         return self.bounds.find(self.get_input(position), zone)
 

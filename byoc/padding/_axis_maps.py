@@ -1,10 +1,10 @@
-"""Where the axes of a tensor come from when a node moves its elements without changing them."""
+"""Maps of axes from outputs to inputs, for nodes that move elements without changing them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from byoc.model import Dim, multiply_dims
-from byoc.padding._padded_graph import NodeView, NotAlignedError, PaddedGraph, Shape
+from byoc.padding._padded_graph import NotAlignedError, PaddedGraph, PaddedNode, Shape
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _choose_side(a: Dim, b: Dim) -> int:
     return 0 if len(str(a)) <= len(str(b)) else 1
 
 
-def map_moved_axes(view: NodeView) -> Mapping[int, int]:
+def map_moved_axes(view: PaddedNode) -> Mapping[int, int]:
     """Return the axis of input 0 that each axis of the output is, for nodes that move elements.
 
     Axes without a counterpart are left out. Raises NotAlignedError where the axes are not known.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from byoc.padding._padded_graph import NodeView, Shape, require_shape
+from byoc.padding._padded_graph import PaddedNode, Shape, require_shape
 from byoc.padding._zones import Interval, Zone
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class BoundView(NodeView):
+class BoundView(PaddedNode):
     """A node with the output and the zone that bounds are wanted of."""
 
     output: str

@@ -44,8 +44,7 @@ Bit = Literal[0, 1]
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What is assumed of inputs along their last padded axis: the values that padding has, and the
-    values at index 0.
+    """Assumptions on inputs along their last padded axis: the values of padding, and at index 0.
 
     An input without a value in `fills` is continued with its last entries.
     """
@@ -165,7 +164,7 @@ class PaddedGraph:
 
 
 @dataclass(frozen=True, eq=False)
-class NodeView:
+class PaddedNode:
     """A node of a padded graph, as the rules ask about it."""
 
     graph: PaddedGraph

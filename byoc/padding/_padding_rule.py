@@ -20,7 +20,7 @@ class FirstValue:
 
 @dataclass(frozen=True)
 class PaddedInput:
-    """How an input is padded: its unpadded shape, and what stands behind it, a number or `edge`.
+    """The padding of an input: its unpadded shape, and the value of padding, a number or `edge`.
 
     The extents are numbers and expressions of the rule's dimensions. The number is filled in along the
     last padded axis; along any other, and where it is `edge`, the last entries are repeated. `first` is

@@ -116,7 +116,7 @@ def _search_assumptions(
 
 
 def _list_assumptions(graph: PaddedGraph, padded: list[str]) -> Iterator[Assumptions]:
-    """Yield what may be assumed of inputs: nothing, zeros behind them, masks that begin with a one."""
+    """Yield assumptions on inputs: none, zeros as padding, masks that begin with a one."""
     yield Assumptions()
     kinds = {name: to_numpy_dtype(graph.get_dtype(name)).kind for name in padded}
     zeros: dict[str, Bit] = {name: 0 for name, kind in kinds.items() if kind in "biuf"}

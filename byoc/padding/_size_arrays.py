@@ -50,7 +50,7 @@ class SizeArrays:
         return self._known[name]
 
     def find_bounds(self, name: str, zone: Zone) -> Interval | None:
-        """Return what the values of a tensor of `names` lie between in a zone, at whatever sizes."""
+        """Return the bounds of a tensor of `names` in a zone, for all sizes together."""
         array, shape = self.find(name), self.graph.get_shape(name)
         if array is None or shape is None or array.dtype.kind not in "biuf":
             return None
@@ -118,7 +118,7 @@ class SizeArrays:
 
 
 def bound_array(graph: PaddedGraph, array: Array, shape: Shape, zone: Zone) -> Interval | None:
-    """Return what an array of the padded run has in a zone, at whatever sizes of the unpadded run.
+    """Return the bounds of an array of the padded run in a zone, for all sizes of the unpadded run.
 
     None where it has NaN, and where the sizes are too many to try. Elements that no zone has count as
     [0, 0].

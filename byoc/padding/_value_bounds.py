@@ -1,4 +1,4 @@
-"""What the values of tensors lie between, in the padded run, zone by zone.
+"""Bounds of the values of tensors in the padded run, zone by zone.
 
 Bounds are found when a rule of alignment asks for them, from the tensor backwards. Those of the
 unpadded run's elements count on that run to compute numbers: where it overflows, or makes NaN, nothing
@@ -54,7 +54,7 @@ class ValueBounds:
         return SizeArrays(self.graph)
 
     def find(self, name: str, zone: Zone) -> Interval | None:
-        """Return what the values of a tensor lie between in a zone, None where that is not known."""
+        """Return the bounds of a tensor in a zone, None where none are known."""
         zone = self._drop_unpadded(name, zone)
         key = name, zone
         if key not in self._known:

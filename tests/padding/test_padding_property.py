@@ -53,9 +53,19 @@ def open_session(proto: onnx.ModelProto) -> Any:
         return None
 
 
+def watch(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with all its tensors as outputs."""
+    found = onnx.ModelProto()
+    found.CopyFrom(proto)
+    del found.graph.output[:]
+    names = (name for node in proto.graph.node for name in node.output)
+    found.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return found
+
+
 def compare(proto: onnx.ModelProto, decision: PaddingDecision) -> Iterator[tuple[Any, Any]]:
     """Yield the outputs without padding beside the cut ones with it, at several sizes."""
-    rule, session = decision.rule, open_session(proto)
+    rule, session, watched = decision.rule, open_session(proto), open_session(watch(proto))
     if rule is None or session is None:
         return
     names = [output.name for output in session.get_outputs()]
@@ -70,8 +80,11 @@ def compare(proto: onnx.ModelProto, decision: PaddingDecision) -> Iterator[tuple
             continue
         try:
             expected = session.run(None, inputs)
+            inner = watched.run(None, inputs)
         except Exception:  # an index beyond an axis of this size
             continue
+        if any(each.dtype.kind == "f" and np.isnan(each).any() for each in inner):
+            continue  # nothing is promised: a ReduceMax of NaN depends on where it stands
         padded = dict(zip(names, session.run(None, pad_inputs(rule, inputs)), strict=True))
         yield from zip(expected, cut_outputs(rule, padded, found).values(), strict=True)
 
