@@ -19,8 +19,7 @@ from byoc.rules import Target
 from byoc.samples import Preprocessing, find_samples
 from byoc.support import report_step
 
-_SAMPLES = 16  # that channels are measured on
-_MEASURED = 8  # of these, that variants of the model are compared on
+_SAMPLES = 16  # that channels are measured on, and variants of the model compared
 _METHODS = ("minmax", "mse")  # that are compared unless one is asked for
 _FEW = 32  # steps of 255: with fewer a tensor is not joined with others in the tail
 _TAIL_GAIN = 1.0  # dB for which what stands before outputs is left to the host
@@ -33,7 +32,8 @@ class QuantizedOnData:
     """A quantized model, and the floats and ranges that it is made from.
 
     `left` are the units that were left in floating point, `steps` says what was done, and `decibels` is
-    the signal-to-noise ratio of the worst output, on the samples.
+    the signal-to-noise ratio of the worst output, on the samples. Where biases are corrected, each half
+    of the samples is run with the correction that was measured on the other half: `halves`.
     """
 
     quantized: QuantizedModel
@@ -42,6 +42,7 @@ class QuantizedOnData:
     left: tuple[str, ...]
     steps: tuple[str, ...]
     decibels: float
+    halves: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class DataQuantizer:
         source = find_samples(self.data, floats, self.images, None)
         first, *methods = [self.method] if self.method else _METHODS
         samples = [sample.inputs for sample in islice(source.read_from(0), _SAMPLES)]
-        measured = [] if source.random else samples[:_MEASURED]
+        measured = [] if source.random else samples
         expected = run_samples(floats.proto, floats, measured) if measured else []
         trials = _Trials(self, samples, measured, expected)
         trials.add(floats, self._calibrate(floats, first))
@@ -114,22 +115,34 @@ class _Trials:
         ranges: Ranges,
         left: tuple[str, ...] = (),
         steps: tuple[str, ...] = (),
+        halves: Sequence[Mapping[str, Any]] = (),
     ) -> QuantizedOnData:
         """Quantize a float model and measure it."""
         report_step("quantize")
         made = quantize(floats, self.asked.targets, ranges, self.asked.dtype, left)
-        decibels = 0.0
-        if self.measured:
-            outputs = run_samples(made.model.proto, made.model, self.measured)
-            decibels = measure_accuracy(self.expected, outputs).signal_to_noise
-        self.found.append(QuantizedOnData(made, floats, ranges, left, steps, decibels))
+        outputs: list[Any] = [None] * len(self.measured)
+        for start, shifts in enumerate(halves or [ranges.shifts] if self.measured else ()):
+            other = made
+            if halves:
+                own = replace(ranges, shifts=shifts)
+                other = quantize(floats, self.asked.targets, own, self.asked.dtype, left)
+            part = slice(start, None, max(len(halves), 1))
+            outputs[part] = run_samples(other.model.proto, other.model, self.measured[part])
+        decibels = measure_accuracy(self.expected, outputs).signal_to_noise if outputs else 0.0
+        self.found.append(QuantizedOnData(made, floats, ranges, left, steps, decibels, halves))
         return self.found[-1]
 
     def add_shifted(self, one: QuantizedOnData) -> None:
-        """Try a variant with its biases corrected."""
-        shifts = measure_bias_shifts(one.floats, one.quantized.model, self.samples)
+        """Try a variant with its biases corrected, where there are samples to measure that on."""
+        if len(self.measured) < 2:
+            return
+        shifts, *halves = (
+            measure_bias_shifts(one.floats, one.quantized.model, samples)
+            for samples in (self.samples, self.samples[1::2], self.samples[::2])
+        )
         if shifts:
-            self.add(one.floats, replace(one.ranges, shifts=shifts), steps=(*one.steps, _SHIFTED))
+            ranges = replace(one.ranges, shifts=shifts)
+            self.add(one.floats, ranges, steps=(*one.steps, _SHIFTED), halves=halves)
 
     def add_without_tail(self) -> None:
         """Try the best with the units before the outputs left in floating point, if that is worth it."""
@@ -139,8 +152,7 @@ class _Trials:
             levels = count_levels(one.floats.index, left, one.ranges)
             why = f": a Concat leaves {levels} of 255 steps to what it reads" if levels < _FEW else ""
             note = f"{len(left)} units before the outputs are left in floating point{why}"
-            other = self.add(one.floats, one.ranges, left, (*one.steps, note))
-            if levels < _FEW:  # the sum of errors of boxes and scores says nothing of scores
-                self.found = [other]
-            elif other.decibels < one.decibels + _TAIL_GAIN:
-                self.found.remove(other)
+            other = self.add(one.floats, one.ranges, left, (*one.steps, note), one.halves)
+            # The sum of errors of boxes and scores says nothing of scores.
+            worth = levels < _FEW or other.decibels >= one.decibels + _TAIL_GAIN
+            self.found = [other if worth else one]

@@ -142,8 +142,8 @@ def test_the_best_of_what_is_tried_is_kept(folder: Path) -> None:
         snr(np.stack(expected), np.stack([values(one, each)["y"] for each in read(folder)]))
         for one in (plain, found.quantized.model)
     ]
-    assert found.decibels == pytest.approx(noise[1], abs=0.01)
-    assert noise[1] >= noise[0]
+    assert "biases are corrected" in found.steps[-1]
+    assert noise[0] <= found.decibels < noise[1], "each half has the correction of the other"
 
 
 def test_random_data_chooses_nothing() -> None:

@@ -110,7 +110,7 @@ def compare_replaced(proto: ModelProto, read: ModelProto, inputs: Values) -> Com
     both.graph.initializer.extend(each for each in read.graph.initializer if each.name not in stored)
     for node in new:
         changed = _strip(node)
-        changed.name += "_read"
+        changed.name = f"{node.output[0]}_read"
         changed.output[:] = [f"{name}_read" if name in own else name for name in node.output]
         both.graph.node.append(changed)
     del both.graph.value_info[:]
