@@ -111,8 +111,9 @@ class BucketChoice:
 def choose_buckets(model: Source, options: BucketOptions) -> BucketChoice:
     """Choose the sizes of buckets for which a call takes least on average, for lengths that inputs have.
 
-    The model is planned at each candidate size; an input counts with the smallest bucket that holds it.
-    The choice is exact: no other sizes among the candidates are expected to take less.
+    `model` is as `partition` takes it. It is planned at each candidate size; an input counts with the
+    smallest bucket that holds it. The choice is exact: no other sizes among the candidates are
+    expected to take less.
 
     Raises InputError as `partition` does, for a file of lengths that is none, and where the longest
     length is beyond all candidates.

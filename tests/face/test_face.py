@@ -30,6 +30,7 @@ VERBS_ONLY = {
     "rules",
     "trust",
     "cache",
+    "buckets",  # its function is choose_buckets
 }
 FUNCTIONS = [name for name in byoc.__all__ if inspect.isfunction(getattr(byoc, name))]
 
