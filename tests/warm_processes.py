@@ -180,7 +180,8 @@ class WarmProcesses:
         worker = [*_worker.OwnProgram.command[1:]]
         is_worker = words[1 : 1 + len(worker)] == worker
         program = worker if is_worker else ["-c", _IMPORTS]
-        if words[0] != _PYTHON or not self._can_fork(environment):
+        keeps_numbers = given.get("pass_fds") and not is_worker  # a fork's descriptors have others
+        if words[0] != _PYTHON or keeps_numbers or not self._can_fork(environment):
             return subprocess.Popen(command, **given)
         with self._lock:
             if program[-1] not in self._servers:

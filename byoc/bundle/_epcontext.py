@@ -18,7 +18,7 @@ from byoc.bundle._manifest import RegionEntry, VariantEntry, entry_to_contract
 from byoc.bundle._region_description import describe_region
 from byoc.codegen import Artifact, Codegen, Context, ContextSource, has_driver, read_context
 from byoc.errors import ByocError, InputError, get_error_text, must_propagate
-from byoc.model import GraphIndex, copy_without, write_type
+from byoc.model import GraphIndex, write_type
 from byoc.support import describe_failure
 
 CONTEXT_MODEL_FILE = "model_ctx.onnx"
@@ -80,7 +80,7 @@ def build_context_model(
     that only regions need are removed. Raises InputError as `write_context_model`.
     """
     result = ModelProto()
-    result.CopyFrom(copy_without(proto, "functions"))
+    result.CopyFrom(proto)
     functions = {(each.domain, each.name): each for each in proto.functions}
     left = {(f"byoc.{entry.target}", entry.name): entry for entry in regions}
     for graph, is_body in _walk_graphs(result.graph, False):

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import LARGE, make_random_model
+from padded_graphs import LARGE, make_random_model
 from support import examples
 
 from byoc.errors import InputError
