@@ -105,7 +105,6 @@ def build_context_model(
     if left:
         name = next(iter(left.values())).name
         raise InputError(f"--emit epcontext: region {name} stands in a function, where none is written")
-    result.functions.extend(proto.functions)
     _remove_unused(result, {f"byoc.{entry.target}" for entry in regions})
     return result
 

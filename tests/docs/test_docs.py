@@ -38,6 +38,8 @@ NOT_OF_BYOC = {
     "--backend",
     "--limit",
     "--first",
+    "--sample",
+    "--iree",
 }  # options of pytest and of scripts
 WITHOUT_COMMAND = {"study": "run"}  # what a verb does that has commands, and is given none
 NOT_RUN = {
