@@ -38,7 +38,7 @@ from targets import peak_bytes  # noqa: E402
 
 _MAX_INPUT_BYTES = 1 << 17
 _PLAIN_SHARE = 0.1  # of inputs that libFuzzer changes as bytes
-_MAX_RESIDENT = 1 << 30  # bytes: atheris keeps a few KiB of each input, and another process goes on
+_MAX_RESIDENT = 1 << 30  # bytes: a process grows by some KiB an input, and another goes on
 
 
 def main() -> None:
