@@ -123,7 +123,7 @@ class _FileWindow:
     start: int = 0
 
     def find(self, offset: int) -> int:
-        """Return where in `data` an offset of the file is; the head of a field there is in it, too."""
+        """Load the head of the field at an offset into `data`, and return its index there."""
         at = offset - self.start
         if at < 0 or (at + _HEAD_BYTES > len(self.data) and self.start + len(self.data) < self.size):
             self.data, self.start = self.read(offset, offset + _WINDOW_BYTES), offset

@@ -112,7 +112,7 @@ def _align_pool(view: AlignmentView) -> None:
 
 
 def _align_batch(view: AlignmentView) -> None:
-    """Check what treats each entry of axis 0 by itself."""
+    """Check an operator that goes over all axes of an image: the batch alone may be padded."""
     view.require_data()
     rank = len(view.get_shape(0))
     view.require_unpadded(0, range(1, rank), "it goes over")
@@ -140,7 +140,7 @@ _REDUCTIONS = (
 )
 _OF_BATCH = (
     *("ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"),
-    *("Resize", "SpaceToDepth", "Upsample"),
+    *("GroupNormalization", "InstanceNormalization", "LRN", "Resize", "SpaceToDepth", "Upsample"),
 )
 
 REDUCTION_RULES: Mapping[str, AlignmentRule] = {

@@ -126,15 +126,6 @@ def _normalize_channels(view: AlignmentView) -> None:
         raise NotAlignedError("it makes statistics of all that it reads")
 
 
-def _check_images(view: AlignmentView) -> None:
-    """Check what goes over all axes of an image: the batch alone may be padded."""
-    view.require_data()
-    rank = len(view.get_shape(0))
-    view.require_unpadded(0, range(1, rank), "it goes over")
-    view.require_same(*range(1, len(view.node.input)))
-    view.require_equal(view.get_output_shape()[0], view.get_shape(0)[0])
-
-
 def _rotate(view: AlignmentView) -> None:
     """Check a RotaryEmbedding: positions are given, and rows are rotated one by one."""
     view.require_data()
@@ -162,9 +153,6 @@ ROW_RULES: Mapping[str, AlignmentRule] = {
     "BatchNormalization": _normalize_channels,
     "DequantizeLinear": _align_quantized,
     "Dropout": _align_dropout,
-    "GroupNormalization": _check_images,
-    "InstanceNormalization": _check_images,
-    "LRN": _check_images,
     "LayerNormalization": _normalize_rows(),
     "LogSoftmax": _align_softmax,
     "QuantizeLinear": _align_quantized,

@@ -128,7 +128,7 @@ class VariantSession:
         padded = [each for name in self.paddings if (each := self._pad(name, inputs, problems))]
         if padded:
             return min(padded, key=lambda each: _count_elements(each.inputs))
-        if len(exact) < len(problems) == len(self.sessions) and len(exact) == 1:
+        if len(exact) == 1 < len(self.sessions):
             raise InputError(exact.pop())  # such as an input that is missing
         variants = {entry.name: entry.variant for entry in self.bundle.manifest.variants}
         told = "; ".join(f"{variants[name]}: {problem}" for name, problem in problems.items())

@@ -111,7 +111,7 @@ class FidelityCheck:
         return replace(error, noise=_SIDES * largest, noise_source=SPREAD)
 
     def _pair_with_floats(self, name: str) -> list[tuple[Any, SampleRun]]:
-        """Return what the float model makes of an output on each sample, and the run on that sample.
+        """Return pairs of the float model's output on a sample and the run on that sample.
 
         Without a float model it is the model with its activations in floating point, on a few samples.
         Where neither is known, there are none.
@@ -150,7 +150,7 @@ class FidelityCheck:
         return Fidelity(bundle, reference, spread, reference - loss - _measure_chance(own, other, loss))
 
     def _measure_spread(self, name: str, pairs: Sequence[tuple[Any, SampleRun]]) -> float:
-        """Return how much lower the ratio of other right executions is than onnxruntime's, in dB.
+        """Measure by how many dB other right executions are noisier than plain onnxruntime; at least 0.
 
         Beside a float model that is onnxruntime with its optimizations alone.
         """

@@ -313,7 +313,7 @@ class TensorScope:
         return tuple(values)
 
     def infer_once(self, number: int, positions: Sequence[int], rule: Rule | None) -> Types:
-        """Return what a rule infers for a node's outputs, or where there is none, what ONNX does.
+        """Infer the types of a node's outputs by a rule, or by ONNX's own inference where there is none.
 
         The values of inputs at some positions are wanted. Nodes that are alike are inferred once: of one
         kind and operator set, with equal types and values, and with the same inputs and outputs left
@@ -349,7 +349,7 @@ _LEFT_OUT = "left out"
 
 
 def _describe_value(value: Array) -> tuple[str, tuple[int, ...], bytes]:
-    """Return what tells the values of tensors apart."""
+    """Return the dtype, shape and bytes of a value, which are equal for equal values alone."""
     return value.dtype.str, value.shape, value.tobytes()
 
 
