@@ -20,6 +20,10 @@ PROVIDER_NAME = "byoc"
 
 _FLAGS = ("-std=c11", "-fvisibility=hidden")
 _OLDEST = (1, 23)  # onnxruntime with the interface of plug-ins that the provider uses
+_DISABLED = "optimization.disable_specified_optimizers"
+_PROPAGATION = "QDQPropagationTransformer"
+"""An optimizer that moves QuantizeLinear to before a Transpose or Reshape, to what made its input. The
+new tensor between them has no type, and EPContext nodes infer none: onnxruntime refuses the model."""
 
 
 def get_provider_folder() -> Path:
@@ -46,10 +50,11 @@ def register_provider(
 ) -> None:
     """Let a session run byoc's regions: register the provider, and add it to `SessionOptions`.
 
-    `drivers` maps codegens to the libraries of their drivers. `library` is that of the provider, by
-    default the installed package onnx-byoc-provider's, else one that is built; onnxruntime keeps the
-    first one of a process. Raises MissingRuntimeError without an onnxruntime of 1.23 or later, or
-    without a C compiler where one is needed; InputError for a library that cannot be registered.
+    The session does without onnxruntime's QDQPropagationTransformer. `drivers` maps codegens to the
+    libraries of their drivers. `library` is that of the provider, by default the installed package
+    onnx-byoc-provider's, else one that is built; onnxruntime keeps the first one of a process. Raises
+    MissingRuntimeError without an onnxruntime of 1.23 or later, or without a C compiler where one is
+    needed; InputError for a library that cannot be registered.
     """
     ort = import_onnxruntime()
     _require_plugins(ort)
@@ -64,6 +69,12 @@ def register_provider(
         raise InputError("onnxruntime finds no processor here for the provider of byoc")
     options = {f"driver.{name}": str(Path(path).absolute()) for name, path in drivers.items()}
     session_options.add_provider_for_devices(devices[:1], options)
+    try:
+        disabled = session_options.get_session_config_entry(_DISABLED).split(";")
+    except RuntimeError:  # the setting was not made
+        disabled = []
+    names = dict.fromkeys([*disabled, _PROPAGATION])
+    session_options.add_session_config_entry(_DISABLED, ";".join(names))
 
 
 def open_provider_session(model: Path, drivers: Mapping[str, Path]) -> Any:

@@ -45,6 +45,15 @@ pair (float[4] x, float[4] u) => (float[4] y, float[4] z) {
   z = Mul(a, u)
 }
 """
+QUANTIZED = """
+quantized (float[2, 3] x) => (int8[3, 2] y)
+<float s = {0.25}, int8 z = {3}>
+{
+  a = Relu(x)
+  t = Transpose(a)
+  y = QuantizeLinear(t, s, z)
+}
+"""
 BODIES = """
 bodies (bool p, float[4] x, float[4] u) => (float[4] y) {
   n = Constant <value = int64 {3}> ()
@@ -155,6 +164,19 @@ def test_regions_run_in_bodies_of_control_flow(emit: Emit, doubling_library: Pat
     np.testing.assert_allclose(
         run(session, {"p": np.array(False), "x": x, "u": u})["y"], sigmoid(x), rtol=1e-6
     )
+
+
+def test_quantization_behind_a_region_stays_where_it_is(emit: Emit, doubling_library: Path) -> None:
+    path = emit(QUANTIZED) / CONTEXT_MODEL_FILE
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("optimization.disable_specified_optimizers", "ConstantFolding")
+    register_provider(options, {"doubling": doubling_library})
+    disabled = options.get_session_config_entry("optimization.disable_specified_optimizers")
+    assert disabled == "ConstantFolding;QDQPropagationTransformer"
+    session = onnxruntime.InferenceSession(str(path), options, enable_fallback=0)
+    given = floats(2, 3)
+    expected = np.clip(np.rint(2 * given.T / 0.25) + 3, -128, 127).astype(np.int8)
+    np.testing.assert_array_equal(run(session, {"x": given})["y"], expected)
 
 
 def test_an_output_that_nobody_reads_is_made_for_nobody(emit: Emit, doubling_library: Path) -> None:
