@@ -163,7 +163,8 @@ class ContextSource(Protocol):
 class DriverSources:
     """The C sources of a driver (`byoc_driver.h`), and the libraries that it is linked with.
 
-    `name` is the codegen's. `libraries` are names for the linker: `m`.
+    `name` is the codegen's. `libraries` are names for the linker: `m`. Programs in C are given copies of
+    the sources, and of licences and notices in their folders (`LICENSE*`, `COPYING*`, `NOTICE*`).
     """
 
     name: str

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 from byoc.standalone._c_text import fill_template
+from byoc.standalone._licences import Component
 from byoc.standalone._program_graph import ProgramGraph
 from byoc.standalone._program_steps import ProgramSteps
 from byoc.standalone._weight_file import ProgramWeights
@@ -20,7 +21,13 @@ def format_cmake(sources: Sequence[str], libraries: Sequence[str]) -> str:
     )
 
 
-def format_readme(graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights, embed: bool) -> str:
+def format_readme(
+    graph: ProgramGraph,
+    steps: ProgramSteps,
+    weights: ProgramWeights,
+    embed: bool,
+    components: Sequence[Component],
+) -> str:
     """Return the program's `README.md`."""
     plan = steps.plan
     sources = "*.c" + (" drivers/*/*.c" if graph.regions else "") + (" weights.S" if embed else "")
@@ -36,22 +43,13 @@ def format_readme(graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeig
             "weights": weights.size,
             "embedded": ", and is a part of the program" if embed else "",
             "order": weights.order,
+            "licences": "".join(each.format_line() for each in components),
         },
     )
 
 
-def describe_components(graph: ProgramGraph, has_nodes: bool) -> dict[str, Any]:
+def describe_components(graph: ProgramGraph, components: Sequence[Component]) -> dict[str, Any]:
     """Return the components of a program as a CycloneDX document, without a time or a serial number."""
-    licence = [{"license": {"id": "Apache-2.0"}}]
-    found: list[dict[str, Any]] = [
-        {"type": "library", "name": "onnx-byoc", "version": version("onnx-byoc"), "licenses": licence}
-    ]
-    if has_nodes:
-        number = version("emx-onnx-cgen")
-        found.append(
-            {"type": "library", "name": "emx-onnx-cgen", "version": number, "licenses": licence}
-        )
-    names = dict.fromkeys(call.codegen for call in graph.regions.values())
-    found += [{"type": "library", "name": f"driver of codegen {name}"} for name in names]
+    found = [each.describe() for each in components]
     found.append({"type": "machine-learning-model", "name": graph.display_name})
     return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": found}

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from byoc.bundle import is_bundle, open_bundle
-from byoc.codegen import Driven, DriverSources, find_codegen
+from byoc.codegen import DriverSources, find_codegen, has_driver
 from byoc.drivers import get_include_folder
 from byoc.errors import InputError
 from byoc.model import DimensionOptions
 from byoc.standalone._build_files import describe_components, format_cmake, format_readme
 from byoc.standalone._c_text import read_source
+from byoc.standalone._licences import list_components
 from byoc.standalone._program_graph import ProgramGraph, read_bundle_graph, read_model_graph
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
 from byoc.standalone._source_text import WEIGHTS_FILE, write_model_text
@@ -133,7 +134,7 @@ def _find_drivers(graph: ProgramGraph) -> list[DriverSources]:
     found = []
     for name in dict.fromkeys(call.codegen for call in graph.regions.values()):
         codegen = find_codegen(name)
-        if not isinstance(codegen, Driven):
+        if not has_driver(codegen):
             raise InputError(
                 f"{graph.source}: codegen {name} has no driver in C, so its regions run in Python alone"
             )
@@ -170,9 +171,10 @@ def _make_files(
         [*graph.sample.values(), *graph.expected.values()], weights.order
     )
     found["CMakeLists.txt"] = format_cmake(sources, libraries).encode()
-    found["README.md"] = format_readme(graph, steps, weights, embed).encode()
-    components = describe_components(graph, steps.functions is not None)
-    found["sbom.cdx.json"] = _format_json(components)
+    components = list_components(steps.functions is not None, drivers)
+    found |= {name: text for component in components for name, text in component.list_texts()}
+    found["README.md"] = format_readme(graph, steps, weights, embed, components).encode()
+    found["sbom.cdx.json"] = _format_json(describe_components(graph, components))
     found[PROGRAM_FILE] = _format_json(
         {
             "format": FORMAT,

@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import vendors
 from onnx import TensorProto, helper, numpy_helper
 from small_programs import SMALL, WEIGHTS
-from support import Ran, parse
+from support import VANILLA, Ran, parse
 
 from byoc import partition
+from byoc.codegen import Artifact, DriverSources, NoOptions, Region
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.standalone import ProgramVerification, export_c, verify_program
 
@@ -237,6 +239,43 @@ def test_a_bundle_runs_its_region_by_the_driver(embed: bool, tmp_path: Path) -> 
     assert found.passed, found.problem
     assert found.arena_bytes > found.plan_bytes > 0
     assert {"byoc_driver.h", "drivers/dla/dla_driver.c"} <= list_files(tmp_path / "out")
+    described = json.loads((tmp_path / "out/sbom.cdx.json").read_text())["components"]
+    texts = {each["name"]: each["externalReferences"][0]["url"] for each in described[:-1]}
+    assert texts.keys() <= {"onnx-byoc", "emx-onnx-cgen", "driver-dla"} >= {"onnx-byoc", "driver-dla"}
+    assert all("Apache License" in (tmp_path / "out" / path).read_text() for path in texts.values())
+    assert all(f"`{path}`" in (tmp_path / "out/README.md").read_text() for path in texts.values())
+
+
+def test_the_licence_of_a_vendors_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "driver" / "acme.c"
+    source.parent.mkdir()
+    source.write_text("/* a driver */\n")
+
+    class Acme:
+        name = "acme"
+        api = 2
+        Options = NoOptions
+
+        def compile(self, region: Region, options: NoOptions) -> Artifact:
+            return Artifact({"code.bin": b"fine"})
+
+        def driver(self) -> DriverSources:
+            return DriverSources("acme", (source,))
+
+    vendors.install(monkeypatch, acme=Acme)
+    partition(
+        parse(SMALL), VANILLA, codegen="acme", output=tmp_path / "b", strategy="all-supported",
+        verify=False, isolate=False, cache=False,
+    )  # fmt: skip
+    export_c(tmp_path / "b", output=tmp_path / "bare")
+    readme = (tmp_path / "bare/README.md").read_text()
+    assert "driver-acme; no licence is stated; no text came with it" in readme
+    (source.parent / "LICENSE.txt").write_text("Do as you like.")
+    (source.parent / "NOTICE").write_text("Made by Acme.")
+    export_c(tmp_path / "b", output=tmp_path / "out")
+    folder = tmp_path / "out/licences/driver-acme"
+    assert (folder / "LICENSE.txt").read_text() == "Do as you like."
+    assert (folder / "NOTICE").read_text() == "Made by Acme."
 
 
 def list_files(folder: Path) -> set[str]:
