@@ -88,8 +88,8 @@ def _describe_driver(driver: DriverSources) -> Component:
 
 
 def _find_expression(found: Distribution) -> str:
-    stated = found.metadata.get("License-Expression") or ""
-    return stated or _EXPRESSIONS.get(read_name_and_version(found)[0], "")
+    stated = found.metadata.get_all("License-Expression")
+    return str(stated[0]) if stated else _EXPRESSIONS.get(read_name_and_version(found)[0], "")
 
 
 def _read_texts(found: Distribution) -> dict[str, bytes]:
