@@ -22,7 +22,7 @@ from byoc.model import Model
 from byoc.options import Options
 from byoc.planning import Plan, PlanSettings, format_placement
 from byoc.quantization import NATIVE, Precision, search_float_units
-from byoc.reporting import Requirements, check_requirements, make_report
+from byoc.reporting import Requirements, check_requirements, make_report, summarize_report
 from byoc.stages import (
     Annotate,
     Ask,
@@ -95,6 +95,10 @@ class VariantResult:
         """The name of the variant, empty where there are none."""
         return self.plan.variant.name
 
+    def __repr__(self) -> str:
+        """Return the summary of the report."""
+        return f"<VariantResult {summarize_report(self.report)}>"
+
     @property
     def model(self) -> onnx.ModelProto:
         """The partitioned model: plain ONNX, regions as functions."""
@@ -113,6 +117,11 @@ class Result:
     variants: tuple[VariantResult, ...]
     bundle: Path | None = None
     not_signed: str = ""
+
+    def __repr__(self) -> str:
+        """Return the summary of each variant's report, and the bundle."""
+        told = "\n".join(summarize_report(each.report) for each in self.variants)
+        return f"<Result {told}{f'; {self.bundle}' if self.bundle else ''}>"
 
     @property
     def only(self) -> VariantResult:

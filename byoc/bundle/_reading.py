@@ -66,6 +66,11 @@ class Bundle:
     chosen: str | None = None
     whole: "Bundle | None" = None
 
+    def __repr__(self) -> str:
+        """Return where the bundle is, and the variant that was chosen from it."""
+        chosen = f", variant={self.chosen!r}" if self.chosen else ""
+        return f"Bundle({str(self.display_path)!r}{chosen})"
+
     @property
     def variant(self) -> VariantEntry:
         """The variant that this object is for. Raises InputError where several are not chosen from."""

@@ -72,6 +72,10 @@ class Model:
     lost: frozenset[str] = frozenset()
     heavy: HeavyWeights | None = None
 
+    def __repr__(self) -> str:
+        """Return the name of the model, without its graph."""
+        return f"Model({self.source!r})"
+
     @cached_property
     def proto(self) -> ModelProto:
         """The whole model. Raises InputError where its file has changed since it was read."""

@@ -315,6 +315,10 @@ class Plan:
     passes: tuple[PassEffect, ...] = ()
     variant: Variant = ONLY_VARIANT
 
+    def __repr__(self) -> str:
+        """Return the model and the accelerators, without what was decided."""
+        return f"Plan({self.model.source!r}, targets={tuple(each.name for each in self.targets)})"
+
     @property
     def proto(self) -> onnx.ModelProto:
         """The partitioned model. Raises InputError where the model's file has changed since."""

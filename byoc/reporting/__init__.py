@@ -16,6 +16,7 @@ from byoc.reporting._pass_text import format_effect
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
 from byoc.reporting._relaxation_gains import Gain, compute_gains
 from byoc.reporting._report_document import collect_plan_notes, make_report
+from byoc.reporting._report_summary import summarize_report
 from byoc.reporting._report_text import BRIEF, SCREEN, WHOLE, ReportSize, print_report, print_reports
 from byoc.reporting._requirements import (
     RequirementCheck,

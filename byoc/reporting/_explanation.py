@@ -98,6 +98,10 @@ class Explanation:
     estimated: float
     """the share of the work, in seconds on the built-in host, whose shapes or operators are not known"""
 
+    def __repr__(self) -> str:
+        """Return the model, the accelerator and how many kinds of refusals there are."""
+        return f"Explanation({self.model!r}, {self.target.name!r}, refusals={len(self.refusals)})"
+
     @property
     def operations(self) -> float:
         """The compute of all nodes of the model."""

@@ -42,6 +42,11 @@ class Session:
     bundle: Bundle | None = None
     variant: str = ""
 
+    def __repr__(self) -> str:
+        """Return the names of inputs, outputs and stages."""
+        stages = [stage.name for stage in self.stages]
+        return f"Session(inputs={list(self.inputs)}, outputs={list(self.outputs)}, stages={stages})"
+
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of the outputs, in order."""

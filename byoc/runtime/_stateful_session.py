@@ -34,6 +34,11 @@ class StatefulSession:
         for name in self._pairs if max_length is not None else ():
             self._check_growing(name)
 
+    def __repr__(self) -> str:
+        """Return the names of the inputs that a call takes, of the outputs, and of the state."""
+        named = f"inputs={list(self.inputs)}, outputs={list(self.outputs)}"
+        return f"StatefulSession({named}, state={list(self._pairs)})"
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the inputs that a call takes, in order."""

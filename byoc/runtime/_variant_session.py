@@ -70,6 +70,11 @@ class VariantSession:
     bundle: Bundle
     paddings: Mapping[str, PaddingRule] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Return the variants, and the names of inputs and outputs."""
+        variants = list(self.sessions)
+        return f"VariantSession({variants}, inputs={list(self.inputs)}, outputs={list(self.outputs)})"
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the inputs, the same in all variants."""

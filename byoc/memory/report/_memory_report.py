@@ -167,6 +167,10 @@ class MemoryReport:
     scratchpad: ScratchpadPlan | None
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """Return the name of the graph, and the bytes of the plan and of its lower bound."""
+        return f"MemoryReport({self.name!r}, size={self.plan.size}, bound={self.plan.bound})"
+
 
 def plan_report(
     index: GraphIndex,
