@@ -3,10 +3,13 @@
 A right machine rounds some results to the neighbouring integer, and up as often as down. So no result
 is more than one unit off, and no channel is off on average: a bias that is missing, a zero point or a
 scale that is another one moves all results of a channel to one side, however little. Results of one
-real value are rounded alike: the white of a page is one result, however many pixels it has.
+real value are rounded alike: the white of a page is one result, however many pixels it has. How far a
+mean may be off depends on the fractions that real values have: where all lie just below a half, as those
+of a pool over two pixels, an error of a hundredth of a unit moves every one of them.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,20 +36,50 @@ def measure_layer(layer: QuantizedLayer, runs: Sequence[LayerRun], units: float)
     ):
         infinite = float("inf")
         return LayerError(layer.name, layer.op, layer.tensor, infinite, 1.0, 0.0, 0.0, "", units)
-    errors = [run.actual.astype(np.float64) - run.expected.astype(np.float64) for run in runs]
+    results = [_compare_run(run) for run in runs]
+    errors = [result.errors for result in results]
     largest = max((float(np.max(np.abs(error), initial=0.0)) for error in errors), default=0.0)
     count = sum(error.size for error in errors)
     differing = sum(int(np.count_nonzero(error)) for error in errors) / max(count, 1)
     mean, allowed, channel = 0.0, _MEAN_SHARE, ""
     if differing:
-        means = list(
-            _list_means(errors, [_find_decided(run) for run in runs], [run.real for run in runs])
-        )
+        means = list(_list_means(results))
         if means:
             mean, allowed, channel = max(means, key=lambda each: abs(each[0]) - each[1])
     return LayerError(
         layer.name, layer.op, layer.tensor, largest, differing, mean, allowed, channel, units
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Results:
+    """The results of a layer on one run, arrays of its shape.
+
+    `errors` are in units, `decided` marks those that rounding decides. `steps` number the real values,
+    `rises` and `falls` mark the results that an error of an eighth of a unit before rounding would move
+    up, or down; all three are empty where the real values are not known.
+    """
+
+    errors: Array
+    decided: NDArray[np.bool_]
+    known: tuple[Array, ...] = ()
+
+    def take_end(self, axis: int, index: int) -> "_Results":
+        """Return the results at one index of an axis, which remains."""
+        parts = (np.take(each, [index], axis) for each in (self.errors, self.decided, *self.known))
+        errors, decided, *known = parts
+        return _Results(errors, decided, tuple(known))
+
+
+def _compare_run(run: LayerRun) -> _Results:
+    errors = run.actual.astype(np.float64) - run.expected.astype(np.float64)
+    decided = _find_decided(run)
+    real = run.real
+    if real is None or real.shape != errors.shape or not np.isfinite(real).all():
+        return _Results(errors, decided)
+    nearest = np.rint(real)
+    moved = (np.rint(real + step) != nearest for step in (_MEAN_SHARE, -_MEAN_SHARE))
+    return _Results(errors, decided, (np.floor(real * _STEPS).astype(np.int64), *moved))
 
 
 def _find_decided(run: LayerRun) -> NDArray[np.bool_]:
@@ -66,71 +99,69 @@ def _find_decided(run: LayerRun) -> NDArray[np.bool_]:
     return decided
 
 
-def _list_means(
-    errors: Sequence[Array], decided: Sequence[NDArray[np.bool_]], reals: Sequence[Array | None]
-) -> Iterator[tuple[float, float, str]]:
-    """Yield the mean errors of the whole and of each channel: mean, what is allowed, the channel."""
-    steps = _count_steps(errors, decided, reals)
-    masked = [error[mask] for error, mask in zip(errors, decided, strict=True)]
-    yield from _compare_means([np.zeros(len(each), np.int64) for each in masked], masked, steps, "")
-    ranks = {error.ndim for error in errors}
-    if len(ranks) != 1 or min(ranks) < 2:
+def _list_means(results: Sequence[_Results]) -> Iterator[tuple[float, float, str]]:
+    """Yield mean errors: each mean, what is allowed, and where it is, empty for the whole tensor.
+
+    They are those of the whole, of each channel, and of each channel at both ends of each axis of an
+    image, which padding reaches.
+    """
+    for mean, allowed, _ in _compare_means(results, None):
+        yield mean, allowed, ""
+    shapes = [result.errors.shape for result in results]
+    rank = len(shapes[0])
+    if rank < 2 or any(len(shape) != rank for shape in shapes):
         return
-    rank = ranks.pop()
     for axis in dict.fromkeys((1, rank - 1)):
-        if len({error.shape[axis] for error in errors}) == 1:
+        if len({shape[axis] for shape in shapes}) == 1:
             word = "channel" if axis == 1 or rank < 3 else "last index"
-            pairs = zip(errors, decided, strict=True)
-            indices = [_find_indices(error.shape, axis)[mask] for error, mask in pairs]
-            yield from _compare_means(indices, masked, steps, word)
+            for mean, allowed, index in _compare_means(results, axis):
+                yield mean, allowed, f"{word} {index}"
+    if len({shape[1] for shape in shapes}) > 1:
+        return
+    for axis in range(2, rank):
+        for index, word in ((0, "first"), (-1, "last")):
+            if all(shape[axis] > 2 for shape in shapes):
+                ends = [result.take_end(axis, index) for result in results]
+                for mean, allowed, channel in _compare_means(ends, 1):
+                    yield mean, allowed, f"channel {channel}, {word} index of axis {axis},"
 
 
-def _find_indices(shape: tuple[int, ...], axis: int) -> NDArray[np.int64]:
-    """Return the index of each element along an axis."""
+def _find_indices(shape: tuple[int, ...], axis: int | None) -> NDArray[np.int64]:
+    """Return the index of each element along an axis; 0 without one."""
+    if axis is None:
+        return np.zeros(shape, np.int64)
     around = [1] * len(shape)
     around[axis] = -1
     return np.broadcast_to(np.arange(shape[axis]).reshape(around), shape)
 
 
-def _count_steps(
-    errors: Sequence[Array], decided: Sequence[NDArray[np.bool_]], reals: Sequence[Array | None]
-) -> list[NDArray[np.int64]] | None:
-    """Return the step that each decided result's real value lies in, from 0 on; None if not known."""
-    found = []
-    for error, mask, real in zip(errors, decided, reals, strict=True):
-        if real is None or real.shape != error.shape or not np.isfinite(real).all():
-            return None
-        found.append(np.floor(real[mask] * _STEPS).astype(np.int64))
-    least = min((int(each.min()) for each in found if each.size), default=0)
-    return [each - least for each in found]
-
-
-def _compare_means(
-    indices: Sequence[NDArray[np.int64]],
-    errors: Sequence[Array],
-    steps: Sequence[NDArray[np.int64]] | None,
-    word: str,
-) -> Iterator[tuple[float, float, str]]:
-    """Yield the mean errors of channels, `indices` of decided results, with enough of these."""
-    channels, values = np.concatenate(indices), np.concatenate(errors)
-    if not channels.size:
+def _compare_means(results: Sequence[_Results], axis: int | None) -> Iterator[tuple[float, float, int]]:
+    """Yield the mean error at each index of an axis with enough results: mean, allowed, index."""
+    kept = [(result, result.decided) for result in results]
+    indices = np.concatenate([_find_indices(mask.shape, axis)[mask] for _, mask in kept])
+    if not indices.size:
         return
-    if steps is not None:
-        channels, values = _average_steps(channels, np.concatenate(steps), values)
-    counts = np.bincount(channels)
-    sums, squares = (np.bincount(channels, each) for each in (values, values**2))
-    for channel in np.flatnonzero(counts >= _LEAST_RESULTS):
-        number = counts[channel]
-        mean = sums[channel] / number
-        deviation = np.sqrt(max(squares[channel] / number - mean**2, 0.0) / number)
-        allowed = _MEAN_SHARE + _DEVIATIONS * deviation
-        yield float(mean), float(allowed), f"{word} {channel}" if word else ""
+    errors = np.concatenate([result.errors[mask] for result, mask in kept])
+    moved = [np.full(errors.shape, _MEAN_SHARE)] * 2
+    if all(result.known for result in results):
+        steps, *moved = (
+            np.concatenate([result.known[i][mask] for result, mask in kept]) for i in range(3)
+        )
+        indices, (errors, *moved) = _average_steps(indices, steps, (errors, *moved))
+    counts = np.bincount(indices)
+    sums = [np.bincount(indices, each) for each in (errors, errors**2, *moved)]
+    for index in np.flatnonzero(counts >= _LEAST_RESULTS):
+        mean, square, rises, falls = (float(each[index] / counts[index]) for each in sums)
+        deviation = np.sqrt(max(square - mean**2, 0.0) / counts[index])
+        share = max(_MEAN_SHARE, rises if mean > 0 else falls)
+        yield mean, float(share + _DEVIATIONS * deviation), int(index)
 
 
 def _average_steps(
-    channels: NDArray[np.int64], steps: NDArray[np.int64], values: Array
-) -> tuple[NDArray[np.int64], Array]:
-    """Return the mean of the values in each step of a channel that has some, and the channel of each."""
+    channels: NDArray[np.int64], steps: NDArray[np.int64], values: Sequence[Array]
+) -> tuple[NDArray[np.int64], list[Array]]:
+    """Return the means of values in each step of a channel that has some, and the channel of each."""
+    steps = steps - steps.min()
     width = int(steps.max()) + 1
     keys = channels * width + steps
     size = (int(channels.max()) + 1) * width
@@ -140,5 +171,5 @@ def _average_steps(
         owners = np.arange(size)
     counts = np.bincount(keys, minlength=owners.size)
     filled = counts > 0
-    means = np.bincount(keys, values, minlength=owners.size)[filled] / counts[filled]
+    means = [np.bincount(keys, each, minlength=owners.size)[filled] / counts[filled] for each in values]
     return owners[filled] // width, means

