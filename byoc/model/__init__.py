@@ -69,6 +69,7 @@ from byoc.model._node_facts import (
     filter_plain,
     list_plain_elements,
 )
+from byoc.model._node_kinds import NodeRecords
 from byoc.model._opset_conversion import ConversionError, convert_ir_version, convert_opset
 from byoc.model._outline import (
     MAX_IR,

@@ -20,7 +20,7 @@ from byoc.model._node_attributes import (
     get_stated_attributes,
     infer_body_input_types,
 )
-from byoc.model._node_kinds import NodeKind, list_node_kinds
+from byoc.model._node_kinds import NodeKind, NodeRecords
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._tensor_data import (
     Dim,
@@ -65,7 +65,8 @@ class GraphIndex:
     ones where nothing else is known (`find_certain_types` has those that hold whatever is stated).
     `typed_graph` is the same graph with these types, if there are any; the indices of bodies get theirs
     from it. `planned` are the sizes of open dimensions that a plan counts with. `certain` says that the
-    types hold whatever the file states. Uses include captures by the bodies of If, Loop and Scan.
+    types hold whatever the file states; `known_records` are those of the nodes, if they were read. Uses
+    include captures by the bodies of If, Loop and Scan.
     """
 
     proto: onnx.ModelProto
@@ -75,6 +76,7 @@ class GraphIndex:
     outer: "GraphIndex | None" = None
     planned: PlannedSizes = NOTHING_OPEN
     certain: bool = False
+    known_records: NodeRecords | None = None
 
     @property
     def graph(self) -> GraphProto:
@@ -154,9 +156,14 @@ class GraphIndex:
         return list(self.graph.node)
 
     @cached_property
+    def records(self) -> NodeRecords:
+        """What was read of each node."""
+        return NodeRecords.read(self.nodes) if self.known_records is None else self.known_records
+
+    @cached_property
     def node_kinds(self) -> Sequence[NodeKind]:
         """The kind of each node."""
-        return list_node_kinds(self.nodes)
+        return self.records.kinds
 
     @cached_property
     def inserted_nodes(self) -> frozenset[int]:
@@ -167,12 +174,12 @@ class GraphIndex:
     @cached_property
     def node_inputs(self) -> Sequence[tuple[str, ...]]:
         """The names of each node's inputs, empty for one that is left out."""
-        return [tuple(node.input) for node in self.nodes]
+        return self.records.inputs
 
     @cached_property
     def node_outputs(self) -> Sequence[tuple[str, ...]]:
         """The names of each node's outputs, empty for one that is left out."""
-        return [tuple(node.output) for node in self.nodes]
+        return self.records.outputs
 
     @cached_property
     def initializers(self) -> Mapping[str, TensorProto]:

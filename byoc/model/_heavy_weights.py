@@ -5,7 +5,7 @@ a tag and a value of known length. In the copy that is parsed, a heavy initializ
 its bytes as external data, in the model's own file, so that every reader of weights finds them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
@@ -27,6 +27,8 @@ _HEAVY_BYTES = 16 << 10
 _GRAPH, _INITIALIZER, _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _DOC = 7, 5, 1, 2, 8, 9, 12
 _EXTERNAL_DATA, _KEY, _VALUE = 13, 1, 2
 _PLAIN_FIELDS = frozenset({_DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _DOC})
+# All external data has a location; operators whose scales are read end in the other word.
+_LOCATION, _SCALED = b"location", b"QuantizeLinear"
 # Wire types: a number, bytes after their length, and those of a fixed length.
 _VARINT, _BYTES, _FIXED = 0, 2, {1: 8, 5: 4}
 _VARINT_BYTES = 10
@@ -84,7 +86,7 @@ def read_without_heavy_weights(path: Path) -> tuple[ModelProto, HeavyWeights] | 
         proto = ModelProto.FromString(data)
     except (_UnusualError, OSError, DecodeError, IndexError):
         return None
-    if not _has_only_heavy(proto, count):
+    if not _has_only_heavy(proto, count, data):
         return None
     return proto, HeavyWeights(path.absolute(), state)
 
@@ -98,13 +100,18 @@ def _describe_state(path: Path) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-def _has_only_heavy(proto: ModelProto, count: int) -> bool:
-    """Return whether just so many tensors have external data, of the right length, and no scales."""
-    all_nodes = [proto.graph.node, *(function.node for function in proto.functions)]
-    nodes = [node for some in all_nodes for node in list_distinct_nodes(some)]
-    if any(node.op_type.endswith("QuantizeLinear") for node in nodes):
-        return False
-    tensors = walk_distinct_tensors(proto, nodes)
+def _has_only_heavy(proto: ModelProto, count: int, data: bytes) -> bool:
+    """Return whether just so many tensors have external data, of the right length, and no scales.
+
+    `data` is the serialized model.
+    """
+    tensors: Iterable[TensorProto] = proto.graph.initializer
+    if data.count(_LOCATION) != count or _SCALED in data:  # the words may stand in other places, too
+        all_nodes = [proto.graph.node, *(function.node for function in proto.functions)]
+        nodes = [node for some in all_nodes for node in list_distinct_nodes(some)]
+        if any(node.op_type.endswith(_SCALED.decode()) for node in nodes):
+            return False
+        tensors = walk_distinct_tensors(proto, nodes)
     outside = [each for each in tensors if each.data_location == TensorProto.EXTERNAL]
     try:
         fits = all(int(each.external_data[2].value) == count_bytes(each) for each in outside)

@@ -22,7 +22,7 @@ from byoc.errors import InputError
 from byoc.model._dimensions import Dimensions, fix_dims, name_open_dims
 from byoc.model._graph_index import GraphIndex
 from byoc.model._heavy_weights import HeavyWeights
-from byoc.model._node_kinds import list_distinct_nodes
+from byoc.model._node_kinds import NodeRecords, list_distinct_nodes
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._qdq import normalize_qdq
 from byoc.model._runtime_operators import hide_runtime_operators
@@ -93,6 +93,7 @@ class Model:
             types.typed_graph,
             planned=self.planned,
             certain=types.certain,
+            known_records=types.records,
         )
 
     @property
@@ -155,29 +156,34 @@ def prepare_model(
     cannot be as they were given (`fix_dims`).
     """
     try:
-        distinct = list_distinct_nodes(proto.graph.node)
+        records = NodeRecords.read(proto.graph.node)
+        distinct = records.list_distinct(proto.graph.node)
         outside = _check_contents(proto, folder, distinct) and heavy is None
-        ordered = clear_negative_dims(_sort_nodes(proto))
+        ordered = clear_negative_dims(_sort_nodes(proto, records))
         if ordered is not proto:
-            distinct = list_distinct_nodes(ordered.graph.node)
+            records = NodeRecords.read(ordered.graph.node)
+            distinct = records.list_distinct(ordered.graph.node)
         proto, notes = normalize_qdq(ordered, distinct)
         ranges: Mapping[str, tuple[int, int]] = {}
         if given:
             fixed = fix_dims(proto, given)
             proto, ranges = fixed.proto, fixed.ranges
+        if proto is not ordered:
+            records = NodeRecords.read(proto.graph.node)
         light = make_skeleton(proto, folder) if outside else replace_weights(proto)
         name_open_dims(light)
+        inside = NodeRecords.read(light.graph.node) if outside else records  # embedded tensors differ
         if outside or proto is not ordered:
-            distinct = list_distinct_nodes(light.graph.node)
-        notes = (*notes, *_check_skeleton(light, distinct))
+            distinct = inside.list_distinct(light.graph.node)
+        notes = (*notes, *_check_skeleton(light, distinct, inside))
         check_nodes(light, distinct)
-        inferred = infer_checked_types(light, get_stated_types(light))
+        inferred = infer_checked_types(light, get_stated_types(light), inside)
     except InputError as error:
         raise InputError(*(f"{source}: {line}" for line in error.lines)) from None
     except (RecursionError, DecodeError, EncodeError):
         raise InputError(f"{source}: bodies are nested too deeply, or the model is too large") from None
     certain = inferred.certain and not outside
-    inferred = replace(inferred, notes=(*notes, *inferred.notes), certain=certain)
+    inferred = replace(inferred, notes=(*notes, *inferred.notes), certain=certain, records=records)
     return Model(proto, source, folder, inferred, planned=PlannedSizes(ranges=ranges), heavy=heavy)
 
 
@@ -186,7 +192,8 @@ def check_model(proto: ModelProto, folder: Path | None = None) -> None:
     try:
         outside = _check_contents(proto, folder, list_distinct_nodes(proto.graph.node))
         light = make_skeleton(proto, folder) if outside else replace_weights(proto)
-        _check_skeleton(light, list_distinct_nodes(light.graph.node))
+        records = NodeRecords.read(light.graph.node)
+        _check_skeleton(light, records.list_distinct(light.graph.node), records)
     except (RecursionError, DecodeError, EncodeError):
         raise InputError("bodies are nested too deeply, or the model is too large") from None
 
@@ -233,9 +240,10 @@ def _check_function_calls(proto: ModelProto) -> None:
                 raise InputError(f"{describe_node(node)} has {given} {what}, but its function {most}")
 
 
-def _sort_nodes(proto: ModelProto) -> ModelProto:
+def _sort_nodes(proto: ModelProto, records: NodeRecords) -> ModelProto:
+    reads = None if records.has_bodies else records.inputs
     try:
-        order = sort_nodes(proto.graph.node)
+        order = sort_nodes(proto.graph.node, reads, records.outputs)
     except ValueError as error:
         raise InputError(str(error)) from None
     if order == list(range(len(order))):
@@ -245,17 +253,19 @@ def _sort_nodes(proto: ModelProto) -> ModelProto:
     return result
 
 
-def _check_skeleton(skeleton: ModelProto, distinct: Sequence[NodeProto]) -> tuple[str, ...]:
+def _check_skeleton(
+    skeleton: ModelProto, distinct: Sequence[NodeProto], records: NodeRecords
+) -> tuple[str, ...]:
     """Check a model by ONNX's checker; return notes on the operators that only onnxruntime has.
 
-    `distinct` has one node of each kind of the main graph.
+    `records` are those of the main graph's nodes, `distinct` has one node of each kind.
     """
     for node in distinct:
         if any(attribute.ref_attr_name for attribute in node.attribute):
             raise InputError(
                 f"{describe_node(node)} refers to an attribute of a function, and is in none"
             )
-    hidden, notes = hide_runtime_operators(skeleton, distinct)
+    hidden, notes = hide_runtime_operators(skeleton, distinct, records)
     try:
         onnx.checker.check_model(_state_shapes(hidden))
     except (onnx.checker.ValidationError, EncodeError) as error:

@@ -3,8 +3,9 @@
 A large graph has few kinds. What follows from operator and attributes is worked out once for each.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from onnx import NodeProto
 
@@ -60,6 +61,52 @@ def list_node_kinds(nodes: Iterable[NodeProto], known: KnownKinds | None = None)
             kind = found[key] = _describe_kind(node)
         kinds.append(kind)
     return kinds
+
+
+@dataclass(frozen=True, eq=False)
+class NodeRecords:
+    """What a graph's nodes are, read once for all who look at the graph or at a copy of it.
+
+    For each node its kind, and the names of its inputs and outputs, empty for one that is left out.
+    """
+
+    kinds: Sequence[NodeKind]
+    inputs: Sequence[tuple[str, ...]]
+    outputs: Sequence[tuple[str, ...]]
+
+    @classmethod
+    def read(cls, nodes: Sequence[NodeProto], known: KnownKinds | None = None) -> "NodeRecords":
+        """Read nodes; `known` is as in `list_node_kinds`."""
+        inputs = [tuple(node.input) for node in nodes]
+        return cls(list_node_kinds(nodes, known), inputs, [tuple(node.output) for node in nodes])
+
+    @cached_property
+    def has_bodies(self) -> bool:
+        """Whether a node has bodies."""
+        return any(kind.has_bodies for kind in set(self.kinds))
+
+    def add(self, nodes: Sequence[NodeProto]) -> "NodeRecords":
+        """Return the records of these nodes and of more."""
+        compared = (kind for kind in set(self.kinds) if kind.size <= _MAX_COMPARED_BYTES)
+        known: KnownKinds = {(kind.op_type, kind.domain, *kind.attributes): kind for kind in compared}
+        new = NodeRecords.read(nodes, known)
+        return NodeRecords(
+            [*self.kinds, *new.kinds], [*self.inputs, *new.inputs], [*self.outputs, *new.outputs]
+        )
+
+    def select(self, numbers: Sequence[int]) -> "NodeRecords":
+        """Return the records of some of the nodes, in the order of the numbers."""
+        kinds, inputs, outputs = self.kinds, self.inputs, self.outputs
+        return NodeRecords(
+            [kinds[i] for i in numbers], [inputs[i] for i in numbers], [outputs[i] for i in numbers]
+        )
+
+    def list_distinct(self, nodes: Sequence[NodeProto]) -> list[NodeProto]:
+        """Return what `list_distinct_nodes` does of the nodes that were read."""
+        last: dict[object, int] = {}
+        for number, key in enumerate(zip(self.kinds, map(len, self.inputs), strict=True)):
+            last[number if key[0].has_bodies else key] = number
+        return list_distinct_nodes(nodes[number] for number in sorted(last.values()))
 
 
 def list_distinct_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:

@@ -12,6 +12,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, help
 
 from byoc.errors import InputError
 from byoc.model._node_attributes import get_operator_name
+from byoc.model._node_kinds import NodeRecords
 from byoc.model._walk import copy_without, describe_node, is_onnx, walk_nodes
 from byoc.schemas import (
     INSTALL_HINT,
@@ -26,11 +27,11 @@ _MAX_NAMES = 8
 
 
 def hide_runtime_operators(
-    model: ModelProto, distinct: Sequence[NodeProto]
+    model: ModelProto, distinct: Sequence[NodeProto], records: NodeRecords
 ) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a model for ONNX's checker, and a note on the operators that only onnxruntime registers.
 
-    `distinct` has one node of each kind of the main graph.
+    `records` are those of the main graph's nodes, `distinct` has one node of each kind.
     Nodes of these operators that stand in a domain of ONNX's are in another domain, in bodies and
     functions, too; a model without such nodes is returned as it is. Raises InputError for an operator
     that ONNX lacks where onnxruntime, which may have it, is not installed.
@@ -41,7 +42,7 @@ def hide_runtime_operators(
         }
         if not own:
             return model, ()
-        nodes = _list_nodes_of(model, own)
+        nodes = _list_nodes_of(model, own, records)
     else:
         nodes = list(_walk_runtime_nodes(model))
     if not nodes:
@@ -49,7 +50,9 @@ def hide_runtime_operators(
     found = Counter(map(get_operator_name, nodes))
     if any(node.domain in list_onnx_domains() for node in nodes):
         model = copy_without(model)
-        nodes = list(_walk_runtime_nodes(model)) if model.functions else _list_nodes_of(model, own)
+        nodes = (
+            list(_walk_runtime_nodes(model)) if model.functions else _list_nodes_of(model, own, records)
+        )
         for node in nodes:
             node.domain = _HIDDEN_DOMAIN
         for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
@@ -57,9 +60,18 @@ def hide_runtime_operators(
     return model, (_describe_operators(found),)
 
 
-def _list_nodes_of(model: ModelProto, operators: Set[tuple[str, str]]) -> list[NodeProto]:
+def _list_nodes_of(
+    model: ModelProto, operators: Set[tuple[str, str]], records: NodeRecords
+) -> list[NodeProto]:
     """Return the nodes of some operators, by domain and name, in bodies, too."""
-    return [node for node in walk_nodes(model.graph.node) if (node.domain, node.op_type) in operators]
+    looked_at = {
+        kind
+        for kind in set(records.kinds)
+        if kind.has_bodies or (kind.domain, kind.op_type) in operators
+    }
+    graph = model.graph.node
+    nodes = [graph[number] for number, kind in enumerate(records.kinds) if kind in looked_at]
+    return [node for node in walk_nodes(nodes) if (node.domain, node.op_type) in operators]
 
 
 def state_function_defaults(model: ModelProto) -> ModelProto:

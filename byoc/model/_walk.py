@@ -159,13 +159,17 @@ def list_captures(graph: GraphProto) -> list[str]:
     return list(outer)
 
 
-def sort_nodes(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | None = None) -> list[int]:
+def sort_nodes(
+    nodes: Sequence[NodeProto],
+    reads: Sequence[Sequence[str]] | None = None,
+    outputs: Sequence[Sequence[str]] | None = None,
+) -> list[int]:
     """Return an order of the nodes in which producers are before consumers, as near theirs as can be.
 
-    An order that is already right is kept. `reads` are what each node reads, if known. Raises ValueError
-    naming a node of the cycle if there is one.
+    An order that is already right is kept. `reads` are what each node reads, `outputs` what it makes, if
+    known. Raises ValueError naming a node of the cycle if there is one.
     """
-    if _are_sorted(nodes, reads):
+    if _are_sorted(nodes, reads, outputs):
         return list(range(len(nodes)))
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     each = map(list_reads, nodes) if reads is None else reads
@@ -177,9 +181,14 @@ def sort_nodes(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | None
     return order
 
 
-def _are_sorted(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]] | None) -> bool:
+def _are_sorted(
+    nodes: Sequence[NodeProto],
+    reads: Sequence[Sequence[str]] | None,
+    outputs: Sequence[Sequence[str]] | None,
+) -> bool:
     """Return whether no node reads what it or a later one makes, and no two make the same."""
-    outputs = [list(node.output) for node in nodes]
+    if outputs is None:
+        outputs = [list(node.output) for node in nodes]
     made = [name for names in outputs for name in names if name]
     later = set(made)
     if len(later) < len(made):

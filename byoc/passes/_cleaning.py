@@ -6,6 +6,7 @@ Types stay known: a typed graph gets the edits that the model gets, so nothing i
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar
 
 from onnx import GraphProto, ModelProto
@@ -16,12 +17,14 @@ from byoc.model import (
     KnownValues,
     Model,
     copy_without,
+    get_operator_name,
     prepare_model,
     type_certainly,
     walk_graph_paths,
+    walk_nodes,
 )
-from byoc.passes._graph_edits import GraphEdits, edit_graph
-from byoc.passes._pass_effect import PassEffect, count_operators
+from byoc.passes._graph_edits import GraphEdits, edit_graph, edit_records
+from byoc.passes._pass_effect import PassEffect
 from byoc.passes._pass_plugins import MODEL_SCOPE
 from byoc.support import BYOC_DISTRIBUTION, read_byoc_version
 
@@ -67,7 +70,7 @@ def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
     if not any(_find_nodes(index, wanted, contrib) for index in model.index.walk()):
         return CleanedModel(model)
     root = _begin_edits(model)
-    before = Counter(count_operators(model.structure))
+    before = _count_operators(model)
     effects = []
     for each in passes:
         for edits in root.walk():
@@ -91,6 +94,14 @@ def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
         for path in ("", paths[id(edits.index)])
     )
     return CleanedModel(replace(_make_model(model, root), lost=lost), tuple(effects))
+
+
+def _count_operators(model: Model) -> Counter[str]:
+    """Count the nodes of a model by operator, those in bodies and functions included."""
+    found = Counter(kind.operator for index in model.index.walk() for kind in index.node_kinds)
+    inside = chain.from_iterable(function.node for function in model.structure.functions)
+    found.update(map(get_operator_name, walk_nodes(inside)))
+    return found
 
 
 def _find_nodes(index: GraphIndex, operators: Set[str], contrib: Set[str] = frozenset()) -> list[int]:
@@ -151,5 +162,7 @@ def _make_model(model: Model, root: GraphEdits) -> Model:
         typed = GraphProto()
         typed.CopyFrom(model.inference.typed_graph)
         edit_graph(typed, root, weights=False)
-    inference = InferenceResult(types, typed, model.inference.notes, model.inference.certain)
+    records = edit_records(model.index.records, root)
+    notes, certain = model.inference.notes, model.inference.certain
+    inference = InferenceResult(types, typed, notes, certain, records=records)
     return replace(model, structure=proto, inference=inference)

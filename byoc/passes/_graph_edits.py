@@ -13,6 +13,7 @@ from byoc.model import (
     GraphIndex,
     KnownValues,
     NameAllocator,
+    NodeRecords,
     describe_node,
     get_metadata,
     get_operator_name,
@@ -283,21 +284,50 @@ def _rename_reads(node: NodeProto, edits: GraphEdits) -> None:
                 value.name = edits.rename(value.name)
 
 
-def _set_nodes(graph: GraphProto, edits: GraphEdits) -> None:
-    nodes: list[NodeProto] = []
-    noted: list[tuple[int, str]] = []
-    for number, node in enumerate(graph.node):
+def edit_records(records: NodeRecords, edits: GraphEdits) -> NodeRecords | None:
+    """Return the records of a graph's nodes after edits; None where names or bodies change, too."""
+    inner = (body for bodies in edits.inner.values() for body in bodies)
+    if edits.links or edits.claims or not all(body.is_empty for body in inner):
+        return None
+    order, new = _order_nodes(edits, len(records.kinds))
+    return records.add(new).select(order)
+
+
+def _order_nodes(edits: GraphEdits, count: int) -> tuple[list[int], list[NodeProto]]:
+    """Return the numbers of so many nodes after edits, and the new nodes, whose numbers follow."""
+    order: list[int] = []
+    new: list[NodeProto] = []
+    for number in range(count):
         if number in edits.removed:
             continue
-        nodes.extend(edits.replaced.get(number, [node]))
-        if number in edits.notes:
-            noted.append((len(nodes) - 1, "; ".join(edits.notes[number])))
-    copied = GraphProto(node=nodes)
-    del graph.node[:]
-    graph.node.MergeFrom(copied.node)
-    for position, text in noted:
-        before = get_metadata(graph.node[position], CLEANED_KEY)
-        set_metadata(graph.node[position], CLEANED_KEY, "; ".join(filter(None, (before, text))))
+        if number in edits.replaced:
+            first = count + len(new)
+            new.extend(edits.replaced[number])
+            order.extend(range(first, count + len(new)))
+        else:
+            order.append(number)
+    return order, new
+
+
+def _set_nodes(graph: GraphProto, edits: GraphEdits) -> None:
+    """Put the nodes of a graph in their new order, which copies none of them, and drop the others."""
+    count = len(graph.node)
+    order, new = _order_nodes(edits, count)
+    graph.node.extend(new)
+    heirs = {number: number for number in edits.notes.keys() - edits.removed}
+    for number in sorted(edits.replaced.keys() - edits.removed):
+        count += len(edits.replaced[number])
+        heirs[number] = count - 1
+    for number in edits.notes.keys() - edits.removed:
+        heir = graph.node[heirs[number]]
+        done = [get_metadata(heir, CLEANED_KEY), *edits.notes[number]]
+        set_metadata(heir, CLEANED_KEY, "; ".join(filter(None, done)))
+    ranks = [len(order)] * len(graph.node)
+    for rank, number in enumerate(order):
+        ranks[number] = rank
+    ranked = iter(ranks)
+    graph.node.sort(key=lambda _: next(ranked))
+    del graph.node[len(order) :]
 
 
 def _drop_stored(graph: GraphProto, unread: set[str]) -> None:

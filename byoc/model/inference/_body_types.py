@@ -34,7 +34,7 @@ def _settle_if(scope: TensorScope, number: int, settle: Settle) -> Types:
         return [_generalize(a, b) for a, b in zip(then, other, strict=False)]
     taken = branches[0 if condition.ravel()[0] else 1]
     assert taken.graph is not None
-    scope.record_made_inside(node, taken, (value.name for value in taken.graph.output))
+    scope.record_made_inside(number, taken, (value.name for value in taken.graph.output))
     return _list_output_types(taken)
 
 

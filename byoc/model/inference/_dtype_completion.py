@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, helper
 
+from byoc.model._node_kinds import NodeRecords
 from byoc.model._tensor_data import DTYPE_NUMBERS, get_graph_types, rate_knowledge, read_type
 from byoc.model._walk import is_onnx, list_bodies, list_own_names
 from byoc.schemas import FormalParameter, get_schema
@@ -18,11 +19,17 @@ _MAX_ROUNDS = 8  # forth and back; each carries a type along a chain of any leng
 TypesByName = dict[str, TypeProto]
 
 
-def complete_dtypes(model: ModelProto, typed: GraphProto | None, types: TypesByName) -> TypesByName:
+def complete_dtypes(
+    model: ModelProto, typed: GraphProto | None, types: TypesByName, records: NodeRecords
+) -> TypesByName:
     """Return types with the dtypes that follow from schemas; those in bodies are added to `typed`.
 
-    `typed` is the model's graph with inferred types in its bodies, None if there is none.
+    `typed` is the model's graph with inferred types in its bodies, None if there is none; `records` are
+    those of the main graph's nodes.
     """
+    named = {"", *types}
+    if not records.has_bodies and all(map(named.issuperset, (*records.inputs, *records.outputs))):
+        return types
     opsets = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
     called = {(function.domain, function.name) for function in model.functions}
 

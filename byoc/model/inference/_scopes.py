@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.model._node_attributes import get_stated_attributes
-from byoc.model._node_kinds import NodeKind, list_node_kinds
+from byoc.model._node_kinds import NodeKind, NodeRecords
 from byoc.model._tensor_data import DTYPES, TensorType, read_type, write_type
 from byoc.model._walk import is_onnx
+from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._elementwise_shapes import Types
 from byoc.model.inference._known_node import KnownNode, Rule
 from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
@@ -41,7 +42,7 @@ class TensorScope:
     sequences, maps and optionals. `bodies` are the scopes of the nodes' bodies, `changed` the tensors
     whose types the graph does not state yet, `varying` those whose rank differs from run to run,
     `corrected` those of which ONNX's inference was wrong, and what follows, `made_inside` those whose
-    values a body or a function gave.
+    values a body or a function gave. `known_records` are those of the nodes, if they were read.
     """
 
     settings: Settings
@@ -59,6 +60,7 @@ class TensorScope:
     varying: set[str] = field(default_factory=set)
     corrected: set[str] = field(default_factory=set)
     made_inside: set[str] = field(default_factory=set)
+    known_records: NodeRecords | None = None
 
     @classmethod
     def of_graph(
@@ -117,18 +119,23 @@ class TensorScope:
             return True
         return kind.dtype in _COUNTING_DTYPES and (kind.elements or 0) <= MAX_ELEMENTS
 
-    def is_wanted(self, node: NodeProto) -> bool:
+    def is_open(self, number: int) -> bool:
+        """Return whether a type of a node's outputs is not settled."""
+        return not all(self.is_settled(name) for name in self.outputs[number] if name)
+
+    def is_wanted(self, number: int) -> bool:
         """Return whether a type of a node's outputs is open, or its value may matter."""
-        return any(not self.is_settled(name) or self.is_small(name) for name in node.output if name)
+        names = self.outputs[number]
+        return self.is_open(number) or any(self.is_small(name) for name in names if name)
 
     def list_small_inputs(self, number: int) -> list[int]:
         """Return the positions of a node's inputs whose values may matter to types."""
         pairs = enumerate(self.inputs[number])
         return [i for i, name in pairs if name in self.stored or (name and self.is_small(name))]
 
-    def complete_types(self, node: NodeProto, types: Types) -> None:
+    def complete_types(self, number: int, types: Types) -> None:
         """Complete the types of a node's outputs: by the given ones, else by what the file states."""
-        for i, name in enumerate(node.output):
+        for i, name in enumerate(self.outputs[number]):
             if not name or name in self.others:
                 continue
             before = self.types.get(name)
@@ -150,24 +157,24 @@ class TensorScope:
             scope = scope.outer
         return False
 
-    def forget_types(self, node: NodeProto) -> None:
+    def forget_types(self, number: int) -> None:
         """Forget the types of a node's outputs, which follow from wrong ones, but for their dtypes."""
-        for name in node.output:
+        for name in self.outputs[number]:
             kind = self.types.pop(name, None)
             if kind is not None:
                 self.types[name] = TensorType(kind.dtype, None)
                 self.corrected.add(name)
                 self.changed.add(name)
 
-    def record_made_inside(self, node: NodeProto, inner: "TensorScope", names: Iterable[str]) -> None:
+    def record_made_inside(self, number: int, inner: "TensorScope", names: Iterable[str]) -> None:
         """Record the values of a node's outputs, which `inner`, a body or a function, has by `names`."""
-        for name, inside in zip(node.output, names, strict=False):
+        for name, inside in zip(self.outputs[number], names, strict=False):
             self.values[name] = inner.find_value(inside) if inner.is_small(inside) else None
             self.made_inside.add(name)
 
-    def type_by_values(self, node: NodeProto, types: Types) -> Types:
+    def type_by_values(self, number: int, types: Types) -> Types:
         """Return types with the shapes of values that are known."""
-        values = [self.find_value(name) if name else None for name in node.output]
+        values = [self.find_value(name) if name else None for name in self.outputs[number]]
         pairs = zip(types, values, strict=False)
         return [
             TensorType(kind.dtype, value.shape) if kind is not None and value is not None else kind
@@ -196,14 +203,26 @@ class TensorScope:
         return _clean_types(self.settings, _read_types(self.stated_graph)[0])
 
     @cached_property
+    def records(self) -> NodeRecords:
+        """What was read of each node."""
+        if self.known_records is not None:
+            return self.known_records
+        return NodeRecords.read(self.nodes, self.settings.kinds)
+
+    @cached_property
     def kinds(self) -> Sequence[NodeKind]:
         """The kind of each node."""
-        return list_node_kinds(self.nodes, self.settings.kinds)
+        return self.records.kinds
 
     @cached_property
     def inputs(self) -> Sequence[tuple[str, ...]]:
         """The names of each node's inputs, empty for one that is left out."""
-        return [tuple(node.input) for node in self.nodes]
+        return self.records.inputs
+
+    @cached_property
+    def outputs(self) -> Sequence[tuple[str, ...]]:
+        """The names of each node's outputs, empty for one that is left out."""
+        return self.records.outputs
 
     @cached_property
     def imports(self) -> tuple[tuple[str, int], ...]:
@@ -213,7 +232,7 @@ class TensorScope:
     @cached_property
     def producers(self) -> Mapping[str, int]:
         """Tensor to the number of the node that makes it."""
-        return {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
+        return {name: i for i, names in enumerate(self.outputs) for name in names if name}
 
     def get_opset(self, node: NodeProto) -> int:
         """Return the operator-set version of a node's operator."""
@@ -300,24 +319,24 @@ class TensorScope:
 
     def _read_values(self, number: int, positions: Iterable[int]) -> tuple[Array | None, ...]:
         """Return the values of a node's inputs at some positions, None for those at others."""
-        names, wanted = self.inputs[number], set(positions)
-        if not wanted:
-            return (None,) * len(names)
-        values = [
-            self.find_value(name) if name and i in wanted else None for i, name in enumerate(names)
-        ]
-        node = self.nodes[number]
-        schema = get_schema(node.op_type, node.domain, self.get_opset(node))
-        if schema is not None and schema.inputs:
-            values = _drop_wrong_floats(values, schema)
+        names = self.inputs[number]
+        values: list[Array | None] = [None] * len(names)
+        for i in positions:
+            if i < len(names) and names[i]:
+                values[i] = self.find_value(names[i])
+        if any(value is not None and value.dtype.kind == "f" for value in values):
+            node = self.nodes[number]
+            schema = get_schema(node.op_type, node.domain, self.get_opset(node))
+            if schema is not None and schema.inputs:
+                values = _drop_wrong_floats(values, schema)
         return tuple(values)
 
     def infer_once(self, number: int, positions: Sequence[int], rule: Rule | None) -> Types:
-        """Infer the types of a node's outputs by a rule, or by ONNX's own inference where there is none.
+        """Infer the types of a node's outputs by a rule; where there is none, by ONNX's own inference.
 
-        The values of inputs at some positions are wanted. Nodes that are alike are inferred once: of one
-        kind and operator set, with equal types and values, and with the same inputs and outputs left
-        out.
+        Where that finds nothing, the rules of other operators than ONNX's follow. The values of inputs
+        at some positions are wanted. Nodes that are alike are inferred once: of one kind and operator
+        set, with equal types and values, and with the same inputs and outputs left out.
         """
         values = self._read_values(number, positions)
         if any(value is not None and value.dtype == object for value in values):
@@ -328,7 +347,7 @@ class TensorScope:
             self.imports,
             tuple([self.find_type(name) if name else _LEFT_OUT for name in self.inputs[number]]),
             tuple([value if value is None else _describe_value(value) for value in values]),
-            tuple(map(bool, self.nodes[number].output)),
+            tuple(map(bool, self.outputs[number])),
         )
         found = self.settings.inferred.get(key)
         if found is None:
@@ -340,9 +359,10 @@ class TensorScope:
         if rule is not None:
             return rule(known)
         schema = get_schema(known.proto.op_type, known.proto.domain, known.opset)
-        if schema is None or schema.onnx_schema is None:
-            return []
-        return infer_by_onnx(known, schema.onnx_schema, self.opsets, self.settings.ir_version)
+        types: Types = []
+        if schema is not None and schema.onnx_schema is not None:
+            types = infer_by_onnx(known, schema.onnx_schema, self.opsets, self.settings.ir_version)
+        return types or infer_contrib_types(known)
 
 
 _LEFT_OUT = "left out"

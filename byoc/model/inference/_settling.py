@@ -6,17 +6,17 @@ symbolic extents, values of small tensors, bodies of control flow, functions. Wh
 where nothing is inferred; it never replaces what is.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
+from byoc.model._node_kinds import NodeRecords
 from byoc.model._tensor_data import read_type
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
-from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._cutting_shapes import CUTTING_RULES
 from byoc.model.inference._elementwise_shapes import ELEMENTWISE_RULES, Types
 from byoc.model.inference._known_node import Rule
@@ -70,22 +70,26 @@ class SettledTypes:
     scope: TensorScope | None = None
 
 
-def settle_types(typed: ModelProto, model: ModelProto) -> SettledTypes:
+def settle_types(typed: ModelProto, model: ModelProto, records: NodeRecords) -> SettledTypes:
     """Complete the types of a model in place, in bodies, too.
 
     `typed` is the model as ONNX's inference typed it from its inputs, `model` the same with what the
-    file states of other tensors.
+    file states of other tensors; `records` are those of the main graph's nodes.
     """
-    if _are_all_fixed(typed.graph):
+    if not records.has_bodies and _are_all_fixed(typed.graph, records):
         return SettledTypes(frozenset(), complete=True, uses_stated=False)
     names = [dim.dim_param for value in model.graph.input for dim in _list_dims(value.type)]
     settings = Settings.read(model, filter(None, names), MAX_VISITS)
     opsets = read_opsets(model.opset_import)
     scope = TensorScope.of_graph(settings, typed.graph, model.graph, opsets)
-    _, *bodies = graphs = list(walk_graphs(typed.graph))
+    bodies: Sequence[GraphProto] = ()
+    if records.has_bodies:  # inference has added types to them, which are in the records of their nodes
+        bodies = list(walk_graphs(typed.graph))[1:]
+    else:
+        scope.known_records = records
     scopes = (scope, *(TensorScope.of_graph(settings, body, body, {}) for body in bodies))
     known = all(each.is_settled(name) for each in scopes for name in each.producers)
-    settled = known and not any(_is_doubtful(node) for graph in graphs for node in graph.node)
+    settled = known and not any(map(_list_doubtful, scopes))
     if not settled:
         try:
             settle_nodes(scope)
@@ -96,8 +100,8 @@ def settle_types(typed: ModelProto, model: ModelProto) -> SettledTypes:
     return SettledTypes(frozenset(scope.varying), complete, settings.uses_stated, scope)
 
 
-def _are_all_fixed(graph: GraphProto) -> bool:
-    """Return whether a graph has no bodies, and states extents of all tensors that are beyond doubt."""
+def _are_all_fixed(graph: GraphProto, records: NodeRecords) -> bool:
+    """Return whether a graph without bodies states extents of all tensors, and all are beyond doubt."""
     fixed_types = set[bytes]()  # a graph has few distinct ones
     fixed = {""}
     for value in (*graph.value_info, *graph.output, *graph.input):
@@ -108,10 +112,9 @@ def _are_all_fixed(graph: GraphProto) -> bool:
                 return False
             fixed_types.add(data)
         fixed.add(value.name)
-    return not any(
-        not fixed.issuperset(node.output) or _is_doubtful(node) or (node.attribute and list_bodies(node))
-        for node in graph.node
-    )
+    if not all(map(fixed.issuperset, records.outputs)):
+        return False
+    return not any(_is_doubtful(node) for node in records.list_distinct(graph.node))
 
 
 def read_opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -128,21 +131,27 @@ def settle_nodes(scope: TensorScope) -> None:
 
     Raises VisitError when it takes too many visits of nodes.
     """
-    for number, node in enumerate(scope.nodes):
+    functions, doubtful = scope.settings.functions, _list_doubtful(scope)
+    for number, kind in enumerate(scope.kinds):
         scope.settings.count_visit()
-        if scope.kinds[number].has_bodies:
-            rule = BODY_RULES.get(node.op_type)
+        if kind.has_bodies:
+            rule = BODY_RULES.get(kind.op_type)
             types = rule(scope, number, settle_nodes) if rule is not None else ()
-            scope.complete_types(node, types)
+            scope.complete_types(number, types)
             continue
-        functions = scope.settings.functions
-        function = functions.get((node.domain, node.op_type, node.overload)) if functions else None
+        function = _find_function(scope, number) if functions else None
         if scope.reads_corrected(number):
-            scope.forget_types(node)
-        if function is not None and scope.is_wanted(node):
-            scope.complete_types(node, _settle_call(scope, number, function))
-        elif _is_doubtful(node) or not all(scope.is_settled(name) for name in node.output if name):
-            scope.complete_types(node, _infer_types(scope, number))
+            scope.forget_types(number)
+        if function is not None and scope.is_wanted(number):
+            scope.complete_types(number, _settle_call(scope, number, function))
+        elif scope.is_open(number) or number in doubtful:
+            scope.complete_types(number, _infer_types(scope, number))
+
+
+def _list_doubtful(scope: TensorScope) -> set[int]:
+    """Return the nodes that are doubtful, by number."""
+    numbers = (i for i, kind in enumerate(scope.kinds) if kind.op_type in _DOUBTFUL)
+    return {number for number in numbers if _is_doubtful(scope.nodes[number])}
 
 
 def _is_doubtful(node: NodeProto) -> bool:
@@ -170,9 +179,13 @@ def _infer_types(scope: TensorScope, number: int) -> Types:
     if rule is not None:
         types = scope.infer_once(number, _VALUE_INPUTS.get(name, ()), rule)
         if any(types):
-            return scope.type_by_values(scope.nodes[number], types) if name in _TYPED_BY_VALUE else types
-    small = scope.list_small_inputs(number)
-    return scope.infer_once(number, small, None) or scope.infer_once(number, small, infer_contrib_types)
+            return scope.type_by_values(number, types) if name in _TYPED_BY_VALUE else types
+    return scope.infer_once(number, scope.list_small_inputs(number), None)
+
+
+def _find_function(scope: TensorScope, number: int) -> FunctionProto | None:
+    node = scope.nodes[number]
+    return scope.settings.functions.get((node.domain, node.op_type, node.overload))
 
 
 def _settle_call(scope: TensorScope, number: int, function: FunctionProto) -> Types:
@@ -192,7 +205,7 @@ def _settle_call(scope: TensorScope, number: int, function: FunctionProto) -> Ty
         values={f: scope.find_value(name) if name in small else None for f, name in called.items()},
     )
     settle_nodes(inner)
-    scope.record_made_inside(node, inner, function.output)
+    scope.record_made_inside(number, inner, function.output)
     return [inner.find_type(name) for name in function.output]
 
 

@@ -15,6 +15,7 @@ from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.errors import InputError
+from byoc.model._node_kinds import NodeRecords
 from byoc.model._tensor_data import (
     get_stated_types,
     make_tensor_type,
@@ -65,7 +66,8 @@ class InferenceResult:
     `type_protos` are the types of the main graph's tensors, `typed_graph` is the graph with types in
     its bodies, too (None when inference failed), `notes` are sentences for the user. `certain` says that
     the types follow from inputs and constants alone, whatever the file states of other tensors. `known`
-    are the values of small tensors as far as types followed from them, None where no type did.
+    are the values of small tensors as far as types followed from them, None where no type did. `records`
+    are those of the main graph's nodes, if they were read.
     """
 
     type_protos: TypesByName
@@ -73,6 +75,7 @@ class InferenceResult:
     notes: tuple[str, ...]
     certain: bool = False
     known: KnownValues | None = None
+    records: NodeRecords | None = None
 
 
 def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> InferenceResult:
@@ -85,31 +88,35 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
     return infer_checked_types(clear_negative_dims(skeleton), stated)
 
 
-def infer_checked_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> InferenceResult:
+def infer_checked_types(
+    skeleton: ModelProto, stated: Mapping[str, TypeProto], records: NodeRecords | None = None
+) -> InferenceResult:
     """Infer types as `infer_types`, for a model that `check_nodes` passed and without negative dims.
 
-    Raises InputError for functions that ONNX takes for invalid.
+    `records` are those of the main graph's nodes, if they were read. Raises InputError for functions
+    that ONNX takes for invalid.
     """
+    if records is None:
+        records = NodeRecords.read(skeleton.graph.node)
     bare = copy_without(skeleton, "value_info")
-    graphs = list(walk_graphs(bare.graph))
+    graphs = list(walk_graphs(bare.graph)) if records.has_bodies else [bare.graph]
     for graph in graphs:
         del graph.value_info[:]
         clear_output_shapes(graph)
-        for node in graph.node if len(graphs) > 1 else ():
-            if node.op_type == "Loop":
-                _clear_body_inputs(node)
+        if records.has_bodies:
+            _clear_loop_inputs(graph)
     try:
-        if count_inlined_nodes(bare) > _MAX_INLINED_NODES:
+        if bare.functions and count_inlined_nodes(bare) > _MAX_INLINED_NODES:
             raise ValueError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
         typed = onnx.shape_inference.infer_shapes(bare)
-        settled = settle_types(typed, skeleton)
+        settled = settle_types(typed, skeleton, records)
     except onnx.checker.ValidationError as error:  # functions that call themselves, or share a name
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
         note = f"shapes are known only where stated: {' '.join(str(error).split())}"
-        return InferenceResult(complete_dtypes(skeleton, None, dict(stated)), None, (note,))
+        return InferenceResult(complete_dtypes(skeleton, None, dict(stated), records), None, (note,))
     notes = []
-    bodies = islice(walk_graphs(skeleton.graph), 1, None) if len(graphs) > 1 else ()
+    bodies = islice(walk_graphs(skeleton.graph), 1, None) if records.has_bodies else ()
     certain = not settled.uses_stated and not any(body.value_info for body in bodies)
     types = get_stated_types(typed)
     for name, kind in stated.items():
@@ -123,14 +130,14 @@ def infer_checked_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -
             notes.append(f"the model says that '{name}' is {said}, but it is {found}")
         elif rate_knowledge(kind) > rate_knowledge(types[name]) and name not in settled.varying:
             types[name], certain = write_type(complete_type(found, said) or said), False
-    completed = types if settled.complete else complete_dtypes(skeleton, typed.graph, types)
+    completed = types if settled.complete else complete_dtypes(skeleton, typed.graph, types, records)
     known = None if settled.scope is None else KnownValues.of_settled(settled.scope)
     return InferenceResult(completed, typed.graph, tuple(notes), certain, known)
 
 
-def _clear_body_inputs(node: NodeProto) -> None:
-    """Clear in place the shapes that the body of a Loop states for what it carries: they may change."""
-    for body in list_bodies(node):
+def _clear_loop_inputs(graph: GraphProto) -> None:
+    """Clear in place the shapes that bodies of Loops state for what they carry: they may change."""
+    for body in (body for node in graph.node if node.op_type == "Loop" for body in list_bodies(node)):
         for value in body.input[2:]:
             if value.type.HasField("tensor_type"):
                 value.type.tensor_type.ClearField("shape")
