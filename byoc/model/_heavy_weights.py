@@ -170,11 +170,12 @@ class _ModelCutter:
             graph, found = self._cut_graph(value, end)
             if not found:
                 raise _UnusualError
-            parts.append(_write_field(_GRAPH, graph))
+            parts += [_write_head(_GRAPH, sum(map(len, graph))), *graph]
             count += found
         return b"".join(parts), count
 
-    def _cut_graph(self, start: int, end: int) -> tuple[bytes, int]:
+    def _cut_graph(self, start: int, end: int) -> tuple[list[bytes], int]:
+        """Return the parts of a graph, and how many of its initializers have their data outside."""
         parts: list[bytes] = []
         count, kept = 0, start
         for number, kind, at, value, stop in self._walk(start, end):
@@ -185,7 +186,7 @@ class _ModelCutter:
                 parts += [self.file.read(kept, at), _write_field(_INITIALIZER, tensor)]
                 kept = stop
                 count += 1
-        return b"".join([*parts, self.file.read(kept, end)]) if count else b"", count
+        return [*parts, self.file.read(kept, end)], count
 
     def _cut_tensor(self, start: int, end: int) -> bytes | None:
         """Return a tensor whose raw data is in the file; None if it has none, or not in one piece."""
@@ -261,7 +262,12 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _write_field(number: int, value: bytes) -> bytes:
     """Return a field of bytes in the wire format."""
-    return bytes([number << 3 | _BYTES]) + _write_varint(len(value)) + value
+    return _write_head(number, len(value)) + value
+
+
+def _write_head(number: int, length: int) -> bytes:
+    """Return what stands before so many bytes of a field."""
+    return bytes([number << 3 | _BYTES]) + _write_varint(length)
 
 
 def _write_varint(value: int) -> bytes:

@@ -27,7 +27,7 @@ from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._qdq import normalize_qdq
 from byoc.model._runtime_operators import hide_runtime_operators
 from byoc.model._skeletons import make_skeleton, replace_weights
-from byoc.model._tensor_data import check_tensor, get_stated_types
+from byoc.model._tensor_data import check_tensor
 from byoc.model._text_check import find_non_text
 from byoc.model._walk import (
     copy_without,
@@ -158,7 +158,7 @@ def prepare_model(
     try:
         records = NodeRecords.read(proto.graph.node)
         distinct = records.list_distinct(proto.graph.node)
-        outside = _check_contents(proto, folder, distinct) and heavy is None
+        outside = _check_contents(proto, folder, distinct, heavy) and heavy is None
         ordered = clear_negative_dims(_sort_nodes(proto, records))
         if ordered is not proto:
             records = NodeRecords.read(ordered.graph.node)
@@ -177,7 +177,7 @@ def prepare_model(
             distinct = inside.list_distinct(light.graph.node)
         notes = (*notes, *_check_skeleton(light, distinct, inside))
         check_nodes(light, distinct)
-        inferred = infer_checked_types(light, get_stated_types(light), inside)
+        inferred = infer_checked_types(light, records=inside)
     except InputError as error:
         raise InputError(*(f"{source}: {line}" for line in error.lines)) from None
     except (RecursionError, DecodeError, EncodeError):
@@ -190,7 +190,7 @@ def prepare_model(
 def check_model(proto: ModelProto, folder: Path | None = None) -> None:
     """Raise InputError unless a protobuf is valid ONNX, its nodes in order; no types are inferred."""
     try:
-        outside = _check_contents(proto, folder, list_distinct_nodes(proto.graph.node))
+        outside = _check_contents(proto, folder, list_distinct_nodes(proto.graph.node), None)
         light = make_skeleton(proto, folder) if outside else replace_weights(proto)
         records = NodeRecords.read(light.graph.node)
         _check_skeleton(light, records.list_distinct(light.graph.node), records)
@@ -198,11 +198,13 @@ def check_model(proto: ModelProto, folder: Path | None = None) -> None:
         raise InputError("bodies are nested too deeply, or the model is too large") from None
 
 
-def _check_contents(proto: ModelProto, folder: Path | None, distinct: Sequence[NodeProto]) -> bool:
+def _check_contents(
+    proto: ModelProto, folder: Path | None, distinct: Sequence[NodeProto], heavy: HeavyWeights | None
+) -> bool:
     """Raise InputError for what ONNX's checker does not say or survive.
 
-    `distinct` has one node of each kind of the main graph. Returns whether tensors have their data in
-    files beside the model.
+    `distinct` has one node of each kind of the main graph; where there are `heavy` weights, the file was
+    seen to have their data. Returns whether tensors have their data in files.
     """
     if not proto.HasField("graph") or not proto.opset_import:
         raise InputError("not an ONNX model: it has no graph or names no operator set")
@@ -214,7 +216,7 @@ def _check_contents(proto: ModelProto, folder: Path | None, distinct: Sequence[N
     tensors = list(walk_distinct_tensors(proto, [*distinct, *others]))
     known: dict[str, Path] = {}
     for tensor in tensors:
-        check_tensor(tensor, folder, known)
+        check_tensor(tensor, folder, known, found=heavy is not None)
     return any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from byoc.model._graph_index import MIN_IR_OF_DEFAULTS
-from byoc.model._tensor_data import is_large, make_tensor_type, read_raw_bytes
+from byoc.model._tensor_data import add_input, is_large, read_raw_bytes
 from byoc.model._walk import copy_without, walk_tensors
 
 
@@ -15,16 +15,17 @@ def replace_weights(proto: ModelProto, *graph_fields: str) -> ModelProto:
     Initializers that a caller may override become inputs, too: no type may depend on their values. The
     main graph lacks the given fields (`value_info`, ...) as well.
     """
-    result = copy_without(proto, "initializer", *graph_fields)
+    stored = list(proto.graph.initializer)
+    embedded = [tensor.data_location != TensorProto.EXTERNAL for tensor in stored]
+    small = [there and not is_large(tensor) for there, tensor in zip(embedded, stored, strict=True)]
+    result = copy_without(proto, "initializer", *graph_fields, light=small == embedded)
     inputs = {value.name for value in proto.graph.input}
     overridable = inputs if proto.ir_version >= MIN_IR_OF_DEFAULTS else set()
-    for tensor in proto.graph.initializer:
-        small = tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor)
-        if small and tensor.name not in overridable:
+    for i, tensor in enumerate(stored):
+        if small[i] and tensor.name not in overridable:
             result.graph.initializer.append(tensor)
         elif tensor.name not in inputs:
-            kind = make_tensor_type(tensor.data_type, tensor.dims)
-            result.graph.input.add(name=tensor.name, type=kind)
+            add_input(result.graph, tensor)
     return result
 
 

@@ -117,6 +117,11 @@ def make_tensor_type(dtype: int, shape: Sequence[Dim] | None) -> TypeProto:
     return result
 
 
+def add_input(graph: GraphProto, tensor: TensorProto) -> None:
+    """Add an input to a graph of a stored tensor's name and type."""
+    graph.input.add(name=tensor.name, type=_make_tensor_type(tensor.data_type, tuple(tensor.dims)))
+
+
 @lru_cache(_MAX_TYPES)
 def _make_tensor_type(dtype: int, shape: tuple[Dim, ...] | None) -> TypeProto:
     return onnx.helper.make_tensor_type_proto(dtype, shape)
@@ -149,9 +154,19 @@ def get_stated_types(proto: ModelProto) -> dict[str, TypeProto]:
 
 
 def get_graph_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """Return the types that a graph states for its tensors, stored ones included."""
-    values = (*graph.value_info, *graph.output, *graph.input)
-    types = {value.name: value.type for value in values if rate_knowledge(value.type)}
+    """Return the types that a graph states for its tensors, stored ones included.
+
+    They are copies; tensors of equal types share one.
+    """
+    shared: dict[bytes, TypeProto | None] = {}
+    types: dict[str, TypeProto] = {}
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        data = value.type.SerializeToString()
+        if data not in shared:
+            shared[data] = TypeProto.FromString(data) if _rate_type(data) else None
+        kind = shared[data]
+        if kind is not None:
+            types[value.name] = kind
     for tensor in graph.initializer:
         types[tensor.name] = make_tensor_type(tensor.data_type, tensor.dims)
     return types
@@ -159,8 +174,10 @@ def get_graph_types(graph: GraphProto) -> dict[str, TypeProto]:
 
 def read_tensor_types(types: Mapping[str, TypeProto]) -> dict[str, TensorType]:
     """Return the types of tensors; sequences, maps and optionals are left out."""
-    read = {name: read_type(proto) for name, proto in types.items()}
-    return {name: kind for name, kind in read.items() if kind is not None}
+    known = {id(proto): proto for proto in types.values()}  # many tensors share a type
+    read = {number: read_type(proto) for number, proto in known.items()}
+    found = ((name, read[id(proto)]) for name, proto in types.items())
+    return {name: kind for name, kind in found if kind is not None}
 
 
 def clear_shape(kind: TypeProto | None) -> TypeProto | None:
@@ -243,16 +260,22 @@ def is_large(tensor: TensorProto) -> bool:
     return tensor.data_type != TensorProto.STRING and count_bytes(tensor) > _MAX_SMALL_BYTES
 
 
-def check_tensor(tensor: TensorProto, folder: Path | None, known: dict[str, Path] | None = None) -> None:
+def check_tensor(
+    tensor: TensorProto,
+    folder: Path | None,
+    known: dict[str, Path] | None = None,
+    found: bool = False,
+) -> None:
     """Raise InputError unless the tensor's data exists and has the length of its shape and dtype.
 
-    `known` is as in `find_external_data`.
+    `known` is as in `find_external_data`; `found` says that external data was found before.
     """
     if tensor.data_type not in DTYPES:
         raise InputError(f"tensor '{tensor.name}' has the unknown data type {tensor.data_type}")
     if any(dim < 0 for dim in tensor.dims):
         raise InputError(f"tensor '{tensor.name}' has a negative dimension")
-    if find_external_data(tensor, folder, known) is not None:
+    outside = tensor.data_location == TensorProto.EXTERNAL
+    if outside and (found or find_external_data(tensor, folder, known) is not None):
         return
     if not tensor.HasField("raw_data"):
         try:

@@ -21,7 +21,7 @@ def find_non_text(root: Message) -> str:
 
     protobuf checks this in its newer syntax only, which ONNX does not use: Python gets bytes.
     """
-    if root.ByteSize() <= _MAX_PARSED_BYTES and _has_only_text(root):
+    if _has_only_text(root):
         return ""
     pending = [root]
     seen: set[bytes] = set()
@@ -46,12 +46,18 @@ def find_non_text(root: Message) -> str:
 
 
 def _has_only_text(root: Message) -> bool:
-    """Return whether a message parses in protobuf's newer syntax, in which all texts are UTF-8."""
+    """Return whether a message parses in protobuf's newer syntax, in which all texts are UTF-8.
+
+    A large one is not tried.
+    """
     try:
-        _make_strict_class(root.DESCRIPTOR).FromString(root.SerializeToString())
+        data = root.SerializeToString()
+        if len(data) <= _MAX_PARSED_BYTES:
+            _make_strict_class(root.DESCRIPTOR).FromString(data)
+            return True
     except (DecodeError, EncodeError):
-        return False
-    return True
+        pass
+    return False
 
 
 @cache

@@ -219,10 +219,13 @@ def get_node_name(node: NodeProto) -> str:
 _MAX_DROPPED_BYTES = 4 << 20
 
 
-def copy_without(source: ModelProto, *graph_fields: str) -> ModelProto:
-    """Return a copy of a model whose main graph lacks the given fields (`node`, `initializer`, ...)."""
+def copy_without(source: ModelProto, *graph_fields: str, light: bool = False) -> ModelProto:
+    """Return a copy of a model whose main graph lacks the given fields (`node`, `initializer`, ...).
+
+    `light` says that its initializers are known to be small or not to be embedded.
+    """
     result = ModelProto()
-    if "initializer" not in graph_fields or source.ByteSize() <= _MAX_DROPPED_BYTES:
+    if light or "initializer" not in graph_fields or source.ByteSize() <= _MAX_DROPPED_BYTES:
         result.CopyFrom(source)
         for name in graph_fields:
             result.graph.ClearField(name)

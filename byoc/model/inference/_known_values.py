@@ -51,7 +51,7 @@ class KnownValues:
                 dropped.update(filter(None, node.output))
         values = {name: value for name, value in scope.values.items() if name not in dropped}
         # Neither what the file states nor the scopes of bodies are kept: values do not need them.
-        return cls(replace(scope, values=values, stated_graph=scope.graph, bodies={}))
+        return cls(replace(scope, values=values, stated_graph=scope.graph, bodies={}, known_stated=None))
 
     def enter_body(self, number: int, attribute: str) -> "KnownValues | None":
         """Return the values in a body of a node, None if it has none of that name."""

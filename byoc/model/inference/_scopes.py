@@ -7,11 +7,11 @@ from math import prod
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from byoc.model._node_attributes import get_stated_attributes
 from byoc.model._node_kinds import NodeKind, NodeRecords
-from byoc.model._tensor_data import DTYPES, TensorType, read_type, write_type
+from byoc.model._tensor_data import DTYPES, TensorType, get_graph_types, read_tensor_types, write_type
 from byoc.model._walk import is_onnx
 from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._elementwise_shapes import Types
@@ -42,7 +42,8 @@ class TensorScope:
     sequences, maps and optionals. `bodies` are the scopes of the nodes' bodies, `changed` the tensors
     whose types the graph does not state yet, `varying` those whose rank differs from run to run,
     `corrected` those of which ONNX's inference was wrong, and what follows, `made_inside` those whose
-    values a body or a function gave. `known_records` are those of the nodes, if they were read.
+    values a body or a function gave. `known_records` are those of the nodes, `known_stated` the types
+    that the file states, if they were read.
     """
 
     settings: Settings
@@ -61,6 +62,7 @@ class TensorScope:
     corrected: set[str] = field(default_factory=set)
     made_inside: set[str] = field(default_factory=set)
     known_records: NodeRecords | None = None
+    known_stated: Mapping[str, TypeProto] | None = None
 
     @classmethod
     def of_graph(
@@ -69,22 +71,26 @@ class TensorScope:
         graph: GraphProto,
         stated_graph: GraphProto,
         opsets: Mapping[str, int],
-        outer: "TensorScope | None" = None,
+        types: Mapping[str, TypeProto] | None = None,
     ) -> "TensorScope":
-        """Return the scope of a graph that ONNX has typed; `stated_graph` is as in the file."""
-        read, others = _read_types(graph)
-        types = _clean_types(settings, read)
+        """Return the scope of a graph that ONNX has typed; `stated_graph` is as in the file.
+
+        `types` are those that the graph states, if they were read.
+        """
+        read, others = _read_types(get_graph_types(graph) if types is None else types)
+        cleaned = _clean_types(settings, read)
         return cls(
             settings,
             graph.node,
             opsets,
-            types,
+            cleaned,
             stored={tensor.name: tensor for tensor in graph.initializer},
             graph=graph,
             stated_graph=stated_graph,
-            outer=outer,
             others=others,
-            changed={name for name, kind in types.items() if kind != read[name]},
+            changed={
+                name for name, kind in cleaned.items() if kind is not read[name] and kind != read[name]
+            },
         )
 
     def enter_body(self, number: int, attribute: str) -> "TensorScope | None":
@@ -94,7 +100,9 @@ class TensorScope:
         around = find_body(stated, attribute)
         if body is None or around is None:
             return None
-        return TensorScope.of_graph(self.settings, body, around, self.opsets, self)
+        inner = TensorScope.of_graph(self.settings, body, around, self.opsets)
+        inner.outer = self
+        return inner
 
     def find_type(self, name: str) -> TensorType | None:
         """Return the type of a tensor here or in a graph around, None if it is not known."""
@@ -200,7 +208,9 @@ class TensorScope:
         """The types that the file states, none in a function's body."""
         if self.stated_graph is None:
             return {}
-        return _clean_types(self.settings, _read_types(self.stated_graph)[0])
+        known = self.known_stated
+        protos = get_graph_types(self.stated_graph) if known is None else known
+        return _clean_types(self.settings, read_tensor_types(protos))
 
     @cached_property
     def records(self) -> NodeRecords:
@@ -391,24 +401,19 @@ def find_body(node: NodeProto, attribute: str) -> GraphProto | None:
     return next((each.g for each in node.attribute if each.name == attribute), None)
 
 
-def _read_types(graph: GraphProto) -> tuple[dict[str, TensorType], frozenset[str]]:
-    """Return the types that a graph states for tensors, and the names of what is no tensor."""
-    types: dict[str, TensorType] = {}
-    others: set[str] = set()
-    for value in (*graph.value_info, *graph.output, *graph.input):
-        kind = read_type(value.type)
-        if kind is not None:
-            types[value.name] = kind
-        elif value.type.WhichOneof("value") not in (None, "tensor_type"):
-            others.add(value.name)
-    for tensor in graph.initializer:
-        types[tensor.name] = TensorType(DTYPES[tensor.data_type], tuple(tensor.dims))
-    return types, frozenset(others)
+def _read_types(
+    protos: Mapping[str, TypeProto],
+) -> tuple[dict[str, TensorType], frozenset[str]]:
+    """Return the types of tensors among others, and the names of what is no tensor."""
+    types = read_tensor_types(protos)
+    rest = (name for name in protos if name not in types)
+    return types, frozenset(name for name in rest if protos[name].WhichOneof("value") != "tensor_type")
 
 
-def _clean_types(settings: Settings, types: Mapping[str, TensorType | None]) -> dict[str, TensorType]:
-    cleaned = {name: settings.clean_type(kind) for name, kind in types.items()}
-    return {name: kind for name, kind in cleaned.items() if kind is not None}
+def _clean_types(settings: Settings, types: Mapping[str, TensorType]) -> dict[str, TensorType]:
+    cleaned = {kind: settings.clean_type(kind) for kind in set(types.values())}
+    found = ((name, cleaned[kind]) for name, kind in types.items())
+    return {name: kind for name, kind in found if kind is not None}
 
 
 @cache

@@ -14,7 +14,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model._node_kinds import NodeRecords
-from byoc.model._tensor_data import read_type
+from byoc.model._tensor_data import read_type, write_type
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
 from byoc.model.inference._cutting_shapes import CUTTING_RULES
@@ -69,19 +69,33 @@ class SettledTypes:
     uses_stated: bool
     scope: TensorScope | None = None
 
+    def list_changed(self) -> dict[str, TypeProto]:
+        """Return the types of the main graph that were completed."""
+        if self.scope is None:
+            return {}
+        return {name: write_type(self.scope.types[name]) for name in self.scope.changed}
 
-def settle_types(typed: ModelProto, model: ModelProto, records: NodeRecords) -> SettledTypes:
+
+def settle_types(
+    typed: ModelProto,
+    model: ModelProto,
+    records: NodeRecords,
+    types: Mapping[str, TypeProto],
+    stated: Mapping[str, TypeProto],
+) -> SettledTypes:
     """Complete the types of a model in place, in bodies, too.
 
     `typed` is the model as ONNX's inference typed it from its inputs, `model` the same with what the
-    file states of other tensors; `records` are those of the main graph's nodes.
+    file states of other tensors. Of their main graphs, `types` and `stated` are the types that are there
+    (`get_stated_types`); `records` are those of the nodes.
     """
-    if not records.has_bodies and _are_all_fixed(typed.graph, records):
+    if not records.has_bodies and _are_all_fixed(typed.graph, records, types):
         return SettledTypes(frozenset(), complete=True, uses_stated=False)
     names = [dim.dim_param for value in model.graph.input for dim in _list_dims(value.type)]
     settings = Settings.read(model, filter(None, names), MAX_VISITS)
     opsets = read_opsets(model.opset_import)
-    scope = TensorScope.of_graph(settings, typed.graph, model.graph, opsets)
+    scope = TensorScope.of_graph(settings, typed.graph, model.graph, opsets, types=types)
+    scope.known_stated = stated
     bodies: Sequence[GraphProto] = ()
     if records.has_bodies:  # inference has added types to them, which are in the records of their nodes
         bodies = list(walk_graphs(typed.graph))[1:]
@@ -100,19 +114,14 @@ def settle_types(typed: ModelProto, model: ModelProto, records: NodeRecords) -> 
     return SettledTypes(frozenset(scope.varying), complete, settings.uses_stated, scope)
 
 
-def _are_all_fixed(graph: GraphProto, records: NodeRecords) -> bool:
+def _are_all_fixed(graph: GraphProto, records: NodeRecords, types: Mapping[str, TypeProto]) -> bool:
     """Return whether a graph without bodies states extents of all tensors, and all are beyond doubt."""
-    fixed_types = set[bytes]()  # a graph has few distinct ones
-    fixed = {""}
-    for value in (*graph.value_info, *graph.output, *graph.input):
-        data = value.type.SerializeToString()
-        if data not in fixed_types:
-            kind = read_type(value.type)
-            if kind is None or not is_fixed(kind):
-                return False
-            fixed_types.add(data)
-        fixed.add(value.name)
-    if not all(map(fixed.issuperset, records.outputs)):
+    distinct = {id(proto): proto for proto in types.values()}  # tensors share them
+    if not all(kind is not None and is_fixed(kind) for kind in map(read_type, distinct.values())):
+        return False
+    named = {"", *types}
+    ends = [value.name for value in (*graph.output, *graph.input)]
+    if not named.issuperset(ends) or not all(map(named.issuperset, records.outputs)):
         return False
     return not any(_is_doubtful(node) for node in records.list_distinct(graph.node))
 

@@ -89,15 +89,19 @@ def infer_types(skeleton: ModelProto, stated: Mapping[str, TypeProto]) -> Infere
 
 
 def infer_checked_types(
-    skeleton: ModelProto, stated: Mapping[str, TypeProto], records: NodeRecords | None = None
+    skeleton: ModelProto,
+    stated: Mapping[str, TypeProto] | None = None,
+    records: NodeRecords | None = None,
 ) -> InferenceResult:
     """Infer types as `infer_types`, for a model that `check_nodes` passed and without negative dims.
 
-    `records` are those of the main graph's nodes, if they were read. Raises InputError for functions
-    that ONNX takes for invalid.
+    Without `stated` types those are taken that the skeleton states. `records` are those of the main
+    graph's nodes, if they were read. Raises InputError for functions that ONNX takes for invalid.
     """
     if records is None:
         records = NodeRecords.read(skeleton.graph.node)
+    own = get_stated_types(skeleton)
+    stated = own if stated is None else stated
     bare = copy_without(skeleton, "value_info")
     graphs = list(walk_graphs(bare.graph)) if records.has_bodies else [bare.graph]
     for graph in graphs:
@@ -109,7 +113,8 @@ def infer_checked_types(
         if bare.functions and count_inlined_nodes(bare) > _MAX_INLINED_NODES:
             raise ValueError(f"its functions stand for more than {_MAX_INLINED_NODES} nodes")
         typed = onnx.shape_inference.infer_shapes(bare)
-        settled = settle_types(typed, skeleton, records)
+        types = get_stated_types(typed)
+        settled = settle_types(typed, skeleton, records, types, own)
     except onnx.checker.ValidationError as error:  # functions that call themselves, or share a name
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
     except (onnx.shape_inference.InferenceError, EncodeError, RuntimeError, ValueError) as error:
@@ -118,9 +123,9 @@ def infer_checked_types(
     notes = []
     bodies = islice(walk_graphs(skeleton.graph), 1, None) if records.has_bodies else ()
     certain = not settled.uses_stated and not any(body.value_info for body in bodies)
-    types = get_stated_types(typed)
+    types |= settled.list_changed()
     for name, kind in stated.items():
-        if name in types and kind == types[name]:
+        if name in types and (kind is types[name] or kind == types[name]):
             continue
         said, found = read_type(kind), read_type(types[name]) if name in types else None
         if said is None or found is None:
