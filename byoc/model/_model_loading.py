@@ -159,7 +159,7 @@ def prepare_model(
         records = NodeRecords.read(proto.graph.node)
         distinct = records.list_distinct(proto.graph.node)
         outside = _check_contents(proto, folder, distinct, heavy) and heavy is None
-        ordered = clear_negative_dims(_sort_nodes(proto, records))
+        ordered = clear_negative_dims(_sort_nodes(proto, records), records)
         if ordered is not proto:
             records = NodeRecords.read(ordered.graph.node)
             distinct = records.list_distinct(ordered.graph.node)

@@ -1,6 +1,6 @@
 """The tensors of a graph or a function's body while their types are settled: types, and small values."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import prod
@@ -197,11 +197,21 @@ class TensorScope:
         if self.graph is None or not self.changed:
             return
         infos = {v.name: v for v in (*self.graph.value_info, *self.graph.output, *self.graph.input)}
-        for name in sorted(self.changed):
+        for name, proto in self.write_changed():
             info = infos.get(name)
             if info is None:
-                info = self.graph.value_info.add(name=name)
-            info.type.CopyFrom(write_type(self.types[name]))
+                self.graph.value_info.add(name=name, type=proto)
+            else:
+                info.type.CopyFrom(proto)
+
+    def write_changed(self) -> Iterator[tuple[str, TypeProto]]:
+        """Yield the tensors whose types were completed, sorted by name, and the types."""
+        written: dict[int, TypeProto] = {}  # tensors share types
+        for name in sorted(self.changed):
+            kind = self.types[name]
+            if id(kind) not in written:
+                written[id(kind)] = write_type(kind)
+            yield name, written[id(kind)]
 
     @cached_property
     def stated(self) -> Mapping[str, TensorType]:

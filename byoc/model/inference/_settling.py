@@ -14,7 +14,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model._node_kinds import NodeRecords
-from byoc.model._tensor_data import read_type, write_type
+from byoc.model._tensor_data import read_type
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
 from byoc.model.inference._cutting_shapes import CUTTING_RULES
@@ -73,7 +73,7 @@ class SettledTypes:
         """Return the types of the main graph that were completed."""
         if self.scope is None:
             return {}
-        return {name: write_type(self.scope.types[name]) for name in self.scope.changed}
+        return dict(self.scope.write_changed())
 
 
 def settle_types(

@@ -12,7 +12,7 @@ from itertools import chain, islice
 
 import onnx
 from google.protobuf.message import EncodeError
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from byoc.errors import InputError
 from byoc.model._node_kinds import NodeRecords
@@ -31,14 +31,18 @@ from byoc.model.inference._settling import settle_types
 from byoc.model.inference._type_merging import complete_type, contradicts
 
 
-def clear_negative_dims(proto: ModelProto) -> ModelProto:
+def clear_negative_dims(proto: ModelProto, records: NodeRecords | None = None) -> ModelProto:
     """Return a model in which dimensions stated as negative numbers are unknown.
 
     Some exporters write -1 for unknown. onnxruntime reads it that way, but ONNX's shape inference
     computes with the number, and a Slice along such an axis ends the process. A model without such
-    dimensions is returned unchanged.
+    dimensions is returned unchanged. `records` are those of the main graph's nodes, if they were read.
     """
-    if not any(_has_negative_dim(value.type.SerializeToString()) for value in walk_value_infos(proto)):
+    graph = proto.graph
+    values: Iterable[ValueInfoProto] = (*graph.input, *graph.output, *graph.value_info)
+    if proto.functions or records is None or records.has_bodies:
+        values = walk_value_infos(proto)
+    if not any(_has_negative_dim(value.type.SerializeToString()) for value in values):
         return proto
     result = deepcopy(proto)
     for value in walk_value_infos(result):
