@@ -26,7 +26,7 @@ _HEAVY_BYTES = 16 << 10
 # Field numbers of onnx.proto.
 _GRAPH, _INITIALIZER, _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _DOC = 7, 5, 1, 2, 8, 9, 12
 _EXTERNAL_DATA, _KEY, _VALUE = 13, 1, 2
-_PLAIN_FIELDS = frozenset({_DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _DOC})
+_PLAIN_FIELDS = frozenset({_DIMS, _DATA_TYPE, _NAME, _DOC})
 # All external data has a location; operators whose scales are read end in the other word.
 _LOCATION, _SCALED = b"location", b"QuantizeLinear"
 # Wire types: a number, bytes after their length, and those of a fixed length.
@@ -190,23 +190,20 @@ class _ModelCutter:
 
     def _cut_tensor(self, start: int, end: int) -> bytes | None:
         """Return a tensor whose raw data is in the file; None if it has none, or not in one piece."""
-        parts, raw = [], []
+        raw = None
         for number, kind, at, value, stop in self._walk(start, end):
-            if number == _RAW_DATA and kind == _BYTES:
-                raw.append((value, stop))
-            elif number in _PLAIN_FIELDS:
-                parts.append(self.file.read(at, stop))
-            else:
+            if number == _RAW_DATA and kind == _BYTES and raw is None and stop - value > _HEAVY_BYTES:
+                raw = at, value, stop
+            elif number not in _PLAIN_FIELDS:
                 return None
-        if len(raw) != 1 or raw[0][1] - raw[0][0] <= _HEAVY_BYTES:
+        if raw is None:
             return None
-        ((value, stop),) = raw
-        parts += [
-            self._location,
-            _write_entry("offset", str(value)),
-            _write_entry("length", str(stop - value)),
-        ]
-        return b"".join(parts)
+        before, value, after = raw
+        offset, length = b"%d" % value, b"%d" % (after - value)
+        ends = self.file.read(start, before), self.file.read(after, end)
+        return b"".join(
+            (*ends, self._location, _write_entry(b"offset", offset), _write_entry(b"length", length))
+        )
 
     @cached_property
     def _location(self) -> bytes:
@@ -223,20 +220,21 @@ class _ModelCutter:
             if self.left < 0:
                 raise _UnusualError
             head = file.find(start)
-            tag, at = _read_varint(file.data, head)
+            data = file.data
+            tag, at = (data[head], head + 1) if data[head] < 0x80 else _read_varint(data, head)
             kind = tag & 7
             if kind == _BYTES:
-                length, at = _read_varint(file.data, at)
+                length, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
                 value = start + at - head
                 stop = value + length
-            else:
+            elif kind == _VARINT:
                 value = start + at - head
-                if kind == _VARINT:
-                    stop = value + _read_varint(file.data, at)[1] - at
-                elif kind in _FIXED:
-                    stop = value + _FIXED[kind]
-                else:
-                    raise _UnusualError
+                stop = value + _read_varint(data, at)[1] - at
+            elif kind in _FIXED:
+                value = start + at - head
+                stop = value + _FIXED[kind]
+            else:
+                raise _UnusualError
             if stop > end:
                 raise _UnusualError
             yield tag >> 3, kind, start, value, stop
@@ -278,8 +276,6 @@ def _write_varint(value: int) -> bytes:
     return bytes([*digits, value])
 
 
-def _write_entry(key: str, value: str) -> bytes:
+def _write_entry(key: bytes, value: bytes) -> bytes:
     """Return an entry of a tensor's external data."""
-    return _write_field(
-        _EXTERNAL_DATA, _write_field(_KEY, key.encode()) + _write_field(_VALUE, value.encode())
-    )
+    return _write_field(_EXTERNAL_DATA, _write_field(_KEY, key) + _write_field(_VALUE, value))

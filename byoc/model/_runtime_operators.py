@@ -64,14 +64,14 @@ def _list_nodes_of(
     model: ModelProto, operators: Set[tuple[str, str]], records: NodeRecords
 ) -> list[NodeProto]:
     """Return the nodes of some operators, by domain and name, in bodies, too."""
-    looked_at = {
-        kind
-        for kind in set(records.kinds)
-        if kind.has_bodies or (kind.domain, kind.op_type) in operators
-    }
     graph = model.graph.node
-    nodes = [graph[number] for number, kind in enumerate(records.kinds) if kind in looked_at]
-    return [node for node in walk_nodes(nodes) if (node.domain, node.op_type) in operators]
+    kinds = set(records.kinds)
+    plain = {kind for kind in kinds if (kind.domain, kind.op_type) in operators and not kind.has_bodies}
+    found = [graph[number] for number, kind in enumerate(records.kinds) if kind in plain]
+    if records.has_bodies:
+        outer = [graph[number] for number, kind in enumerate(records.kinds) if kind.has_bodies]
+        found += [node for node in walk_nodes(outer) if (node.domain, node.op_type) in operators]
+    return found
 
 
 def state_function_defaults(model: ModelProto) -> ModelProto:

@@ -17,7 +17,7 @@ from support import VANILLA, Ran, examples, parse, prepared
 from unclean_models import Maker
 
 import byoc
-from byoc.model import Model, prepare_model
+from byoc.model import Model, NodeRecords, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import clean_model, count_operators, list_clean_passes
 
@@ -37,11 +37,15 @@ def clean(model: onnx.ModelProto | Model, *names: str) -> onnx.ModelProto:
 
 
 def check_types(cleaned: Model) -> None:
-    """Check that a cleaned model is valid, and has the types that inference finds for it."""
+    """Check that a cleaned model is valid, with the types and records that are found for it anew."""
     fresh = prepare_model(cleaned.proto, "cleaned")
     for own, other in zip(cleaned.index.walk(), fresh.index.walk(), strict=True):
         for name in (name for node in own.nodes for name in node.output if name):
             assert own.types.get(name) == other.types.get(name), name
+        records, read = own.records, NodeRecords.read(own.nodes)
+        assert (list(records.inputs), list(records.outputs)) == (read.inputs, read.outputs)
+        assert [kind.attributes for kind in records.kinds] == [kind.attributes for kind in read.kinds]
+        assert list(map(records.kinds.index, records.kinds)) == list(map(read.kinds.index, read.kinds))
 
 
 def run(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import byoc
-from byoc.model import prepare_model
+from byoc.model import GraphIndex, NodeRecords, prepare_model
 from byoc.model.inference import _scopes
 from byoc.model.inference._type_merging import Settings
 from byoc.zoo._decoders import OPEN, DecoderShape, DecoderSize, make_decoder
@@ -83,7 +83,7 @@ def describe_plan(model: onnx.ModelProto) -> tuple[str, bytes]:
 
 
 def describe_plan_without_reuse(model: onnx.ModelProto) -> tuple[str, bytes]:
-    """Return the plan that is made when each node is inferred by itself."""
+    """Return the plan that is made when each node is inferred by itself, and read for each index."""
     read = Settings.read.__func__  # type: ignore[attr-defined]
 
     def forget(cls: type[Settings], *given: object) -> Settings:
@@ -93,6 +93,7 @@ def describe_plan_without_reuse(model: onnx.ModelProto) -> tuple[str, bytes]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Settings, "read", classmethod(forget))
+        patch.setattr(GraphIndex, "records", property(lambda index: NodeRecords.read(index.nodes)))
         return describe_plan(model)
 
 
