@@ -51,8 +51,9 @@ class OtherPythonCodegen(IsolatedCodegen):
             if not isinstance(error, (InputError, RaisedInWorkerError)):
                 raise
             kind = f"{type(error).__name__}: " if isinstance(error, RaisedInWorkerError) else ""
+            hint = "; import from byoc_worker there" if "No module named 'byoc'" in str(error) else ""
             raise InputError(
-                f"codegen {self.name} cannot be loaded ({module} in {python}): {kind}{error}"
+                f"codegen {self.name} cannot be loaded ({module} in {python}): {kind}{error}{hint}"
             ) from error
 
     def find_wrong_options(self, given: Mapping[str, str]) -> dict[str, str]:

@@ -97,6 +97,8 @@ class CostFile(StrictModel):
     """Fields shared by every kind of cost file."""
 
     name: str
+    extends: str | None = None
+    """the file that this one builds on, read before: a path relative to this file, or a name"""
     description: str = ""
     launch: Seconds = 0.0
     """seconds per region"""

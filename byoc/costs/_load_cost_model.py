@@ -5,6 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from byoc.costs._cost_file import CostFile
+from byoc.costs._cost_inheritance import expand_groups, read_inherited
 from byoc.costs._cost_model import CostModel
 from byoc.costs._measured_costs import CostTable, Linear
 from byoc.costs._model_wrappers import Fallback
@@ -21,7 +22,6 @@ from byoc.support import (
     load_plugin,
     make_file_error,
     make_with_options,
-    read_mapping,
     validate_content,
 )
 
@@ -49,8 +49,11 @@ def load_cost_model(name: str, options: Options = _NO_OPTIONS) -> CostModel:
 
 
 def read_cost_file(path: Path) -> CostFile:
-    """Read a cost file without its fallback. Raises InputError as `load_cost_model` does."""
-    content = read_mapping(path)
+    """Read a cost file with those that it extends, without its fallback.
+
+    Raises InputError as `load_cost_model` does.
+    """
+    content = read_inherited(path)
     kind = content.get("kind")
     if "kind" not in content:
         raise make_file_error(path, [f"kind: must be given; known: {', '.join(KINDS)}"])
@@ -58,8 +61,10 @@ def read_cost_file(path: Path) -> CostFile:
         text = str(kind)[:50]
         hint = suggest_nearest(text, KINDS)
         raise make_file_error(path, [f"kind: no such kind '{text}'{hint}; known: {', '.join(KINDS)}"])
-    result, problems = validate_content(content, KINDS[kind])
-    if result is None:
+    content, problems = expand_groups(content) if KINDS[kind] is Roofline else (content, [])
+    result, others = validate_content(content, KINDS[kind])
+    problems += others
+    if result is None or problems:
         raise make_file_error(path, problems)
     return result
 

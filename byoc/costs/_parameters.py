@@ -27,6 +27,9 @@ def with_parameters(model: CostModel, parameters: Mapping[str, Any]) -> CostMode
             f"cost model {model.name} is a plug-in, which has options and no parameters:"
             f" {', '.join(parameters)}"
         )
+    fixed = [path for path in parameters if path.split(".")[0] in ("extends", "groups")]
+    if fixed:
+        raise InputError(f"cost model {model.name}: {fixed[0]}: can be stated in its file alone")
     content = model.model_dump(by_alias=True, exclude_unset=True)
     for path, value in parameters.items():
         _set_value(content, path.split("."), value)

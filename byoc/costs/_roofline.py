@@ -79,6 +79,8 @@ class Roofline(CostFile):
     """how convolutions and products are cut, if their inputs are read more than once"""
     overhead: Seconds = 0.0
     """seconds for each operator"""
+    groups: dict[str, list[str]] = Field(default_factory=dict)
+    """operators that share figures, by the name under which `operators` has these; read before"""
     operators: dict[str, OperatorFigures] = Field(default_factory=dict)
     """deviations of some operators and composites, by name, or by a kind of them such as
     `Conv/depthwise`; a composite without figures of its own has those of its operators"""

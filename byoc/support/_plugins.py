@@ -156,9 +156,8 @@ def find_files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, Plugi
     problems = []
     for point in list_installed(group).values():
         try:
-            spec = find_spec(point.module)
-            folders = list(spec.submodule_search_locations or ()) if spec else []
-        except Exception as error:  # finding a module imports its parent packages
+            folders = _find_package_folders(point.module)
+        except Exception as error:  # finding a module may import its parent packages
             folders = []
             problems.append(
                 f"{point.module} of {get_distribution(point)}: {type(error).__name__}: {error}"
@@ -169,6 +168,21 @@ def find_files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, Plugi
         for path in (path for root in folders for path in Path(root, folder).glob("*.yaml")):
             found.setdefault(path.stem, {})[path.resolve()] = PluginFile(path, point)
     return dict(sorted(found.items())), problems
+
+
+def _find_package_folders(module: str) -> list[str]:
+    """Return the folders of a package, without importing its parents where they are plain folders.
+
+    The parent may be a codegen for another Python, which cannot be imported here.
+    """
+    first, *rest = module.split(".")
+    parent = find_spec(first)
+    roots = list(parent.submodule_search_locations or ()) if parent else []
+    folders = [path for path in (Path(root, *rest) for root in roots) if path.is_dir()]
+    if folders:
+        return [str(path) for path in folders]
+    spec = find_spec(module)
+    return list(spec.submodule_search_locations or ()) if spec else []
 
 
 def find_file(group: str, name: str, also: Iterable[str] = ()) -> Path:

@@ -67,8 +67,8 @@ class CompiledCase:
 
     @property
     def name(self) -> str:
-        """The name of the case."""
-        return self.case.name
+        """The name of the case, for people."""
+        return self.case.display_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +78,13 @@ class PlannedCase:
     name: str
     plan: Plan
     inputs: Mapping[str, Any]
+    quantized: str | None = None
+    """The integers that the model was quantized to; None where it is planned as it is."""
+
+    @property
+    def display_name(self) -> str:
+        """The name, with what was made of the model before it was planned."""
+        return f"{self.name}, quantized to {self.quantized}" if self.quantized else self.name
 
     @property
     def is_static(self) -> bool:
@@ -173,7 +180,8 @@ class CaseCompiler:
             reasons = dict.fromkeys(str(verdict) for _, verdict in plan.host_units)
             raise NotTakenError("; ".join(reasons) or "there is nothing in it to place")
         try:
-            return PlannedCase(model.source, plan, model_samples(model) if inputs is None else inputs)
+            samples = model_samples(model) if inputs is None else inputs
+            return PlannedCase(model.source, plan, samples, precision.quantize)
         except NoSampleError as error:
             raise NotTakenError(str(error)) from None
 

@@ -308,7 +308,7 @@ class CodegenConformance(ConformanceBase):
             cut = kit.cases.compile(case)
         except ByocError as error:
             why = error_reason(error)
-            return [f"{case.name}: the rules take it and the codegen does not: {why}"]
+            return [f"{case.display_name}: the rules take it and the codegen does not: {why}"]
         return kit.check_results(cut)
 
     def _report_no_case(self, kit: ConformanceKit, operator: str, reason: str) -> None:

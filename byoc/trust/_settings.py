@@ -83,7 +83,8 @@ def find_interpreter(codegen: str) -> InterpreterSettings | None:
     if found is not None and codegen in list_installed(CODEGENS):
         raise InputError(
             f"{get_settings_file()}: codegens.{codegen}: a codegen of this name is installed, too: "
-            "give this one another name"
+            "give this one another name, or take the entry point out of that package and install it "
+            "again"
         )
     return found
 

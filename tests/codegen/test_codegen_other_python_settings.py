@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,13 +11,17 @@ import numpy as np
 import onnx
 import pytest
 from elsewhere import PLUG_IN, Configure, write_settings
+from installing import register
 from support import Ran, parse
 
+import byoc
 from byoc.codegen import (
     Codegens,
     describe_codegens,
 )
+from byoc.codegen.scaffold import render_package
 from byoc.errors import InputError
+from byoc.support import CODEGENS
 
 MODEL = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 RULES = PLUG_IN / "acme-elsewhere.yaml"
@@ -104,6 +109,40 @@ def test_a_module_that_is_not_there_or_wrecks_its_import(configure: Configure) -
     assert _describe_problem().endswith("): its process was killed by SIGSEGV in import")
 
 
+def test_a_package_of_new_codegen_moves_to_another_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the steps of docs/codegen.md: its rules are found, though nothing here can import it."""
+    for path, text in render_package("moved", "tool").items():
+        (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    groups = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["entry-points"]
+    register(tmp_path, "byoc-moved", "0.1", {k: v for k, v in groups.items() if k != CODEGENS})
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    environment = {"PYTHONPATH": str(tmp_path)}
+    entry = {"python": sys.executable, "module": "byoc_moved:Moved", "environment": environment}
+    write_settings({"codegens": {"moved": entry}})
+    plug_in = tmp_path / "byoc_moved" / "__init__.py"
+    for path in (plug_in, tmp_path / "byoc_moved" / "driver.py"):
+        text = path.read_text().replace("from byoc.codegen import", "from byoc_worker import")
+        path.write_text(text.replace("    split_into_nodes,\n", "").partition("    def check(")[0])
+
+    result = byoc.partition(parse(MODEL), "moved", output=tmp_path / "b", strategy="all-supported")
+
+    assert result.report.nodes.offloaded == 1
+    assert result.verification.passed
+    assert "byoc_moved" not in sys.modules
+
+
+def test_a_codegen_that_imports_byoc_there_is_told_what_to_import(
+    configure: Configure, tmp_path: Path
+) -> None:
+    (tmp_path / "mistaken.py").write_text("raise ModuleNotFoundError(\"No module named 'byoc'\")")
+    configure(module="mistaken:Acme", environment={"PYTHONPATH": str(tmp_path)})
+    assert _describe_problem().endswith("No module named 'byoc'; import from byoc_worker there")
+
+
 def test_a_version_of_the_interface_that_there_is_not(configure: Configure) -> None:
     configure("future", "FromTheFuture")
     assert "speaks version 4 of the codegen interface and this byoc no newer one than 3" in (
@@ -126,7 +165,8 @@ MISTAKES = {
     ),
     "codegen: {}": "codegen: no such key (did you mean codegens?); known: codegens",
     "codegens: {dla: {python: /p, module: 'a:A'}}": (
-        "codegens.dla: a codegen of this name is installed, too: give this one another name"
+        "codegens.dla: a codegen of this name is installed, too: give this one another name, or "
+        "take the entry point out of that package and install it again"
     ),
 }
 

@@ -72,9 +72,9 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
         (
             ROOFLINE + "overhed: 1\n",
             [
-                "overhed: no such key (did you mean overhead?); known: name, description, launch, link, "
-                "energy, else, beside, margin, kind, peak, bandwidth, constants, tile, overhead, "
-                "operators",
+                "overhed: no such key (did you mean overhead?); known: name, extends, description, "
+                "launch, link, energy, else, beside, margin, kind, peak, bandwidth, constants, tile, "
+                "overhead, groups, operators",
             ],
         ),
         (

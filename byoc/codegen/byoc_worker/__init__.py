@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Callable, Dict, TypeVar
 
 from .emitters import EmitterTable
 
 T = TypeVar("T")
+
+Executor = Callable[[Dict[str, Any]], Dict[str, Any]]
+"""Runs a region: arrays by name in, arrays by name out."""
 
 
 class CompileError(Exception):
