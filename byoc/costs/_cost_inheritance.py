@@ -46,7 +46,8 @@ def expand_groups(content: Content) -> tuple[Content, list[str]]:
         return content, ["groups: expected names, each with a list of operators"]
     operators = content.get("operators")
     own = dict(operators) if isinstance(operators, dict) else {}
-    problems, shared = [], {}
+    problems: list[str] = []
+    shared: Content = {}
     for name, members in groups.items():
         if not isinstance(members, list) or not all(isinstance(each, str) for each in members):
             problems.append(f"groups.{name}: expected a list of operators")
