@@ -69,11 +69,13 @@ if _TYPE_CHECKING:
     from byoc.standalone import export_c as export_c
     from byoc.standalone import verify_program as verify_program
     from byoc.verification import Fault as Fault
+    from byoc.verification import Generation as Generation
     from byoc.verification import Thresholds as Thresholds
     from byoc.verification import Verification as Verification
     from byoc.verification import bisect as bisect
     from byoc.verification import verify as verify
     from byoc.verification import verify_against as verify_against
+    from byoc.verification import verify_generation as verify_generation
     from byoc.zoo import load_model as load_model
 
 _NAMES = {
@@ -101,7 +103,10 @@ _NAMES = {
     ),
     "samples": ("Preprocessing",),
     "standalone": ("ExportedProgram", "ProgramVerification", "export_c", "verify_program"),
-    "verification": ("Fault", "Thresholds", "Verification", "bisect", "verify", "verify_against"),
+    "verification": (
+        *("Fault", "Generation", "Thresholds", "Verification"),
+        *("bisect", "verify", "verify_against", "verify_generation"),
+    ),
     "zoo": ("load_model",),
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names}

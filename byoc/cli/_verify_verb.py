@@ -18,6 +18,11 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._export_verb import verify_exported
+from byoc.cli._generation_flags import (
+    DEFAULT_GENERATION_FLAGS,
+    GenerationFlags,
+    print_generation,
+)
 from byoc.cli._option_flags import (
     DEFAULT_LOAD_OPTIONS,
     RUNTIME_FLAG,
@@ -34,6 +39,7 @@ from byoc.reporting import (
     make_error_rows,
     make_fault_report,
     make_full_verification_report,
+    make_generation_suite,
     make_verification_suite,
 )
 from byoc.runtime import RUNTIMES
@@ -42,9 +48,12 @@ from byoc.support import Flag, Syntax
 from byoc.verification import (
     BundleCheck,
     Fault,
+    Generation,
+    Thresholds,
     Verification,
     is_fault,
     read_thresholds,
+    require_generated,
     require_passed,
     rerun_fault,
     write_fault,
@@ -86,6 +95,7 @@ class VerifyOptions:
         ),
         False,
     )
+    generation: GenerationFlags = DEFAULT_GENERATION_FLAGS
     load: LoadOptions = DEFAULT_LOAD_OPTIONS
     cc: str | None = flag_field(
         Flag(
@@ -134,6 +144,11 @@ def verify(
     if options.bisect and options.runtime != RUNTIMES[0]:
         raise typer.BadParameter("--bisect runs parts of regions by codegens", param_hint="--runtime")
     thresholds = read_thresholds(options.threshold, options.snr)
+    if options.generation.is_asked:
+        generation = _verify_generation(bundle, options, thresholds, tests, form)
+        require_generated(generation)
+        _check_all_here(generation.not_here, allow_unverified)
+        return
     if is_fault(bundle):
         _repeat_fault(bundle, options.load, form)
         return
@@ -165,8 +180,34 @@ def verify(
         _print_faults(verification, faults, options.bisect)
     tests.write([make_verification_suite(str(bundle), verification)])
     require_passed(verification)
-    if verification.not_here and not allow_unverified:
+    _check_all_here(verification.not_here, allow_unverified)
+
+
+def _check_all_here(not_here: Mapping[str, str], allow_unverified: bool) -> None:
+    """Leave where this machine cannot run some regions, unless that is allowed."""
+    if not_here and not allow_unverified:
         raise typer.Exit(NOT_VERIFIED)
+
+
+def _verify_generation(
+    bundle: Path, options: VerifyOptions, thresholds: Thresholds, tests: JUnitFile, form: OutputFormat
+) -> Generation:
+    """Compare generated sequences, and print them."""
+    others = {
+        "--inputs": options.inputs is not None,
+        "--bisect": options.bisect,
+        "--runtime": options.runtime != RUNTIMES[0],
+    }
+    given = next((name for name, used in others.items() if used), None)
+    if given is not None:
+        raise typer.BadParameter("--generate takes no such option", param_hint=given)
+    with tests.record_errors(str(bundle)):
+        found = options.generation.verify(
+            bundle, options.load, options.against, options.seed, thresholds
+        )
+    print_generation(found, str(bundle), form)
+    tests.write([make_generation_suite(str(bundle), found)])
+    return found
 
 
 def _print_verification(verification: Verification, bundle: str) -> None:

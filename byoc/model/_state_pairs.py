@@ -8,6 +8,7 @@ by the names that exporters use (`past_key_values.0.key` and `present.0.key`).
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
@@ -39,11 +40,14 @@ class StatePair:
     in_place: bool = False
 
 
-def find_state_pairs(proto: ModelProto) -> tuple[StatePair, ...]:
+def find_state_pairs(
+    proto: ModelProto, types: Mapping[str, TensorType] = MappingProxyType({})
+) -> tuple[StatePair, ...]:
     """Return the pairs of a model, in the order of its inputs; functions are looked into.
 
     Both tensors of a pair have one dtype, and all extents that both state are equal but for one, in
-    which a cache may grow. Each input and output is in one pair at most.
+    which a cache may grow. Each input and output is in one pair at most. `types` are those of inputs
+    where more is known than the model states, as what is open over several variants.
     """
     flat = replace_weights(proto)
     if flat.functions:
@@ -52,7 +56,8 @@ def find_state_pairs(proto: ModelProto) -> tuple[StatePair, ...]:
     inputs = {v.name: read_type(v.type) for v in proto.graph.input if v.name not in stored}
     outputs = {value.name: read_type(value.type) for value in proto.graph.output}
     found: dict[str, StatePair] = {}
-    for pair in (*_pairs_by_operators(flat), *_pairs_by_names(inputs, outputs)):
+    inputs |= {name: kind for name, kind in types.items() if name in inputs}
+    for pair in (*_pairs_by_operators(flat, inputs), *_pairs_by_names(inputs, outputs)):
         taken = {other.present for other in found.values()}
         if pair.past not in inputs or pair.past in found:
             continue
@@ -63,12 +68,13 @@ def find_state_pairs(proto: ModelProto) -> tuple[StatePair, ...]:
     return tuple(found[name] for name in inputs if name in found)
 
 
-def _pairs_by_operators(proto: ModelProto) -> Iterator[StatePair]:
+def _pairs_by_operators(
+    proto: ModelProto, types: Mapping[str, TensorType | None]
+) -> Iterator[StatePair]:
     """Yield pairs that operators of the main graph make; not all of their names need be of the graph."""
     readers = Counter(name for node in walk_nodes(proto.graph.node) for name in node.input)
     readers.update(value.name for value in proto.graph.output)
     opsets = {entry.domain.removeprefix("ai.onnx"): entry.version for entry in proto.opset_import}
-    types = {value.name: read_type(value.type) for value in proto.graph.input}
     for node in proto.graph.node:
         for past, present in _list_past_and_present(node, opsets, types):
             alone = readers[past] == 1 and (node.domain, node.op_type) in _OVERWRITING_OPERATORS

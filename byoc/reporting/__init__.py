@@ -4,9 +4,16 @@ from byoc.reporting._decision_document import make_decision_document
 from byoc.reporting._explanation import ExplainOptions, Explanation, explain, explain_model
 from byoc.reporting._explanation_document import make_explanation_document
 from byoc.reporting._explanation_text import print_explanation
+from byoc.reporting._generation_document import (
+    GenerationReport,
+    make_generation_report,
+    make_position_rows,
+    make_sequence_rows,
+)
 from byoc.reporting._junit import (
     JUnitCase,
     JUnitSuite,
+    make_generation_suite,
     make_report_suite,
     make_verification_suite,
     write_junit,

@@ -10,7 +10,7 @@ from byoc.bundle import Report
 from byoc.errors import escape_unprintable
 from byoc.reporting._requirements import Requirements
 from byoc.support import write_text
-from byoc.verification import OutputError, Verification
+from byoc.verification import Generation, OutputError, Verification, describe_problem
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 
@@ -116,6 +116,18 @@ def make_verification_suite(name: str, verification: Verification) -> JUnitSuite
             cases.append(JUnitCase(f"region {region.name}", "skipped", why))
     for region_name, reason in verification.not_here.items():
         cases.append(JUnitCase(f"region {region_name}", "error", f"it cannot run here: {reason}"))
+    return JUnitSuite(name, tuple(cases))
+
+
+def make_generation_suite(name: str, generation: Generation) -> JUnitSuite:
+    """Return a case for each generated sequence of a bundle."""
+    cases = []
+    for run in generation.runs:
+        problem = describe_problem(run)
+        title = f"sequence of seed {run.seed}, prompt {run.prompt}"
+        cases.append(JUnitCase(title, "failure" if problem else "passed", problem))
+    for region, reason in generation.not_here.items():
+        cases.append(JUnitCase(f"region {region}", "error", f"it cannot run here: {reason}"))
     return JUnitSuite(name, tuple(cases))
 
 

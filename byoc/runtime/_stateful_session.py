@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, find_state_pairs, to_numpy_dtype
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import Stage, StageValues
 from byoc.runtime._trace import Trace
+from byoc.runtime._variant_session import VariantSession
 from byoc.samples import describe_mismatch
 
 
@@ -23,7 +25,12 @@ class StatefulSession:
     After a call that failed the state is undefined: reset it.
     """
 
-    def __init__(self, session: Session, pairs: tuple[StatePair, ...], max_length: int | None) -> None:
+    def __init__(
+        self,
+        session: Session | VariantSession,
+        pairs: tuple[StatePair, ...],
+        max_length: int | None,
+    ) -> None:
         """Start with an empty state. Raises InputError when a state cannot have a maximal length."""
         self._session = self._bound = session
         self._pairs = {pair.past: pair for pair in pairs}
@@ -172,8 +179,11 @@ class StatefulSession:
         Raises InputError where one that has a maximal length is not updated in place.
         """
         self._buffers = {}
+        session = self._session
+        if isinstance(session, VariantSession):  # each has stages of its own
+            return
         stages = []
-        for stage in self._session.stages:
+        for stage in session.stages:
             reads = {n: buffers[n] for n in stage.inputs if n in buffers and self._is_made_by(stage, n)}
             makes = {self._pairs[name].present: buffer for name, buffer in reads.items()}
             run = stage.bind(reads, makes) if reads and stage.bind else None
@@ -186,15 +196,16 @@ class StatefulSession:
                 raise InputError(
                     f"input '{name}' cannot have a maximal length: {maker} does not update it in place"
                 )
-        program = replace(self._session.program, stages=stages)
-        self._bound = replace(self._session, program=program)
+        self._bound = replace(session, program=replace(session.program, stages=stages))
 
     def _is_made_by(self, stage: Stage, name: str) -> bool:
         return self._pairs[name].present in stage.output_names
 
 
 def open_stateful(
-    session: Session, pairs: Mapping[str, str] | None = None, max_length: int | None = None
+    session: Session | VariantSession,
+    pairs: Mapping[str, str] | None = None,
+    max_length: int | None = None,
 ) -> StatefulSession:
     """Return a session that keeps the state of a sequence on a loaded `session`, as a decoder's cache.
 
@@ -205,16 +216,17 @@ def open_stateful(
     is copied from call to call. That is possible where GroupQueryAttention alone reads and makes it, on
     the host or in regions of `reference`. A state of fixed extents is updated so in any case.
 
+    Of a bundle of several variants each call runs the one that inputs and state fit, which are padded
+    where they have to be: the variant limits the length of the state.
+
     Raises InputError where no pairs are found, where one names no input or output, where two name one
-    output, for a bundle of several variants, and where the state cannot be updated in place.
+    output, for a maximal length with several variants, and where the state cannot be updated in place.
     """
-    if not isinstance(session, Session):
-        raise InputError("state is kept by the session of one variant, such as `sessions['decode']`")
-    if session.bundle is None:
-        raise InputError("only a session that was loaded from a bundle can keep state")
     if max_length is not None and max_length < 1:
         raise InputError(f"a maximal length of {max_length}: it has to be at least 1")
-    found = {pair.past: pair for pair in find_state_pairs(session.bundle.model())}
+    if max_length is not None and isinstance(session, VariantSession):
+        raise InputError("variants have lengths of their own: leave out max_length")
+    found = {pair.past: pair for pair in find_state_pairs(_get_bundle(session).model(), session.types)}
     if pairs is None:
         if not found:
             raise InputError("no input takes what an output gave; name the pairs")
@@ -231,3 +243,11 @@ def open_stateful(
         agreed = known is not None and known.present == present
         chosen.append(known if known is not None and agreed else StatePair(past, present))
     return StatefulSession(session, tuple(chosen), max_length)
+
+
+def _get_bundle(session: Session | VariantSession) -> Bundle:
+    """Return the bundle of a session, its first variant. Raises InputError where it has none."""
+    first = next(iter(session.sessions.values())) if isinstance(session, VariantSession) else session
+    if first.bundle is None:
+        raise InputError("only a session that was loaded from a bundle can keep state")
+    return first.bundle

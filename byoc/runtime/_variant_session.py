@@ -1,8 +1,8 @@
 """Sessions of bundles with several variants: each call runs the one that takes inputs of its shapes."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from byoc.bundle import MANIFEST_FILE, Bundle, check_padding, open_bundle
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
-from byoc.model import get_stated_types, read_tensor_types
+from byoc.model import Dim, TensorType, get_stated_types, read_tensor_types
 from byoc.padding import PaddingRule, cut_outputs, find_unpadded_sizes, pad_inputs
 from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._session import Session, load_bundle
@@ -85,6 +85,33 @@ class VariantSession:
         """The names of the outputs, in order."""
         return next(iter(self.sessions.values())).outputs
 
+    @cached_property
+    def types(self) -> Mapping[str, TensorType]:
+        """The types of the inputs that are tensors, over all variants.
+
+        An extent that differs between variants, or that padding leaves open, is named after what each
+        of them takes, such as `64|1`; two extents that are alike in every variant have one name.
+        """
+        kinds = {name: session.types for name, session in self.sessions.items()}
+        shared = next(iter(kinds.values()))
+        return {
+            name: TensorType(kind.dtype, self._merge_shapes(name, kinds))
+            for name, kind in shared.items()
+        }
+
+    def _merge_shapes(
+        self, name: str, kinds: Mapping[str, Mapping[str, TensorType]]
+    ) -> tuple[Dim, ...] | None:
+        shapes = []
+        for variant, types in kinds.items():
+            rule = self.paddings.get(variant)
+            padded = None if rule is None else rule.inputs.get(name)
+            shapes.append(types[name].shape if padded is None else padded.shape)
+        known = [shape for shape in shapes if shape is not None]
+        if len({len(shape) for shape in known}) != 1 or len(known) < len(shapes):
+            return None
+        return tuple(map(_merge_extents, zip(*known, strict=True)))
+
     def __call__(self, inputs: StageValues) -> dict[str, Any]:
         """Return the outputs for inputs given as numpy arrays. Raises as `choose`, and as a session."""
         return self.run(inputs)
@@ -152,6 +179,13 @@ class VariantSession:
         return FittedInputs(session, padded, rule, sizes)
 
 
+def _merge_extents(extents: tuple[Dim, ...]) -> Dim:
+    """Return an extent for what variants have there: theirs if it is the same, else a name of all."""
+    if None in extents:
+        return None
+    return extents[0] if len(set(extents)) == 1 else "|".join(map(str, extents))
+
+
 def _count_elements(inputs: StageValues) -> int:
     return sum(prod(np.shape(value)) for value in inputs.values())
 
@@ -187,16 +221,19 @@ def load(  # noqa: PLR0913 - each has a default
     return load_variants(bundle, pad=pad)
 
 
-def load_variants(bundle: Bundle, *, pad: bool = True) -> Session | VariantSession:
+def load_variants(
+    bundle: Bundle, *, pad: bool = True, load_one: Callable[[Bundle], Session] = load_bundle
+) -> Session | VariantSession:
     """Load an opened bundle to run it, all variants that it has; raises as `load` does.
 
     A single variant is loaded as a plain session, unless `pad` is given and inputs may be padded to it.
+    `load_one` loads each.
     """
     variants = bundle.variants
     paddings = read_paddings(bundle) if pad and bundle.chosen is None else {}
     if len(variants) == 1 and not paddings:
-        return load_bundle(bundle)
-    sessions = {each.variant.name: load_bundle(each) for each in variants}
+        return load_one(bundle)
+    sessions = {each.variant.name: load_one(each) for each in variants}
     return VariantSession(sessions, bundle, paddings)
 
 

@@ -8,6 +8,7 @@ from byoc.samples._arrays import (
     restore_dtype,
     write_npz,
 )
+from byoc.samples._decoder_inputs import DecoderInputs, find_decoder_inputs
 from byoc.samples._image_inputs import NO_PREPROCESSING, Preprocessing
 from byoc.samples._input_sizes import suggest_sizes
 from byoc.samples._input_values import sample_inputs

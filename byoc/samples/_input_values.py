@@ -1,7 +1,7 @@
 """Values of a model's inputs that fit together: seeded random numbers within what their roles allow."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -74,16 +74,24 @@ class InputMaker:
         return any(role.role is Role.flags for role in self.roles.values())
 
     def make(
-        self, seed: int, free: Mapping[str, int], choice: Choice = Choice()
+        self,
+        seed: int,
+        free: Mapping[str, int],
+        choice: Choice = Choice(),
+        names: Collection[str] | None = None,
     ) -> dict[str, NDArray[np.generic]]:
-        """Return an array for each input, at sizes of the free names.
+        """Return an array for each input, or for those of `names` alone, at sizes of the free names.
 
         Raises InputError for an input that is not a tensor, is too large, has more than 32 dimensions,
         or strings or complex numbers.
         """
         draw = _Draw(self.sizes.complete(free), np.random.default_rng(seed), choice)
         types = self.sizes.traced.types
-        return {name: self._make_input(name, kind, draw) for name, kind in types.items()}
+        return {
+            name: self._make_input(name, kind, draw)
+            for name, kind in types.items()
+            if names is None or name in names
+        }
 
     def _make_input(self, name: str, kind: TensorType | None, draw: _Draw) -> NDArray[np.generic]:
         if kind is None or kind.shape is None or kind.dtype in ("string", "complex64", "complex128"):

@@ -5,9 +5,18 @@ from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_
 from byoc.verification._bundle_comparison import VerificationModels
 from byoc.verification._bundle_verification import NotVerified, make_inputs, verify_bundle
 from byoc.verification._fault_files import is_fault, rerun_fault, write_fault
+from byoc.verification._generation import GenerationCheck, GenerationOptions, verify_generation
+from byoc.verification._generation_result import (
+    Generation,
+    GenerationRun,
+    TokenDifference,
+    describe_problem,
+    find_worst_by_count,
+    require_generated,
+)
 from byoc.verification._layer_result import LayerCheck, LayerError
 from byoc.verification._model_comparison import RewriteComparison, compare_models, compare_regions
-from byoc.verification._noise import Difference, NoiseGauge
+from byoc.verification._noise import NoiseGauge
 from byoc.verification._output_error import OutputError, TieBreak
 from byoc.verification._padding_verification import (
     add_padded,
@@ -27,6 +36,7 @@ from byoc.verification._region_verification import (
 )
 from byoc.verification._sample_verification import verify_samples
 from byoc.verification._tensor_comparison import compare_tensors
+from byoc.verification._tensor_difference import Difference
 from byoc.verification._thresholds import (
     DEFAULT_THRESHOLDS,
     QUANTIZED_THRESHOLD,

@@ -19,6 +19,7 @@ from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from byoc.codegen import Executor
 from byoc.errors import InputError
 from byoc.model import GraphIndex, copy_without, find_constant_value, get_stated_attributes, is_onnx
 from byoc.onnxrt import open_session, run_session, without_optimizations
@@ -50,6 +51,14 @@ class AccumulationNoise:
         It has none without stored floating-point weights of a contraction in its main graph, with more
         than 2^28 elements of these, or where onnxruntime cannot run it with weights that are inputs.
         """
+        try:
+            return tuple(dict(run(self.inputs)) for run in self.executors)
+        except (InputError, EncodeError, ValueError):
+            return ()
+
+    @cached_property
+    def executors(self) -> tuple[Executor, ...]:
+        """The model with its weights moved, once for each draw, to run on any inputs; none as `runs`."""
         lengths = self._list_lengths()
         if not lengths or sum(math.prod(t.dims) for t in self._find_tensors(lengths)) > _MAX_ELEMENTS:
             return ()
@@ -57,12 +66,12 @@ class AccumulationNoise:
         try:
             with without_optimizations():
                 session = open_session(self._make_open_model(lengths), self.folder)
-            return tuple(
-                run_session(session, {**self.inputs, **self._move_weights(lengths, generator)})
-                for _ in range(_DRAWS)
-            )
+            drawn = [self._move_weights(lengths, generator) for _ in range(_DRAWS)]
         except (InputError, EncodeError, ValueError):
             return ()
+        return tuple(
+            lambda inputs, moved=moved: run_session(session, {**inputs, **moved}) for moved in drawn
+        )
 
     def _list_lengths(self) -> dict[str, int]:
         """Return for each weight how many products a contraction adds up with it, at most."""

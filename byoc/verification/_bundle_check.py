@@ -183,7 +183,7 @@ def verify(  # noqa: PLR0913 - each has a default
     Raises InputError when the bundle, the original or the inputs cannot be read or run, and
     MissingRuntimeError without onnxruntime.
     """
-    opened = _open(bundle, isolate, call_timeout)
+    opened = open_given(bundle, isolate, call_timeout)
     check = BundleCheck(opened, against, inputs, seed, thresholds, runtime)
     return check.verify(regions)
 
@@ -235,7 +235,7 @@ def bisect(  # noqa: PLR0913 - each has a default
     Raises InputError when there is no such region, its codegen cannot run here, it is not wrong, or it
     is right when compiled again, and MissingRuntimeError without onnxruntime.
     """
-    opened = _open(bundle, isolate, call_timeout)
+    opened = open_given(bundle, isolate, call_timeout)
     check = BundleCheck(opened, against, inputs, seed, thresholds)
     fault = check.bisect(region)
     if output is not None:
@@ -243,7 +243,8 @@ def bisect(  # noqa: PLR0913 - each has a default
     return fault
 
 
-def _open(bundle: str | Path | Bundle, isolate: bool | None, call_timeout: float | None) -> Bundle:
+def open_given(bundle: str | Path | Bundle, isolate: bool | None, call_timeout: float | None) -> Bundle:
+    """Open a bundle, unless it is open; raises as `open_bundle`."""
     if isinstance(bundle, Bundle):
         return bundle
     return open_bundle(Path(bundle), choose_isolation(isolate, call_timeout))

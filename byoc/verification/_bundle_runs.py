@@ -60,12 +60,7 @@ class BundleRuns:
                 drivers = RegionDrivers(bundle)
                 whole, executors = load_with_provider(bundle, drivers), drivers.open_regions()
             else:
-                executors = load_executors(bundle, not_here)
-        for _, region, _ in bundle.regions() if not_here else ():
-            if region.name in not_here:
-                why = f"{region.name} cannot run on this machine: {not_here[region.name]}; otherwise"
-                with convert_errors(NotVerifiableError, why):
-                    executors[region.name] = make_reference_executor(region)
+                executors = load_all_executors(bundle, not_here)
         with convert_errors(InputError, "the bundle does not run"), without_optimizations():
             watched = {
                 name: lambda inputs, name=name, run=run: recorded[name].record(run)(inputs)
@@ -109,6 +104,21 @@ class BundleRuns:
             found = describe_mismatch(padded[name], kind) if name in given else ""
             if found:
                 raise InputError(f"{model.source} has input '{name}' as {found}, the bundle as {kind}")
+
+
+def load_all_executors(bundle: Bundle, not_here: dict[str, str]) -> dict[str, Executor]:
+    """Load the regions of a bundle by their codegens, on plain onnxruntime those that cannot run here.
+
+    The reasons of these are entered in `not_here`. Raises InputError where a region cannot be loaded,
+    and NotVerifiableError where plain onnxruntime cannot run one either.
+    """
+    executors = load_executors(bundle, not_here)
+    for _, region, _ in bundle.regions() if not_here else ():
+        if region.name in not_here:
+            why = f"{region.name} cannot run on this machine: {not_here[region.name]}; otherwise"
+            with convert_errors(NotVerifiableError, why):
+                executors[region.name] = make_reference_executor(region)
+    return executors
 
 
 def _format_inputs(names: Collection[str], prefix: str = "input ") -> str:

@@ -1,9 +1,10 @@
 """Noise: how far two right results of a tensor may lie apart, measured where an error is not allowed.
 
-Six things make noise, each measured on the same inputs: the rounding of the tensor's last operators,
-onnxruntime's optimizations, the order in which contractions add up, the rounding of quantized
-activations to integers, quantized layers before that are one unit off, and, where none of the last two
-can be measured, what a signal-to-noise ratio of 20 dB lets pass.
+Seven things make noise, each measured on the same inputs: the rounding of the tensor's last operators,
+onnxruntime's optimizations, the order in which contractions add up, the rounding of activations that
+MatMulNBits lets be, the rounding of quantized activations to integers, quantized layers before that are
+one unit off, and, where none of the last two can be measured, what a signal-to-noise ratio of 20 dB lets
+pass.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -21,13 +22,18 @@ from onnx import ModelProto
 
 from byoc.errors import InputError
 from byoc.model import copy_without, replace_weights
-from byoc.onnxrt import open_session, run_session
+from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._accumulation_noise import AccumulationNoise
 from byoc.verification._output_error import OutputError, TieBreak
-from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
+from byoc.verification._quantization_noise import (
+    has_quantized_activations,
+    make_exact_products,
+    run_float_twin,
+)
 from byoc.verification._rounding_noise import RoundingNoise, expose_tensors
 from byoc.verification._row_selection import SelectionRuns
 from byoc.verification._tensor_comparison import compare_tensors
+from byoc.verification._tensor_difference import Difference, measure_difference, measure_shift
 from byoc.verification._thresholds import (
     DEFAULT_THRESHOLDS,
     LEAST_SIGNAL_TO_NOISE,
@@ -45,47 +51,9 @@ ROUNDING = "rounding in the last operators"
 _OPTIMIZATIONS = "onnxruntime's optimizations"
 _ACCUMULATION = "the order in which contractions add up"
 _ACTIVATIONS = "rounding the activations to integers"
+_PRODUCTS = "rounding the activations of products, as accuracy_level lets them be"
 _UNITS = "the layers before, one unit off"
 _RATIO = f"a signal-to-noise ratio of {LEAST_SIGNAL_TO_NOISE:g} dB"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The largest difference of two tensors, and the mean of its squares."""
-
-    largest: float = 0.0
-    power: float = 0.0
-
-
-def measure_difference(one: Any, other: Any) -> Difference:
-    """Return the difference of two tensors of numbers, 0 where they cannot be compared.
-
-    Elements that are not finite on either side are left out.
-    """
-    if one is None or other is None or isinstance(one, list) or isinstance(other, list):
-        return Difference()
-    wanted, got = (np.asarray(value) for value in (one, other))
-    if wanted.shape != got.shape or wanted.dtype.kind == "O" or got.dtype.kind == "O":
-        return Difference()
-    error = wanted.astype(np.float64) - got.astype(np.float64)
-    error = error[np.isfinite(error)]
-    if not error.size:
-        return Difference()
-    return Difference(float(np.max(np.abs(error))), float(np.mean(error**2)))
-
-
-def measure_shift(one: Any, other: Any) -> float:
-    """Return the largest mean difference of a channel of two tensors of integers.
-
-    Channels are along axis 1 or along the last one; tensors of one axis or none have no channels.
-    """
-    error = np.asarray(one).astype(np.float64) - np.asarray(other).astype(np.float64)
-    if error.ndim < 2 or not error.size:
-        return 0.0
-    means = [
-        error.mean(tuple(i for i in range(error.ndim) if i != axis)) for axis in (1, error.ndim - 1)
-    ]
-    return max(float(np.abs(each).max()) for each in means)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +150,8 @@ class NoiseGauge:
             found[_OPTIMIZATIONS] = min(_NOISE_SIDES * spread.largest, most)
             if error.absolute > max(found.values()):
                 found[_ACCUMULATION] = min(self._measure_accumulation(error.name, thresholds), most)
+            if error.absolute > max(found.values()):
+                found[_PRODUCTS] = min(self._measure_products(error.name, actual), most)
         else:
             spreads = self.measure_quantized(error.name, thresholds)
             if _ACTIVATIONS not in spreads:
@@ -267,6 +237,16 @@ class NoiseGauge:
         )
         return _NOISE_SIDES * max(spreads, default=0.0)
 
+    def _measure_products(self, name: str, actual: Values) -> float:
+        """Return twice the distance of products that do not round their activations.
+
+        It is 0 where the mean square of the error is more than that of twice the distance.
+        """
+        exact = measure_difference(self.expected[name], self._exact_products.get(name))
+        error = measure_difference(self.expected[name], actual.get(name))
+        is_explained = error.power <= _NOISE_SIDES**2 * exact.power
+        return _NOISE_SIDES * exact.largest if is_explained else 0.0
+
     def _find_most(self, name: str, thresholds: Thresholds) -> float:
         """Return the largest error that noise explains: 6e-2 of the range of the expected values."""
         expected = np.asarray(self.expected[name])
@@ -305,6 +285,18 @@ class NoiseGauge:
         try:
             model = self._flat if self.exposed else self.model
             return run_session(open_session(model, self.folder), self.inputs)
+        except (InputError, EncodeError, ValueError):
+            return {}
+
+    @cached_property
+    def _exact_products(self) -> Values:
+        """The outputs of a model whose MatMulNBits do not round activations, empty without such."""
+        try:
+            exact = make_exact_products(self._flat)
+            if exact is None:
+                return {}
+            with without_optimizations():
+                return run_session(open_session(exact, self.folder), self.inputs)
         except (InputError, EncodeError, ValueError):
             return {}
 

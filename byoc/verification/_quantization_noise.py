@@ -171,6 +171,33 @@ def _stays_integer(node: NodeProto) -> bool:
     return node.op_type.startswith(_INTEGER_OPERATORS)
 
 
+_INT8_LEVEL, _FLOAT_LEVEL = 4, 1  # of accuracy_level
+
+
+def make_exact_products(model: ModelProto) -> ModelProto | None:
+    """Return a model without functions whose MatMulNBits do not round their activations.
+
+    `accuracy_level` is the least accuracy that is asked for; at 4 onnxruntime rounds to int8. None where
+    no product of the main graph has it.
+    """
+    if not any(map(_may_round, model.graph.node)):
+        return None
+    result = copy_without(model, "node")
+    for node in model.graph.node:
+        kept = result.graph.node.add()
+        kept.CopyFrom(node)
+        for attribute in kept.attribute if _may_round(node) else ():
+            if attribute.name == "accuracy_level":
+                attribute.i = _FLOAT_LEVEL
+    return result
+
+
+def _may_round(node: NodeProto) -> bool:
+    """Return whether a product lets its activations be rounded to int8."""
+    level = get_stated_attributes(node).get("accuracy_level", 0)
+    return (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits") and level == _INT8_LEVEL
+
+
 def run_float_twin(model: ModelProto, folder: Path | None, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a model without functions with its activations in floating point; return its outputs.
 

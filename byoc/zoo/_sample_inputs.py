@@ -85,11 +85,11 @@ class InputSpec(StrictModel):
 
     `photo` (spectrograms, too, are smooth) and `noise` have the mean `centre` and the deviation
     `scale`; a `page` with writing lies that far to both sides of it; `voice` is a wave within -1 and
-    1; `integers` run from `low` to `high`; `value` is the same everywhere. `low` and `high` also clip
-    a photo and a page.
+    1; `integers` run from `low` to `high`; `count` goes up from `low` along the last axis; `value` is
+    the same everywhere. `low` and `high` also clip a photo and a page.
     """
 
-    like: Literal["photo", "page", "voice", "noise", "integers", "value"]
+    like: Literal["photo", "page", "voice", "noise", "integers", "count", "value"]
     shape: tuple[int, ...]
     type: Literal["float32", "int32", "int64"] = "float32"
     centre: float = 0.0
@@ -127,6 +127,8 @@ def _make_values(feed: InputSpec, seed: int) -> NDArray[Any]:
             return draw_uniform(seed, feed.shape, UniformSpread(feed.centre, feed.scale * 3.0**0.5))
         case "integers":
             return make_integers(seed, feed.shape, feed.low or 0, feed.high or 0)
+        case "count":
+            return np.broadcast_to((feed.low or 0) + np.arange(feed.shape[-1]), feed.shape)
         case "value":
             return np.full(feed.shape, feed.value)
 

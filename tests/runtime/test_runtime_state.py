@@ -104,11 +104,27 @@ def test_a_model_without_pairs_needs_their_names(sessions: dict[str, Session]) -
         byoc.open_stateful(sessions["counter"])
 
 
-def test_variants_keep_their_state_one_by_one(sessions: dict[str, Session]) -> None:
-    one: Any = sessions["cache"]
-    variants: Any = VariantSession({"one": one, "two": one}, one.bundle)
-    with pytest.raises(InputError, match=r"^state is kept by the session of one variant"):
-        byoc.open_stateful(variants)
+def test_variants_share_a_state(tmp_path: Path) -> None:
+    """Each call runs the variant that inputs and state fit, the state begins empty again."""
+    variants: Any = {f"v{past}": {"N": 1, "past": past} for past in range(3)}
+    cut(parse(CACHE), tmp_path / "b", variants=variants)
+    loaded = byoc.load(tmp_path / "b")
+    assert isinstance(loaded, VariantSession)
+    assert str(loaded.types["old"]) == "float32[1, 0|1|2, 2]"
+    session = byoc.open_stateful(loaded)
+    assert (session.inputs, session.outputs, session.pairs) == (("x",), ("y",), {"old": "new"})
+    for _ in range(2):
+        for count, step in enumerate(STEPS[:3], 1):
+            trace = byoc.Trace()
+            found = session.run({"x": step}, trace)
+            assert {event.variant for event in trace.events} == {f"v{count - 1}"}
+            kept = np.maximum(np.concatenate(STEPS[:count], axis=1), 0)
+            np.testing.assert_allclose(found["y"], kept.sum(1, keepdims=True), rtol=1e-6)
+        with pytest.raises(InputError, match=r"^no variant takes these inputs: v0 "):
+            session({"x": STEPS[3]})
+        session.reset()
+    with pytest.raises(InputError, match=r"^variants have lengths of their own: leave out max_length"):
+        byoc.open_stateful(loaded, max_length=8)
 
 
 def test_wrong_inputs_and_states(sessions: dict[str, Session]) -> None:

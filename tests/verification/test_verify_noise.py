@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import vendors
 from interpreting import RULES, bundle_of, interpreter, only, right
@@ -347,3 +348,60 @@ def model_file(model: ModelProto, folder: Path) -> Path:
     path = folder / "m.onnx"
     path.write_bytes(model.SerializeToString())
     return path
+
+
+PRODUCT_RULES = """
+target: npu
+cost_model: dla
+dtype: any
+ops: [{op: com.microsoft.MatMulNBits}]
+"""
+
+
+def make_product() -> tuple[ModelProto, Array]:
+    """Return a model of one product whose activations may be rounded to int8, and its weights."""
+    random = np.random.default_rng(4)
+    packed = random.integers(0, 256, (32, 2, 16)).astype(np.uint8)
+    scales = (0.05 + 0.01 * random.random((32, 2))).astype(np.float32)
+    attributes = {"K": 64, "N": 32, "bits": 4, "block_size": 32, "accuracy_level": 4}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 32])],
+        [numpy_helper.from_array(packed, "w"), numpy_helper.from_array(scales, "s")],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(32, 2, 32).astype(np.float32) - 8
+    weights = (numbers * scales[..., None]).reshape(32, 64).T
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), weights
+
+
+@pytest.mark.parametrize(
+    ("spoil", "passes"),
+    [
+        (lambda weights: weights, True),
+        (lambda weights: 1.05 * weights, False),
+        (lambda weights: np.where(np.arange(32) < 16, weights, 0), False),
+        (lambda weights: np.roll(weights, 1, axis=0), False),
+    ],
+    ids=["exact", "scale", "zeroed block", "rolled"],
+)
+def test_a_product_may_leave_its_activations_as_they_are(
+    spoil: Callable[[Array], Array], passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`accuracy_level` 4 lets onnxruntime round them to int8; it asks nobody to."""
+    model, weights = make_product()
+    x = {"x": np.random.default_rng(5).standard_normal((4, 64)).astype(np.float32)}
+    made = x["x"].astype(np.float64) @ spoil(weights)
+    vendors.install(monkeypatch, wrong=interpreter(only("y", lambda _: made.astype(np.float32))))
+    bundle = bundle_of(model, tmp_path, rules=PRODUCT_RULES)
+    onnx.save(model, tmp_path / "m.onnx")
+    found = verify_against(bundle, tmp_path / "m.onnx", inputs=x, regions=True)
+    (error,) = found.outputs
+    assert error.relative > 1e-3, "beyond the tolerance: onnxruntime rounds"
+    assert found.passed is passes
+    assert [each.within for each in (error, *found.regions)] == [passes, passes]
+    if passes:
+        assert error.noise_source.startswith("rounding the activations of products")

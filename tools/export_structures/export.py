@@ -54,6 +54,7 @@ def _export(made: Made) -> onnx.ModelProto:
         output_names=list(made.outputs),
         opset_version=OPSET,
         dynamo=False,
+        dynamic_axes=made.open_axes or None,
     )
     return onnx.load_from_string(buffer.getvalue())
 

@@ -22,7 +22,8 @@ ONES: Feed = {"like": "value", "value": 1, "type": "int64"}
 class Made:
     """A module with sample arguments, and what later samples of each input are like.
 
-    The kinds of samples are those of `byoc/zoo/_sample_inputs.py`.
+    The kinds of samples are those of `byoc/zoo/_sample_inputs.py`. `open_axes` names the open extents of
+    inputs and outputs.
     """
 
     module: nn.Module
@@ -32,6 +33,7 @@ class Made:
     target: Callable[[str], float] = field(default=lambda name: 1.0)
     positions: str = ""
     keep: str = ""
+    open_axes: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,149 @@ def _whisper() -> Made:
     )
 
 
+CACHED, LAYERS = 8, 4  # positions that a sample's cache holds, layers of the decoders that have one
+
+
+class _Cached(nn.Module):
+    """Take the cache of a decoder by tensors, key and value of each layer, and give it longer.
+
+    The first `names` are arguments of the model. Keys and values that attend an encoder's output are
+    computed from it in each step, and not given.
+    """
+
+    def __init__(self, model: nn.Module, names: list[str], crossing: bool) -> None:
+        super().__init__()
+        self.model, self.names, self.crossing = model, names, crossing
+
+    def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = dict(zip(self.names, arguments, strict=False))
+        past = arguments[len(self.names) :]
+        own = transformers.DynamicCache()
+        for layer in range(len(past) // 2):
+            own.update(past[2 * layer], past[2 * layer + 1], layer)
+        cache = (
+            transformers.EncoderDecoderCache(own, transformers.DynamicCache()) if self.crossing else own
+        )
+        if "encoder_outputs" in given:
+            given["encoder_outputs"] = transformers.modeling_outputs.BaseModelOutput(
+                given["encoder_outputs"]
+            )
+        answer = self.model(**given, past_key_values=cache, use_cache=True, return_dict=True)
+        kept = answer.past_key_values
+        layers = (kept.self_attention_cache if self.crossing else kept).layers
+        return (answer.logits, *(part for each in layers for part in (each.keys, each.values)))
+
+
+def _cached(
+    model: nn.Module,
+    arguments: dict[str, torch.Tensor],
+    feeds: dict[str, Feed],
+    open_axes: dict[str, dict[int, str]],
+    cache: tuple[int, int],
+    **more: object,
+) -> Made:
+    """Return a decoder with a cache of `cache` heads and width, whose lengths are open.
+
+    `arguments` are named as the model takes them, but for the encoder's output.
+    """
+    heads, width = cache
+    parts = [f"{layer}.{part}" for layer in range(LAYERS) for part in ("key", "value")]
+    past = [f"past_key_values.{part}" for part in parts]
+    torch.manual_seed(2)
+    crossing = "encoder_outputs" in arguments
+    module = _Cached(model, list(arguments), crossing)
+    noise: Feed = {"like": "noise", "scale": 0.5}
+    given = {"encoder_hidden_states" if n == "encoder_outputs" else n: v for n, v in arguments.items()}
+    growing = {name: {2: "past_sequence_length"} for name in past}
+    made = {f"present.{part}": {2: "total_sequence_length"} for part in parts}
+    return Made(
+        module,
+        given | {name: 0.5 * torch.randn(1, heads, CACHED, width) for name in past},
+        feeds | dict.fromkeys(past, noise),
+        ("logits", *made),
+        open_axes={**open_axes, **growing, **made, "logits": {1: "sequence_length"}},
+        **more,
+    )
+
+
+TOKENS_AXES = {1: "sequence_length"}
+POSITIONS: Feed = {"like": "count", "low": CACHED, "type": "int64"}
+
+
+def _gpt2_cached() -> Made:
+    config = transformers.GPT2Config(n_embd=384, n_layer=LAYERS, attn_implementation="eager")
+    ids = _tokens(config.vocab_size, 4)
+    return _cached(
+        transformers.GPT2LMHeadModel(config),
+        {
+            "input_ids": ids,
+            "attention_mask": torch.ones(1, CACHED + 4, dtype=torch.int64),
+            "position_ids": torch.arange(CACHED, CACHED + 4)[None],
+        },
+        {"input_ids": _ids(config.vocab_size), "attention_mask": ONES, "position_ids": POSITIONS},
+        {
+            "input_ids": TOKENS_AXES,
+            "attention_mask": {1: "total_sequence_length"},
+            "position_ids": TOKENS_AXES,
+        },
+        (12, 32),
+        target=_quiet("c_proj"),
+        positions="wte,wpe",
+    )
+
+
+def _t5_cached() -> Made:
+    config = transformers.T5Config(
+        d_model=256, d_kv=32, d_ff=1024, num_layers=1, num_decoder_layers=LAYERS
+    )
+    torch.manual_seed(3)
+    return _cached(
+        transformers.T5ForConditionalGeneration(config),
+        {
+            "decoder_input_ids": _tokens(config.vocab_size, 4),
+            "encoder_outputs": torch.randn(1, 32, 256),
+        },
+        {
+            "decoder_input_ids": _ids(config.vocab_size),
+            "encoder_hidden_states": {"like": "noise"},
+        },
+        {"decoder_input_ids": TOKENS_AXES},
+        (8, 32),
+        target=lambda name: 32.0**-0.5 if name.endswith(".q") else 1.0,
+        positions="shared,relative_attention_bias",
+    )
+
+
+def _whisper_cached() -> Made:
+    config = transformers.WhisperConfig(
+        decoder_layers=LAYERS, encoder_layers=1, attn_implementation="eager"
+    )
+    torch.manual_seed(3)
+    return _cached(
+        transformers.WhisperForConditionalGeneration(config),
+        {
+            "decoder_input_ids": _tokens(config.vocab_size, 4),
+            "decoder_attention_mask": torch.ones(1, CACHED + 4, dtype=torch.int64),
+            "decoder_position_ids": torch.arange(CACHED, CACHED + 4)[None],
+            "encoder_outputs": torch.randn(1, 1500, config.d_model),
+        },
+        {
+            "decoder_input_ids": _ids(config.vocab_size),
+            "decoder_attention_mask": ONES,
+            "decoder_position_ids": POSITIONS,
+            "encoder_hidden_states": {"like": "noise"},
+        },
+        {
+            "decoder_input_ids": TOKENS_AXES,
+            "decoder_attention_mask": {1: "total_sequence_length"},
+            "decoder_position_ids": TOKENS_AXES,
+        },
+        (config.decoder_attention_heads, config.d_model // config.decoder_attention_heads),
+        target=_quiet("out_proj", "fc2"),
+        positions="embed_positions",
+    )
+
+
 def _detr() -> Made:
     config = transformers.DetrConfig(
         use_timm_backbone=False,
@@ -230,6 +375,24 @@ RECIPES = {
     "gpt2": Recipe("language decoder", TRANSFORMERS + "GPT2Config(n_embd=384)", APACHE, _gpt2),
     "t5": Recipe("language encoder-decoder", TRANSFORMERS + "T5Config(d_model=256)", APACHE, _t5),
     "whisper_tiny": Recipe("speech encoder-decoder", TRANSFORMERS + "WhisperConfig()", APACHE, _whisper),
+    "gpt2_cached": Recipe(
+        "language decoder with a cache",
+        TRANSFORMERS + f"GPT2Config(n_embd=384, n_layer={LAYERS})",
+        APACHE,
+        _gpt2_cached,
+    ),
+    "t5_cached": Recipe(
+        "language decoder with a cache, of an encoder-decoder",
+        TRANSFORMERS + f"T5Config(d_model=256, num_decoder_layers={LAYERS})",
+        APACHE,
+        _t5_cached,
+    ),
+    "whisper_cached": Recipe(
+        "speech decoder with a cache, of an encoder-decoder",
+        TRANSFORMERS + f"WhisperConfig(decoder_layers={LAYERS})",
+        APACHE,
+        _whisper_cached,
+    ),
     "detr": Recipe("detection transformer", TRANSFORMERS + "DetrConfig(), ResNet-50", APACHE, _detr),
     "ssdlite320": _detector("ssdlite320_mobilenet_v3_large", 320, score_thresh=0.03),
     "ssd300_vgg16": _detector("ssd300_vgg16", 300, score_thresh=0.06),
