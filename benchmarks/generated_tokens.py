@@ -17,7 +17,7 @@ import byoc
 from byoc.errors import InputError
 
 _RULES = "target: npu\ncost_model: openvino-cpu\ndtype: any\nops: [{op: '*'}]\n"
-_ON_HOST = {"openvino": "host: {ops: [GroupQueryAttention]}\n"}
+_ON_HOST = {"openvino": "host: {ops: [com.microsoft.GroupQueryAttention]}\n"}
 _OPTIONS = {("openvino", "decoder_int4"): {"dynamic_quantization": "32"}}
 _PADDED = ("decoder_int4", "decoder_fp16")
 _OPEN = ("gpt2_cached", "t5_cached", "whisper_cached")
