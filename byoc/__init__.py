@@ -66,6 +66,7 @@ if _TYPE_CHECKING:
     from byoc.samples import Preprocessing as Preprocessing
     from byoc.standalone import ExportedProgram as ExportedProgram
     from byoc.standalone import ProgramVerification as ProgramVerification
+    from byoc.standalone import build_bundle_driver as build_bundle_driver
     from byoc.standalone import export_c as export_c
     from byoc.standalone import verify_program as verify_program
     from byoc.verification import Fault as Fault
@@ -102,7 +103,10 @@ _NAMES = {
         *("load", "open_stateful"),
     ),
     "samples": ("Preprocessing",),
-    "standalone": ("ExportedProgram", "ProgramVerification", "export_c", "verify_program"),
+    "standalone": (
+        *("ExportedProgram", "ProgramVerification"),
+        *("build_bundle_driver", "export_c", "verify_program"),
+    ),
     "verification": (
         *("Fault", "Generation", "Thresholds", "Verification"),
         *("bisect", "verify", "verify_against", "verify_generation"),

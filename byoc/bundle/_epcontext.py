@@ -16,7 +16,15 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoPro
 
 from byoc.bundle._manifest import RegionEntry, VariantEntry, entry_to_contract
 from byoc.bundle._region_description import describe_region
-from byoc.codegen import Artifact, Codegen, Context, ContextSource, has_driver, read_context
+from byoc.codegen import (
+    Artifact,
+    Codegen,
+    Context,
+    ContextSource,
+    has_driver,
+    has_model_driver,
+    read_context,
+)
 from byoc.errors import ByocError, InputError, get_error_text, must_propagate
 from byoc.model import GraphIndex, write_type
 from byoc.support import describe_failure
@@ -44,7 +52,8 @@ class NodeContext:
 def require_contexts(codegens: Mapping[str, Codegen]) -> None:
     """Raise InputError for the first target for whose codegen there is no provider."""
     for target, codegen in codegens.items():
-        if not isinstance(codegen, ContextSource) and not has_driver(codegen):
+        drivers = has_driver(codegen) or has_model_driver(codegen)
+        if not isinstance(codegen, ContextSource) and not drivers:
             raise InputError(
                 f"--emit epcontext: no provider of ONNX Runtime loads what codegen {codegen.name} makes "
                 f"for {target}: it has neither a `context` nor a `driver`"
@@ -176,7 +185,7 @@ def _make_context(
     if isinstance(codegen, ContextSource):
         return _read_context(folder, entry, own, codegen)
     try:
-        description = describe_region(folder, own)
+        description = describe_region(folder, own, has_model_driver(codegen))
     except InputError as error:
         raise InputError(f"--emit epcontext: {error}") from None
     inputs, outputs = (tuple(each.name for each in side) for side in (entry.inputs, entry.outputs))

@@ -4,29 +4,61 @@ It is read in C (byoc/onnxrt/provider/region_description.c), so it is no JSON; d
 bytes. All numbers are little-endian.
 """
 
+import hashlib
 import struct
 from pathlib import Path
+
+import onnx
+from onnx import TensorProto
 
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle._manifest import RegionEntry, describe_file, entry_to_contract
 from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS, count_bits
+from byoc.model import DTYPE_NUMBERS, count_bits, walk_tensors, write_raw_bytes
 
 MAGIC = b"BYOCREGN"
 VERSION = 1
 _HEADER = struct.Struct("<8s6I")  # magic, version, bytes in all, files, texts, inputs, outputs
 
 
-def describe_region(folder: Path, entry: RegionEntry) -> bytes:
+MODEL_TEXT = "byoc.model"
+"""The text by which a driver that is made of regions' models knows the model of a region."""
+
+
+def hash_region_model(folder: Path, entry: RegionEntry) -> str:
+    """Return the SHA-256, in hex, of a region's model in a bundle's folder and of its constants."""
+    path = folder / entry.model
+    content = path.read_bytes()
+    digest = hashlib.sha256(content)
+    for tensor in walk_tensors(onnx.load_from_string(content)):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            write_raw_bytes(tensor, path.parent, _HashedFile(digest))  # type: ignore[arg-type]
+    return digest.hexdigest()
+
+
+class _HashedFile:
+    """An open file whose content is hashed and not kept."""
+
+    def __init__(self, digest: "hashlib._Hash") -> None:
+        self._digest = digest
+
+    def write(self, block: bytes | memoryview) -> int:
+        self._digest.update(block)
+        return len(block)
+
+
+def describe_region(folder: Path, entry: RegionEntry, of_model: bool = False) -> bytes:
     """Return the description of a region whose artifact is in a bundle's folder.
 
-    Raises InputError for a tensor that does not cross to a driver: of extents that are not all known, of
-    text, or of elements of less than a byte.
+    With `of_model` it has `MODEL_TEXT`, by which a driver that is made of regions' models finds the
+    region. Raises InputError for a tensor that does not cross to a driver: of extents that are not all
+    known, of text, or of elements of less than a byte.
     """
     inputs = [_encode_tensor(entry.name, each) for each in map(entry_to_contract, entry.inputs)]
     outputs = [_encode_tensor(entry.name, each) for each in map(entry_to_contract, entry.outputs)]
     files = [_encode_file(folder, name, path) for name, path in sorted(entry.artifact_files.items())]
-    metadata = sorted(entry.artifact_metadata.items())
+    made = {MODEL_TEXT: hash_region_model(folder, entry)} if of_model else {}
+    metadata = sorted({**entry.artifact_metadata, **made}.items())
     texts = [_encode_text(key) + _encode_text(value) for key, value in metadata]
     names = _encode_text(entry.codegen) + _encode_text(entry.name)
     content = b"".join([names, *files, *texts, *inputs, *outputs])

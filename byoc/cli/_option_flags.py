@@ -166,6 +166,12 @@ RUNTIME_FLAG = Flag(
     "What runs it: byoc, or onnxruntime with byoc's provider, and drivers in C for the regions.",
     choices=RUNTIMES,
 )
+DRIVER_FLAG = Flag(
+    "The library of a codegen's driver, with --runtime ort-plugin; by default one is built.",
+    Syntax.PAIRS,
+    metavar="CODEGEN=FILE",
+    names=("--driver",),
+)
 
 
 def take_options(

@@ -24,6 +24,7 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import (
     DEFAULT_LOAD_OPTIONS,
+    DRIVER_FLAG,
     RUNTIME_FLAG,
     LoadOptions,
     flag_field,
@@ -47,6 +48,7 @@ from byoc.runtime import (
     read_npy,
     read_npz,
     restore_dtype,
+    use_drivers,
     write_npz,
 )
 from byoc.samples import model_samples
@@ -68,6 +70,7 @@ class RunOptions:
     """The flags of `byoc run` that say what runs the bundle."""
 
     runtime: str = flag_field(RUNTIME_FLAG, RUNTIMES[0])
+    drivers: Mapping[str, str] = flag_field(DRIVER_FLAG)
     pad: bool = flag_field(
         Flag("Pad inputs that fit no variant as they are, where one allows it.", Syntax.ON_OFF), True
     )
@@ -185,7 +188,8 @@ def _fit_inputs(
     given |= {name: read_npy(Path(file)) for name, file in files.items()}
     loaded: Session | VariantSession
     if options.runtime == DRIVER_RUNTIME:
-        loaded = load_with_provider(bundle)
+        with use_drivers(options.drivers):
+            loaded = load_with_provider(bundle)
     else:
         loaded = load_variants(bundle, pad=options.pad) if given else load_bundle(bundle)
     if inputs == _RANDOM:

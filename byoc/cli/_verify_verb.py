@@ -25,6 +25,7 @@ from byoc.cli._generation_flags import (
 )
 from byoc.cli._option_flags import (
     DEFAULT_LOAD_OPTIONS,
+    DRIVER_FLAG,
     RUNTIME_FLAG,
     LoadOptions,
     flag_field,
@@ -42,7 +43,7 @@ from byoc.reporting import (
     make_generation_suite,
     make_verification_suite,
 )
-from byoc.runtime import RUNTIMES
+from byoc.runtime import RUNTIMES, use_drivers
 from byoc.standalone import is_program
 from byoc.support import Flag, Syntax
 from byoc.verification import (
@@ -107,6 +108,7 @@ class VerifyOptions:
         Flag("What runs a program of export-c: qemu-aarch64.", metavar="COMMAND")
     )
     runtime: str = flag_field(RUNTIME_FLAG, RUNTIMES[0])
+    drivers: Mapping[str, str] = flag_field(DRIVER_FLAG)
     output: Path | None = flag_field(
         Flag("Where --bisect writes; NAME.faults unless given.", Syntax.PATH, ("--output", "-o"))
     )
@@ -161,7 +163,8 @@ def verify(
         check = BundleCheck(
             opened, options.against, options.inputs, options.seed, thresholds, options.runtime
         )
-        verification = check.verify(regions=True)
+        with use_drivers(options.drivers):
+            verification = check.verify(regions=True)
         wrong = [region.name for region in verification.regions if not region.within]
         for name in wrong if options.bisect else ():
             try:

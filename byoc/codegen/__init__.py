@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._abilities import Together as Together
     from byoc.codegen._abilities import can_estimate as can_estimate
     from byoc.codegen._abilities import has_driver as has_driver
+    from byoc.codegen._abilities import has_model_driver as has_model_driver
     from byoc.codegen._artifact_cache import ArtifactCache as ArtifactCache
     from byoc.codegen._artifact_cache import ArtifactStore as ArtifactStore
     from byoc.codegen._calling import ask_cache_key as ask_cache_key
@@ -149,7 +150,7 @@ _MODULES = {
     ),
     "byoc.codegen._abilities": (
         "ABILITIES BindableExecutor Context ContextSource Driven DriverSources Estimating Executable "
-        "Keyed Measured Oracle Stamped TakesWeights Together can_estimate has_driver"
+        "Keyed Measured Oracle Stamped TakesWeights Together can_estimate has_driver has_model_driver"
     ),
     "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
     "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",

@@ -229,3 +229,11 @@ def can_estimate(codegen: object) -> TypeGuard[Estimating]:
 def has_driver(codegen: object) -> TypeGuard[Driven]:
     """Return whether a driver in C runs what a codegen compiles."""
     return "driver" in list_abilities(codegen)
+
+
+def has_model_driver(codegen: object) -> bool:
+    """Return whether a driver that byoc makes of regions' models runs what a codegen compiles.
+
+    One with a driver of its own needs none.
+    """
+    return bool(getattr(codegen, "model_driver", False)) and not has_driver(codegen)

@@ -21,8 +21,8 @@ class CodegenDescription:
     `summary` is the first sentence of its documentation, `api` the version of the interface, `abilities`
     are keys of `ABILITIES`. `options` is None where it reads its options itself. The others are class
     attributes: `open_shapes` (executors take other extents than declared), `recompiles` (`load` itself
-    handles an artifact that does not fit), `native` (`load` executes what an artifact holds) and
-    `calibrates` (`compile` reads `Region.samples`).
+    handles an artifact that does not fit), `native` (`load` executes what an artifact holds),
+    `calibrates` (`compile` reads `Region.samples`) and `model_driver` (byoc makes a driver of models).
     `interpreter` is the Python that runs it where that is another one.
     """
 
@@ -34,6 +34,7 @@ class CodegenDescription:
     recompiles: bool
     native: bool
     calibrates: bool = False
+    model_driver: bool = False
     interpreter: str = ""
 
     @property
@@ -47,7 +48,7 @@ def describe_codegen(codegen: Codegen) -> CodegenDescription:
     listed = describe_options(getattr(codegen, "Options", None))
     flags: dict[str, Any] = {
         name: bool(getattr(codegen, name, False))
-        for name in ("open_shapes", "recompiles", "native", "calibrates")
+        for name in ("open_shapes", "recompiles", "native", "calibrates", "model_driver")
     }
     return CodegenDescription(
         get_first_sentence(type(codegen)),

@@ -85,6 +85,8 @@ class Codegen(Protocol):
     artifacts are not to be kept for the next run. `calibrates` is True where it reads the samples of
     regions (`Region.samples`), which are then measured. `libraries` names the distributions that it
     compiles with, whose versions artifacts depend on; by default all that its own distribution requires.
+    `model_driver` is True where a region computes what its ONNX model does, in the same dtypes, so that
+    byoc can make a driver of the models (docs/driver.md).
     """
 
     name: str

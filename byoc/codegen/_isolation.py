@@ -76,6 +76,11 @@ class IsolatedCodegen:
         return self.description.calibrates
 
     @property
+    def model_driver(self) -> bool:
+        """Whether a driver that byoc makes of its regions' models runs them."""
+        return self.description.model_driver
+
+    @property
     def worker(self) -> Worker:
         """The process, started unless it runs. Raises InputError when the codegen cannot be loaded."""
         with self.lock:

@@ -14,6 +14,7 @@ from byoc.runtime._provider_session import (
     RUNTIMES,
     RegionDrivers,
     load_with_provider,
+    use_drivers,
 )
 from byoc.runtime._session import Session, load_bundle, load_executors
 from byoc.runtime._shape_check import collect_contradictions

@@ -1,16 +1,25 @@
 """Bundles that onnxruntime runs whole, with byoc's provider and drivers in C for the regions."""
 
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import onnx
 
-from byoc.bundle import CONTEXT_MODEL_FILE, Bundle, require_consent
-from byoc.codegen import Executor, has_driver
+from byoc.bundle import (
+    CONTEXT_MODEL_FILE,
+    MODEL_TEXT,
+    Bundle,
+    hash_region_model,
+    require_consent,
+)
+from byoc.codegen import Executor, has_driver, has_model_driver
 from byoc.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError
 from byoc.model import GraphIndex, get_stated_types
@@ -21,11 +30,22 @@ from byoc.runtime._stage_program import Stage, StageProgram
 DRIVER_RUNTIME = "ort-plugin"
 RUNTIMES = ("byoc", DRIVER_RUNTIME)
 """What runs a bundle: byoc's own runtime, or onnxruntime with the provider."""
+_given: ContextVar[Mapping[str, Path]] = ContextVar("given", default=MappingProxyType({}))
+
+
+@contextmanager
+def use_drivers(libraries: Mapping[str, str | Path]) -> Iterator[None]:
+    """Run the regions of codegens by these libraries, instead of drivers that are built for them."""
+    token = _given.set({name: Path(path) for name, path in libraries.items()})
+    try:
+        yield
+    finally:
+        _given.reset(token)
 
 
 @dataclass(frozen=True, eq=False)
 class RegionDrivers:
-    """The drivers of a bundle's codegens, built for this process when they are first needed."""
+    """The drivers of a bundle's codegens: those of `use_drivers`, and others built when first needed."""
 
     bundle: Bundle
     _folder: Path = field(init=False)
@@ -40,11 +60,20 @@ class RegionDrivers:
     def libraries(self) -> Mapping[str, Path]:
         """The libraries by codegen. Raises InputError for a codegen without a driver."""
         require_consent(self.bundle)
-        found = {}
+        found: dict[str, Path] = {}
         for region in self.bundle.variant.regions:
             if region.codegen in found:
                 continue
+            if region.codegen in _given.get():
+                found[region.codegen] = _given.get()[region.codegen]
+                continue
             codegen = self.bundle.codegens.find(region.codegen)
+            if has_model_driver(codegen):
+                raise InputError(
+                    f"{self.bundle.display_path}: region {region.name}: a driver of codegen "
+                    f"{region.codegen} is made of the bundle: make one (byoc build-driver), and name it "
+                    f"(--driver {region.codegen}=FILE)"
+                )
             if not has_driver(codegen):
                 raise InputError(
                     f"{self.bundle.display_path}: region {region.name}: codegen {region.codegen} has no "
@@ -57,9 +86,25 @@ class RegionDrivers:
     def open_regions(self) -> dict[str, Executor]:
         """Open each region alone in its driver; return the executors by name. Raises as `libraries`."""
         opened = {name: DriverLibrary(path) for name, path in self.libraries.items()}
+        models = self._list_models()
         return {
-            region.name: opened[codegen].open_region(region, artifact)
+            region.name: opened[codegen].open_region(
+                region, replace(artifact, metadata={**artifact.metadata, **models.get(region.name, {})})
+            )
             for codegen, region, artifact in self.bundle.regions()
+        }
+
+    def _list_models(self) -> dict[str, dict[str, str]]:
+        """Return by region the text for a driver that is made of models, as `model_ctx.onnx` has it."""
+        entries = {entry.name: entry for entry in self.bundle.manifest.regions}
+        firsts = {
+            entry.name: entries[entry.same_as or entry.name]
+            for entry in self.bundle.variant.regions
+            if has_model_driver(self.bundle.codegens.find(entry.codegen))
+        }
+        return {
+            name: {MODEL_TEXT: hash_region_model(self.bundle.folder, first)}
+            for name, first in firsts.items()
         }
 
 

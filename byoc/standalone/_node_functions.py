@@ -30,9 +30,12 @@ _OPERANDS_OF_ADD = 2
 # Attributes are written into comments of C. What is harmless can end neither comment nor string.
 _HARMLESS = re.compile(r"[A-Za-z0-9_.:;,<>()\[\]=+> -]*")
 _COMMENT_END = "*/"
-_PROTOTYPE = re.compile(r"^EMX_NODE_FN (void (node(\d+)_\w+)\(.*\)) \{$", re.MULTILINE)
-_CALL = re.compile(r"^    (node\d+_\w+)\((.*)\);$", re.MULTILINE)
-_BODY = re.compile(r"^EMX_NODE_FN void node(\d+)_\w+\([^\n]*\) \{\n(.*?)^\}$", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"\bnode\d+_\w+(?=\()")
+_PROTOTYPE = re.compile(r"^EMX_NODE_FN (void (\w*?node(\d+)_\w+)\(.*\)) \{$", re.MULTILINE)
+_CALL = re.compile(r"^    (\w*?node\d+_\w+)\((.*)\);$", re.MULTILINE)
+_BODY = re.compile(
+    r"^EMX_NODE_FN void \w*?node(\d+)_\w+\([^\n]*\) \{\n(.*?)^\}$", re.MULTILINE | re.DOTALL
+)
 _RESULT = re.compile(r"\boutput\w*")
 _ASSIGNED = re.compile(r"^ *output(\[\w+\])+ = [^;]*;$", re.MULTILINE)
 _TENSOR = re.compile(r"n(\d+)_([io])(\d+)$")
@@ -63,9 +66,13 @@ class _NodeKind:
 
 @dataclass
 class NodeFunctions:
-    """The functions of a program's nodes; nodes are added, then the source is emitted."""
+    """The functions of a program's nodes; nodes are added, then the source is emitted.
+
+    Names of functions begin with `prefix`.
+    """
 
     opsets: tuple[onnx.OperatorSetIdProto, ...]
+    prefix: str = ""
     kinds: dict[bytes, tuple[int, _NodeKind]] = field(default_factory=dict)
 
     def add(self, graph: ProgramGraph, number: int) -> int:
@@ -97,7 +104,7 @@ class NodeFunctions:
             raise UnsupportedNodeError(
                 f"emx-onnx-cgen: it needs more than {_MOST_ON_STACK} bytes of memory of its own"
             )
-        return EmittedFunctions.read(text)
+        return EmittedFunctions.read(text, self.prefix)
 
 
 @dataclass(frozen=True)
@@ -115,8 +122,9 @@ class EmittedFunctions:
     one_pass: frozenset[int]
 
     @staticmethod
-    def read(text: str) -> "EmittedFunctions":
+    def read(text: str, prefix: str = "") -> "EmittedFunctions":
         """Take emitted text apart: the functions of nodes stay, the one that calls them all goes."""
+        text = _NAME.sub(rf"{prefix}\g<0>", text) if prefix else text
         end = text.index(f"_Bool {_ENTRY}_load(")
         entry = text[text.index(f"void {_ENTRY}(", end) :]
         found = {match[2]: match[1] for match in _PROTOTYPE.finditer(text)}
@@ -141,10 +149,10 @@ class EmittedFunctions:
         places = {"i": node.input, "o": node.output}
         return Call(name, tuple(places[side][at] for side, at in operands))
 
-    def format_source(self) -> str:
-        """Return the text of a C file with all functions."""
+    def format_source(self, header: str = "nodes.h") -> str:
+        """Return the text of a C file with all functions, which includes `header`."""
         made = f"/* Functions of nodes, emitted by emx-onnx-cgen {version('emx-onnx-cgen')}. */\n"
-        return f'{made}#include "nodes.h"\n\n{_UNUSED}\n{self.source.strip()}\n'
+        return f'{made}#include "{header}"\n\n{_UNUSED}\n{self.source.strip()}\n'
 
     def format_header(self) -> str:
         """Return the text of the header that declares all functions."""

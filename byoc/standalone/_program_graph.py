@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from onnx import ValueInfoProto
+from onnx.inliner import inline_local_functions
 
 from byoc.bundle import Bundle
 from byoc.codegen import Artifact, Region
@@ -114,6 +116,34 @@ def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
     return _make_graph(model, str(bundle.display_path), regions, domains)
 
 
+def read_region_graph(region: Region) -> ProgramGraph:
+    """Return the graph of a region's own model, without a sample.
+
+    Raises InputError for an extent that is not known.
+    """
+    proto = onnx.load(region.path, load_external_data=False)
+    if proto.functions:
+        proto = inline_local_functions(proto)
+    prepared = _drop_default_inputs(prepare_model(proto, region.name, region.path.parent))
+    model = clean_model(prepared, list_clean_passes(False, True)).model
+    _require_extents(model.index, region.name)
+    graph = ProgramGraph(model.index, region.name, model.folder, {}, frozenset(), {}, {}, {}, {})
+    return replace(graph, computed=_compute_constants(graph))
+
+
+def _compute_constants(graph: ProgramGraph) -> dict[str, Array]:
+    """Return the values of tensors that a run reads and nodes compute before it."""
+    wanted = _find_computed(graph)
+    if not wanted:
+        return {}
+    proto = copy_without(graph.index.proto, "node", "input", "output")
+    proto.graph.node.extend(graph.index.nodes[number] for number in sorted(graph.sizes.constant_nodes))
+    proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted)
+    with without_optimizations():
+        made = run_session(open_session(proto, graph.folder), {})
+    return {name: np.asarray(made[name]) for name in wanted}
+
+
 def _drop_default_inputs(model: Model) -> Model:
     """Return a model without inputs that have a default, which a program takes as it is stored."""
     stored = {tensor.name for tensor in model.proto.graph.initializer}
@@ -130,10 +160,7 @@ def _make_graph(
     model: Model, source: str, regions: Mapping[str, DrivenRegion], domains: frozenset[str]
 ) -> ProgramGraph:
     index = model.index
-    for node in index.nodes:
-        for name in node.output:
-            if name and name in index.types and index.types[name].elements is None:
-                TensorSizes(index, source).count_bytes(name)  # raises
+    _require_extents(index, source)
     graph = ProgramGraph(index, source, model.folder, regions, domains, {}, {}, {}, {})
     wanted = _find_computed(graph)
     sample = _take_sample(model)
@@ -153,6 +180,14 @@ def _make_graph(
         if value.dtype.kind == "f"
     }
     return replace(graph, sample=sample, expected=expected, computed=computed, noise=noise)
+
+
+def _require_extents(index: GraphIndex, source: str) -> None:
+    """Raise InputError for a tensor whose extents are not all known."""
+    for node in index.nodes:
+        for name in node.output:
+            if name and name in index.types and index.types[name].elements is None:
+                TensorSizes(index, source).count_bytes(name)
 
 
 def _find_computed(graph: ProgramGraph) -> list[str]:

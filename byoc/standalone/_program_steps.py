@@ -43,15 +43,16 @@ class ProgramSteps:
         return None if row is None else self.plan.offsets[row[0]]
 
 
-def plan_steps(graph: ProgramGraph) -> ProgramSteps:
+def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
     """Choose a function for each step, and plan the arena.
 
-    Raises InputError that names all nodes without a function, one a line.
+    Names of functions that are emitted for it begin with `prefix`. Raises InputError that names all
+    nodes without a function, one a line.
     """
     fused = {each.nodes: each for each in find_fused_nodes(graph)}
     fused = {nodes: each for nodes, each in fused.items() if make_kernel_call(graph, each)}
     memory = read_memory_model(graph.index, CONVENTIONS["C"], ALIGNMENT, [*fused], graph.source)
-    functions = NodeFunctions(tuple(graph.index.proto.opset_import))
+    functions = NodeFunctions(tuple(graph.index.proto.opset_import), prefix)
     calls, numbers = _choose_calls(graph, memory, fused, functions)
     emitted = functions.emit() if functions.kinds else None
     for step, number in numbers.items():

@@ -35,11 +35,8 @@ def write_model_text(
 
     Raises InputError for elements of less than a byte.
     """
-    writer = _StepWriter(graph, steps, weights)
     inputs, outputs = list(graph.sample), list(graph.expected)
-    body = "".join(_copy_inputs(graph, steps, inputs))
-    body += "".join(writer.write(number, step) for number, step in enumerate(steps.steps))
-    body += "".join(writer.copy_outputs(outputs))
+    run = write_run_text(graph, steps, weights, inputs, outputs)
     regions = RegionText.write(graph, weights)
     title = describe_in_comment(graph.display_name)
     plan = steps.plan
@@ -56,12 +53,12 @@ def write_model_text(
             "plan": f"The plan of the arena has {plan.size} bytes, {proven}.",
             "includes": includes,
             "tensors": tensors,
-            "structures": "".join(writer.list_structures()),
+            "structures": run.structures,
             "regions": regions.definitions,
             "identity": ", ".join(map(str, weights.identity)),
             "header": HEADER_BYTES,
             "opening": regions.opening,
-            "body": body,
+            "body": run.body,
         },
     )
     embedded = f"\n#define MODEL_EMBEDDED 1\nextern const unsigned char model_weights[{weights.size}];\n"
@@ -81,6 +78,29 @@ def write_model_text(
         },
     )
     return ModelText(header, source)
+
+
+@dataclass(frozen=True)
+class RunText:
+    """The text of a run: constant structures, and the statements that read them."""
+
+    structures: str
+    body: str
+
+
+def write_run_text(
+    graph: ProgramGraph,
+    steps: ProgramSteps,
+    weights: ProgramWeights,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+) -> RunText:
+    """Write the steps of a graph, from `inputs` to `outputs`; its constants are added to the weights."""
+    writer = _StepWriter(graph, steps, weights)
+    body = "".join(_copy_inputs(graph, steps, inputs))
+    body += "".join(writer.write(number, step) for number, step in enumerate(steps.steps))
+    body += "".join(writer.copy_outputs(outputs))
+    return RunText("".join(writer.list_structures()), body)
 
 
 class _StepWriter:

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from byoc.errors import InputError, MissingRuntimeError
 
 COMPILER_VARIABLE = "BYOC_CC"
-_FLAGS = ("-O2", "-fPIC", "-shared")
+_FLAGS = ("-fPIC", "-shared")
+_OPTIMIZED = ("-O2",)  # unless the command says otherwise
 _MOST_CHARACTERS = 2000
 
 
@@ -33,7 +34,8 @@ def build_shared_library(  # noqa: PLR0913, PLR0917 - most have a default
     library.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
-        arguments = [*command, *_FLAGS, *flags, *map(str, files), "-o", str(made)]
+        level = () if any(part.startswith("-O") for part in command) else _OPTIMIZED
+        arguments = [*command, *level, *_FLAGS, *flags, *map(str, files), "-o", str(made)]
         arguments += [f"-l{each}" for each in linked]
         try:
             ran = subprocess.run(arguments, capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
 from byoc.model import Model, prepare_model, read_recorded_dimensions
-from byoc.runtime import RUNTIMES, read_paddings
+from byoc.runtime import RUNTIMES, read_paddings, use_drivers
 from byoc.samples import MAX_SAMPLES, Sample, read_samples
 from byoc.support import check_minimum, report_step
 from byoc.verification._bisection import Fault, bisect_region
@@ -160,6 +160,7 @@ def verify(  # noqa: PLR0913 - each has a default
     isolate: bool | None = None,
     call_timeout: float | None = None,
     runtime: str = RUNTIMES[0],
+    drivers: Mapping[str, str | Path] | None = None,
 ) -> Verification:
     """Check that a bundle computes what its model did, each region alone, too: `byoc verify`.
 
@@ -179,13 +180,15 @@ def verify(  # noqa: PLR0913 - each has a default
         call_timeout: the most seconds that one of their calls may take, which implies `isolate`.
         runtime: `byoc`, or `ort-plugin`: onnxruntime runs the bundle's `model_ctx.onnx` with byoc's
             provider, and drivers run the regions.
+        drivers: the libraries of drivers by codegen, where they are not to be built of its sources.
 
     Raises InputError when the bundle, the original or the inputs cannot be read or run, and
     MissingRuntimeError without onnxruntime.
     """
     opened = open_given(bundle, isolate, call_timeout)
     check = BundleCheck(opened, against, inputs, seed, thresholds, runtime)
-    return check.verify(regions)
+    with use_drivers(drivers or {}):
+        return check.verify(regions)
 
 
 def verify_against(

@@ -17,6 +17,7 @@ class Reference:
     concurrent = True
     open_shapes = True
     cached = False  # there is nothing to compile
+    model_driver = True
 
     def compile(self, region: Region, options: NoOptions) -> Artifact:
         """Return an artifact without files."""

@@ -1,10 +1,11 @@
 """Run every model of the zoo in stock onnxruntime with byoc's provider, and in the Python runtime.
 
-    python tests/drivers_suite/zoo.py [--rules dla] [--strategy NAME] [--results FILE] [MODEL...]
+    python tests/drivers_suite/zoo.py [--rules dla] [--codegen dla] [--strategy NAME]
+        [--results FILE] [MODEL...]
 
-Regions of the provider run by the driver in C, those of the Python runtime as the codegen loads them. An
-output is right if it is off by at most 1e-5 of its range, or if `byoc.verify` by the provider passes,
-which compares with the model itself, and knows its noise. What was found is a line of the results
+Regions of the provider run by the driver in C, which for `--codegen reference` is made of each bundle;
+those of the Python runtime run as the codegen loads them. An output is right if it is off by at most
+1e-5 of its range, or if `byoc.verify` by the provider passes, which compares with the model itself, and knows its noise. What was found is a line of the results
 file, and not asked again. Leaves with 1 if a model is wrong.
 """
 
@@ -24,12 +25,11 @@ import onnx
 
 import byoc
 from byoc.bundle import CONTEXT_MODEL_FILE, open_bundle
-from byoc.codegen import find_codegen
-from byoc.drivers import build_driver
 from byoc.errors import ByocError
 from byoc.model import Model
 from byoc.onnxrt import open_provider_session
 from byoc.samples import model_samples
+from byoc.standalone import build_bundle_driver
 from byoc.zoo import list_entries, load_model
 
 TOLERANCE = 1e-5
@@ -69,7 +69,7 @@ def measure_error(expected: Any, found: Any) -> float:
     return error / (float(np.ptp(both[0][finite])) or float(np.max(np.abs(both[0][finite]))) or 1.0)
 
 
-def compare(name: str, rules: str, strategy: str, library: Path, folder: Path) -> Row:
+def compare(name: str, rules: str, codegen: str, strategy: str, folder: Path) -> Row:
     """Return what the two runtimes make of a model."""
     row: Row = {"model": name}
     try:
@@ -77,7 +77,7 @@ def compare(name: str, rules: str, strategy: str, library: Path, folder: Path) -
         inputs = dict(model_samples(model))
         byoc.partition(
             f"zoo:{name}", rules, output=folder / "b", shapes=find_shapes(model, inputs),
-            strategy=strategy, verify=False, emit="epcontext",
+            codegen=codegen, strategy=strategy, verify=False, emit="epcontext",
         )  # fmt: skip
         bundle = open_bundle(folder / "b", None)
         path = folder / "b" / CONTEXT_MODEL_FILE
@@ -85,13 +85,15 @@ def compare(name: str, rules: str, strategy: str, library: Path, folder: Path) -
         if not row["regions"] + row["inside"]:
             return row | {"verdict": "no region"}
         expected = byoc.load(folder / "b")(inputs)
-        session = open_provider_session(path, {library.stem: library})
+        library = folder / "driver.so"
+        build_bundle_driver(bundle, library, codegen=codegen, compiler="cc -O3")
+        session = open_provider_session(path, {codegen: library})
         names = [value.name for value in session.get_outputs()]
         found = dict(zip(names, session.run(names, inputs), strict=True))
         row["error"] = max(measure_error(expected[each], found[each]) for each in names)
         if row["error"] <= TOLERANCE:
             return row | {"verdict": "right"}
-        verified = byoc.verify(bundle, runtime="ort-plugin")
+        verified = byoc.verify(bundle, runtime="ort-plugin", drivers={codegen: library})
         return row | {"verdict": "right by its noise" if verified.passed else "WRONG"}
     except ByocError as error:
         return row | {"verdict": f"refused: {error}"}
@@ -99,11 +101,11 @@ def compare(name: str, rules: str, strategy: str, library: Path, folder: Path) -
         return row | {"verdict": f"FAILED: {type(error).__name__}: {error}"}
 
 
-def compare_apart(name: str, rules: str, strategy: str, library: Path, folder: Path) -> Row:
+def compare_apart(name: str, rules: str, codegen: str, strategy: str, folder: Path) -> Row:
     """Return what `compare` does, from a process of its own, which onnxruntime may end."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         try:
-            return process.submit(compare, name, rules, strategy, library, folder).result()
+            return process.submit(compare, name, rules, codegen, strategy, folder).result()
         except BrokenProcessPool:
             return {"model": name, "verdict": "FAILED: the process ended"}
 
@@ -113,22 +115,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="*")
     parser.add_argument("--rules", default="dla")
+    parser.add_argument("--codegen", default="dla")
     parser.add_argument("--strategy", default="all-supported")
     parser.add_argument("--results", type=Path, default=Path("provider_zoo.jsonl"))
     given = parser.parse_args()
     lines = given.results.read_text().splitlines() if given.results.exists() else []
     rows = {row["model"]: row for row in map(json.loads, lines)}
     names = given.models or [entry.name for entry in list_entries()]
-    with TemporaryDirectory() as home:
-        codegen = find_codegen(given.rules)
-        library = build_driver(codegen.driver(), Path(home) / f"{codegen.name}.so")
-        for name in names:
-            if name in rows:
-                continue
-            with TemporaryDirectory() as folder:
-                rows[name] = compare_apart(name, given.rules, given.strategy, library, Path(folder))
-            with given.results.open("a") as file:
-                print(json.dumps(rows[name]), file=file)
+    for name in names:
+        if name in rows:
+            continue
+        with TemporaryDirectory() as folder:
+            rows[name] = compare_apart(name, given.rules, given.codegen, given.strategy, Path(folder))
+        with given.results.open("a") as file:
+            print(json.dumps(rows[name]), file=file)
     lines = ["| | regions | in bodies | off by | |\n|---|---|---|---|---|"]
     for row in rows.values():
         error = f"{row['error']:.1e}" if "error" in row else ""

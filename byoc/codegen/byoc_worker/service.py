@@ -143,7 +143,7 @@ class Service:
             "options": describe_options(getattr(self._codegen, "Options", None)),
             "flags": {
                 name: bool(getattr(self._codegen, name, False))
-                for name in ("open_shapes", "recompiles", "native", "calibrates")
+                for name in ("open_shapes", "recompiles", "native", "calibrates", "model_driver")
             },
             "interpreter": "Python {}.{}.{}, numpy {}".format(*sys.version_info[:3], np.__version__),
         }
