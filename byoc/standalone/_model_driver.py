@@ -34,9 +34,8 @@ def write_model_driver(
     `model_driver`, an extent that is not known, and an operator that has no function in C, which it
     names; MissingRuntimeError without onnxruntime or emx-onnx-cgen.
     """
-    entries = [each for each in bundle.manifest.regions if each.codegen == codegen and not each.same_as]
-    if not entries:
-        raise InputError(f"{bundle.display_path}: it has no region of codegen {codegen}")
+    name = _choose_codegen(bundle, codegen)
+    entries = [each for each in bundle.manifest.regions if each.codegen == name and not each.same_as]
     if not has_model_driver(bundle.codegens.find(codegen)):
         raise InputError(
             f"{bundle.display_path}: codegen {codegen} has no driver in C, and does not say that its "
@@ -106,6 +105,8 @@ def build_bundle_driver(
 def _choose_codegen(bundle: Bundle, codegen: str) -> str:
     """Return the codegen whose driver is meant. Raises InputError if that is not clear."""
     names = list(dict.fromkeys(entry.codegen for entry in bundle.manifest.regions))
+    if codegen and codegen not in names:
+        raise InputError(f"{bundle.display_path}: it has no region of codegen {codegen}")
     if codegen or len(names) == 1:
         return codegen or names[0]
     if not names:

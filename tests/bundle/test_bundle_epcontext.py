@@ -238,11 +238,9 @@ def test_what_cannot_be_emitted_leaves_nothing(
 
 def test_a_codegen_without_a_provider_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        byoc.partition(
-            parse(CHAIN), VANILLA, output=tmp_path / "b", codegen="reference", emit="epcontext"
-        )
+        byoc.partition(parse(CHAIN), VANILLA, output=tmp_path / "b", codegen="iree", emit="epcontext")
     assert str(caught.value) == (
-        "--emit epcontext: no provider of ONNX Runtime loads what codegen reference makes for dla: "
+        "--emit epcontext: no provider of ONNX Runtime loads what codegen iree makes for dla: "
         "it has neither a `context` nor a `driver`"
     )
 

@@ -5,8 +5,9 @@
 
 Regions of the provider run by the driver in C, which for `--codegen reference` is made of each bundle;
 those of the Python runtime run as the codegen loads them. An output is right if it is off by at most
-1e-5 of its range, or if `byoc.verify` by the provider passes, which compares with the model itself, and knows its noise. What was found is a line of the results
-file, and not asked again. Leaves with 1 if a model is wrong.
+1e-5 of its range, or if `byoc.verify` by the provider passes, which compares with the model itself, and
+knows its noise. What was found is a line of the results file, and not asked again. Leaves with 1
+if a model is wrong.
 """
 
 import argparse

@@ -1,0 +1,151 @@
+"""Drivers that byoc makes of a bundle's regions: what they compute, and what they refuse."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from small_programs import WEIGHTS
+from support import Ran, parse
+
+import byoc
+from byoc.bundle import CONTEXT_MODEL_FILE, MODEL_TEXT, open_bundle
+from byoc.codegen import Artifact
+from byoc.drivers import DriverError, DriverLibrary
+from byoc.errors import InputError
+from byoc.onnxrt import open_provider_session
+from byoc.standalone import build_bundle_driver, write_model_driver
+
+pytest.importorskip("emx_onnx_cgen")
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+STRICT = "cc -std=c99 -pedantic -Wall -Wextra -Werror -O1"
+NET = f"""net (float[1, 2, 6, 6] x, float[1, 3, 6, 6] u) => (float[1, 3, 6, 6] y, float[1, 3, 6, 6] z)
+    <float[3, 2, 3, 3] k = {{{WEIGHTS}}}> {{
+    a = Conv <pads = [1, 1, 1, 1]> (x, k)
+    b = Relu(a)
+    s = Softsign(b)
+    t = Add(s, u)
+    z = Sigmoid(t)
+    v = Softsign(t)
+    y = Relu(v)
+}}"""
+"""Regions with a kernel of byoc's and with functions of emx-onnx-cgen; Softsign is on the host."""
+
+
+def emit(text: str, folder: Path, **options: object) -> Path:
+    """Write a bundle of `reference` for onnxruntime, as much of it in regions as there can be."""
+    options = {"codegen": "reference", "emit": "epcontext", **options}
+    byoc.partition(parse(text), "dla", output=folder, strategy="all-supported", verify=False, **options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return emit(NET, tmp_path_factory.mktemp("bundle") / "b")
+
+
+@pytest.fixture(scope="module")
+def library(bundle: Path) -> Path:
+    path = bundle.with_name("reference.so")
+    assert build_bundle_driver(bundle, path, compiler=STRICT) == "reference"
+    return path
+
+
+def draw() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    shapes = {"x": (1, 2, 6, 6), "u": (1, 3, 6, 6)}
+    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def test_onnxruntime_runs_the_regions_by_it(bundle: Path, library: Path) -> None:
+    session = open_provider_session(bundle / CONTEXT_MODEL_FILE, {"reference": library})
+    inputs = draw()
+    expected = byoc.load(bundle)(inputs)
+    for value, found in zip(session.get_outputs(), session.run(None, inputs), strict=True):
+        np.testing.assert_allclose(found, expected[value.name], rtol=1e-5, atol=1e-6)
+        assert np.ptp(found) > 0.1
+
+
+def test_regions_are_verified_one_by_one(bundle: Path, library: Path, byoc: Callable[..., Ran]) -> None:
+    missing = byoc("verify", bundle, "--runtime", "ort-plugin")
+    assert missing.code == 1
+    assert (
+        "a driver of codegen reference is made of the bundle: make one (byoc build-driver)"
+        in missing.err
+    )
+    given = "--driver", f"reference={library}"
+    ran = byoc("verify", bundle, "--runtime", "ort-plugin", *given)
+    assert (ran.code, ran.out.count(" yes ") >= 5) == (0, True), ran.err
+    assert byoc("run", bundle, "--inputs", "random", "--runtime", "ort-plugin", *given).code == 0
+
+
+def test_a_region_of_other_weights_is_refused(bundle: Path, library: Path, tmp_path: Path) -> None:
+    other = emit(NET.replace("-3", "-2"), tmp_path / "b")
+    names = [[entry.name for entry in open_bundle(each).manifest.regions] for each in (bundle, other)]
+    assert names[0] == names[1]
+    with pytest.raises(InputError, match="the driver was made for another bundle, which does not have"):
+        open_provider_session(other / CONTEXT_MODEL_FILE, {"reference": library})
+
+
+def test_what_is_not_the_regions_is_refused(bundle: Path, library: Path) -> None:
+    driver = DriverLibrary(library)
+    (_, first, _), (_, second, _), *_ = open_bundle(bundle).regions()
+    with pytest.raises(DriverError, match="the artifact does not name the model of its region"):
+        driver.open_region(first, Artifact())
+    proto = onnx.load(bundle / CONTEXT_MODEL_FILE)
+    nodes = [node for node in proto.graph.node if node.op_type == "EPContext"]
+    described = next(node for node in nodes if node.name == first.name)
+    (content,) = (each.s for each in described.attribute if each.name == "ep_cache_context")
+    behind = bytes.fromhex(content.decode()).partition(MODEL_TEXT.encode() + b"\0")[2]
+    artifact = Artifact({}, {MODEL_TEXT: behind[4:68].decode()})
+    ones = {each.name: np.ones(each.type.shape, np.float32) for each in first.inputs}
+    (made,) = driver.open_region(first, artifact)(ones).values()
+    assert made.any()
+    with pytest.raises(DriverError, match="the region has other inputs or outputs than its model"):
+        driver.open_region(second, artifact)
+
+
+def test_it_is_made_for_a_big_endian_machine_too(bundle: Path, tmp_path: Path) -> None:
+    opened = open_bundle(bundle)
+    files = [
+        {
+            path.name: path.read_bytes()
+            for path in write_model_driver(opened, "reference", folder, order).files
+        }
+        for folder, order in ((tmp_path / "little", "little"), (tmp_path / "big", "big"))
+    ]
+    assert {name for name in files[0] if files[0][name] != files[1][name]} == {"weights.S"}
+    weights = [(tmp_path / order / "weights.bin").read_bytes() for order in ("little", "big")]
+    numbers = [
+        np.frombuffer(each[64:], order) for each, order in zip(weights, ("<f4", ">f4"), strict=True)
+    ]
+    np.testing.assert_array_equal(numbers[0], numbers[1])
+    assert numbers[0].any()
+
+
+def test_what_has_no_driver_is_said(tmp_path: Path, bundle: Path) -> None:
+    text = """net (float[4, 3] x) => (float[3, 3] y, float[4, 3] z) {
+        y = Einsum <equation = "ij,ik->jk"> (x, x)
+        z = Relu(x)
+    }"""
+    rules = tmp_path / "rules.yaml"
+    ops = "ops:\n  - op: Einsum\n  - op: Relu\n"
+    rules.write_text(f"target: dla\ncodegen: reference\ncost_model: dla\ndtype: float32\n{ops}")
+    byoc.partition(parse(text), rules, output=tmp_path / "b", strategy="all-supported", verify=False)
+    with pytest.raises(InputError, match=r"Einsum .* has no function in C: .*Einsum"):
+        build_bundle_driver(tmp_path / "b", tmp_path / "b.so")
+    assert not (tmp_path / "b.so").exists()
+    with pytest.raises(InputError, match="it has no region of codegen dla"):
+        build_bundle_driver(bundle, tmp_path / "b.so", codegen="dla")
+
+
+def test_the_driver_of_a_codegen_is_built_of_its_sources(
+    tmp_path: Path, byoc: Callable[..., Ran]
+) -> None:
+    folder = emit(NET, tmp_path / "b", codegen="dla")
+    ran = byoc("build-driver", folder, "-o", tmp_path / "dla.so")
+    assert (ran.code, "--driver dla=" in ran.out) == (0, True), ran.err
+    assert DriverLibrary(tmp_path / "dla.so").name == "dla"
