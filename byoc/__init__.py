@@ -66,8 +66,8 @@ if _TYPE_CHECKING:
     from byoc.samples import Preprocessing as Preprocessing
     from byoc.standalone import ExportedProgram as ExportedProgram
     from byoc.standalone import ProgramVerification as ProgramVerification
-    from byoc.standalone import build_bundle_driver as build_bundle_driver
     from byoc.standalone import export_c as export_c
+    from byoc.standalone import make_driver as make_driver
     from byoc.standalone import verify_program as verify_program
     from byoc.verification import Fault as Fault
     from byoc.verification import Generation as Generation
@@ -104,12 +104,14 @@ _NAMES = {
     ),
     "samples": ("Preprocessing",),
     "standalone": (
+    "standalone": (
         *("ExportedProgram", "ProgramVerification"),
-        *("build_bundle_driver", "export_c", "verify_program"),
+        *("export_c", "make_driver", "verify_program"),
     ),
     "verification": (
         *("Fault", "Generation", "Thresholds", "Verification"),
         *("bisect", "verify", "verify_against", "verify_generation"),
+    ),
     ),
     "zoo": ("load_model",),
 }

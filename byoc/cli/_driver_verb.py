@@ -1,4 +1,4 @@
-"""`byoc build-driver`: build the driver of a bundle's regions as a shared library."""
+"""`byoc make-driver`: make the driver of a bundle's regions as a shared library."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +9,13 @@ import typer
 from byoc.cli._common import check_outside, reserve_stdout, show_status
 from byoc.cli._option_flags import DEFAULT_LOAD_OPTIONS, LoadOptions, flag_field, take_options
 from byoc.console import print_line
-from byoc.standalone import build_bundle_driver
+from byoc.standalone import make_driver as make
 from byoc.support import Flag, Syntax, check_output
 
 
 @dataclass(frozen=True)
 class DriverOptions:
-    """The flags of `byoc build-driver`."""
+    """The flags of `byoc make-driver`."""
 
     output: Path = flag_field(
         Flag("The shared library to write.", Syntax.PATH, ("--output", "-o"), required=True)
@@ -31,10 +31,10 @@ class DriverOptions:
 
 
 @take_options(DriverOptions)
-def build_driver(
+def make_driver(
     bundle: Annotated[Path, typer.Argument(help="A bundle.")], options: DriverOptions
 ) -> None:
-    """Build the driver in C that runs a bundle's regions.
+    """Make the driver in C that runs a bundle's regions.
 
     It is built of the codegen's sources, or made of the models of the regions.
     """
@@ -43,7 +43,7 @@ def build_driver(
     check_outside(output, bundle, "it would change the bundle")
     with show_status() as show, reserve_stdout():
         show("build")
-        name = build_bundle_driver(
+        name = make(
             options.load.open_bundle(bundle),
             output.absolute(),
             codegen=options.codegen,

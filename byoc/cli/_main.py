@@ -39,7 +39,7 @@ _VERBS = {
     "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
     "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
     "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),
-    "build-driver": ("_driver_verb:build_driver", "Build the driver in C that runs a bundle's regions."),
+    "make-driver": ("_driver_verb:make_driver", "Make the driver in C that runs a bundle's regions."),
     "inspect": (
         "_bundle_verbs:inspect",
         "Show what is in a bundle: decision, regions, boundary, files.",

@@ -71,7 +71,7 @@ class RegionDrivers:
             if has_model_driver(codegen):
                 raise InputError(
                     f"{self.bundle.display_path}: region {region.name}: a driver of codegen "
-                    f"{region.codegen} is made of the bundle: make one (byoc build-driver), and name it "
+                    f"{region.codegen} is made of the bundle: make one (byoc make-driver), and name it "
                     f"(--driver {region.codegen}=FILE)"
                 )
             if not has_driver(codegen):

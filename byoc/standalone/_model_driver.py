@@ -74,7 +74,7 @@ def write_model_driver(
     return DriverSources(codegen, tuple(files), ("m",))
 
 
-def build_bundle_driver(
+def make_driver(
     bundle: str | Path | Bundle,
     library: str | Path,
     *,
@@ -82,13 +82,19 @@ def build_bundle_driver(
     compiler: str | None = None,
     byte_order: ByteOrder = "little",
 ) -> str:
-    """Build the driver of a bundle's regions as the shared library `library`: `byoc build-driver`.
+    """Make the driver of a bundle's regions: `byoc make-driver`. Returns the codegen that it is of.
 
-    Returns the codegen that it is of, which `codegen` chooses where the bundle has several. Its own
-    sources are built, or a driver is made of the regions' models. `compiler` is the command of the C
-    compiler, with flags; `byte_order` is that of the machine that runs the driver. Raises InputError
-    where there is no driver, or it does not compile, and as `write_model_driver`; MissingRuntimeError
-    without a C compiler.
+    The codegen's own sources are built; of one without, a driver is made of the regions' models.
+
+    Args:
+        bundle: a folder or packed file, or what `open_bundle` gave for one.
+        library: the shared library to write, whole or not at all.
+        codegen: whose driver, of a bundle with several.
+        compiler: the command of the C compiler, with flags; `$BYOC_CC` or `cc` unless given.
+        byte_order: that of the machine that runs the driver, `little` or `big`.
+
+    Raises InputError where there is no driver, or it does not compile, and as `write_model_driver`;
+    MissingRuntimeError without a C compiler.
     """
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(Path(bundle), None)
     name = _choose_codegen(opened, codegen)

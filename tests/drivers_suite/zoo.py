@@ -30,7 +30,7 @@ from byoc.errors import ByocError
 from byoc.model import Model
 from byoc.onnxrt import open_provider_session
 from byoc.samples import model_samples
-from byoc.standalone import build_bundle_driver
+from byoc.standalone import make_driver
 from byoc.zoo import list_entries, load_model
 
 TOLERANCE = 1e-5
@@ -87,7 +87,7 @@ def compare(name: str, rules: str, codegen: str, strategy: str, folder: Path) ->
             return row | {"verdict": "no region"}
         expected = byoc.load(folder / "b")(inputs)
         library = folder / "driver.so"
-        build_bundle_driver(bundle, library, codegen=codegen, compiler="cc -O3")
+        make_driver(bundle, library, codegen=codegen, compiler="cc -O3")
         session = open_provider_session(path, {codegen: library})
         names = [value.name for value in session.get_outputs()]
         found = dict(zip(names, session.run(names, inputs), strict=True))

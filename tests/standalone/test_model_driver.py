@@ -16,7 +16,7 @@ from byoc.codegen import Artifact
 from byoc.drivers import DriverError, DriverLibrary
 from byoc.errors import InputError
 from byoc.onnxrt import open_provider_session
-from byoc.standalone import build_bundle_driver, write_model_driver
+from byoc.standalone import make_driver, write_model_driver
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
@@ -50,7 +50,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def library(bundle: Path) -> Path:
     path = bundle.with_name("reference.so")
-    assert build_bundle_driver(bundle, path, compiler=STRICT) == "reference"
+    assert make_driver(bundle, path, compiler=STRICT) == "reference"
     return path
 
 
@@ -73,8 +73,7 @@ def test_regions_are_verified_one_by_one(bundle: Path, library: Path, byoc: Call
     missing = byoc("verify", bundle, "--runtime", "ort-plugin")
     assert missing.code == 1
     assert (
-        "a driver of codegen reference is made of the bundle: make one (byoc build-driver)"
-        in missing.err
+        "a driver of codegen reference is made of the bundle: make one (byoc make-driver)" in missing.err
     )
     given = "--driver", f"reference={library}"
     ran = byoc("verify", bundle, "--runtime", "ort-plugin", *given)
@@ -136,16 +135,16 @@ def test_what_has_no_driver_is_said(tmp_path: Path, bundle: Path) -> None:
     rules.write_text(f"target: dla\ncodegen: reference\ncost_model: dla\ndtype: float32\n{ops}")
     byoc.partition(parse(text), rules, output=tmp_path / "b", strategy="all-supported", verify=False)
     with pytest.raises(InputError, match=r"Einsum .* has no function in C: .*Einsum"):
-        build_bundle_driver(tmp_path / "b", tmp_path / "b.so")
+        make_driver(tmp_path / "b", tmp_path / "b.so")
     assert not (tmp_path / "b.so").exists()
     with pytest.raises(InputError, match="it has no region of codegen dla"):
-        build_bundle_driver(bundle, tmp_path / "b.so", codegen="dla")
+        make_driver(bundle, tmp_path / "b.so", codegen="dla")
 
 
 def test_the_driver_of_a_codegen_is_built_of_its_sources(
     tmp_path: Path, byoc: Callable[..., Ran]
 ) -> None:
     folder = emit(NET, tmp_path / "b", codegen="dla")
-    ran = byoc("build-driver", folder, "-o", tmp_path / "dla.so")
+    ran = byoc("make-driver", folder, "-o", tmp_path / "dla.so")
     assert (ran.code, "--driver dla=" in ran.out) == (0, True), ran.err
     assert DriverLibrary(tmp_path / "dla.so").name == "dla"
