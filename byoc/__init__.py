@@ -104,14 +104,12 @@ _NAMES = {
     ),
     "samples": ("Preprocessing",),
     "standalone": (
-    "standalone": (
         *("ExportedProgram", "ProgramVerification"),
         *("export_c", "make_driver", "verify_program"),
     ),
     "verification": (
         *("Fault", "Generation", "Thresholds", "Verification"),
         *("bisect", "verify", "verify_against", "verify_generation"),
-    ),
     ),
     "zoo": ("load_model",),
 }
