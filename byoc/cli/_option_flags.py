@@ -1,7 +1,7 @@
 """Flags of the command line that are made of the declared fields of a dataclass of options."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
@@ -21,7 +21,7 @@ from byoc.cli._common import (
     read_variants,
 )
 from byoc.codegen import Isolation, choose_isolation
-from byoc.runtime import RUNTIMES
+from byoc.runtime import DRIVER_RUNTIME, RUNTIMES
 from byoc.support import Flag, Syntax, declaration_of, declare_field
 
 _TYPES: dict[Syntax, Any] = {
@@ -172,6 +172,12 @@ DRIVER_FLAG = Flag(
     metavar="CODEGEN=FILE",
     names=("--driver",),
 )
+
+
+def check_drivers(drivers: Mapping[str, str], runtime: str) -> None:
+    """Raise a usage error for drivers that the runtime does not use."""
+    if drivers and runtime != DRIVER_RUNTIME:
+        raise typer.BadParameter(f"it needs --runtime {DRIVER_RUNTIME}", param_hint="--driver")
 
 
 def take_options(

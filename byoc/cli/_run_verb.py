@@ -27,6 +27,7 @@ from byoc.cli._option_flags import (
     DRIVER_FLAG,
     RUNTIME_FLAG,
     LoadOptions,
+    check_drivers,
     flag_field,
     take_options,
 )
@@ -116,6 +117,7 @@ def run(  # noqa: PLR0913 - the options of the verb
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Run a bundle, and show how long each part of it took."""
+    check_drivers(options.drivers, options.runtime)
     files = read_pairs(single or [], "--input")
     if inputs is None and not files:
         raise _MissingOptionError("--inputs is missing: give a file of inputs (FILE.npz), or random")

@@ -28,6 +28,7 @@ from byoc.cli._option_flags import (
     DRIVER_FLAG,
     RUNTIME_FLAG,
     LoadOptions,
+    check_drivers,
     flag_field,
     take_options,
 )
@@ -135,6 +136,7 @@ def verify(
 
     Leaves with 4 when this machine cannot run some of its regions, which are then not compared.
     """
+    check_drivers(options.drivers, options.runtime)
     tests = JUnitFile.prepare(junit, "verify", bundle)
     if options.output is not None and not options.bisect:
         raise typer.BadParameter("it says where --bisect writes", param_hint="--output")

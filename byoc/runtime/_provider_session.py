@@ -58,8 +58,18 @@ class RegionDrivers:
 
     @cached_property
     def libraries(self) -> Mapping[str, Path]:
-        """The libraries by codegen. Raises InputError for a codegen without a driver."""
+        """The libraries by codegen. Raises InputError for a codegen without a driver.
+
+        It is raised, too, for a library in `use_drivers` of a codegen that the bundle does not have.
+        """
         require_consent(self.bundle)
+        names = {region.codegen for region in self.bundle.variant.regions}
+        for name in _given.get():
+            if name not in names:
+                raise InputError(
+                    f"{self.bundle.display_path}: a driver of codegen {name} is given, but its regions "
+                    f"are of {', '.join(sorted(names)) or 'none'}"
+                )
         found: dict[str, Path] = {}
         for region in self.bundle.variant.regions:
             if region.codegen in found:

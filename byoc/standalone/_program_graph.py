@@ -1,6 +1,6 @@
 """The graph that a standalone program runs: a clean model whose extents and constants are all known."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ValueInfoProto
-from onnx.inliner import inline_local_functions
+from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from byoc.bundle import Bundle
-from byoc.codegen import Artifact, Region
+from byoc.codegen import Artifact, Region, has_model_driver
 from byoc.errors import InputError
 from byoc.memory.reading import TensorSizes
 from byoc.model import (
@@ -106,14 +106,34 @@ def read_model_graph(
 
 
 def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
-    """Return the partitioned graph of a bundle."""
-    model = _drop_default_inputs(load_model(bundle.folder / bundle.variant.model))
+    """Return the partitioned graph of a bundle.
+
+    Regions that compute what their models do (`has_model_driver`) are nodes of the host in it.
+    """
+    inlined = {
+        entry.target
+        for entry in bundle.variant.regions
+        if has_model_driver(bundle.codegens.find(entry.codegen))
+    }
+    model = load_model(bundle.folder / bundle.variant.model)
+    if inlined:
+        model = _inline_regions(model, {f"byoc.{target}" for target in inlined})
     regions = {
         region.name: DrivenRegion(codegen, region, artifact)
         for codegen, region, artifact in bundle.regions()
+        if region.target not in inlined
     }
-    domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
-    return _make_graph(model, str(bundle.display_path), regions, domains)
+    domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
+    return _make_graph(_drop_default_inputs(model), str(bundle.display_path), regions, domains)
+
+
+def _inline_regions(model: Model, domains: Collection[str]) -> Model:
+    """Return a model whose calls of functions in some domains are the functions' nodes, cleaned."""
+    functions = [(each.domain, each.name) for each in model.proto.functions if each.domain in domains]
+    proto = inline_selected_functions(model.proto, functions)
+    prepared = prepare_model(proto, model.source, model.folder)
+    found = clean_model(prepared, list_clean_passes(False, True)).model
+    return replace(found, make_samples=model.make_samples)
 
 
 def read_region_graph(region: Region) -> ProgramGraph:

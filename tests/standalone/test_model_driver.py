@@ -16,7 +16,7 @@ from byoc.codegen import Artifact
 from byoc.drivers import DriverError, DriverLibrary
 from byoc.errors import InputError
 from byoc.onnxrt import open_provider_session
-from byoc.standalone import make_driver, write_model_driver
+from byoc.standalone import export_c, make_driver, verify_program, write_model_driver
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
@@ -79,6 +79,10 @@ def test_regions_are_verified_one_by_one(bundle: Path, library: Path, byoc: Call
     ran = byoc("verify", bundle, "--runtime", "ort-plugin", *given)
     assert (ran.code, ran.out.count(" yes ") >= 5) == (0, True), ran.err
     assert byoc("run", bundle, "--inputs", "random", "--runtime", "ort-plugin", *given).code == 0
+    unused = byoc("verify", bundle, *given)
+    assert (unused.code, "it needs --runtime ort-plugin" in unused.err) == (2, True)
+    other = byoc("verify", bundle, "--runtime", "ort-plugin", "--driver", f"dla={library}")
+    assert "a driver of codegen dla is given, but its regions are of reference" in other.err
 
 
 def test_a_region_of_other_weights_is_refused(bundle: Path, library: Path, tmp_path: Path) -> None:
@@ -123,6 +127,14 @@ def test_it_is_made_for_a_big_endian_machine_too(bundle: Path, tmp_path: Path) -
     ]
     np.testing.assert_array_equal(numbers[0], numbers[1])
     assert numbers[0].any()
+
+
+def test_a_program_has_such_regions_as_steps_of_the_host(bundle: Path, tmp_path: Path) -> None:
+    made = export_c(bundle, output=tmp_path / "out")
+    assert (made.regions, made.kernels > 0) == (0, True)
+    found = verify_program(tmp_path / "out", STRICT)
+    assert found.passed, found.problem
+    assert len(found.outputs) == 2
 
 
 def test_what_has_no_driver_is_said(tmp_path: Path, bundle: Path) -> None:
