@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.boundary.convert import TransposeShares
+from byoc.costs._kept_state import KeptPair, find_kept_pairs, free_kept_state, list_unsent
 from byoc.costs._price_query import launch_price
 from byoc.costs._problem_parts import build_unpriced_problem, set_costs, stack_columns, weigh_costs
 from byoc.costs._transfer_costs import find_unit_tensors, price_transfers
@@ -55,6 +56,8 @@ class GraphProblem:
     """the composites behind the problem's fusions, one each"""
     transpose_shares: tuple[Mapping[str, TransposeShares], ...] = ()
     """for each accelerator, the images that it transposes itself at its boundary, by name"""
+    kept_state: tuple[KeptPair, ...] = ()
+    """the state that accelerators keep between calls where they run its unit"""
 
 
 def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
@@ -79,6 +82,9 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
     pricer = UnitPricer(index, units, settings, bodies, refused)
     execution = pricer.price_units()
     moved = find_unit_tensors(index, pricer.tasks, units)
+    taken = np.isfinite(execution.seconds[:, 1:])
+    keeping = [device.keeps_state for device in settings.devices]
+    kept = find_kept_pairs(moved, settings.state, keeping, taken)
     transfers = [
         price_transfers(
             settings.host,
@@ -87,13 +93,15 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
             pricer.tasks,
             pricer.quantizing,
             moved,
-            np.isfinite(execution.seconds[:, 1 + number]),
+            taken[:, number],
             settings.objective,
         )
         for number, each in enumerate(settings.devices)
     ]
+    transfers = [free_kept_state(each, number, kept) for number, each in enumerate(transfers)]
     launches = [launch_price(device.costs) for device in settings.devices]
-    latency = build_unpriced_problem(index, units, settings.devices, moved, execution.seconds)
+    needed = index.outputs.keys() - list_unsent(kept)
+    latency = build_unpriced_problem(index, units, settings.devices, moved, execution.seconds, needed)
     latency = set_costs(latency, execution.seconds, transfers, 0, [price.seconds for price in launches])
     joules = [
         execution.joules,
@@ -122,6 +130,7 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
         device_cost=execution.device_cost,
         answers=execution.answers,
         transpose_shares=tuple(each.shares for each in transfers),
+        kept_state=kept,
     )
 
 

@@ -1,6 +1,6 @@
 """Parts of the placement problem: its limits, and its costs in seconds, joules or objective units."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
@@ -27,6 +27,7 @@ class PlacementDevice:
 
     `connected` states whether a region must be connected. The limits are nodes per region, regions, and
     bytes of constants of all units together. `wants` lists the conversions needed at its boundary.
+    `keeps_state` says that a decoder's state stays on it between calls.
     """
 
     name: str
@@ -37,17 +38,21 @@ class PlacementDevice:
     max_regions: int = UNLIMITED
     memory: float = inf
     wants: BoundaryFormat = field(default_factory=BoundaryFormat)
+    keeps_state: bool = False
 
 
-def build_unpriced_problem(
+def build_unpriced_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
     index: GraphIndex,
     units: Sequence[JointUnit],
     devices: Sequence[PlacementDevice],
     moved: UnitTensors,
     seconds: NDArray[np.float64],
+    needed: Collection[str],
 ) -> Problem:
-    """Return the problem with its limits; transfers and launches are still free."""
-    outputs = index.outputs
+    """Return the problem with its limits; transfers and launches are still free.
+
+    `needed` are the outputs of the graph that the host has to get.
+    """
     held = any(device.memory < inf for device in devices)
     constants = np.array([_constant_bytes(index, unit) if held else 0.0 for unit in units], np.float64)
     free = np.zeros((len(moved.names), len(devices)))
@@ -69,7 +74,7 @@ def build_unpriced_problem(
         seconds=seconds,
         producer=moved.producers,
         consumers=moved.consumers,
-        is_output=[name in outputs for name in moved.names],
+        is_output=[name in needed for name in moved.names],
         to_device=free,
         to_host=free,
         launch=np.zeros(len(devices)),

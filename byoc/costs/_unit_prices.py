@@ -15,7 +15,7 @@ from byoc.costs._objective import LATENCY, Objective
 from byoc.costs._price_query import Prices, device_prices, host_prices, keep_unknown_on_host
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.costs._task import Tasks, build_tasks
-from byoc.model import GraphIndex
+from byoc.model import GraphIndex, StatePair
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Problem
 
@@ -46,12 +46,16 @@ class AlternativeComposite:
 
 @dataclass(frozen=True, eq=False)
 class CostSettings:
-    """Cost models of the host and the accelerators, the policy for unknown costs, and the objective."""
+    """Cost models of the host and the accelerators, the policy for unknown costs, and the objective.
+
+    `state` has the pairs of inputs and outputs that accelerators may keep between calls.
+    """
 
     host: CostModel
     devices: Sequence[PlacementDevice]
     unknown: Policy = Policy.estimate
     objective: Objective = LATENCY
+    state: Sequence[StatePair] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
+from byoc.errors import InputError, suggest_nearest
 from byoc.model._node_attributes import get_stated_attributes
 from byoc.model._skeletons import replace_weights
 from byoc.model._tensor_data import TensorType, read_type
@@ -66,6 +67,40 @@ def find_state_pairs(
         if _may_follow(inputs[pair.past], outputs[pair.present]):
             found[pair.past] = pair
     return tuple(found[name] for name in inputs if name in found)
+
+
+def choose_state_pairs(
+    proto: ModelProto,
+    given: Mapping[str, str] | None = None,
+    types: Mapping[str, TensorType] = MappingProxyType({}),
+) -> tuple[StatePair, ...]:
+    """Return the pairs that are given by names of inputs, those that are found where none are.
+
+    Raises InputError for a pair that names no input or output, or two of other types, and for an output
+    of two inputs.
+    """
+    found = find_state_pairs(proto, types)
+    if given is None:
+        return found
+    known = {(pair.past, pair.present): pair for pair in found}
+    inputs = {value.name: read_type(value.type) for value in proto.graph.input}
+    inputs |= {name: kind for name, kind in types.items() if name in inputs}
+    outputs = {value.name: read_type(value.type) for value in proto.graph.output}
+    taken: set[str] = set()
+    for past, present in given.items():
+        if present in taken:
+            raise InputError(f"output '{present}' is the state of two inputs")
+        if past not in inputs:
+            raise InputError(f"no input '{past}'{suggest_nearest(past, inputs)}")
+        if present not in outputs:
+            raise InputError(f"no output '{present}'{suggest_nearest(present, outputs)}")
+        if not _may_follow(inputs[past], outputs[present]):
+            raise InputError(
+                f"input '{past}' ({inputs[past]}) cannot take what output '{present}' gave "
+                f"({outputs[present]})"
+            )
+        taken.add(present)
+    return tuple(known.get(names, StatePair(*names)) for names in given.items())
 
 
 def _pairs_by_operators(

@@ -68,6 +68,19 @@ class UnitOptions(DimensionOptions):
 class PlanOptions(UnitOptions):
     """The choices that planning needs, whatever the strategy."""
 
+    state: Mapping[str, str] | None = declare_field(
+        None,
+        "inputs that take what outputs gave in the last call, as a decoder's cache; those that are "
+        "found unless given. They are not sent where rule files say that accelerators keep them.",
+        Flag(
+            "An input that takes what an output gave in the last call; found unless given.",
+            Syntax.PAIRS,
+            metavar="PAST=PRESENT",
+            panel=Panel.COSTS,
+        ),
+        record_texts,
+        record_none=False,
+    )
     objective: str = declare_field(
         "latency",
         "`latency`, `energy`, or weights of both: `latency=1,energy=0.5`.",

@@ -18,7 +18,7 @@ from byoc.costs import (
     price_bodies,
     sum_host_seconds,
 )
-from byoc.model import GraphIndex
+from byoc.model import GraphIndex, StatePair, choose_state_pairs
 from byoc.placement import Problem
 from byoc.planning._graph_units import GraphUnits
 from byoc.planning._memory_fit import Constraints
@@ -74,9 +74,21 @@ class PlacementProblems:
             for target in settings.targets
         )
         refused = [{**own, **rows} for own, rows in zip(constraints.refused, known, strict=True)]
-        costs = CostSettings(settings.host, settings.devices, settings.unknown_costs, settings.objective)
+        costs = CostSettings(
+            settings.host, settings.devices, settings.unknown_costs, settings.objective, self.state
+        )
         units, alternatives = graph.units.units, graph.units.alternatives
         return build_problem(graph.index, units, costs, self.body_costs, alternatives, refused)
+
+    @cached_property
+    def state(self) -> tuple[StatePair, ...]:
+        """The state of the model that an accelerator may keep; none in a body.
+
+        Raises InputError for pairs that the user names and the model has not.
+        """
+        if self.graph.path or not any(device.keeps_state for device in self.settings.devices):
+            return ()
+        return choose_state_pairs(self.graph.index.proto, self.settings.state)
 
     def find_pinned(self, graph_problem: GraphProblem) -> Mapping[int, int]:
         """Return the device of each unit, by number, that a given placement decides."""

@@ -76,7 +76,8 @@ class PlanSettings:
     node name; `unknown_costs` what to do about costs that are not known; `placement` a placement to
     keep to; `known_limits` the limits of targets that turned out in earlier rounds; `doubt` how the
     costs of the main graph are perturbed, None where they are not. `share_blocks` names the targets
-    whose regions are cut at the borders of repeated blocks.
+    whose regions are cut at the borders of repeated blocks. `state` maps inputs to the outputs whose
+    values they take in the next call; None for those that are found.
     """
 
     targets: tuple[Target, ...]
@@ -90,6 +91,7 @@ class PlanSettings:
     known_limits: KnownLimits = field(default_factory=KnownLimits)
     doubt: CostDoubt | None = None
     share_blocks: frozenset[str] = frozenset()
+    state: Mapping[str, str] | None = None
 
     @property
     def devices(self) -> tuple[PlacementDevice, ...]:
@@ -110,4 +112,5 @@ def _describe_device(target: Target, costs: CostModel, size: SizeLimit | None) -
         max_regions=UNLIMITED if limits.regions is None else min(limits.regions, UNLIMITED),
         memory=inf if limits.memory is None else float(limits.memory),
         wants=read_requirements(target),
+        keeps_state=target.rules.state == "kept",
     )

@@ -1,12 +1,12 @@
-"""The share of a plan's work that is an estimate, and the cause of most of it."""
+"""What a plan's costs rest on: estimates and their causes, state that is not sent."""
 
 from collections import Counter
 from collections.abc import Iterator
 
 from byoc.costs import is_counted
-from byoc.model import GraphIndex, describe_node, find_type_origin
+from byoc.model import GraphIndex, describe_node, find_type_origin, fix_type
 from byoc.planning import GraphPlan, Plan
-from byoc.reporting._quantities import format_count, format_share
+from byoc.reporting._quantities import format_count, format_quantity, format_share
 from byoc.support import Note
 
 ESTIMATE_LIMIT = 0.1
@@ -91,3 +91,20 @@ def _find_cause(index: GraphIndex, number: int) -> str:
     if is_counted(node):
         return ""
     return f"the work of {describe_node(node)} is not counted (a cost model that has the operator)"
+
+
+def describe_kept_state(root: GraphPlan) -> str:
+    """Return a sentence on the state that stays on accelerators between calls; empty for none."""
+    labels = root.placement.labels.tolist()
+    kept = [each for each in root.graph_problem.kept_state if labels[each.unit] - 1 in each.devices]
+    if not kept:
+        return ""
+    names = dict.fromkeys(root.targets[labels[each.unit] - 1].name for each in kept)
+    kinds = (root.index.types.get(each.pair.past) for each in kept)
+    sizes = [fix_type(kind, root.index.planned.sizes).bytes for kind in kinds if kind is not None]
+    known = sum(size for size in sizes if size is not None)
+    others = f" and {format_count(len(kept) - 1, 'other')}" if len(kept) > 1 else ""
+    return (
+        f"the state stays on {' and '.join(names)} between calls and is not counted as sent: "
+        f"'{kept[0].pair.past}'{others}, {format_quantity(known, 'B')}"
+    )

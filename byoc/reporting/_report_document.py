@@ -30,7 +30,7 @@ from byoc.planning import (
     find_neighbours,
     find_sent_tensors,
 )
-from byoc.reporting._estimates import describe_unknown_costs, make_estimate_notes
+from byoc.reporting._estimates import describe_kept_state, describe_unknown_costs, make_estimate_notes
 from byoc.reporting._host_reasons import count_user_nodes, list_host_reasons
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._verification_document import make_verification_report
@@ -235,8 +235,9 @@ def _count_host_nodes(plan: Plan) -> int:
 def collect_plan_notes(root: GraphPlan) -> list[str]:
     """Return the notes of strategies, bodies included, and the number of estimated costs; each once."""
     notes = dict.fromkeys(note for graph in root.walk() for note in graph.notes)
-    if note := describe_unknown_costs(root):
-        notes[note] = None
+    for note in (describe_unknown_costs(root), describe_kept_state(root)):
+        if note:
+            notes[note] = None
     return list(notes)
 
 

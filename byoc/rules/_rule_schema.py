@@ -284,6 +284,10 @@ class RuleFile(StrictModel):
         description="What must be known of the shape of all that a node reads: nothing (any), the rank "
         "(ranked), or every extent (static).",
     )
+    state: Literal["sent", "kept"] = Field(
+        default="sent",
+        description="A decoder's cache: sent in each call, or kept on the accelerator between calls.",
+    )
     layout: Layout = Field(default=Layout(), description="How the accelerator wants its data.")
     quantization: Quantization = Field(
         default=Quantization(), description="The quantization scheme of the accelerator."

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import Dim, StatePair, find_state_pairs, to_numpy_dtype
+from byoc.model import Dim, StatePair, choose_state_pairs, to_numpy_dtype
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import Stage, StageValues
 from byoc.runtime._trace import Trace
@@ -226,23 +226,10 @@ def open_stateful(
         raise InputError(f"a maximal length of {max_length}: it has to be at least 1")
     if max_length is not None and isinstance(session, VariantSession):
         raise InputError("variants have lengths of their own: leave out max_length")
-    found = {pair.past: pair for pair in find_state_pairs(_get_bundle(session).model(), session.types)}
-    if pairs is None:
-        if not found:
-            raise InputError("no input takes what an output gave; name the pairs")
-        return StatefulSession(session, tuple(found.values()), max_length)
-    chosen: list[StatePair] = []
-    for past, present in pairs.items():
-        if present in {pair.present for pair in chosen}:
-            raise InputError(f"output '{present}' is the state of two inputs")
-        if past not in session.types:
-            raise InputError(f"no input '{past}'{suggest_nearest(past, session.types)}")
-        if present not in session.outputs:
-            raise InputError(f"no output '{present}'{suggest_nearest(present, session.outputs)}")
-        known = found.get(past)
-        agreed = known is not None and known.present == present
-        chosen.append(known if known is not None and agreed else StatePair(past, present))
-    return StatefulSession(session, tuple(chosen), max_length)
+    chosen = choose_state_pairs(_get_bundle(session).model(), pairs, session.types)
+    if not chosen and pairs is None:
+        raise InputError("no input takes what an output gave; name the pairs")
+    return StatefulSession(session, chosen, max_length)
 
 
 def _get_bundle(session: Session | VariantSession) -> Bundle:

@@ -53,6 +53,8 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
         )
         for target in targets
     )
+    if options.state and not any(target.rules.state == "kept" for target in targets):
+        raise InputError("state is given, and no accelerator keeps it (`state: kept` in a rule file)")
     host = str(options.host_cost_model)
     if host == DEFAULT_HOST_COSTS:
         host = find_host_beside(devices) or host
@@ -67,6 +69,7 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
         objective=parse_objective(options.objective),
         unknown_costs=_read_policy(options.unknown_costs),
         trips=options.trips or {},
+        state=options.state or None,
         placement=None if placement is None else read_placement(Path(placement)),
         doubt=_read_doubt(options, robust),
     )

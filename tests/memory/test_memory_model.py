@@ -6,7 +6,7 @@ from support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model, read_row_model
-from byoc.model import prepare_model
+from byoc.model import find_state_pairs, prepare_model
 from byoc.zoo import load_model
 
 BLOCK = """g (float[1, 4, 6, 6] x, float[4, 4, 1, 1] w) => (float[1, 144] y) {
@@ -296,3 +296,34 @@ def test_settled_extents_and_defaults_are_known_to_layers_that_go_by_rows() -> N
         "z": (4, 32),
         "y": (4, 32),
     }
+
+
+def test_a_cache_that_is_updated_in_place_has_one_buffer() -> None:
+    index = load_model("zoo:decoder_int4_decode").index
+    state = find_state_pairs(index.proto)
+    assert len(state) == 6
+    apart = read_memory_model(index)
+    for convention in CONVENTIONS.values():
+        model = read_memory_model(index, convention, state=state)
+        shares = convention.inputs and convention.in_place
+        for pair in state:
+            assert (model.buffers_of[pair.present] == model.buffers_of.get(pair.past)) is shares
+            assert not shares or model.problem.outputs.issuperset(model.buffers_of[pair.past])
+        told = "is made in the buffer of 'past_key_values.0.key' (and 5 more so)"
+        assert any(told in note for note in model.notes) is shares
+    kept = read_memory_model(index, state=state)
+    saved = 6 * 2 * 256 * 32 * 4
+    assert sum(apart.problem.sizes) - sum(kept.problem.sizes) == saved
+
+
+def test_a_cache_that_is_made_anew_has_two_buffers() -> None:
+    """One that grows does not fit its buffer, nor does what a Concat makes."""
+    sizes = {"sequence_length": 1, "past_sequence_length": 16, "total_sequence_length": 17}
+    for name in ("decoder_int4", "gpt2_cached"):
+        batch = {"batch_size": 1} if name == "decoder_int4" else {}
+        index = load_model(f"zoo:{name}", sizes | batch).index
+        state = find_state_pairs(index.proto)
+        model = read_memory_model(index, state=state)
+        assert not any("is made in the buffer of" in note for note in model.notes)
+        for pair in state:
+            assert model.buffers_of[pair.present] != model.buffers_of[pair.past]

@@ -87,6 +87,7 @@ regions: phase
 overlaps: placement
 dtype: [float32]
 shapes: ranked
+state: kept
 layout: {activations: NHWC, weights: OHWI, convert: either}
 annotations: {layer_ann: [encoder, '^head']}
 quantization:

@@ -10,7 +10,7 @@ from byoc.memory.reading._concat_rows import BufferRow, ConcatRows
 from byoc.memory.reading._in_place import FunctionTable, find_origins, is_view, written_outputs
 from byoc.memory.reading._stages import build_stages
 from byoc.memory.reading._tensor_sizes import TensorSizes
-from byoc.model import GraphIndex, describe_node, get_node_name, list_bodies
+from byoc.model import GraphIndex, StatePair, describe_node, get_node_name, list_bodies
 from byoc.numerics import round_up
 
 
@@ -72,12 +72,13 @@ class MemoryModel:
     notes: tuple[str, ...]
 
 
-def read_memory_model(
+def read_memory_model(  # noqa: PLR0913, PLR0917 - each has a default
     index: GraphIndex,
     convention: Convention = CONVENTIONS["C"],
     alignment: int = 1,
     groups: Sequence[Sequence[int]] = (),
     source: str = "model",
+    state: Sequence[StatePair] = (),
 ) -> MemoryModel:
     """Return the arena planning problem of a graph, and its relation to the graph.
 
@@ -90,13 +91,19 @@ def read_memory_model(
     computed from constants or shapes alone, or inputs and optional outputs that nothing reads. Any other
     unread output is live during its step. A note tells if an output of the graph does not count.
 
+    `state` are inputs that take what outputs gave in the last call. Under a convention with inputs and
+    operators in place an output that its operator makes in the buffer of the input lies there.
+
     Raises InputError, beginning with `source`, for a tensor of unknown size; ValueError for an alignment
     below 1 and for groups that overlap or depend on themselves.
     """
     if alignment < 1:
         raise ValueError(f"alignment is {alignment}, but must be at least 1 byte")
     tensors = TensorSizes(index, source)
-    builder = _MemoryModelBuilder(tensors, convention, alignment, ConcatRows(tensors, alignment))
+    shared = convention.inputs and convention.in_place
+    pasts = {pair.present: pair.past for pair in state if shared and pair.in_place}
+    rows = ConcatRows(tensors, alignment)
+    builder = _MemoryModelBuilder(tensors, convention, alignment, rows, pasts)
     builder.add_inputs()
     for nodes in build_stages(index, tensors.constant_nodes, groups):
         builder.add(nodes)
@@ -111,6 +118,7 @@ class _MemoryModelBuilder:
     convention: Convention
     alignment: int
     concat_rows: ConcatRows
+    pasts: Mapping[str, str]
     rows: dict[str, BufferRow] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -141,6 +149,9 @@ class _MemoryModelBuilder:
             if not made:
                 return
         read = self._data_inputs(nodes)
+        updated = [name for name in made if self._is_updated(name)]
+        self.rows |= {name: self.rows[self.pasts[name]] for name in updated}
+        made = [name for name in made if name not in updated]
         reads = tuple(dict.fromkeys(b for name in read for b in self.rows.get(name, ())))
         makes = tuple(self._add_buffer(name) for name in made)
         over = self._find_overwrites(nodes, made, read) if shared is None else ()
@@ -200,6 +211,16 @@ class _MemoryModelBuilder:
             or not inside.issuperset(index.consumers[name])
         ]
 
+    def _is_updated(self, name: str) -> bool:
+        """Return whether a tensor lies in the buffer of the past that it is made of.
+
+        Nothing else may read it: the order of such readers would not be kept.
+        """
+        past = self.pasts.get(name)
+        if past is None or past not in self.rows or name in self.index.consumers:
+            return False
+        return self.tensors.count_bytes(name) == self.tensors.count_bytes(past)
+
     def _data_inputs(self, nodes: Sequence[int]) -> list[str]:
         own = {name for node in nodes for name in self.index.nodes[node].output}
         names = dict.fromkeys(name for node in nodes for name in self.index.reads[node])
@@ -252,6 +273,16 @@ class _MemoryModelBuilder:
             for name in self.index.outputs
             if self.tensors.is_constant(name)
         ]
+        rows = self.rows
+        held = ((name, past) for name, past in self.pasts.items() if name in rows)
+        shared = [name for name, past in held if rows[name] == rows.get(past)]
+        if shared:
+            first, more = shared[0], len(shared) - 1
+            others = f" (and {more} more so)" if more else ""
+            notes.append(
+                f"the state '{first}' is made in the buffer of '{self.pasts[first]}'{others}, where the "
+                "next call reads it"
+            )
         calls: Counter[str] = Counter()
         for node in (self.index.nodes[number] for nodes in self.nodes for number in nodes):
             if list_bodies(node):

@@ -8,7 +8,7 @@ from byoc.memory.arena import ArenaPlan, plan_by_methods
 from byoc.memory.reading import CONVENTIONS, Convention, MemoryModel, read_memory_model
 from byoc.memory.report._striped_report import StripedModel, plan_striped
 from byoc.memory.scratchpad import Access, AccessSchedule, ScheduledStep, ScratchpadPlan, plan_scratchpad
-from byoc.model import GraphIndex
+from byoc.model import GraphIndex, find_state_pairs
 from byoc.numerics import round_up
 
 PlanKey = tuple[str, str]
@@ -183,11 +183,13 @@ def plan_report(
 
     `name` is the model's name in messages; `groups` are steps of several nodes, as in
     `read_memory_model`. `flat` is the same graph with its functions inlined, used for striped
-    execution. Raises InputError as `read_memory_model` does, and for an unknown method.
+    execution. A decoder's cache is planned in one buffer for past and present where its operator
+    updates it. Raises InputError as `read_memory_model` does, and for an unknown method.
     """
     asked = asked or MemoryOptions()
+    state = find_state_pairs(index.proto)
     models = {
-        letter: read_memory_model(index, convention, asked.alignment, groups, name)
+        letter: read_memory_model(index, convention, asked.alignment, groups, name, state)
         for letter, convention in CONVENTIONS.items()
     }
     letter = asked.convention.name
