@@ -28,7 +28,15 @@ from .boxes import AxisSpan
 from .emission import EmitterState, TileStep, WeightsImage, interleave_steps
 from .emit_convolutions import emit_convolution
 from .emit_moves import emit_move, emit_restack
-from .emit_tiles import compute_activation, compute_eltwise, compute_pool, emit_boxes, emit_concat
+from .emit_tiles import (
+    compute_activation,
+    compute_eltwise,
+    compute_matmul,
+    compute_normalize,
+    compute_pool,
+    emit_boxes,
+    emit_concat,
+)
 from .layers import (
     ActivationLayer,
     ConcatLayer,
@@ -36,7 +44,9 @@ from .layers import (
     EltwiseLayer,
     LayerNetwork,
     MachineLayer,
+    MatMulLayer,
     MoveLayer,
+    NormalizeLayer,
     PoolLayer,
     RestackLayer,
 )
@@ -88,6 +98,8 @@ EMITTERS: Mapping[type[MachineLayer], Emitter] = {
     PoolLayer: partial(emit_boxes, compute_pool),
     EltwiseLayer: partial(emit_boxes, compute_eltwise),
     ActivationLayer: partial(emit_boxes, compute_activation),
+    MatMulLayer: partial(emit_boxes, compute_matmul),
+    NormalizeLayer: partial(emit_boxes, compute_normalize),
     ConcatLayer: emit_concat,
     MoveLayer: emit_move,
     RestackLayer: emit_restack,

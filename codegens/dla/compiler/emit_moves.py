@@ -1,10 +1,11 @@
 """Emit the commands of layers that only move bytes, by DMA alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from ..machine import Load, Operand, Store
-from .boxes import AxisSpan, TensorBox, TileBox, split_span
+from .boxes import AxisSpan, TensorBox, split_span
 from .emission import (
     EmitterState,
     LayerEmission,
@@ -14,72 +15,70 @@ from .emission import (
 )
 from .layer_tensors import LayerTensor, dtype_of
 from .layers import MoveLayer, RestackLayer
+from .moved_axes import MovedAxis, split_axes
 from .tiling import ALIGNMENT, SlotNeed, TileShape, Tiling, decreasing_parts, dense_operand
 
 
 def emit_move(
     machine: EmitterState, number: int, layer: MoveLayer, rows: AxisSpan
 ) -> Iterator[TileStep]:
-    """Yield the steps that reorder a whole image, regardless of `rows`.
+    """Yield the steps that transpose a whole tensor, regardless of `rows`.
 
-    A tile in the scratchpad is one row of pixels of channels. The image in the arena is accessed row by
-    row, and the tensor in ONNX's order of axes with strides over channels and pixels.
+    A tile has two axes, those with most elements of all that do not leave a row of `x` or of `y`. It
+    is loaded with the pitches of `x` and stored with those of `y`, for each position of the others.
     """
-    images, height, width, channels = layer.image
-    size = layer.x.itemsize
-    tiling = _move_tiling(machine, layer, height, width, channels)
-    needs = {"tile": SlotNeed(tiling.tile.rows * width * tiling.tile.channels * size)}
+    inner, outer = split_axes(layer)
+    tiling = _move_tiling(machine, layer, inner)
+    needs = {"tile": SlotNeed(tiling.tile.cols * tiling.tile.channels * layer.x.itemsize)}
     emitting = begin_layer(machine, number, layer, needs, tiling)
-    for image in range(images):
-        for down in split_span(AxisSpan(0, height), tiling.tile.rows):
-            for part in split_span(AxisSpan(0, channels), tiling.tile.channels):
+    for position in product(*(range(axis.extent) for axis in outer)):
+        for cols in split_span(AxisSpan(0, inner[0].extent), tiling.tile.cols):
+            for channels in split_span(AxisSpan(0, inner[1].extent), tiling.tile.channels):
+                at = (*position, cols.start, channels.start)
                 step = emitting.begin_step()
-                _reorder_tile(emitting, layer, image, down, part)
+                _move_tile(emitting, layer, (*outer, *inner), at, (cols.count, channels.count))
                 yield step
 
 
-def _move_tiling(
-    machine: EmitterState, layer: MoveLayer, height: int, width: int, channels: int
-) -> Tiling:
-    """Return as many rows of all channels as fit, or one row of as many channels as fit."""
+def _move_tiling(machine: EmitterState, layer: MoveLayer, inner: list[MovedAxis]) -> Tiling:
+    """Return as much of two axes as fits."""
     for doubled in (True, False):
-        for part in decreasing_parts(channels):
-            for rows in decreasing_parts(height):
-                need = SlotNeed(rows * width * part * layer.x.itemsize)
+        for channels in decreasing_parts(inner[1].extent):
+            for cols in decreasing_parts(inner[0].extent):
+                need = SlotNeed(cols * channels * layer.x.itemsize)
                 if machine.budget.fits({"tile": need}, doubled):
-                    return Tiling(TileShape(rows, width, part), doubled)
+                    return Tiling(TileShape(1, cols, channels), doubled)
     return require_tiling(None, layer, machine.budget)
 
 
-def _reorder_tile(
-    emitting: LayerEmission, layer: MoveLayer, image: int, down: AxisSpan, part: AxisSpan
+def _move_tile(
+    emitting: LayerEmission,
+    layer: MoveLayer,
+    axes: tuple[MovedAxis, ...],
+    at: tuple[int, ...],
+    extents: tuple[int, int],
 ) -> None:
-    width = layer.image[2]
-    pixels = AxisSpan(down.start * width, down.count * width)
-    tile = emitting.new_tile("tile", (1, pixels.count, part.count), dtype_of(layer.x))
-    turned = replace(
-        tile,
-        cols=part.count,
-        channels=pixels.count,
-        pixel_pitch=tile.channel_pitch,
-        channel_pitch=tile.pixel_pitch,
-    )
+    """Load a tile whose first element is `at` positions along the axes, and store it."""
     arena, number = emitting.machine.arena, emitting.number
-    plain, image_tensor = (layer.x, layer.y) if layer.to_image else (layer.y, layer.x)
-    whole = arena.box_operand(plain, TensorBox(AxisSpan(image, 1), part, pixels))
-    rows = []
-    for row in range(down.count):
-        box = TileBox(image, AxisSpan(down.start + row, 1), AxisSpan(0, width), part)
-        address = tile.address + row * width * tile.pixel_pitch
-        here = replace(tile, address=address, cols=width)
-        rows.append((arena.box_operand(image_tensor, box.of(image_tensor)), here))
-    if layer.to_image:
-        emitting.step.loads.append(Load(number, arena.memory_of(plain), whole, turned))
-        emitting.add_stores(Store(number, here, there) for there, here in rows)
-    else:
-        memory = arena.memory_of(image_tensor)
-        emitting.step.loads += [Load(number, memory, there, here) for there, here in rows]
-        emitting.add_stores([Store(number, turned, whole)])
+    tile = emitting.new_tile("tile", (1, *extents), dtype_of(layer.x))
+
+    def box(tensor: LayerTensor, steps: Sequence[int]) -> Operand:
+        offset = sum(position * step for position, step in zip(at, steps, strict=True))
+        row, inside = divmod(offset, tensor.width * tensor.channels)
+        first = TensorBox(AxisSpan(row, 1), AxisSpan(0, 1), AxisSpan(inside, 1))
+        size = tensor.itemsize
+        return replace(
+            arena.box_operand(tensor, first),
+            cols=extents[0],
+            channels=extents[1],
+            pixel_pitch=steps[-2] * size,
+            channel_pitch=steps[-1] * size,
+        )
+
+    source = box(layer.x, [axis.x_step for axis in axes])
+    target = box(layer.y, [axis.y_step for axis in axes])
+    emitting.step.loads.append(Load(number, arena.memory_of(layer.x), source, tile))
+    emitting.add_stores([Store(number, tile, target)])
 
 
 def emit_restack(

@@ -1,13 +1,17 @@
 """Emit the commands of pools, of elementwise layers, and of concatenations."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from ..machine import (
+    ABSENT,
     Add,
     Command,
     DType,
     Function,
+    MatMul,
     Mul,
+    Normalize,
     Operand,
     Pair,
     PoolKind,
@@ -20,7 +24,15 @@ from ..machine import Pool as PoolCommand
 from .boxes import AxisSpan, TileBox, receptive_field, split_images, split_span
 from .emission import EmitterState, LayerEmission, LayerT, TileStep, begin_layer
 from .layer_tensors import Clamp, LayerTensor
-from .layers import ActivationLayer, ConcatLayer, EltwiseLayer, MachineLayer, PoolLayer
+from .layers import (
+    ActivationLayer,
+    ConcatLayer,
+    EltwiseLayer,
+    MachineLayer,
+    MatMulLayer,
+    NormalizeLayer,
+    PoolLayer,
+)
 from .tiling import Tiling, find_simple_tiling, simple_slots
 
 
@@ -96,6 +108,33 @@ def _load_broadcast(emitting: LayerEmission, slot: str, x: LayerTensor, box: Til
     pairs = ((box.rows, x.height), (box.cols, x.width), (box.channels, x.channels))
     spans = (span if extent > 1 else AxisSpan(0, 1) for span, extent in pairs)
     return emitting.load(slot, x, TileBox(box.image if x.images > 1 else 0, *spans).of(x))
+
+
+def compute_matmul(emitting: LayerEmission, layer: MatMulLayer, box: TileBox) -> Operand:
+    """Compute a box of a matrix product from whole rows of `a` and whole columns of `b`."""
+    a, b, y = layer.a, layer.b, layer.y
+    rows = replace(box, channels=AxisSpan(0, a.channels))
+    columns = replace(box, cols=AxisSpan(0, b.width))
+    operands = emitting.load("x0", a, rows.of(a)), emitting.load("x1", b, columns.of(b))
+    made = emitting.result_operand(y, box.of(y))
+    zeros, factor = (a.zero, b.zero, y.zero), to_multiplier(a.scale * b.scale / y.scale)
+    bounds = layer.clamp.saturate_limits(y)
+    emitting.add_command(MatMul(emitting.number, *operands, made, *zeros, *factor, *bounds))
+    return made
+
+
+def compute_normalize(emitting: LayerEmission, layer: NormalizeLayer, box: TileBox) -> Operand:
+    """Normalize a box, which has all channels; `scale` and `bias` are the same for each pixel."""
+    x = emitting.load("x0", layer.x, box.of(layer.y))
+    slots = iter(("x1", "x2"))
+    factors = (
+        ABSENT if each is None else _load_broadcast(emitting, next(slots), each, box)
+        for each in (layer.scale, layer.bias)
+    )
+    scale, bias = factors
+    made = emitting.result_operand(layer.y, box.of(layer.y))
+    emitting.add_command(Normalize(emitting.number, layer.kind, x, scale, bias, made, layer.epsilon))
+    return made
 
 
 def compute_activation(emitting: LayerEmission, layer: ActivationLayer, box: TileBox) -> Operand:

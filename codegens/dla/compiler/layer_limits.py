@@ -13,7 +13,15 @@ from byoc.codegen import CompileError, InputError
 
 from ..machine import to_multiplier
 from .layer_tensors import LayerTensor, SlidingWindow
-from .layers import ActivationLayer, ConcatLayer, ConvLayer, EltwiseLayer, MachineLayer, PoolLayer
+from .layers import (
+    ActivationLayer,
+    ConcatLayer,
+    ConvLayer,
+    EltwiseLayer,
+    MachineLayer,
+    MatMulLayer,
+    PoolLayer,
+)
 
 _WORD = 31  # bits of an int32 without its sign
 _LONG = 63  # and of an int64
@@ -96,6 +104,21 @@ def _check_eltwise(layer: EltwiseLayer) -> Iterator[str]:
         yield from _check_factor(b.scale / y.scale)
 
 
+def _check_matmul(layer: MatMulLayer) -> Iterator[str]:
+    if not layer.y.is_integer:
+        return
+    yield from _check_factor(layer.a.scale * layer.b.scale / layer.y.scale)
+    most = prod(_reach(x) for x in (layer.a, layer.b)) * layer.a.channels
+    if most >= 2**_WORD:
+        yield f"its sums can be {most}, and leave the range of int32"
+
+
+def _reach(x: LayerTensor) -> int:
+    """Return the largest magnitude of a tensor's numbers without its zero point."""
+    info = np.iinfo(x.dtype)
+    return int(max(x.zero - info.min, info.max - x.zero))
+
+
 def _check_rescaling(layer: ActivationLayer | ConcatLayer) -> Iterator[str]:
     if isinstance(layer, ConcatLayer) or layer.table is None:
         for x in layer.reads:
@@ -126,6 +149,7 @@ _CHECKS: Mapping[type[MachineLayer], Callable[[Any], Iterator[str]]] = {
     ConvLayer: _check_conv,
     PoolLayer: _check_pool,
     EltwiseLayer: _check_eltwise,
+    MatMulLayer: _check_matmul,
     ActivationLayer: _check_rescaling,
     ConcatLayer: _check_rescaling,
 }

@@ -171,17 +171,26 @@ def onnx_order_extents(shape: Shape) -> Extents:
     return (1, shape[0], shape[1], prod(shape[2:])) if len(shape) == 4 else memory_extents(shape)
 
 
+def matrix_extents(shape: Shape) -> Extents:
+    """Return the extents of a tensor in ONNX's own order of axes, where each matrix is a row."""
+    return (shape[0], shape[1], shape[2], shape[3]) if len(shape) == 4 else memory_extents(shape)
+
+
 def is_reordered(shape: Shape) -> bool:
     """Whether the order of elements in memory differs from ONNX's."""
     return len(shape) == 4 and shape[1] > 1 and prod(shape[2:]) > 1
 
 
-def to_memory_layout(array: Array, rank: int) -> Array:
-    """Return a constant, broadcast to a rank, as an array [images, height, width, channels]."""
+def to_memory_layout(array: Array, rank: int, image: bool = True) -> Array:
+    """Return a constant, broadcast to a rank, as an array [images, height, width, channels].
+
+    With `image`, four axes are those of images.
+    """
     shape = (1,) * (rank - array.ndim) + array.shape
     full = array.reshape(shape)
-    array_in_memory = full.transpose(_NHWC) if rank == 4 else full
-    return np.ascontiguousarray(array_in_memory).reshape(memory_extents(shape))
+    if rank == 4 and image:
+        return np.ascontiguousarray(full.transpose(_NHWC)).reshape(memory_extents(shape))
+    return np.ascontiguousarray(full).reshape(matrix_extents(shape))
 
 
 def check_dtype(name: str, dtype: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import ClassVar
 
-from ..machine import FunctionKind
+from ..machine import FunctionKind, NormalizeKind
 from .layer_tensors import Array, Clamp, LayerTensor, SlidingWindow
 
 
@@ -102,18 +102,44 @@ class ConcatLayer(MachineLayer):
 
 
 @dataclass(frozen=True, eq=False)
-class MoveLayer(MachineLayer):
-    """The conversion of images between ONNX's order of axes (NCHW) and that of the machine (NHWC).
+class MatMulLayer(MachineLayer):
+    """The product of two tensors, whose rows are matrices: pixels x channels.
 
-    With `to_image` it converts from NCHW, where each image is one row, to NHWC; without, from NHWC to
-    NCHW. `image` has images, height, width and channels.
+    Extents are `a` [n, h, w, k], `b` [n, h, k, c], `y` [n, h, w, c].
+    """
+
+    operation = "MATMUL"
+
+    a: LayerTensor
+    b: LayerTensor
+
+
+@dataclass(frozen=True, eq=False)
+class NormalizeLayer(MachineLayer):
+    """A normalization of the channels of each pixel, times `scale`, plus `bias`, if they are given."""
+
+    operation = "NORMALIZE"
+
+    x: LayerTensor
+    kind: NormalizeKind
+    scale: LayerTensor | None = None
+    bias: LayerTensor | None = None
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class MoveLayer(MachineLayer):
+    """A transposition, by DMA alone: of images between ONNX's order and the machine's, and any other.
+
+    `shape` has the extents of `x` in the order of memory, so that rows begin where one of its axes does.
+    `order` has for each axis of `y` that of `x`.
     """
 
     operation = "MOVE"
 
     x: LayerTensor
-    image: tuple[int, int, int, int]
-    to_image: bool
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)

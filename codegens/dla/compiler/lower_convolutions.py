@@ -9,6 +9,7 @@ from byoc.codegen import CompileError, Operation
 from .layer_groups import LayerGroup
 from .layer_tensors import LayerTensor, SlidingWindow
 from .layers import Array, ConvLayer
+from .lower_attention import lower_matrices
 from .lowering import NetworkBuilder
 from .output_shapes import window_of
 from .region_reading import Operand, list_operands
@@ -16,6 +17,7 @@ from .weight_folding import ConvWeights, normalization_factors, normalization_we
 
 _NO_MULTIPLIERS = np.zeros(0)
 _NOTHING = Operand("", None)
+_POINT = SlidingWindow()
 _TO_MACHINE = (0, 2, 3, 1)  # OIHW to OHWI
 
 
@@ -46,18 +48,23 @@ def lower_gemm(lowering: NetworkBuilder, unit: LayerGroup) -> None:
         if addend.size not in (1, count) or (addend.ndim and addend.shape[-1] != addend.size):
             raise CompileError("C of a Gemm must be one number for each column, or one", unit.nodes)
         weights = replace(weights, bias=weights.bias + addend.reshape(-1))
-    _add_convolution(lowering, unit, weights, SlidingWindow(), 1)
+    _add_product(lowering, unit, weights)
 
 
 def lower_matmul(lowering: NetworkBuilder, unit: LayerGroup) -> None:
-    """Lower a MatMul by a constant matrix to a 1x1 convolution; vectors are the pixels of a row."""
-    x, matrix = unit.operands
-    reading = lowering.reading
-    is_matrix = reading.is_constant(matrix.name) and reading.stored_array(matrix.name).ndim == 2
-    if not is_matrix or len(lowering.shapes.get(x.name, ())) not in (2, 3):
-        raise CompileError("a MatMul must be of 2 or 3 axes by a constant matrix", unit.nodes)
+    """Lower a MatMul: by a constant matrix to a 1x1 convolution, whose pixels are the vectors."""
+    matrix, reading = unit.operands[1], lowering.reading
+    if not reading.is_constant(matrix.name) or reading.stored_array(matrix.name).ndim != 2:
+        return lower_matrices(lowering, unit)
     weights = _constant_weights(lowering, unit, matrix, _NOTHING, axis=1)
-    _add_convolution(lowering, unit, weights, SlidingWindow(), 1)
+    return _add_product(lowering, unit, weights)
+
+
+def _add_product(lowering: NetworkBuilder, unit: LayerGroup, weights: ConvWeights) -> None:
+    """Add a 1x1 convolution of vectors, wherever rows of pixels begin."""
+    x = lowering.rows_tensor(unit, unit.operands[0])
+    y = lowering.result_tensor(unit, (*x.extents[:3], len(weights.stored)))
+    _add_conv_layer(lowering, unit, weights, x, y)
 
 
 def lower_batch_normalization(lowering: NetworkBuilder, unit: LayerGroup) -> None:
@@ -71,13 +78,25 @@ def lower_batch_normalization(lowering: NetworkBuilder, unit: LayerGroup) -> Non
         weights = ConvWeights(stored, factors, shifts)
     else:
         weights = normalization_weights(factors, shifts, x.scale)
-    _add_convolution(lowering, unit, weights, SlidingWindow(), x.channels)
+    _add_convolution(lowering, unit, weights, _POINT, x.channels)
 
 
 def _add_convolution(
     lowering: NetworkBuilder, unit: LayerGroup, weights: ConvWeights, window: SlidingWindow, groups: int
 ) -> None:
     x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
+    _add_conv_layer(lowering, unit, weights, x, y, window, groups)
+
+
+def _add_conv_layer(  # noqa: PLR0913, PLR0917 - two of them have defaults
+    lowering: NetworkBuilder,
+    unit: LayerGroup,
+    weights: ConvWeights,
+    x: LayerTensor,
+    y: LayerTensor,
+    window: SlidingWindow = _POINT,
+    groups: int = 1,
+) -> None:
     residual = None
     before = unit.main.outputs[0]
     for each in unit.followers:

@@ -5,6 +5,7 @@ Lower pools.
 Lower operators that only move elements: views and concatenations.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,13 @@ from byoc.codegen import CompileError, Operation
 
 from ..machine import FunctionKind, build_table, evaluate_function
 from .layer_groups import LayerGroup
-from .layer_tensors import Clamp, LayerTensor, SlidingWindow, dtype_of
+from .layer_tensors import (
+    LayerTensor,
+    SlidingWindow,
+    dtype_of,
+    matrix_extents,
+    memory_extents,
+)
 from .layers import ActivationLayer, Array, ConcatLayer, EltwiseLayer, PoolLayer
 from .lowering import NetworkBuilder
 from .output_shapes import window_of
@@ -27,15 +34,16 @@ FUNCTIONS: dict[str, tuple[FunctionKind, tuple[float, float]]] = {
     "HardSwish": (FunctionKind.HARD_SWISH, (0.0, 0.0)),
     "LeakyRelu": (FunctionKind.LEAKY_RELU, (0.01, 0.0)),
     "Elu": (FunctionKind.ELU, (1.0, 0.0)),
+    "Erf": (FunctionKind.ERF, (0.0, 0.0)),
+    "Gelu": (FunctionKind.GELU, (0.0, 0.0)),
 }
 """ONNX operators that are a function of one variable, with the defaults of `alpha` and `beta`."""
 
 
 def lower_sum(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower an Add, or a Sum of any number of operands to additions one after another."""
-    rank = len(lowering.shapes[unit.main.outputs[0]])
-    operands = [_broadcast_operand(lowering, unit, each, rank) for each in unit.operands]
-    y, clamp = lowering.result_tensor(unit), lowering.fused_clamp(unit)
+    operands, y = _arrange_operands(lowering, unit)
+    clamp = lowering.fused_clamp(unit)
     if len(operands) == 1:
         lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, operands[0], clamp=clamp))
         return
@@ -58,21 +66,34 @@ def lower_sum(lowering: NetworkBuilder, unit: LayerGroup) -> None:
 
 def lower_mul(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Mul."""
-    rank = len(lowering.shapes[unit.main.outputs[0]])
-    a, b = (_broadcast_operand(lowering, unit, each, rank) for each in unit.operands)
-    y, clamp = lowering.result_tensor(unit), lowering.fused_clamp(unit)
+    (a, b), y = _arrange_operands(lowering, unit)
+    clamp = lowering.fused_clamp(unit)
     lowering.add_layer(EltwiseLayer(unit.output, unit.nodes, y, a, b, multiplies=True, clamp=clamp))
+
+
+def lower_div(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a Div by a constant to a product."""
+    divisor = unit.operands[1]
+    if not lowering.reading.is_constant(divisor.name) or unit.quantization is not None:
+        raise CompileError("a Div must be by a constant, in float32", unit.nodes)
+    (a, b), y = _arrange_operands(lowering, unit)
+    with np.errstate(divide="ignore", over="ignore"):
+        factors = np.float32(1) / lowering.constants[b.name]
+    if not np.isfinite(factors).all():
+        raise CompileError("one over the divisor of a Div is not finite", unit.nodes)
+    lowering.constants[b.name] = factors
+    lowering.add_layer(EltwiseLayer(unit.output, unit.nodes, y, a, b, multiplies=True))
 
 
 def lower_clamp(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Relu or Clip that is not fused."""
-    x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
+    x, y = _arrange_alone(lowering, unit)
     lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, clamp=lowering.fused_clamp(unit)))
 
 
 def lower_function(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a function to a table of 256 bytes in integers, to the machine's own in float32."""
-    x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
+    x, y = _arrange_alone(lowering, unit)
     kind, parameters = _machine_function(unit.main)
     if not y.is_integer:
         lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, None, kind, parameters))
@@ -82,21 +103,45 @@ def lower_function(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, table.view(np.uint8)))
 
 
-def _broadcast_operand(
-    lowering: NetworkBuilder, unit: LayerGroup, operand: Operand, rank: int
-) -> LayerTensor:
-    """Return an operand as a tensor of the rank of the result."""
-    if lowering.reading.is_constant(operand.name):
-        return lowering.constant_tensor(unit, operand, rank)
-    x = lowering.operand_tensor(unit, operand)
-    shape = lowering.shapes[operand.name]
-    return lowering.reshape_tensor(x, shape, (1,) * (rank - len(shape)) + shape, unit.nodes)
+def _arrange_operands(
+    lowering: NetworkBuilder, unit: LayerGroup
+) -> tuple[list[LayerTensor], LayerTensor]:
+    """Return the operands as tensors of the rank of the result, and the result.
+
+    All are in ONNX's order if one of them is that was computed, or all are; else images.
+    """
+    made = lowering.shapes[unit.main.outputs[0]]
+    plain = lowering.is_plain([each.name for each in unit.operands])
+    extents = matrix_extents if plain else memory_extents
+
+    def arrange(operand: Operand) -> LayerTensor:
+        if lowering.reading.is_constant(operand.name):
+            return lowering.constant_tensor(unit, operand, len(made), not plain)
+        shape = lowering.shapes[operand.name]
+        shape = (1,) * (len(made) - len(shape)) + shape
+        x = lowering.arrange(operand.name, shape, unit.nodes, image=not plain, extents=extents(shape))
+        return lowering.scaled(unit, operand, x)
+
+    operands = [arrange(each) for each in unit.operands]
+    return operands, lowering.result_tensor(unit, extents(made) if plain else None)
+
+
+def _arrange_alone(lowering: NetworkBuilder, unit: LayerGroup) -> tuple[LayerTensor, LayerTensor]:
+    """Return the only operand as it is, and the result in the same order."""
+    (operand,) = unit.operands[:1]
+    x = lowering.scaled(unit, operand, lowering.tensors[operand.name])
+    y = replace(lowering.result_tensor(unit), extents=x.extents)
+    if operand.name in lowering.plain:
+        lowering.plain.add(unit.output)
+    return x, y
 
 
 def _machine_function(operation: Operation) -> tuple[FunctionKind, tuple[float, float]]:
     """Return the machine's function for an operator, with `alpha` and `beta`."""
     kind, defaults = FUNCTIONS[operation.op]
     attributes = operation.attributes
+    if attributes.get("approximate") == "tanh":
+        kind = FunctionKind.GELU_TANH
     return kind, (attributes.get("alpha", defaults[0]), attributes.get("beta", defaults[1]))
 
 
@@ -155,28 +200,23 @@ def lower_reshape(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Reshape, Flatten or Dropout to a view, unless bytes have to move or scales differ."""
     if any(lowering.is_read(name) for name in unit.main.outputs[1:]):
         raise CompileError(f"the machine does not compute the mask of a {unit.main.op}", unit.nodes)
-    name = unit.main.inputs[0]
-    x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
-    view = lowering.reshape_tensor(x, lowering.shapes[name], lowering.shapes[unit.output], unit.nodes)
-    clamp = lowering.fused_clamp(unit)
-    if clamp == Clamp() and (view.dtype, view.scale, view.zero) == (y.dtype, y.scale, y.zero):
-        lowering.tensors[unit.output] = view.view(unit.output)
-    else:
-        lowering.add_layer(ActivationLayer(unit.output, unit.nodes, y, view, clamp=clamp))
+    name, after = unit.main.inputs[0], lowering.shapes[unit.output]
+    image = lowering.shapes[name] == after and name not in lowering.plain
+    view = lowering.arrange(name, after, unit.nodes, image=image)
+    lowering.add_view(unit, view, plain=not image)
 
 
 def lower_concat(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Concat."""
     shape = lowering.shapes[unit.main.outputs[0]]
     axis = unit.main.attributes["axis"] % len(shape)
-    parts = tuple(_broadcast_operand(lowering, unit, each, len(shape)) for each in unit.operands)
-    y = lowering.result_tensor(unit)
-    place = _extents_axis(axis, len(shape))
+    arranged, y = _arrange_operands(lowering, unit)
+    place = _extents_axis(axis, len(shape)) if unit.output not in lowering.plain else axis
     if place is None:
         raise CompileError(
             f"the machine has no Concat along axis {axis} of {len(shape)} axes", unit.nodes
         )
-    parts = tuple(part for part in parts if part.nbytes)
+    parts = tuple(part for part in arranged if part.nbytes)
     clamp = lowering.fused_clamp(unit)
     lowering.add_layer(ConcatLayer(unit.output, unit.nodes, y, parts, place, clamp=clamp))
 

@@ -20,11 +20,13 @@ from byoc.codegen import (
 from .layer_groups import LayerGroup, group_operations
 from .layer_tensors import check_dtype
 from .layers import LayerNetwork
+from .lower_attention import lower_layer_normalization, lower_softmax, lower_transpose
 from .lower_convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
 from .lower_others import (
     FUNCTIONS,
     lower_clamp,
     lower_concat,
+    lower_div,
     lower_function,
     lower_global_pool,
     lower_mul,
@@ -46,6 +48,7 @@ RULES: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Add": lower_sum,
     "Sum": lower_sum,
     "Mul": lower_mul,
+    "Div": lower_div,
     "Relu": lower_clamp,
     "Clip": lower_clamp,
     **dict.fromkeys(FUNCTIONS, lower_function),
@@ -53,6 +56,9 @@ RULES: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Reshape": lower_reshape,
     "Flatten": lower_reshape,
     "Dropout": lower_reshape,
+    "Transpose": lower_transpose,
+    "Softmax": lower_softmax,
+    "LayerNormalization": lower_layer_normalization,
 }
 """By operator of ONNX, the function that lowers a group that begins with it."""
 

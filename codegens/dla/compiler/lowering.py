@@ -1,6 +1,6 @@
 """Lowering: the state that the functions for all kinds of operations share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import isnan
@@ -20,6 +20,7 @@ from .layer_tensors import (
     boundary_shape,
     check_dtype,
     is_reordered,
+    matrix_extents,
     memory_extents,
     needs_reordering,
     onnx_order_extents,
@@ -34,7 +35,10 @@ _GREATEST = float(np.finfo(np.float32).max)
 class NetworkBuilder:
     """The network of a region under construction; `reading` is the region.
 
-    `tensors` has the tensors by their names in the region.
+    `tensors` has the tensors by their names in the region. Four axes are those of an image, in the order
+    of the machine, except where `plain` has the name: there they are in ONNX's order, as the matrices of
+    attention are. Where rows begin may differ from `memory_extents`, since a Reshape moves nothing;
+    `arrange` gives a reader the order and the extents that it needs.
     """
 
     def __init__(self, reading: RegionReading) -> None:
@@ -43,6 +47,9 @@ class NetworkBuilder:
         self.layers: list[MachineLayer] = []
         self.constants: dict[str, Array] = {}
         self.tensors: dict[str, LayerTensor] = {}
+        self.plain: set[str] = set()
+        self._arranged: dict[tuple[str, Shape, bool, Extents | None], LayerTensor] = {}
+        self._given = {contract.inner for contract in reading.region.inputs}
         self.inputs = [self._add_input(contract) for contract in reading.region.inputs]
 
     @cached_property
@@ -62,20 +69,37 @@ class NetworkBuilder:
         return layer.y
 
     def operand_tensor(self, unit: LayerGroup, operand: Operand) -> LayerTensor:
-        """Return a tensor that a unit reads, with scale and zero point.
+        """Return a tensor that a unit reads, as an image if it has four axes, with scale and zero point.
 
         Raises CompileError if only one of the unit and the tensor is quantized.
         """
-        scale, zero = self._operand_scale(unit, operand)
-        x = self.tensors[operand.name]
-        if operand.quantization is None:
-            return x
-        return replace(x.view(x.name), scale=scale, zero=zero)
+        shape = self.shapes[operand.name]
+        x = self.arrange(operand.name, shape, unit.nodes, extents=memory_extents(shape))
+        return self.scaled(unit, operand, x)
 
-    def constant_tensor(self, unit: LayerGroup, operand: Operand, rank: int) -> LayerTensor:
+    def rows_tensor(self, unit: LayerGroup, operand: Operand) -> LayerTensor:
+        """Return a tensor that a unit reads, in ONNX's order, with its last axis as channels.
+
+        Raises as `operand_tensor`.
+        """
+        shape = self.shapes[operand.name]
+        x = self.arrange(operand.name, shape, unit.nodes, image=False)
+        if x.channels != (shape or (1,))[-1]:
+            extents = matrix_extents(shape)
+            x = self.arrange(operand.name, shape, unit.nodes, image=False, extents=extents)
+        return self.scaled(unit, operand, x)
+
+    def scaled(self, unit: LayerGroup, operand: Operand, x: LayerTensor) -> LayerTensor:
+        """Return a tensor with the scale and zero point of an operand. Raises as `operand_tensor`."""
+        scale, zero = self._operand_scale(unit, operand)
+        return x if operand.quantization is None else replace(x.view(x.name), scale=scale, zero=zero)
+
+    def constant_tensor(
+        self, unit: LayerGroup, operand: Operand, rank: int, image: bool = True
+    ) -> LayerTensor:
         """Return a constant as a tensor, broadcast to a rank. Raises as `operand_tensor`."""
         scale, zero = self._operand_scale(unit, operand)
-        array = to_memory_layout(self.reading.stored_array(operand.name), rank)
+        array = to_memory_layout(self.reading.stored_array(operand.name), rank, image)
         unused = self.unused_name(operand.name)
         self.constants[unused] = array
         return LayerTensor(unused, array.shape, str(array.dtype), scale, zero)
@@ -87,15 +111,34 @@ class NetworkBuilder:
         how = "is not quantized" if quantization is None else "is quantized, but its result is not"
         raise CompileError(f"'{operand.name}', which {unit.main.op} reads, {how}", unit.nodes)
 
-    def result_tensor(self, unit: LayerGroup) -> LayerTensor:
-        """Return the tensor for the result of a unit. Raises CompileError for its dtype."""
-        extents = memory_extents(self.shapes[unit.output])
+    def result_tensor(self, unit: LayerGroup, plain: Extents | None = None) -> LayerTensor:
+        """Return the tensor for the result of a unit: an image, or in ONNX's order with `plain` extents.
+
+        Raises CompileError for its dtype.
+        """
+        shape = self.shapes[unit.output]
+        extents = plain or memory_extents(shape)
+        if plain and is_reordered(shape):
+            self.plain.add(unit.output)
         if unit.quantization is None:
             return LayerTensor(unit.output, extents, "float32")
         dtype = unit.quantization.dtype
         if dtype not in INTEGERS:
             raise CompileError(f"'{unit.output}' is {dtype}, but must be int8 or uint8", unit.nodes)
         return LayerTensor(unit.output, extents, dtype, *scale_of(unit.quantization, unit))
+
+    def add_view(self, unit: LayerGroup, view: LayerTensor, plain: bool) -> None:
+        """Make a tensor the result of a unit: the same bytes, unless scales differ or it is clamped.
+
+        `plain` says that they are in ONNX's order. Raises as `operand_tensor`.
+        """
+        x = self.scaled(unit, unit.operands[0], view)
+        y = replace(self.result_tensor(unit, x.extents if plain else None), extents=x.extents)
+        clamp = self.fused_clamp(unit)
+        if clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero):
+            self.tensors[unit.output] = x.view(unit.output)
+        else:
+            self.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, clamp=clamp))
 
     def fused_clamp(self, unit: LayerGroup) -> Clamp:
         """Return the clamp that is equal to all Relus and Clips of a unit."""
@@ -155,21 +198,49 @@ class NetworkBuilder:
             made = f"{name}/{number}"
         return made
 
-    def reshape_tensor(
-        self, x: LayerTensor, before: Shape, after: Shape, nodes: tuple[str, ...]
+    def is_plain(self, names: Sequence[str]) -> bool:
+        """Return whether what reads several tensors should read them in ONNX's order.
+
+        So it is where one of them was computed in that order, or none is an image. Images that enter the
+        region as the host has them are reordered sooner or later.
+        """
+        ordered = {name for name in names if name in self.shapes and is_reordered(self.shapes[name])}
+        return bool(ordered & self.plain - self._given) or (bool(ordered) and ordered <= self.plain)
+
+    def arrange(
+        self,
+        name: str,
+        shape: Shape,
+        nodes: tuple[str, ...],
+        *,
+        image: bool = True,
+        extents: Extents | None = None,
     ) -> LayerTensor:
-        """Reshape a tensor from one shape of ONNX to another; add layers only if bytes have to move."""
-        if before == after:
+        """Return a computed tensor with a shape of as many elements, in an order, with some extents.
+
+        With `image`, a shape of four axes is an image, else in ONNX's order. Without `extents`, those of
+        a tensor in ONNX's order stay as they are. Adds layers only if bytes have to move, and only once.
+        """
+        key = (name, shape, image, extents)
+        if key not in self._arranged:
+            x = self._change_order(name, shape, nodes, image and is_reordered(shape))
+            self._arranged[key] = x if extents is None else self._change_extents(x, extents, nodes)
+        return self._arranged[key]
+
+    def _change_order(self, name: str, shape: Shape, nodes: tuple[str, ...], image: bool) -> LayerTensor:
+        x, before = self.tensors[name], self.shapes[name]
+        if name in self._given:
+            nodes = ()  # what reorders an input is part of no node
+        is_image = is_reordered(before) and name not in self.plain
+        if is_image and image and shape == before:
             return x
-        if is_reordered(before):
-            y = x.like(self.unused_name(f"{x.name}/plain"), onnx_order_extents(before))
-            x = self.add_layer(MoveLayer(y.name, nodes, y, x, memory_extents(before), to_image=False))
-        x = self._change_extents(
-            x, onnx_order_extents(after) if is_reordered(after) else memory_extents(after), nodes
-        )
-        if is_reordered(after):
-            y = x.like(self.unused_name(f"{x.name}/image"), memory_extents(after))
-            x = self.add_layer(MoveLayer(y.name, nodes, y, x, memory_extents(after), to_image=True))
+        if is_image:
+            y = x.like(self.unused_name(f"{name}/plain"), onnx_order_extents(before))
+            x = self.add_layer(MoveLayer(y.name, nodes, y, x, memory_extents(before), (0, 3, 1, 2)))
+        if image:
+            x = self._change_extents(x, onnx_order_extents(shape), nodes)
+            y = x.like(self.unused_name(f"{name}/image"), memory_extents(shape))
+            x = self.add_layer(MoveLayer(y.name, nodes, y, x, shape, (0, 2, 3, 1)))
         return x
 
     def _change_extents(self, x: LayerTensor, extents: Extents, nodes: tuple[str, ...]) -> LayerTensor:
@@ -181,47 +252,43 @@ class NetworkBuilder:
         return self.add_layer(RestackLayer(y.name, nodes, y, x))
 
     def _add_input(self, contract: TensorContract) -> BoundaryPort:
-        shape = self.shapes[contract.inner]
-        plain = needs_reordering(contract, shape)
-        name = self.unused_name(f"{contract.inner}/plain") if plain else contract.inner
-        extents = onnx_order_extents(shape) if plain else memory_extents(shape)
-        tensor = LayerTensor(name, extents, contract.type.dtype)
-        self.tensors[name] = tensor
-        if plain:
-            y = tensor.like(contract.inner, memory_extents(shape))
-            self.add_layer(MoveLayer(contract.inner, (), y, tensor, y.extents, to_image=True))
+        name, shape = contract.inner, self.shapes[contract.inner]
+        extents = memory_extents(shape)
+        if needs_reordering(contract, shape):
+            extents = onnx_order_extents(shape)
+            self.plain.add(name)
+        tensor = self.tensors[name] = LayerTensor(name, extents, contract.type.dtype)
         return BoundaryPort(contract.name, contract.type.dtype, boundary_shape(contract), tensor)
 
     def add_output(self, contract: TensorContract) -> BoundaryPort:
         """Return an output of the region, reordered to its layout on the host."""
         name = contract.inner
         if self.reading.is_constant(name):
-            self._add_constant_output(name)
-        if name not in self.tensors:
+            x = self._add_constant_output(contract)
+        elif name in self.tensors:
+            shape = self.shapes[name]
+            x = self.arrange(name, shape, (), image=not needs_reordering(contract, shape))
+        else:
             raise CompileError(f"the output '{name}' is a floating-point value inside a quantized group")
-        x = self.tensors[name]
-        stored = self.shapes.get(name)
-        shape = self.reading.stored_array(name).shape if stored is None else stored
-        if needs_reordering(contract, shape):
-            y = x.like(self.unused_name(f"{name}/given"), onnx_order_extents(shape))
-            x = self.add_layer(MoveLayer(y.name, (), y, x, memory_extents(shape), to_image=False))
         return BoundaryPort(contract.name, contract.type.dtype, boundary_shape(contract), x)
 
-    def _add_constant_output(self, name: str) -> None:
-        """Add the copy of a constant that is an output of the region.
+    def _add_constant_output(self, contract: TensorContract) -> LayerTensor:
+        """Return the copy of a constant that is an output of the region.
 
         Raises CompileError where it is an input instead, of a model that is nothing but a conversion.
         """
+        name = contract.inner
         try:
             stored = self.reading.stored_array(name)
         except KeyError:
             raise CompileError(f"nothing but a conversion makes the output '{name}'") from None
-        array = to_memory_layout(stored, stored.ndim)
+        image = not needs_reordering(contract, stored.shape)
+        array = to_memory_layout(stored, stored.ndim, image)
         check_dtype(name, str(array.dtype))
         unused = self.unused_name(f"{name}/constant")
         self.constants[unused] = array
         x = LayerTensor(unused, array.shape, str(array.dtype))
-        self.add_layer(ActivationLayer(name, (), x.like(name), x))
+        return self.add_layer(ActivationLayer(name, (), x.like(name), x))
 
 
 def scale_of(quantization: Quantization, unit: LayerGroup) -> tuple[float, int]:

@@ -87,6 +87,11 @@ def _matmul_shape(attributes: Attributes, shapes: Sequence[Shape], target: Seque
     return (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *b[1:][-1:])
 
 
+def _transpose_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    x = shapes[0]
+    return tuple(x[axis] for axis in attributes.get("perm") or range(len(x))[::-1])
+
+
 def _concat_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     axis = attributes["axis"] % len(shapes[0])
     together = sum(shape[axis] for shape in shapes)
@@ -122,6 +127,8 @@ _RULES: Mapping[str, Callable[[Attributes, Sequence[Shape], Sequence[int]], Shap
     "Gemm": _gemm_shape,
     "MatMul": _matmul_shape,
     "Concat": _concat_shape,
+    "Transpose": _transpose_shape,
+    "LayerNormalization": _same_shape,
     "Flatten": _flatten_shape,
     "Reshape": _reshape_shape,
     **dict.fromkeys(("BatchNormalization", "Clip", "Dropout", "DequantizeLinear"), _same_shape),

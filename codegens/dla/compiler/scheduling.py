@@ -21,6 +21,8 @@ from .layers import (
     EltwiseLayer,
     LayerNetwork,
     MachineLayer,
+    MatMulLayer,
+    NormalizeLayer,
     PoolLayer,
 )
 
@@ -156,7 +158,7 @@ def _memory_step(
 
 def overwritable_operands(layer: MachineLayer) -> tuple[LayerTensor, ...]:
     """Return the operands that the result of a layer can overwrite, tile by tile."""
-    if not isinstance(layer, ActivationLayer | EltwiseLayer):
+    if not isinstance(layer, ActivationLayer | EltwiseLayer | NormalizeLayer):
         return ()
     y = layer.y
     return tuple(x for x in layer.reads if (x.extents, x.dtype) == (y.extents, y.dtype))
@@ -211,7 +213,8 @@ def _rows_read(layer: MachineLayer) -> RowReads | None:
     """Return the rows of each input that a row of a layer reads; None if it must run as a whole."""
     if isinstance(layer, ConvLayer | PoolLayer):
         return _window_rows(layer)
-    if isinstance(layer, ActivationLayer) or (isinstance(layer, ConcatLayer) and layer.axis in (2, 3)):
+    same = ActivationLayer | MatMulLayer | NormalizeLayer
+    if isinstance(layer, same) or (isinstance(layer, ConcatLayer) and layer.axis in (2, 3)):
         return tuple(dict.fromkeys((x.storage_name, stripes.SAME_ROW) for x in layer.reads))
     has_all_rows = all(x.rows == layer.y.rows for x in layer.reads)
     if isinstance(layer, EltwiseLayer) and (layer.y.images == 1 or has_all_rows):

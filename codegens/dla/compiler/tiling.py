@@ -9,13 +9,13 @@ chosen. The estimate counts bytes and operations, which overlap if tiles have tw
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from math import ceil
 
 from ..machine import LINE, DType, MachineFigures, Operand
 from .boxes import input_extent
 from .layer_tensors import LayerTensor, SlidingWindow
-from .layers import ActivationLayer, ConvLayer, MachineLayer, PoolLayer
+from .layers import ActivationLayer, ConvLayer, MachineLayer, MatMulLayer, NormalizeLayer, PoolLayer
 
 ALIGNMENT = LINE
 """Alignment of places in the scratchpad, in bytes, so that no two tiles share a line."""
@@ -275,7 +275,10 @@ def simple_slots(layer: MachineLayer, tile: TileShape) -> dict[str, SlotNeed]:
         window = layer.window if isinstance(layer, PoolLayer) else SlidingWindow()
         rows = input_extent(window, 0, x.height, tile.rows)
         cols = input_extent(window, 1, x.width, tile.cols)
-        needs[f"x{number}"] = SlotNeed(rows * cols * min(tile.channels, x.channels) * x.itemsize)
+        channels = min(tile.channels, x.channels)
+        if isinstance(layer, MatMulLayer):  # whole rows of `a` by whole columns of `b`
+            cols, channels = (cols, x.channels) if number == 0 else (x.width, channels)
+        needs[f"x{number}"] = SlotNeed(rows * cols * channels * x.itemsize)
     needs["y"] = SlotNeed(tile.rows * tile.cols * tile.channels * layer.y.itemsize)
     if isinstance(layer, ActivationLayer) and layer.table is not None:
         needs["table"] = SlotNeed(256, twice=False)
@@ -285,11 +288,13 @@ def simple_slots(layer: MachineLayer, tile: TileShape) -> dict[str, SlotNeed]:
 def find_simple_tiling(layer: MachineLayer, rows: int, budget: TileBudget) -> Tiling | None:
     """Return the tiling of so many rows of a layer other than a convolution, None if none fits.
 
-    Whole rows are preferred, then all channels; and several tiles, so that loads and computing overlap.
+    Whole rows are preferred, then all channels, which a normalization needs; and several tiles, so that
+    loads and computing overlap.
     """
     y = layer.y
     for doubled in (True, False):
-        for channels in decreasing_parts(y.channels):
+        parts = decreasing_parts(y.channels)
+        for channels in islice(parts, 1) if isinstance(layer, NormalizeLayer) else parts:
             for cols in decreasing_parts(y.width):
                 for number in decreasing_parts(ceil(min(rows, y.height) / (4 if doubled else 1))):
                     tile = TileShape(number, cols, channels)

@@ -118,6 +118,55 @@ static int can_broadcast(const dla_box *from, const dla_box *to) {
            (from->channels == 1 || from->channels == to->channels);
 }
 
+static int is_zero_point(int32_t zero) {
+    return zero >= -128 && zero <= 255;
+}
+
+static const char *check_matmul(const dla_command *c, size_t memory) {
+    const char *wrong = dla_check_box(&c->other, memory);
+    if (wrong) {
+        return wrong;
+    }
+    if (!dla_has_extents(&c->x, c->y.rows, c->y.cols, c->x.channels) ||
+        !dla_has_extents(&c->other, c->y.rows, c->x.channels, c->y.channels)) {
+        return "its matrices do not fit";
+    }
+    int floats = c->y.dtype == DLA_FLOAT32;
+    if (floats ? c->x.dtype != DLA_FLOAT32 || c->other.dtype != DLA_FLOAT32 : !is_byte(&c->x) || !is_byte(&c->other)) {
+        return "its types do not go together";
+    }
+    if (!is_zero_point(c->x_zero) || !is_zero_point(c->other_zero)) {
+        return "a zero point is not in [-128, 255]";
+    }
+    return NULL;
+}
+
+/* Check the scale or bias of NORMALIZE, if there is one. */
+static const char *check_factor(const dla_command *c, const dla_box *factor, size_t memory) {
+    if (!factor->rows) {
+        return NULL;
+    }
+    const char *wrong = dla_check_box(factor, memory);
+    if (wrong) {
+        return wrong;
+    }
+    if (c->kind == DLA_SOFTMAX || !dla_has_extents(factor, 1, 1, c->x.channels) || factor->dtype != DLA_FLOAT32) {
+        return "its scale or bias does not fit";
+    }
+    return NULL;
+}
+
+static const char *check_normalize(const dla_command *c, size_t memory) {
+    if (c->kind > DLA_RMS) {
+        return "its kind is unknown";
+    }
+    if (!dla_have_same_extents(&c->x, &c->y) || c->x.dtype != DLA_FLOAT32 || c->y.dtype != DLA_FLOAT32) {
+        return "its types or extents do not go together";
+    }
+    const char *wrong = check_factor(c, &c->other, memory);
+    return wrong ? wrong : check_factor(c, &c->parameters, memory);
+}
+
 static const char *check_compute(const dla_command *c, size_t memory) {
     const char *wrong = dla_check_box(&c->x, memory);
     int floats = c->y.dtype == DLA_FLOAT32;
@@ -172,8 +221,12 @@ static const char *check_compute(const dla_command *c, size_t memory) {
             return "its table or extents do not fit";
         }
         return NULL;
+    case DLA_MATMUL:
+        return check_matmul(c, memory);
+    case DLA_NORMALIZE:
+        return check_normalize(c, memory);
     default: /* FUNCTION */
-        if (c->kind > DLA_ELU) {
+        if (c->kind > DLA_GELU_TANH) {
             return "its kind is unknown";
         }
         if (!dla_have_same_extents(&c->x, &c->y) || c->x.dtype != DLA_FLOAT32 || !floats) {
@@ -213,8 +266,8 @@ const char *dla_check_program(const uint8_t *program, size_t bytes, dla_sizes *s
     if (bytes < DLA_FIRST_COMMAND || memcmp(program, "DLA1", 4) != 0) {
         return "it does not begin with the magic bytes DLA1";
     }
-    if (dla_read_word(program + 4) != 1) {
-        return "it has another version than 1";
+    if (dla_read_word(program + 4) != DLA_VERSION) {
+        return "it has another version than 2";
     }
     sizes->arena = dla_read_word(program + 8);
     sizes->scratchpad = dla_read_word(program + 12);

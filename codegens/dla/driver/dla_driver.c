@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define VERSION 1u
+#define INTERFACE_VERSION 1u
 #define SOCKET_BYTES 48u /* a word that is 0 or 1, and the words of a box */
 
 struct byoc_region {
@@ -71,7 +71,7 @@ static const uint8_t *find_socket(const uint8_t *interface, size_t number) {
 
 static const char *check_sockets(const byoc_region_info *info, const byoc_blob *blob, size_t arena) {
     const uint8_t *bytes = blob->data;
-    if (blob->bytes < 16 || memcmp(bytes, "DLAI", 4) != 0 || dla_read_word(bytes + 4) != VERSION) {
+    if (blob->bytes < 16 || memcmp(bytes, "DLAI", 4) != 0 || dla_read_word(bytes + 4) != INTERFACE_VERSION) {
         return "interface.bin is not of version 1";
     }
     if (dla_read_word(bytes + 8) != info->input_count || dla_read_word(bytes + 12) != info->output_count ||
@@ -128,8 +128,8 @@ static int check_compatible(const byoc_region_info *info, const char **why) {
         *why = "program.bin is not a program of the dla";
         return BYOC_BAD_ARTIFACT;
     }
-    if (dla_read_word((const uint8_t *)program->data + 4) != VERSION) {
-        *why = "the program is for another version of the instruction set than 1";
+    if (dla_read_word((const uint8_t *)program->data + 4) != DLA_VERSION) {
+        *why = "the program is for another version of the instruction set than 2";
         return BYOC_INCOMPATIBLE;
     }
     *why = "";

@@ -33,8 +33,14 @@ static float evaluate_function(const dla_command *c, float x) {
         return x * (inner < 0 ? 0 : inner > 1 ? 1 : inner);
     case DLA_LEAKY_RELU:
         return x < 0 ? alpha * x : x;
-    default: /* ELU */
+    case DLA_ELU:
         return x < 0 ? alpha * (expf(x) - 1) : x;
+    case DLA_ERF:
+        return erff(x);
+    case DLA_GELU:
+        return 0.5f * x * (1 + erff(x * 0.70710678f));
+    default: /* GELU_TANH */
+        return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     }
 }
 

@@ -41,6 +41,11 @@ static const char *compute(const dla_command *c, const uint8_t *memory, uint8_t 
         return dla_execute_conv(c, memory, to, result);
     case DLA_POOL:
         return dla_execute_pool(c, memory, to, result);
+    case DLA_MATMUL:
+        return dla_execute_matmul(c, memory, to, result);
+    case DLA_NORMALIZE:
+        dla_execute_normalize(c, memory, to, result);
+        return NULL;
     default:
         return dla_execute_elements(c, memory, to, result);
     }

@@ -16,6 +16,8 @@ const char *dla_execute(const dla_command *command, const dla_memories *memories
 /* Parts of it: `result` is the box of what is made, in `to`; all else is read from `memory`, the scratchpad. */
 const char *dla_execute_conv(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
 const char *dla_execute_pool(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
+const char *dla_execute_matmul(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
+void dla_execute_normalize(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
 const char *dla_execute_elements(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
 
 /* Copy a dense tensor in the machine's byte order into a box, and back. */

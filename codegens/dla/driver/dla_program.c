@@ -66,7 +66,7 @@ dla_box dla_read_box(const uint8_t *bytes) {
 
 /* The words of each command behind its opcode and their number; 0 where there is none. */
 static uint32_t count_words(uint32_t opcode) {
-    static const uint8_t words[] = {0, 24, 23, 83, 43, 42, 41, 29, 34, 26, 1};
+    static const uint8_t words[] = {0, 24, 23, 83, 43, 42, 41, 29, 34, 26, 1, 41, 47};
     return opcode < sizeof words ? words[opcode] : 0;
 }
 
@@ -133,6 +133,7 @@ static void read_fields(reader *from, dla_command *command) {
         break;
     case DLA_ADD:
     case DLA_MUL:
+    case DLA_MATMUL:
         command->x = next_box(from);
         command->other = next_box(from);
         command->y = next_box(from);
@@ -164,6 +165,14 @@ static void read_fields(reader *from, dla_command *command) {
         command->x = next_box(from);
         command->y = next_box(from);
         read_range(from, command);
+        break;
+    case DLA_NORMALIZE:
+        command->kind = next_word(from);
+        command->x = next_box(from);
+        command->other = next_box(from);
+        command->parameters = next_box(from);
+        command->y = next_box(from);
+        command->low = next_float(from);
         break;
     default: /* END */
         break;
@@ -213,6 +222,10 @@ int dla_needs_staging(const dla_command *c) {
         }
         return result != same && dla_overlap(same, result);
     }
+    if (c->opcode == DLA_MATMUL) {
+        return dla_overlap(&c->x, result) || dla_overlap(&c->other, result);
+    }
     return (dla_overlap(&c->x, result) && !dla_are_in_place(&c->x, result)) ||
-           (dla_overlap(&c->other, result) && !dla_are_in_place(&c->other, result));
+           (dla_overlap(&c->other, result) && !dla_are_in_place(&c->other, result)) ||
+           dla_overlap(&c->parameters, result);
 }

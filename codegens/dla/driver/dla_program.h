@@ -11,11 +11,17 @@ enum { DLA_ARENA = 0, DLA_WEIGHTS = 1 };
 enum { DLA_FIRST = 1, DLA_LAST = 2 };
 enum { DLA_MAX = 0, DLA_AVERAGE = 1 };
 enum {
-    DLA_SIGMOID, DLA_TANH, DLA_EXP, DLA_SQRT, DLA_HARD_SIGMOID, DLA_HARD_SWISH, DLA_LEAKY_RELU, DLA_ELU
+    DLA_SIGMOID, DLA_TANH, DLA_EXP, DLA_SQRT, DLA_HARD_SIGMOID, DLA_HARD_SWISH, DLA_LEAKY_RELU, DLA_ELU,
+    DLA_ERF, DLA_GELU, DLA_GELU_TANH
 };
+enum { DLA_SOFTMAX = 0, DLA_LAYER = 1, DLA_RMS = 2 };
 enum {
-    DLA_LOAD = 1, DLA_STORE, DLA_CONV, DLA_POOL, DLA_ADD, DLA_MUL, DLA_SCALE, DLA_TABLE, DLA_FUNCTION, DLA_END
+    DLA_LOAD = 1, DLA_STORE, DLA_CONV, DLA_POOL, DLA_ADD, DLA_MUL, DLA_SCALE, DLA_TABLE, DLA_FUNCTION, DLA_END,
+    DLA_MATMUL, DLA_NORMALIZE
 };
+
+/* The version of the instruction set. */
+#define DLA_VERSION 2u
 
 typedef struct dla_pair {
     uint32_t rows, cols;
@@ -24,17 +30,18 @@ typedef struct dla_pair {
 /* A command. Operands that a command does not have are zeros. */
 typedef struct dla_command {
     uint32_t opcode;
-    uint32_t kind;         /* of LOAD: the memory; of CONV: the flags; of POOL and FUNCTION: the kind */
+    uint32_t kind;         /* of LOAD: the memory; of CONV: the flags; of POOL, FUNCTION and NORMALIZE: the kind */
     dla_box x;             /* the first operand that is read */
-    dla_box other;         /* `b` of ADD and MUL, `weights` of CONV, `table` of TABLE */
-    dla_box parameters, accumulator, residual; /* of CONV */
+    dla_box other;         /* `b` of ADD, MUL and MATMUL, `weights` of CONV, `table` of TABLE, `scale` of NORMALIZE */
+    dla_box parameters;    /* of CONV; `bias` of NORMALIZE */
+    dla_box accumulator, residual; /* of CONV */
     dla_box y;             /* as the program has it: where CONV writes depends on its flags */
     dla_pair kernel, strides, dilations, overhang;
     uint32_t pads[4];      /* top, left, bottom, right */
     uint32_t groups, padding_counts;
     int32_t x_zero, other_zero, y_zero;
     uint32_t mantissa, other_mantissa, shift;
-    float low, high;       /* of FUNCTION: alpha and beta */
+    float low, high;       /* of FUNCTION: alpha and beta; of NORMALIZE: epsilon and nothing */
 } dla_command;
 
 /* The sizes of a program's memories in bytes, and of the results that overlap what they are made from. */

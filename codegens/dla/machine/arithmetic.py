@@ -7,10 +7,11 @@ Functions of one variable, and tables of 256 bytes for them between int8 or uint
 """
 
 from collections.abc import Callable, Mapping
-from math import frexp
+from math import frexp, pi
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import erf
 
 from byoc.codegen import InputError
 
@@ -94,6 +95,7 @@ Floats = NDArray[np.float32]
 
 
 _ZERO, _HALF, _ONE, _SIX = (np.float32(value) for value in (0, 0.5, 1, 6))
+_CUBIC, _ROOT_HALF, _ROOT_TWO_PI = (np.float32(value) for value in (0.044715, 0.5**0.5, (2 / pi) ** 0.5))
 _FORMULAS: Mapping[FunctionKind, Callable[[Floats, np.float32, np.float32], Floats]] = {
     FunctionKind.SIGMOID: lambda x, a, b: _ONE / (_ONE + np.exp(-x)),
     FunctionKind.TANH: lambda x, a, b: np.tanh(x),
@@ -103,6 +105,11 @@ _FORMULAS: Mapping[FunctionKind, Callable[[Floats, np.float32, np.float32], Floa
     FunctionKind.HARD_SWISH: lambda x, a, b: x * np.clip(x / _SIX + _HALF, _ZERO, _ONE),
     FunctionKind.LEAKY_RELU: lambda x, a, b: np.where(x < 0, a * x, x),
     FunctionKind.ELU: lambda x, a, b: np.where(x < 0, a * (np.exp(np.minimum(x, _ZERO)) - _ONE), x),
+    FunctionKind.ERF: lambda x, a, b: erf(x),
+    FunctionKind.GELU: lambda x, a, b: _HALF * x * (_ONE + erf(x * _ROOT_HALF)),
+    FunctionKind.GELU_TANH: lambda x, a, b: (
+        _HALF * x * (_ONE + np.tanh(_ROOT_TWO_PI * (x + _CUBIC * x * x * x)))
+    ),
 }
 
 

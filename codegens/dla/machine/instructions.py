@@ -252,7 +252,8 @@ class Table(Command):
 class FunctionKind(IntEnum):
     """A function of one variable; the formulas are those of ONNX's operators of that name.
 
-    The compiler uses all but EXP and SQRT.
+    GELU and GELU_TANH are ONNX's Gelu, exact and with the attribute `approximate`. The compiler uses all
+    but EXP and SQRT.
     """
 
     SIGMOID = 0
@@ -263,6 +264,9 @@ class FunctionKind(IntEnum):
     HARD_SWISH = 5
     LEAKY_RELU = 6
     ELU = 7
+    ERF = 8
+    GELU = 9
+    GELU_TANH = 10
 
 
 @dataclass(frozen=True)
@@ -285,8 +289,64 @@ class End(Command):
     opcode: ClassVar[int] = 10
 
 
+@dataclass(frozen=True)
+class MatMul(Command):
+    """Multiply a matrix by a matrix in each row: `a` [rows, cols, K], `b` [rows, K, channels].
+
+    All three have the rows of `y`, `a` has its columns and `b` its channels. Row r of the result is the
+    product of the matrices a[r] and b[r].
+
+    float32: y = CLAMP(sum of a * b), in any order. int8, uint8: the sum of (a - a_zero) * (b - b_zero),
+    with zeros in [-128, 255], is exact and below 2**31 in magnitude, else it is an error, and
+    y = CLAMP(RHE(sum * m / 2**shift) + y_zero).
+    """
+
+    opcode: ClassVar[int] = 11
+
+    a: Operand
+    b: Operand
+    y: Operand
+    a_zero: Signed = 0
+    b_zero: Signed = 0
+    y_zero: Signed = 0
+    mantissa: int = 1 << 30
+    shift: int = 30
+    low: float = -INFINITY
+    high: float = INFINITY
+
+
+class NormalizeKind(IntEnum):
+    """What a pixel's channels get: a sum of 1; a mean of 0 and a variance of 1; a mean square of 1."""
+
+    SOFTMAX = 0
+    LAYER = 1
+    RMS = 2
+
+
+@dataclass(frozen=True)
+class Normalize(Command):
+    """Normalize the channels of each pixel of `x`, in float32; `y` has the same extents.
+
+    SOFTMAX: e = exp(x - max(x)), y = e / sum(e), and neither `scale` nor `bias`.
+    LAYER: d = x - mean(x), y = d / sqrt(mean(d * d) + epsilon) * scale + bias.
+    RMS: y = x / sqrt(mean(x * x) + epsilon) * scale + bias.
+
+    `scale` and `bias` are one row and column with the channels of `x`; ABSENT is 1, and 0. Sums are in
+    float32, in any order. A command has all channels of its pixels.
+    """
+
+    opcode: ClassVar[int] = 12
+
+    kind: NormalizeKind
+    x: Operand
+    scale: Operand
+    bias: Operand
+    y: Operand
+    epsilon: float = 0.0
+
+
 COMMANDS: tuple[type[Command], ...] = (
-    Load, Store, Conv, Pool, Add, Mul, Scale, Table, Function, End,
+    Load, Store, Conv, Pool, Add, Mul, Scale, Table, Function, End, MatMul, Normalize,
 )  # fmt: skip
 
 

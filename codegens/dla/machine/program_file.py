@@ -18,7 +18,7 @@ from .instructions import COMMANDS, Command, End, Load, Program
 from .operands import Memory, Operand, Signed
 
 MAGIC = b"DLA1"
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<4sIIII")
 _START = struct.Struct("<II")
 

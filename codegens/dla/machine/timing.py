@@ -16,7 +16,18 @@ import numpy as np
 
 from byoc.codegen import InputError, Roofline, load_cost_model
 
-from .instructions import Command, Conv, ConvFlags, Function, Load, Pool, Program, Store
+from .instructions import (
+    Command,
+    Conv,
+    ConvFlags,
+    Function,
+    Load,
+    MatMul,
+    Normalize,
+    Pool,
+    Program,
+    Store,
+)
 from .operands import DType, Operand
 
 
@@ -37,13 +48,20 @@ def read_operands(command: Command) -> Mapping[str, Operand]:
 
     An ABSENT operand is left out only if the command may do without it.
     """
-    unread = {"y", "target", *(_unread_fields(command) if isinstance(command, Conv) else ())}
+    unread = {"y", "target", *_unread_fields(command)}
     found = ((field.name, getattr(command, field.name)) for field in fields(command))
     return {name: value for name, value in found if isinstance(value, Operand) and name not in unread}
 
 
-def _unread_fields(command: Conv) -> Iterator[str]:
-    """Yield the fields of a convolution that this command does not read, or has left out."""
+def _unread_fields(command: Command) -> Iterator[str]:
+    """Yield the operands that a command does not read, or has left out."""
+    if isinstance(command, Conv):
+        yield from _unread_by_conv(command)
+    if isinstance(command, Normalize):
+        yield from (name for name in ("scale", "bias") if not getattr(command, name).rows)
+
+
+def _unread_by_conv(command: Conv) -> Iterator[str]:
     first, last = ConvFlags.FIRST in command.flags, ConvFlags.LAST in command.flags
     floats = command.x.dtype is DType.FLOAT32
     if first:
@@ -68,6 +86,7 @@ FREQUENCY = 500e6
 LINE = 64
 """Bytes of the scratchpad for which waiting is tracked together."""
 _FUNCTION = 4  # operations of an element, about as many as the cost models count
+_NORMALIZE = 5
 
 
 @dataclass(frozen=True)
@@ -228,6 +247,10 @@ def count_operations(command: Command) -> int:
         return 2 * elements * command.kernel.rows * command.kernel.cols * per_group
     if isinstance(command, Pool):
         return elements * command.kernel.rows * command.kernel.cols
+    if isinstance(command, MatMul):
+        return 2 * elements * command.a.channels
+    if isinstance(command, Normalize):
+        return elements * _NORMALIZE
     return elements * (_FUNCTION if isinstance(command, Function) else 1)
 
 

@@ -13,7 +13,10 @@ from ..machine import (
     ConvFlags,
     DType,
     Function,
+    MatMul,
     Mul,
+    Normalize,
+    NormalizeKind,
     Operand,
     Pool,
     PoolKind,
@@ -197,6 +200,41 @@ def _compute_mul(command: Mul, read: Mapping[str, Array]) -> Array:
     return _clamp_to_output(_requantize_checked(product, command), command)
 
 
+def _compute_matmul(command: MatMul, read: Mapping[str, Array]) -> Array:
+    a, b, y = read["a"], read["b"], command.y
+    wanted = (y.rows, y.cols, a.shape[2]), (y.rows, a.shape[2], y.channels)
+    if (a.shape, b.shape) != wanted:
+        raise FaultError(f"matrices of {a.shape} and {b.shape}, but must be {wanted[0]} and {wanted[1]}")
+    if y.dtype is DType.FLOAT32:
+        return _clamp_to_output(np.matmul(_require_floats(a), _require_floats(b)), command)
+    if a.itemsize != 1 or b.itemsize != 1:
+        raise FaultError("matrices of integers are int8 or uint8")
+    if not all(-128 <= zero <= 255 for zero in (command.a_zero, command.b_zero)):
+        raise FaultError("a zero point is not in [-128, 255]")
+    factors = (a.astype(np.float64) - command.a_zero, b.astype(np.float64) - command.b_zero)
+    sums = np.matmul(*factors)  # exact: a float64 has more bits than a sum of products of bytes needs
+    if np.abs(sums).max() >= _WORD:
+        raise FaultError("a sum leaves the range of int32")
+    return _clamp_to_output(_requantize_checked(sums.astype(np.int64), command), command)
+
+
+def _compute_normalize(command: Normalize, read: Mapping[str, Array]) -> Array:
+    x = _require_floats(read["x"])
+    if command.kind is NormalizeKind.SOFTMAX:
+        if "scale" in read or "bias" in read:
+            raise FaultError("a SOFTMAX has neither scale nor bias")
+        e = np.exp(x - x.max(axis=2, keepdims=True))
+        return e / e.sum(axis=2, keepdims=True)
+    if command.kind is NormalizeKind.LAYER:
+        x = x - x.mean(axis=2, keepdims=True)
+    made = x / np.sqrt((x * x).mean(axis=2, keepdims=True) + np.float32(command.epsilon))
+    if "scale" in read:
+        made = made * _require_array(read["scale"], (1, 1, x.shape[2]), np.float32)
+    if "bias" in read:
+        made = made + _require_array(read["bias"], (1, 1, x.shape[2]), np.float32)
+    return made
+
+
 def _compute_scale(command: Scale, read: Mapping[str, Array]) -> Array:
     if command.y.dtype is DType.FLOAT32:
         return _clamp_to_output(_require_floats(read["x"]), command)
@@ -222,19 +260,21 @@ _KERNELS: Mapping[type[Command], Callable[[Any, Mapping[str, Array]], Array]] = 
     Pool: _compute_pool,
     Add: _compute_add,
     Mul: _compute_mul,
+    MatMul: _compute_matmul,
+    Normalize: _compute_normalize,
     Scale: _compute_scale,
     Table: _look_up,
     Function: _compute_function,
 }
 
 
-def _requantize_checked(values: Array, command: Pool | Mul | Scale) -> Array:
+def _requantize_checked(values: Array, command: Pool | Mul | MatMul | Scale) -> Array:
     if _largest_magnitude(values) * command.mantissa >= _LONG:
         raise FaultError("a product leaves the range of int64")
     return requantize(values, command.mantissa, command.shift, command.y_zero)
 
 
-def _clamp_to_output(values: Array, command: Conv | Pool | Add | Mul | Scale) -> Array:
+def _clamp_to_output(values: Array, command: Conv | Pool | Add | Mul | MatMul | Scale) -> Array:
     """Limit values to the range of the command, and convert them to the type of its output."""
     if command.y.dtype is DType.FLOAT32:
         return np.clip(values, np.float32(command.low), np.float32(command.high))

@@ -150,6 +150,9 @@ FUNCTIONS = {
     FunctionKind.HARD_SWISH: "HardSwish",
     FunctionKind.LEAKY_RELU: "LeakyRelu<alpha=0.3>",
     FunctionKind.ELU: "Elu<alpha=0.3>",
+    FunctionKind.ERF: "Erf",
+    FunctionKind.GELU: "Gelu",
+    FunctionKind.GELU_TANH: 'Gelu<approximate="tanh">',
 }
 
 

@@ -1,0 +1,114 @@
+/* What is computed of whole rows and pixels: matrix products and normalizations. */
+#include "dla_kernels.h"
+#include "dla_values.h"
+
+#include <math.h>
+
+static float multiply_floats(const dla_command *c, const uint8_t *memory, uint32_t row, uint32_t col, uint32_t channel) {
+    const uint8_t *a = memory + find_element(&c->x, row, col, 0);
+    const uint8_t *b = memory + find_element(&c->other, row, 0, channel);
+    float sum = 0;
+    for (uint32_t k = 0; k < c->x.channels; k++) {
+        sum += read_float(a + (size_t)k * c->x.channel_pitch) * read_float(b + (size_t)k * c->other.pixel_pitch);
+    }
+    return sum;
+}
+
+/* The zero points are checked, so that no sum of up to 2**32 products leaves int64. */
+static int64_t multiply_integers(
+    const dla_command *c, const uint8_t *memory, uint32_t row, uint32_t col, uint32_t channel
+) {
+    const uint8_t *a = memory + find_element(&c->x, row, col, 0);
+    const uint8_t *b = memory + find_element(&c->other, row, 0, channel);
+    int64_t sum = 0;
+    for (uint32_t k = 0; k < c->x.channels; k++) {
+        int64_t one = read_integer(a + (size_t)k * c->x.channel_pitch, c->x.dtype) - c->x_zero;
+        sum += one * (read_integer(b + (size_t)k * c->other.pixel_pitch, c->other.dtype) - c->other_zero);
+    }
+    return sum;
+}
+
+const char *dla_execute_matmul(const dla_command *c, const uint8_t *memory, uint8_t *to, const dla_box *result) {
+    for (uint32_t row = 0; row < c->y.rows; row++) {
+        for (uint32_t col = 0; col < c->y.cols; col++) {
+            for (uint32_t channel = 0; channel < c->y.channels; channel++) {
+                uint8_t *place = to + find_element(result, row, col, channel);
+                if (c->y.dtype == DLA_FLOAT32) {
+                    write_float(place, clamp_float(multiply_floats(c, memory, row, col, channel), c));
+                    continue;
+                }
+                int64_t sum = multiply_integers(c, memory, row, col, channel);
+                if (sum <= INT32_MIN || sum > INT32_MAX) {
+                    return "a sum leaves the range of int32";
+                }
+                const char *wrong = write_rescaled(place, sum, c);
+                if (wrong) {
+                    return wrong;
+                }
+            }
+        }
+    }
+    return NULL;
+}
+
+/* The channels of one pixel, in `x` and in the result, which may be the same bytes. */
+typedef struct pixel {
+    const uint8_t *x;
+    uint8_t *y;
+    size_t x_pitch, y_pitch;
+    uint32_t count;
+} pixel;
+
+static void compute_softmax(const pixel *p) {
+    float most = -INFINITY, sum = 0;
+    for (uint32_t k = 0; k < p->count; k++) {
+        float value = read_float(p->x + k * p->x_pitch);
+        most = value > most || value != value ? value : most;
+    }
+    for (uint32_t k = 0; k < p->count; k++) {
+        float value = expf(read_float(p->x + k * p->x_pitch) - most);
+        write_float(p->y + k * p->y_pitch, value);
+        sum += value;
+    }
+    for (uint32_t k = 0; k < p->count; k++) {
+        write_float(p->y + k * p->y_pitch, read_float(p->y + k * p->y_pitch) / sum);
+    }
+}
+
+static float read_factor(const uint8_t *memory, const dla_box *factor, uint32_t channel, float absent) {
+    return factor->rows ? read_float(memory + find_element(factor, 0, 0, channel)) : absent;
+}
+
+static void normalize_pixel(const dla_command *c, const uint8_t *memory, const pixel *p) {
+    float mean = 0, square = 0;
+    for (uint32_t k = 0; c->kind == DLA_LAYER && k < p->count; k++) {
+        mean += read_float(p->x + k * p->x_pitch);
+    }
+    mean /= (float)p->count;
+    for (uint32_t k = 0; k < p->count; k++) {
+        float distance = read_float(p->x + k * p->x_pitch) - mean;
+        square += distance * distance;
+    }
+    float deviation = sqrtf(square / (float)p->count + c->low);
+    for (uint32_t k = 0; k < p->count; k++) {
+        float value = (read_float(p->x + k * p->x_pitch) - mean) / deviation;
+        value = value * read_factor(memory, &c->other, k, 1) + read_factor(memory, &c->parameters, k, 0);
+        write_float(p->y + k * p->y_pitch, value);
+    }
+}
+
+void dla_execute_normalize(const dla_command *c, const uint8_t *memory, uint8_t *to, const dla_box *result) {
+    for (uint32_t row = 0; row < c->y.rows; row++) {
+        for (uint32_t col = 0; col < c->y.cols; col++) {
+            const pixel p = {
+                memory + find_element(&c->x, row, col, 0), to + find_element(result, row, col, 0),
+                c->x.channel_pitch, result->channel_pitch, c->y.channels,
+            };
+            if (c->kind == DLA_SOFTMAX) {
+                compute_softmax(&p);
+            } else {
+                normalize_pixel(c, memory, &p);
+            }
+        }
+    }
+}
