@@ -87,7 +87,7 @@ def test_wrong_artifacts_are_one_sentence(
     mistakes = [
         (replace(artifact, files=without), "incompatible", "the artifact lacks "),
         (change(artifact, PROGRAM, b"ELF"), "bad artifact", "program.bin is not a program of the dla"),
-        (change(artifact, PROGRAM, set_word(program, 4, 2)), "incompatible", "another version"),
+        (change(artifact, PROGRAM, set_word(program, 4, 1)), "incompatible", "another version"),
         (change(artifact, PROGRAM, program[:-4]), "bad artifact", "the program breaks off inside it"),
         (change(artifact, PROGRAM, program[:20]), "bad artifact", "the program ends without END"),
         (change(artifact, PROGRAM, set_word(program, 12, 8)), "bad artifact", f"{command}0: an operand"),

@@ -25,13 +25,11 @@ _TILE_BYTES = 1024  # of a transposition; larger ones are no better than matrice
 
 
 def lower_matrices(lowering: NetworkBuilder, unit: LayerGroup) -> None:
-    """Lower a MatMul of two computed tensors, both of as many matrices."""
-    if any(lowering.reading.is_constant(each.name) for each in unit.operands):
-        reason = "a MatMul must be of a computed tensor by another, or by a constant matrix"
-        raise CompileError(reason, unit.nodes)
-    shapes = [lowering.shapes[each.name] for each in unit.operands]
+    """Lower a MatMul of two tensors of as many matrices."""
+    shapes = [lowering.shape_of(each.name) for each in unit.operands]
     if len(shapes[0]) not in (2, 3, 4) or shapes[0][:-2] != shapes[1][:-2]:
-        raise CompileError("a MatMul must be of 2 to 4 axes, all but the last two equal", unit.nodes)
+        reason = "a MatMul must be by a constant matrix, or of 2 to 4 axes, all but the last two equal"
+        raise CompileError(reason, unit.nodes)
     a, b = (
         _arrange_matrices(lowering, unit, each, shape)
         for each, shape in zip(unit.operands, shapes, strict=True)
@@ -49,6 +47,9 @@ def _matrices(shape: Shape) -> Extents:
 def _arrange_matrices(
     lowering: NetworkBuilder, unit: LayerGroup, operand: Operand, shape: Shape
 ) -> LayerTensor:
+    if lowering.reading.is_constant(operand.name):
+        x = lowering.constant_tensor(unit, operand, len(shape), image=False)
+        return replace(x, extents=_matrices(shape))
     x = lowering.arrange(operand.name, shape, unit.nodes, image=False, extents=_matrices(shape))
     return lowering.scaled(unit, operand, x)
 

@@ -53,11 +53,21 @@ def lower_gemm(lowering: NetworkBuilder, unit: LayerGroup) -> None:
 
 def lower_matmul(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a MatMul: by a constant matrix to a 1x1 convolution, whose pixels are the vectors."""
-    matrix, reading = unit.operands[1], lowering.reading
-    if not reading.is_constant(matrix.name) or reading.stored_array(matrix.name).ndim != 2:
+    matrix = unit.operands[1]
+    if not _are_weights(lowering, matrix):
         return lower_matrices(lowering, unit)
     weights = _constant_weights(lowering, unit, matrix, _NOTHING, axis=1)
     return _add_product(lowering, unit, weights)
+
+
+def _are_weights(lowering: NetworkBuilder, operand: Operand) -> bool:
+    """Whether an operand is a constant matrix, in integers one without zero points."""
+    if not lowering.reading.is_constant(operand.name):
+        return False
+    stored, found = lowering.reading.stored_array(operand.name), operand.quantization
+    return stored.ndim == 2 and (
+        found is None or (stored.dtype == np.int8 and not found.zero_point.any())
+    )
 
 
 def _add_product(lowering: NetworkBuilder, unit: LayerGroup, weights: ConvWeights) -> None:

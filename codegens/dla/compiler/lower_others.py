@@ -5,6 +5,7 @@ Lower pools.
 Lower operators that only move elements: views and concatenations.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +17,9 @@ from byoc.codegen import CompileError, Operation
 from ..machine import FunctionKind, build_table, evaluate_function
 from .layer_groups import LayerGroup
 from .layer_tensors import (
+    Extents,
     LayerTensor,
+    Shape,
     SlidingWindow,
     dtype_of,
     matrix_extents,
@@ -112,18 +115,45 @@ def _arrange_operands(
     """
     made = lowering.shapes[unit.main.outputs[0]]
     plain = lowering.is_plain([each.name for each in unit.operands])
-    extents = matrix_extents if plain else memory_extents
+    constants = {
+        each.name: lowering.constant_tensor(unit, each, len(made), not plain)
+        for each in unit.operands
+        if lowering.reading.is_constant(each.name)
+    }
+    computed = [each.name for each in unit.operands if each.name not in constants]
+    common = _common_extents(lowering, computed, [*constants.values()], made, not plain)
+    extents_of = matrix_extents if plain else memory_extents
 
     def arrange(operand: Operand) -> LayerTensor:
-        if lowering.reading.is_constant(operand.name):
-            return lowering.constant_tensor(unit, operand, len(made), not plain)
+        if operand.name in constants:
+            return constants[operand.name]
         shape = lowering.shapes[operand.name]
         shape = (1,) * (len(made) - len(shape)) + shape
-        x = lowering.arrange(operand.name, shape, unit.nodes, image=not plain, extents=extents(shape))
+        extents = common or extents_of(shape)
+        x = lowering.arrange(operand.name, shape, unit.nodes, image=not plain, extents=extents)
         return lowering.scaled(unit, operand, x)
 
     operands = [arrange(each) for each in unit.operands]
-    return operands, lowering.result_tensor(unit, extents(made) if plain else None)
+    y = lowering.result_tensor(unit, (common or extents_of(made)) if plain else None)
+    return operands, replace(y, extents=common or y.extents)
+
+
+def _common_extents(
+    lowering: NetworkBuilder,
+    names: Sequence[str],
+    constants: Sequence[LayerTensor],
+    shape: Shape,
+    image: bool,
+) -> Extents | None:
+    """Return the extents that tensors of one shape have already, if constants fit them."""
+    if any(lowering.shapes[name] != shape for name in names):
+        return None
+    found = {lowering.arrange(name, shape, (), image=image).extents for name in names}
+    if len(found) != 1:
+        return None
+    (extents,) = found
+    fits = all(each.extents in ((1, 1, 1, 1), (1, 1, 1, extents[3])) for each in constants)
+    return extents if fits or memory_extents(shape) == extents else None
 
 
 def _arrange_alone(lowering: NetworkBuilder, unit: LayerGroup) -> tuple[LayerTensor, LayerTensor]:

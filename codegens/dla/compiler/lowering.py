@@ -57,6 +57,10 @@ class NetworkBuilder:
         """The shape of each tensor of the region, as ONNX has it."""
         return self.reading.shapes
 
+    def shape_of(self, name: str) -> Shape:
+        """Return the shape of a tensor, computed or constant."""
+        return self.shapes[name] if name in self.shapes else self.reading.stored_array(name).shape
+
     def add_layer(self, layer: MachineLayer) -> LayerTensor:
         """Append a layer, unless its result has no elements, and return the result.
 

@@ -94,8 +94,20 @@ def saturate(
 Floats = NDArray[np.float32]
 
 
+def _erf(x: Floats) -> Floats:
+    return np.asarray(erf(x), np.float32)
+
+
 _ZERO, _HALF, _ONE, _SIX = (np.float32(value) for value in (0, 0.5, 1, 6))
 _CUBIC, _ROOT_HALF, _ROOT_TWO_PI = (np.float32(value) for value in (0.044715, 0.5**0.5, (2 / pi) ** 0.5))
+
+
+def _gelu_tanh(x: Floats) -> Floats:
+    inner: Floats = x + _CUBIC * x * x * x
+    made: Floats = _HALF * x * (_ONE + np.tanh(_ROOT_TWO_PI * inner))
+    return made
+
+
 _FORMULAS: Mapping[FunctionKind, Callable[[Floats, np.float32, np.float32], Floats]] = {
     FunctionKind.SIGMOID: lambda x, a, b: _ONE / (_ONE + np.exp(-x)),
     FunctionKind.TANH: lambda x, a, b: np.tanh(x),
@@ -105,11 +117,9 @@ _FORMULAS: Mapping[FunctionKind, Callable[[Floats, np.float32, np.float32], Floa
     FunctionKind.HARD_SWISH: lambda x, a, b: x * np.clip(x / _SIX + _HALF, _ZERO, _ONE),
     FunctionKind.LEAKY_RELU: lambda x, a, b: np.where(x < 0, a * x, x),
     FunctionKind.ELU: lambda x, a, b: np.where(x < 0, a * (np.exp(np.minimum(x, _ZERO)) - _ONE), x),
-    FunctionKind.ERF: lambda x, a, b: erf(x),
-    FunctionKind.GELU: lambda x, a, b: _HALF * x * (_ONE + erf(x * _ROOT_HALF)),
-    FunctionKind.GELU_TANH: lambda x, a, b: (
-        _HALF * x * (_ONE + np.tanh(_ROOT_TWO_PI * (x + _CUBIC * x * x * x)))
-    ),
+    FunctionKind.ERF: lambda x, a, b: _erf(x),
+    FunctionKind.GELU: lambda x, a, b: _HALF * x * (_ONE + _erf(x * _ROOT_HALF)),
+    FunctionKind.GELU_TANH: lambda x, a, b: _gelu_tanh(x),
 }
 
 

@@ -223,11 +223,12 @@ def _compute_normalize(command: Normalize, read: Mapping[str, Array]) -> Array:
     if command.kind is NormalizeKind.SOFTMAX:
         if "scale" in read or "bias" in read:
             raise FaultError("a SOFTMAX has neither scale nor bias")
-        e = np.exp(x - x.max(axis=2, keepdims=True))
-        return e / e.sum(axis=2, keepdims=True)
+        e: Array = np.exp(x - x.max(axis=2, keepdims=True))
+        shares: Array = e / e.sum(axis=2, keepdims=True)
+        return shares
     if command.kind is NormalizeKind.LAYER:
         x = x - x.mean(axis=2, keepdims=True)
-    made = x / np.sqrt((x * x).mean(axis=2, keepdims=True) + np.float32(command.epsilon))
+    made: Array = x / np.sqrt((x * x).mean(axis=2, keepdims=True) + np.float32(command.epsilon))
     if "scale" in read:
         made = made * _require_array(read["scale"], (1, 1, x.shape[2]), np.float32)
     if "bias" in read:

@@ -13,7 +13,6 @@ from byoc.codegens.dla.compiler.layers import (
     MachineLayer,
     MoveLayer,
     PoolLayer,
-    RestackLayer,
 )
 from byoc.codegens.dla.compiler.weight_folding import (
     ConvWeights,
@@ -177,8 +176,8 @@ def test_clamps_one_after_another() -> None:
         ("1,48", "1,3,4,4", [MoveLayer]),
         ("1,5,1,1", "1,5", []),
         ("2,3,4", "2,12", []),
-        ("2,3,4", "6,4", [RestackLayer]),
-        ("2,3,2,2", "4,6", [MoveLayer, RestackLayer]),
+        ("2,3,4", "6,4", []),
+        ("2,3,2,2", "4,6", [MoveLayer]),
         ("1,3,4,4", "1,4,3,4", [MoveLayer, MoveLayer]),
     ],
 )

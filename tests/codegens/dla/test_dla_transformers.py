@@ -235,3 +235,12 @@ def test_commands_with_operands_that_do_not_fit() -> None:
             {"x": x, "scale": floats(4)},
             x.shape,
         )
+
+
+@pytest.mark.parametrize("side", ["MatMul(x, k)", "MatMul(k, x)"])
+def test_products_by_constant_matrices(side: str, tmp_path: Path) -> None:
+    proto = model(
+        f"g (float[2,3,5,5] x) => (float[2,3,5,5] y) {{ y = {side} }}", {"k": floats(2, 3, 5, 5)}
+    )
+
+    agrees(proto, {"x": floats(2, 3, 5, 5, seed=1)}, tmp_path)
