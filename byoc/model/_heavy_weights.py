@@ -17,6 +17,7 @@ from onnx import ModelProto, TensorProto
 from byoc.errors import InputError
 from byoc.model._node_kinds import list_distinct_nodes
 from byoc.model._tensor_data import count_bytes
+from byoc.model._text_check import has_only_text
 from byoc.model._walk import walk_distinct_tensors
 
 # To copy so many bytes takes longer than to find them. No value that planning reads is as large: those
@@ -47,10 +48,14 @@ class _UnusualError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class HeavyWeights:
-    """The initializers of a model whose data is in its file, which must not have changed since."""
+    """The initializers of a model whose data is in its file, which must not have changed since.
+
+    `beside_text` says that all texts of the model were seen to be UTF-8.
+    """
 
     path: Path
     state: tuple[int, int]
+    beside_text: bool
 
     def fill(self, proto: ModelProto) -> None:
         """Read the data of those that a copy of the model has. Raises InputError for a changed file."""
@@ -88,7 +93,7 @@ def read_without_heavy_weights(path: Path) -> tuple[ModelProto, HeavyWeights] | 
         return None
     if not _has_only_heavy(proto, count, data):
         return None
-    return proto, HeavyWeights(path.absolute(), state)
+    return proto, HeavyWeights(path.absolute(), state, has_only_text(ModelProto, data))
 
 
 def _describe_state(path: Path) -> tuple[int, int] | None:

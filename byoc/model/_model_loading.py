@@ -208,7 +208,7 @@ def _check_contents(
     """
     if not proto.HasField("graph") or not proto.opset_import:
         raise InputError("not an ONNX model: it has no graph or names no operator set")
-    unreadable = find_non_text(proto)
+    unreadable = "" if heavy is not None and heavy.beside_text else find_non_text(proto)
     if unreadable:
         raise InputError(f"not valid ONNX: {unreadable} is not UTF-8 text")
     _check_function_calls(proto)

@@ -15,14 +15,12 @@ def replace_weights(proto: ModelProto, *graph_fields: str) -> ModelProto:
     Initializers that a caller may override become inputs, too: no type may depend on their values. The
     main graph lacks the given fields (`value_info`, ...) as well.
     """
-    stored = list(proto.graph.initializer)
-    embedded = [tensor.data_location != TensorProto.EXTERNAL for tensor in stored]
-    small = [there and not is_large(tensor) for there, tensor in zip(embedded, stored, strict=True)]
-    result = copy_without(proto, "initializer", *graph_fields, light=small == embedded)
+    result = copy_without(proto, "initializer", *graph_fields)
     inputs = {value.name for value in proto.graph.input}
     overridable = inputs if proto.ir_version >= MIN_IR_OF_DEFAULTS else set()
-    for i, tensor in enumerate(stored):
-        if small[i] and tensor.name not in overridable:
+    for tensor in proto.graph.initializer:
+        small = tensor.data_location != TensorProto.EXTERNAL and not is_large(tensor)
+        if small and tensor.name not in overridable:
             result.graph.initializer.append(tensor)
         elif tensor.name not in inputs:
             add_input(result.graph, tensor)

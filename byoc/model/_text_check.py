@@ -21,8 +21,11 @@ def find_non_text(root: Message) -> str:
 
     protobuf checks this in its newer syntax only, which ONNX does not use: Python gets bytes.
     """
-    if _has_only_text(root):
-        return ""
+    try:
+        if has_only_text(type(root), root.SerializeToString()):
+            return ""
+    except EncodeError:
+        pass
     pending = [root]
     seen: set[bytes] = set()
     while pending:
@@ -45,19 +48,18 @@ def find_non_text(root: Message) -> str:
     return ""
 
 
-def _has_only_text(root: Message) -> bool:
-    """Return whether a message parses in protobuf's newer syntax, in which all texts are UTF-8.
+def has_only_text(kind: type[Message], data: bytes) -> bool:
+    """Return whether a serialized message parses in protobuf's newer syntax, where all texts are UTF-8.
 
-    A large one is not tried.
+    One of more than 16 MiB is not tried.
     """
+    if len(data) > _MAX_PARSED_BYTES:
+        return False
     try:
-        data = root.SerializeToString()
-        if len(data) <= _MAX_PARSED_BYTES:
-            _make_strict_class(root.DESCRIPTOR).FromString(data)
-            return True
-    except (DecodeError, EncodeError):
-        pass
-    return False
+        _make_strict_class(kind.DESCRIPTOR).FromString(data)
+    except DecodeError:
+        return False
+    return True
 
 
 @cache

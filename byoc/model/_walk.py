@@ -215,17 +215,10 @@ def get_node_name(node: NodeProto) -> str:
     return node.name or next(filter(None, node.output), node.op_type)
 
 
-# So much is sooner copied as a whole than field by field, to be dropped from the copy.
-_MAX_DROPPED_BYTES = 4 << 20
-
-
-def copy_without(source: ModelProto, *graph_fields: str, light: bool = False) -> ModelProto:
-    """Return a copy of a model whose main graph lacks the given fields (`node`, `initializer`, ...).
-
-    `light` says that its initializers are known to be small or not to be embedded.
-    """
+def copy_without(source: ModelProto, *graph_fields: str) -> ModelProto:
+    """Return a copy of a model whose main graph lacks the given fields (`node`, `initializer`, ...)."""
     result = ModelProto()
-    if light or "initializer" not in graph_fields or source.ByteSize() <= _MAX_DROPPED_BYTES:
+    if "initializer" not in graph_fields:  # all else is sooner copied as a whole than field by field
         result.CopyFrom(source)
         for name in graph_fields:
             result.graph.ClearField(name)
