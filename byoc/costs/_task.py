@@ -262,7 +262,13 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
         marked = kind.has_bodies or kind.op_type in _MARKED
         key = (
             kind,
-            tuple([_number_input(size[name].number, name in stored) if name else -1 for name in inputs]),
+            tuple(
+                [
+                    # Inputs of equal types, both or none of them constant, have one number.
+                    (-2 - size[name].number if name in stored else size[name].number) if name else -1
+                    for name in inputs
+                ]
+            ),
             len(reads[i]),
             tuple([size[name].number if name in used else -1 for name in outputs]),
             _distinguishing_marks(index, i, index.nodes[i]) if marked else 0,
@@ -273,11 +279,6 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> Tasks:
             distinct.append(_task(index, types, sizes, i, fused=key[-1]))
         of[i] = number
     return Tasks(index, types, sizes, distinct, of)
-
-
-def _number_input(size: int, constant: bool) -> int:
-    """Return a number that two inputs share if their types are equal and both or none are constants."""
-    return -2 - size if constant else size
 
 
 def _find_once_read(index: GraphIndex) -> frozenset[str]:

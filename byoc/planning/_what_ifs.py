@@ -1,7 +1,7 @@
 """Gains of supporting more operators: what the best placement gains where refused units are allowed."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,7 +93,7 @@ class _PlacedGraph:
         for row, unit in enumerate(plan.units):
             for device, verdict in enumerate(unit.verdicts, 1):
                 if verdict.reasons and known[row][device - 1]:
-                    if inserted.issuperset(unit.nodes):
+                    if inserted and inserted.issuperset(unit.nodes):
                         break  # what byoc puts at borders costs nothing, and goes with its neighbours
                     if id(verdict) not in texts:
                         texts[id(verdict)] = str(verdict), self._leave_out_names(str(verdict))
@@ -181,8 +181,7 @@ def _sum_bounds(parts: Sequence[_Part], device: int) -> float:
 
 def _name_unit(plan: GraphPlan, row: int, device: int) -> str:
     """Return the composite of a unit on a device, or the operators that it is made of there."""
-    names: Iterator[str] = (
-        unit.composite or plan.index.node_kinds[unit.nodes[-1]].operator
-        for unit in plan.units[row].on_device[device - 1]
-    )
-    return " and ".join(dict.fromkeys(names))
+    kinds = plan.index.node_kinds
+    units = plan.units[row].on_device[device - 1]
+    names = [unit.composite or kinds[unit.nodes[-1]].operator for unit in units]
+    return names[0] if len(names) == 1 else " and ".join(dict.fromkeys(names))
