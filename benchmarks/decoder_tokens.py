@@ -7,6 +7,7 @@ and present are bound to one buffer with IOBinding, which is the fastest that it
 all of the model in one region of `reference`, or only its products and what is elementwise, in many
 regions; their sessions keep the cache in place (`byoc.open_stateful(session, max_length=...)`) or let it
 grow.
+At last one bundle of two variants keeps the cache in place, against padding and cutting it in each call.
 All run on one thread and take turns, a token each; the ratio of a turn is in processor time, and the
 median and the quartiles are printed.
 """
@@ -59,6 +60,31 @@ def main(layers: int, tokens: int, context: int) -> None:
                 step = _make_step(stateful)
                 steps[f"bundle, {title} ({count}), {kept}"] = step
         _print_ratios(steps, context, tokens)
+        _compare_variants(model, context, min(tokens, context - 64 - _WARM_UP))
+
+
+def _compare_variants(model: onnx.ModelProto, length: int, tokens: int) -> None:
+    """Print what a token takes where a variant updates its cache, against one that is padded and cut."""
+    variants = {"read": (64, 0, 64), "step": (1, length, length)}
+    names = ("sequence_length", "past_sequence_length", "total_sequence_length")
+    with TemporaryDirectory() as name:
+        sizes = {each: dict(zip(names, own, strict=True)) for each, own in variants.items()}
+        session = _load_bundle(model, Path(name), _WHOLE, dims={"batch_size": 1}, variants=sizes)
+        stateful = byoc.open_stateful(session)
+        stateful({"input_ids": np.arange(64)[None], "attention_mask": np.ones((1, 64), np.int64)})
+        kept = {past: np.array(array) for past, array in stateful.state.items()}
+        ratios = []
+        for turn in range(_WARM_UP + tokens):
+            mask = np.ones((1, 65 + turn), np.int64)
+            inputs = {"input_ids": np.array([[turn % 100]]), "attention_mask": mask}
+            spent, found = cpu_timed(stateful, inputs)
+            padded, other = cpu_timed(session, {**inputs, **kept})
+            np.testing.assert_array_equal(found["logits"], other["logits"])
+            kept = {past: other[present] for past, present in stateful.pairs.items()}
+            ratios.append(spent / padded)
+    low, middle, high = np.percentile(ratios[_WARM_UP:], (25, 50, 75))
+    title = f"variants, cache of {length}, in place"
+    print(f"{title}: {middle:.3f} ({low:.3f} to {high:.3f}) of padding and cutting it")
 
 
 def _make_cache(model: onnx.ModelProto, context: int) -> dict[str, NDArray[Any]]:
@@ -100,13 +126,13 @@ def _share_buffers(model: onnx.ModelProto, cache: Arrays, length: int) -> Step:
     return step
 
 
-def _load_bundle(model: onnx.ModelProto, folder: Path, operators: str) -> byoc.Session:
+def _load_bundle(model: onnx.ModelProto, folder: Path, operators: str, **options: Any) -> Any:
     """Cut the decoder by a rule file that takes some operators, and load the bundle."""
     (folder / "near.yaml").write_text(_COSTS, encoding="utf-8")
     rules = folder / "near_rules.yaml"
     rules.write_text(_RULES + operators, encoding="utf-8")
     output = folder / "decoder.byoc"
-    byoc.partition(model, str(rules), output=output, strategy="all-supported", what_if=False)
+    byoc.partition(model, str(rules), output=output, strategy="all-supported", what_if=False, **options)
     return byoc.load(output)
 
 

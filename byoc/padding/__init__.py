@@ -1,6 +1,11 @@
 """Padding: inputs smaller than a variant's are filled up, where the graph proves that harmless."""
 
-from byoc.padding._array_padding import cut_outputs, find_unpadded_sizes, pad_inputs
+from byoc.padding._array_padding import (
+    cut_outputs,
+    find_unpadded_sizes,
+    make_padded_shapes,
+    pad_inputs,
+)
 from byoc.padding._padding_rule import (
     EDGE,
     FirstValue,

@@ -64,6 +64,18 @@ def pad_inputs(rule: PaddingRule, inputs: Arrays) -> dict[str, Any]:
     return padded
 
 
+def make_padded_shapes(rule: PaddingRule, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    """Return arrays of the dtypes and shapes that padding gives inputs, which take no memory."""
+    return {
+        name: np.broadcast_to(
+            np.zeros((), np.asarray(inputs[name]).dtype),
+            [evaluate_dim(dim, rule.dims) or 0 for dim in each.shape],
+        )
+        for name, each in rule.inputs.items()
+        if name in inputs
+    }
+
+
 def _pad_array(array: NDArray[Any], padded: PaddedInput, sizes: Mapping[str, int]) -> NDArray[Any]:
     shape = [evaluate_dim(dim, sizes) for dim in padded.shape]
     missing = [(0, (whole or 0) - extent) for whole, extent in zip(shape, array.shape, strict=True)]

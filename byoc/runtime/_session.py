@@ -161,6 +161,11 @@ class Session:
 
     def check_inputs(self, inputs: StageValues) -> dict[str, Any]:
         """Return the inputs, tensors as contiguous arrays. Raises InputError for a wrong input."""
+        self.require_inputs(inputs)
+        return {n: np.asarray(v, order="C") if n in self.types else v for n, v in inputs.items()}
+
+    def require_inputs(self, inputs: StageValues) -> None:
+        """Raise InputError for an input that is missing, unknown, or of a wrong dtype or shape."""
         missing = [name for name in self.inputs if name not in {**self.program.constants, **inputs}]
         unknown = [name for name in inputs if name not in self.inputs]
         if missing or unknown:
@@ -173,7 +178,6 @@ class Session:
             given = describe_mismatch(inputs[name], kind) if name in inputs else ""
             if given:
                 raise InputError(f"input '{name}' is {given}, the model takes {kind}")
-        return {n: np.asarray(v, order="C") if n in self.types else v for n, v in inputs.items()}
 
     def _copy_constant(self, name: str, value: Any) -> Any:
         """Return an output; copy a stored constant, since the caller may write to its outputs."""

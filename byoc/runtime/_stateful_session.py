@@ -1,7 +1,7 @@
 """A session with state: inputs that take what outputs gave in the last call, as a decoder's cache."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, choose_state_pairs, to_numpy_dtype
 from byoc.runtime._session import Session
-from byoc.runtime._stage_program import Stage, StageValues
+from byoc.runtime._stage_program import StageValues
+from byoc.runtime._state_binding import VariantState, bind_state, find_updatable
 from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import VariantSession
 from byoc.samples import describe_mismatch
@@ -33,6 +34,7 @@ class StatefulSession:
     ) -> None:
         """Start with an empty state. Raises InputError when a state cannot have a maximal length."""
         self._session = self._bound = session
+        self._variants: dict[str, VariantState] = {}
         self._pairs = {pair.past: pair for pair in pairs}
         self._max_length = max_length
         self._initial: dict[str, NDArray[Any]] = {}
@@ -86,9 +88,12 @@ class StatefulSession:
                 raise InputError(f"input '{name}' is kept by the session; `reset` gives it a value")
         if not self._state:
             self._begin(inputs)
-        found = self._bound.run({**inputs, **self._state}, trace)
+        if isinstance(self._session, VariantSession):
+            found = self._run_variant(self._session, inputs, trace)
+        else:
+            found = self._bound.run({**inputs, **self._state}, trace)
         for past, pair in self._pairs.items():
-            value = found.pop(pair.present)
+            value = found.pop(pair.present, None)
             if past not in self._buffers:
                 self._state[past] = value
         return found
@@ -116,9 +121,12 @@ class StatefulSession:
     def _begin(self, inputs: StageValues) -> None:
         """Make the state that the first call of a sequence gets."""
         values = {name: self._make_value(name, inputs) for name in self._pairs}
+        if isinstance(self._session, VariantSession):
+            self._state, self._buffers = values, {}
+            return
         shapes = {name: value.shape for name, value in values.items() if self._may_update(name)}
         if shapes != {name: buffer.shape for name, buffer in self._buffers.items()}:
-            self._bind({name: values[name] for name in shapes})
+            self._bind(self._session, {name: values[name] for name in shapes})
         for name, buffer in self._buffers.items():
             buffer[...] = values[name]
         self._state = {**values, **self._buffers}
@@ -164,7 +172,12 @@ class StatefulSession:
     def _may_update(self, name: str) -> bool:
         """Return whether the extents of a state stay, so that it can be updated in place."""
         fixed = self._max_length is not None or self._find_open_axis(name) is None
-        return self._pairs[name].in_place and fixed
+        return name in self._updatable and fixed
+
+    @cached_property
+    def _updatable(self) -> frozenset[str]:
+        assert isinstance(self._session, Session)
+        return find_updatable(self._session, self._pairs)
 
     def _check_growing(self, name: str) -> None:
         """Raise InputError where a state would outgrow a maximal length, since it is made anew."""
@@ -173,33 +186,35 @@ class StatefulSession:
             how = f"{pair.maker} makes '{pair.present}' anew" if pair.maker else "it is made anew"
             raise InputError(f"input '{name}' cannot have a maximal length: {how} in each call")
 
-    def _bind(self, buffers: Mapping[str, NDArray[Any]]) -> None:
+    def _bind(self, session: Session, buffers: Mapping[str, NDArray[Any]]) -> None:
         """Have stages update the state in buffers, and keep those of which a stage does.
 
         Raises InputError where one that has a maximal length is not updated in place.
         """
-        self._buffers = {}
-        session = self._session
-        if isinstance(session, VariantSession):  # each has stages of its own
-            return
-        stages = []
-        for stage in session.stages:
-            reads = {n: buffers[n] for n in stage.inputs if n in buffers and self._is_made_by(stage, n)}
-            makes = {self._pairs[name].present: buffer for name, buffer in reads.items()}
-            run = stage.bind(reads, makes) if reads and stage.bind else None
-            stages.append(stage if run is None else replace(stage, run=run))
-            self._buffers |= {} if run is None else reads
+        bound = bind_state(session, self._pairs, buffers)
+        self._buffers = dict(bound.buffers)
         for name in buffers if self._max_length is not None else ():
             if name not in self._buffers and self._find_open_axis(name) is not None:
                 present = self._pairs[name].present
-                maker = next(stage.name for stage in stages if present in stage.output_names)
+                maker = next(stage.name for stage in session.stages if present in stage.output_names)
                 raise InputError(
                     f"input '{name}' cannot have a maximal length: {maker} does not update it in place"
                 )
-        self._bound = replace(session, program=replace(session.program, stages=stages))
+        self._bound = bound.session
 
-    def _is_made_by(self, stage: Stage, name: str) -> bool:
-        return self._pairs[name].present in stage.output_names
+    def _run_variant(
+        self, session: VariantSession, inputs: StageValues, trace: Trace | None
+    ) -> dict[str, Any]:
+        """Run the variant that inputs and state fit; return the outputs but those in its buffers."""
+        fitted = session.select({**inputs, **self._state})
+        name = fitted.session.variant
+        if name not in self._variants:
+            rule = session.paddings.get(name)
+            self._variants[name] = VariantState.make(fitted.session, rule, self._pairs)
+        found, kept = self._variants[name].run(fitted, trace)
+        self._buffers = kept
+        self._state |= kept
+        return found
 
 
 def open_stateful(

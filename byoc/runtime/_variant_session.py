@@ -1,19 +1,22 @@
 """Sessions of bundles with several variants: each call runs the one that takes inputs of its shapes."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import prod
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from byoc.bundle import MANIFEST_FILE, Bundle, check_padding, open_bundle
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
 from byoc.model import Dim, TensorType, get_stated_types, read_tensor_types
-from byoc.padding import PaddingRule, cut_outputs, find_unpadded_sizes, pad_inputs
+from byoc.padding import (
+    PaddingRule,
+    cut_outputs,
+    find_unpadded_sizes,
+    make_padded_shapes,
+    pad_inputs,
+)
 from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._session import Session, load_bundle
 from byoc.runtime._stage_program import StageValues
@@ -39,6 +42,11 @@ class FittedInputs:
             return ""
         grown = ((name, self.sizes[name], size) for name, size in self.rule.dims.items())
         return ", ".join(f"{name} {own} to {size}" for name, own, size in grown if own < size)
+
+    def pad(self) -> "FittedInputs":
+        """Return the inputs padded to the variant, as contiguous arrays."""
+        given = self.inputs if self.rule is None else pad_inputs(self.rule, self.inputs)
+        return replace(self, inputs=self.session.check_inputs(given))
 
     def run(self, trace: Trace | None = None) -> dict[str, Any]:
         """Return the outputs, cut where the inputs were padded; raises as `Session.run`."""
@@ -148,10 +156,14 @@ class VariantSession:
         for session in self.sessions.values():
             if session.fits(inputs):
                 return FittedInputs(session, inputs)
+        return self.select(inputs).pad()
+
+    def select(self, inputs: StageValues) -> FittedInputs:
+        """Return the variant that inputs fit best, and the inputs as they are; raises as `fit`."""
         problems: dict[str, str] = {}
-        for name, session in self.sessions.items():  # slower: inputs that have to be copied
+        for name, session in self.sessions.items():
             try:
-                session.check_inputs(inputs)
+                session.require_inputs(inputs)
             except InputError as error:
                 problems[name] = str(error)
             else:
@@ -159,7 +171,7 @@ class VariantSession:
         exact = {*problems.values()}
         padded = [each for name in self.paddings if (each := self._pad(name, inputs, problems))]
         if padded:
-            return min(padded, key=lambda each: _count_elements(each.inputs))
+            return min(padded, key=lambda each: _count_elements(each.session.types))
         if len(exact) == 1 < len(self.sessions):
             raise InputError(exact.pop())  # such as an input that is missing
         variants = {entry.name: entry.variant for entry in self.bundle.manifest.variants}
@@ -167,16 +179,15 @@ class VariantSession:
         raise InputError(f"no variant takes these inputs: {told}")
 
     def _pad(self, name: str, inputs: StageValues, problems: dict[str, str]) -> FittedInputs | None:
-        """Return the inputs padded to a variant, or None, with the reason added in `problems`."""
+        """Return a variant that inputs can be padded to, or None, and add the reason in `problems`."""
         rule, session = self.paddings[name], self.sessions[name]
         try:
             sizes = find_unpadded_sizes(rule, inputs)
-            padded = pad_inputs(rule, inputs)
-            session.check_inputs(padded)
+            session.require_inputs({**inputs, **make_padded_shapes(rule, inputs)})
         except InputError as error:
             problems[name] = f"{problems[name]}, nor by padding: {error}"
             return None
-        return FittedInputs(session, padded, rule, sizes)
+        return FittedInputs(session, inputs, rule, sizes)
 
 
 def _merge_extents(extents: tuple[Dim, ...]) -> Dim:
@@ -186,8 +197,8 @@ def _merge_extents(extents: tuple[Dim, ...]) -> Dim:
     return extents[0] if len(set(extents)) == 1 else "|".join(map(str, extents))
 
 
-def _count_elements(inputs: StageValues) -> int:
-    return sum(prod(np.shape(value)) for value in inputs.values())
+def _count_elements(types: Mapping[str, TensorType]) -> int:
+    return sum(kind.elements or 0 for kind in types.values())
 
 
 def load(  # noqa: PLR0913 - each has a default

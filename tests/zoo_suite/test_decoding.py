@@ -106,3 +106,38 @@ def test_a_cache_is_as_long_as_the_session_allows(tmp_path: Path) -> None:
     inputs = {"input_ids": np.array([[1]]), "attention_mask": np.ones((1, 1), np.int64)}
     with pytest.raises(InputError, match=r"have a maximal length: .* does not update it in place"):
         byoc.open_stateful(apart, max_length=4)(inputs)
+
+
+def test_variants_hand_a_cache_on_and_update_it_in_place(tmp_path: Path) -> None:
+    (tmp_path / "any.yaml").write_text(RULES)
+    (tmp_path / "near.yaml").write_text(COSTS)
+    lengths = {"read": (16, 0, 16), "short": (1, 24, 24), "long": (1, 40, 40)}
+    names = ("sequence_length", "past_sequence_length", "total_sequence_length")
+    byoc.partition(
+        "zoo:decoder_int4",
+        str(tmp_path / "any.yaml"),
+        output=tmp_path / "b",
+        strategy="all-supported",
+        dims={"batch_size": 1},
+        variants={name: dict(zip(names, sizes, strict=True)) for name, sizes in lengths.items()},
+        verify=False,
+    )
+    model = zoo.load("decoder_int4")
+    whole, prompt = plain(model), PROMPT[:7]
+    expected, _ = decode(whole, whole, empty_cache(model), 30, prompt=prompt)
+    session = byoc.open_stateful(byoc.load(tmp_path / "b"))
+    for _ in range(2):
+        buffers, ran, ids, tokens = [], [], [*prompt], []
+        for count in range(30):
+            mask, trace = np.ones((1, 7 + count), np.int64), byoc.Trace()
+            found = session.run({"input_ids": np.array([ids]), "attention_mask": mask}, trace)
+            ran += sorted({event.variant for event in trace.events})
+            assert session.in_place == (session.pairs.keys() if count else set())
+            assert session.state["past_key_values.2.value"].shape == (1, 2, 7 + count, 32)
+            buffers.append(session.state["past_key_values.2.value"].base)
+            ids = [int(found["logits"][0, -1].argmax())]
+            tokens += ids
+        assert tokens == expected
+        assert ran == ["read"] + ["short"] * 17 + ["long"] * 12
+        assert len({id(buffer) for buffer in buffers[1:]}) == 2
+        session.reset()

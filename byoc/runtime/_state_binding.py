@@ -1,0 +1,117 @@
+"""State in buffers: stages that update it there are bound to them, so that no call copies it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.model import StatePair, evaluate_dim, get_stated_types, read_tensor_types, to_numpy_dtype
+from byoc.padding import EDGE, PaddingRule, pad_inputs
+from byoc.runtime._session import Session
+from byoc.runtime._stage_program import Stage
+from byoc.runtime._trace import Trace
+from byoc.runtime._variant_session import FittedInputs
+
+Buffers = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSession:
+    """A session whose stages update the state in `buffers`, by the names of its inputs."""
+
+    session: Session
+    buffers: Buffers = field(default_factory=dict)
+
+
+def bind_state(session: Session, pairs: Mapping[str, StatePair], buffers: Buffers) -> BoundSession:
+    """Bind the stages of a session to those buffers of its state that they update."""
+    bound: dict[str, NDArray[Any]] = {}
+    stages = []
+    for stage in session.stages:
+        reads = {n: buffers[n] for n in stage.inputs if n in buffers and _makes(stage, pairs[n])}
+        makes = {pairs[name].present: buffer for name, buffer in reads.items()}
+        run = stage.bind(reads, makes) if reads and stage.bind else None
+        stages.append(stage if run is None else replace(stage, run=run))
+        bound |= {} if run is None else reads
+    return BoundSession(replace(session, program=replace(session.program, stages=stages)), bound)
+
+
+def _makes(stage: Stage, pair: StatePair) -> bool:
+    return pair.present in stage.output_names
+
+
+def find_updatable(session: Session, pairs: Mapping[str, StatePair]) -> frozenset[str]:
+    """Return the inputs of a state that may lie in one buffer with what the model makes of them.
+
+    Its operator updates it, and no extent that the model states of one is another of the other.
+    """
+    if session.bundle is None:
+        return frozenset()
+    types = read_tensor_types(get_stated_types(session.bundle.model()))
+    found = set()
+    for name, pair in pairs.items():
+        shapes = [
+            kind.shape or () if (kind := types.get(each)) is not None else ()
+            for each in (name, pair.present)
+        ]
+        stated = (
+            (a, b) for a, b in zip(*shapes, strict=False) if isinstance(a, int) and isinstance(b, int)
+        )
+        if pair.in_place and all(a == b for a, b in stated):
+            found.add(name)
+    return frozenset(found)
+
+
+@dataclass(frozen=True, eq=False)
+class VariantState:
+    """The state of a sequence in the buffers of one variant, which are as long as it takes."""
+
+    bound: BoundSession
+    pairs: Mapping[str, StatePair]
+
+    @classmethod
+    def make(
+        cls, session: Session, rule: PaddingRule | None, pairs: Mapping[str, StatePair]
+    ) -> "VariantState":
+        """Make the buffers of a variant; none for a state that it does not update.
+
+        `rule` is what its inputs are padded by. Behind what a buffer holds stands whatever it held
+        before, so that a state that is padded with a number has none.
+        """
+        buffers = {}
+        for name in find_updatable(session, pairs):
+            kind, padded = session.types[name], rule.inputs.get(name) if rule is not None else None
+            shape = [dim for dim in kind.shape or () if isinstance(dim, int)]
+            is_fixed = kind.shape is not None and len(shape) == len(kind.shape)
+            if is_fixed and (padded is None or (padded.value == EDGE and padded.first is None)):
+                buffers[name] = np.zeros(shape, to_numpy_dtype(kind.dtype))
+        return cls(bind_state(session, pairs, buffers), pairs)
+
+    def run(
+        self, fitted: FittedInputs, trace: Trace | None
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the outputs that are not in buffers, and the state that is, as far as it is filled.
+
+        A state that lies elsewhere is copied into its buffer first. Raises as `Session.run`.
+        """
+        buffers = self.bound.buffers
+        for name, buffer in buffers.items():
+            value = fitted.inputs[name]
+            if value is not buffer and value.base is not buffer:
+                buffer[tuple(map(slice, value.shape))] = value
+        others = {name: value for name, value in fitted.inputs.items() if name not in buffers}
+        given = others if fitted.rule is None else pad_inputs(fitted.rule, others)
+        found = self.bound.session.run({**given, **buffers}, fitted.mark(trace))
+        for name in buffers:
+            found.pop(self.pairs[name].present)
+        return fitted.cut(found), {name: self._cut(name, fitted) for name in buffers}
+
+    def _cut(self, name: str, fitted: FittedInputs) -> NDArray[Any]:
+        """Return what of a buffer is filled, without a copy."""
+        buffer, rule = self.bound.buffers[name], fitted.rule
+        dims = None if rule is None else rule.outputs.get(self.pairs[name].present)
+        if dims is None:
+            return buffer
+        return buffer[tuple(slice(evaluate_dim(dim, fitted.sizes)) for dim in dims)]
