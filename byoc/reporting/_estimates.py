@@ -1,4 +1,4 @@
-"""What a plan's costs rest on: estimates and their causes, state that is not sent."""
+"""Sentences on a plan's costs: estimates and their causes, state that is not sent."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -109,7 +109,7 @@ class VariantState:
         return fitted.cut(found), {name: self._cut(name, fitted) for name in buffers}
 
     def _cut(self, name: str, fitted: FittedInputs) -> NDArray[Any]:
-        """Return what of a buffer is filled, without a copy."""
+        """Return the filled part of a buffer, without a copy."""
         buffer, rule = self.bound.buffers[name], fitted.rule
         dims = None if rule is None else rule.outputs.get(self.pairs[name].present)
         if dims is None:

@@ -52,7 +52,7 @@ _OPEN_PROMPTS = (1, 7, 33)
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How many tokens are generated, behind prompts of which lengths and seeds.
+    """The number of tokens that are generated, and the lengths and seeds of the prompts before them.
 
     Without `prompts` their lengths are those that reach each variant; `seeds` of them begin at `seed`.
     """
@@ -143,7 +143,7 @@ class GenerationCheck:
 
     @cached_property
     def _reference(self) -> "_Reference":
-        """What the bundle is compared with: the original, or its own model where precision is lower."""
+        """The model to compare with: the original, or the bundle's own where precision is lower."""
         if not self._computed:
             loop = PlainLoop(self._plain.run, self._decoder)
             return _Reference(self._original.source, loop, self._plain.judge)
@@ -246,7 +246,7 @@ class GenerationCheck:
 
 @dataclass(frozen=True, eq=False)
 class _Reference:
-    """What a bundle is compared with, its name, and what computes it where that is not onnxruntime."""
+    """The model that a bundle is compared with: its name, and the judge where it is not onnxruntime."""
 
     source: str
     loop: TokenLoop

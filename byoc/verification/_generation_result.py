@@ -108,7 +108,7 @@ def require_generated(generation: Generation) -> None:
 
 
 def describe_problem(run: GenerationRun) -> str:
-    """Return what is not right about a sequence, as part of a sentence; empty where all is."""
+    """Return the first error of a sequence, as part of a sentence; empty where it is right."""
     if run.wrong:
         first = run.wrong[0]
         return (

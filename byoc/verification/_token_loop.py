@@ -88,7 +88,7 @@ class Prompt:
 
 @dataclass(frozen=True, eq=False)
 class TokenStep:
-    """What loops gave in a step: the logits of each, and the last position that was read."""
+    """A step of several loops: the logits of each, and the last position that was read."""
 
     position: int
     chosen: NDArray[np.int64]
