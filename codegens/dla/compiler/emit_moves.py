@@ -62,8 +62,8 @@ def _move_tile(
     arena, number = emitting.machine.arena, emitting.number
     tile = emitting.new_tile("tile", (1, *extents), dtype_of(layer.x))
 
-    def box(tensor: LayerTensor, steps: Sequence[int]) -> Operand:
-        offset = sum(position * step for position, step in zip(at, steps, strict=True))
+    def box(tensor: LayerTensor, steps: Sequence[int], start: int = 0) -> Operand:
+        offset = start + sum(position * step for position, step in zip(at, steps, strict=True))
         row, inside = divmod(offset, tensor.width * tensor.channels)
         first = TensorBox(AxisSpan(row, 1), AxisSpan(0, 1), AxisSpan(inside, 1))
         size = tensor.itemsize
@@ -75,7 +75,7 @@ def _move_tile(
             channel_pitch=steps[-1] * size,
         )
 
-    source = box(layer.x, [axis.x_step for axis in axes])
+    source = box(layer.x, [axis.x_step for axis in axes], layer.start)
     target = box(layer.y, [axis.y_step for axis in axes])
     emitting.step.loads.append(Load(number, arena.memory_of(layer.x), source, tile))
     emitting.add_stores([Store(number, tile, target)])

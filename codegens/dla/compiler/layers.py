@@ -129,10 +129,11 @@ class NormalizeLayer(MachineLayer):
 
 @dataclass(frozen=True, eq=False)
 class MoveLayer(MachineLayer):
-    """A transposition, by DMA alone: of images between ONNX's order and the machine's, and any other.
+    """A transposition of a part of `x`, by DMA alone: of images between two orders, and any other.
 
-    `shape` has the extents of `x` in the order of memory, so that rows begin where one of its axes does.
-    `order` has for each axis of `y` that of `x`.
+    `shape` has the extents of the part in the order of memory, and `order` for each axis of `y` that of
+    `x`. The extents of all of `x` are `whole`, and the part begins at element `start`. Rows begin where
+    one of these axes does.
     """
 
     operation = "MOVE"
@@ -140,6 +141,8 @@ class MoveLayer(MachineLayer):
     x: LayerTensor
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    whole: tuple[int, ...]
+    start: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from .layer_tensors import (
 )
 from .layers import MatMulLayer, MoveLayer, NormalizeLayer
 from .lowering import NetworkBuilder
-from .moved_axes import count_tile_elements
+from .moved_axes import count_tile_elements, dense_steps
 from .region_reading import Operand
 
 _TO_IMAGE, _FROM_IMAGE = (0, 3, 1, 2), (0, 2, 3, 1)  # Transposes of ONNX that leave bytes where they are
@@ -126,12 +126,62 @@ def lower_transpose(lowering: NetworkBuilder, unit: LayerGroup) -> None:
         x = lowering.arrange(name, shape, unit.nodes, image=False, extents=matrix_extents(shape))
     y = x.like(lowering.unused_name(f"{unit.output}/moved"))
     layers = [
-        MoveLayer(y.name, unit.nodes, replace(y, extents=_rows_extents(made, axes)), x, shape, order)
+        MoveLayer(
+            y.name, unit.nodes, replace(y, extents=_rows_extents(made, axes)), x, shape, order, shape
+        )
         for axes in range(len(made))
     ]
     enough = _TILE_BYTES // x.itemsize
     best = max(layers, key=lambda layer: (min(count_tile_elements(layer), enough), layer.y.rows))
     return lowering.add_view(unit, lowering.add_layer(best), plain=True)
+
+
+def lower_split(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a Split: each result that is read is a copy of a part."""
+    (name, *_), start = unit.main.inputs, 0
+    shape = lowering.shapes[name]
+    axis = unit.main.attributes.get("axis", 0) % len(shape)
+    for made in unit.main.outputs:
+        if lowering.is_read(made):
+            _add_part(lowering, unit, made, axis, start, lowering.shapes[made])
+        start += lowering.shapes[made][axis]
+
+
+def lower_gather(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a Gather of one constant position to a copy of a part."""
+    name, indices = unit.main.inputs
+    shape = lowering.shapes[name]
+    axis = unit.main.attributes.get("axis", 0) % len(shape)
+    stored = lowering.reading.stored_array(indices) if lowering.reading.is_constant(indices) else None
+    if stored is None or stored.size != 1 or not -shape[axis] <= stored.item() < shape[axis]:
+        raise CompileError("a Gather must be of one constant position", unit.nodes)
+    part = (*shape[:axis], 1, *shape[axis + 1 :])
+    _add_part(lowering, unit, unit.output, axis, stored.item() % shape[axis], part)
+
+
+def _add_part(  # noqa: PLR0913, PLR0917 - where the part is
+    lowering: NetworkBuilder, unit: LayerGroup, made: str, axis: int, start: int, part: Shape
+) -> None:
+    """Add the copy of a part of a tensor, from a position along one axis."""
+    if unit.quantization is not None:
+        raise CompileError(f"the machine has {unit.main.op} in float32 only", unit.nodes)
+    name = unit.main.inputs[0]
+    shape, result = lowering.shapes[name], lowering.shapes[made]
+    is_image = is_reordered(shape) and name not in lowering.plain and len(result) == 4
+    if is_image:  # in the order of memory
+        x = lowering.tensors[name]
+        shape, part, axis = memory_extents(shape), memory_extents(part), _FROM_IMAGE.index(axis)
+    else:
+        x = lowering.arrange(name, shape, unit.nodes, image=False)
+        if x.rows not in {prod(shape[:axes]) for axes in range(len(shape))}:
+            x = lowering.arrange(name, shape, unit.nodes, image=False, extents=matrix_extents(shape))
+        if is_reordered(result):
+            lowering.plain.add(made)
+    rows = next(axes for axes in range(len(shape)) if x.rows == prod(shape[:axes]))
+    y = x.like(made, memory_extents(result) if is_image else _rows_extents(part, rows))
+    start *= dense_steps(shape)[axis]
+    order = tuple(range(len(shape)))
+    lowering.add_layer(MoveLayer(made, unit.nodes, y, x, part, order, shape, start))
 
 
 def _rows_extents(shape: Shape, axes: int) -> Extents:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx
 
 from byoc.codegen import CompileError, Operation
 
@@ -86,6 +87,31 @@ def lower_div(lowering: NetworkBuilder, unit: LayerGroup) -> None:
         raise CompileError("one over the divisor of a Div is not finite", unit.nodes)
     lowering.constants[b.name] = factors
     lowering.add_layer(EltwiseLayer(unit.output, unit.nodes, y, a, b, multiplies=True))
+
+
+def lower_power(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a Pow by 2 or 3 to products."""
+    exponent = unit.operands[1]
+    given = (
+        lowering.reading.constant_array(exponent)
+        if lowering.reading.is_constant(exponent.name)
+        else None
+    )
+    if given is None or given.size != 1 or given.item() not in (2, 3) or unit.quantization is not None:
+        raise CompileError("a Pow must be by 2 or 3, in float32", unit.nodes)
+    x, y = _arrange_alone(lowering, unit)
+    power = x
+    for number in range(2, int(given.item()) + 1):
+        last = number == given.item()
+        made = y if last else y.like(lowering.unused_name(f"{unit.output}/{number}"))
+        power = lowering.add_layer(EltwiseLayer(made.name, unit.nodes, made, power, x, multiplies=True))
+
+
+def lower_cast(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+    """Lower a Cast from float32 to float32, which is a view."""
+    if unit.main.attributes["to"] != onnx.TensorProto.FLOAT:
+        raise CompileError("a Cast must be to float32", unit.nodes)
+    lower_reshape(lowering, unit)
 
 
 def lower_clamp(lowering: NetworkBuilder, unit: LayerGroup) -> None:

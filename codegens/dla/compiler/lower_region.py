@@ -20,10 +20,17 @@ from byoc.codegen import (
 from .layer_groups import LayerGroup, group_operations
 from .layer_tensors import check_dtype
 from .layers import LayerNetwork
-from .lower_attention import lower_layer_normalization, lower_softmax, lower_transpose
+from .lower_attention import (
+    lower_gather,
+    lower_layer_normalization,
+    lower_softmax,
+    lower_split,
+    lower_transpose,
+)
 from .lower_convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
 from .lower_others import (
     FUNCTIONS,
+    lower_cast,
     lower_clamp,
     lower_concat,
     lower_div,
@@ -31,6 +38,7 @@ from .lower_others import (
     lower_global_pool,
     lower_mul,
     lower_pool,
+    lower_power,
     lower_reshape,
     lower_sum,
 )
@@ -49,6 +57,7 @@ RULES: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Sum": lower_sum,
     "Mul": lower_mul,
     "Div": lower_div,
+    "Pow": lower_power,
     "Relu": lower_clamp,
     "Clip": lower_clamp,
     **dict.fromkeys(FUNCTIONS, lower_function),
@@ -56,7 +65,10 @@ RULES: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Reshape": lower_reshape,
     "Flatten": lower_reshape,
     "Dropout": lower_reshape,
+    "Cast": lower_cast,
     "Transpose": lower_transpose,
+    "Split": lower_split,
+    "Gather": lower_gather,
     "Softmax": lower_softmax,
     "LayerNormalization": lower_layer_normalization,
 }

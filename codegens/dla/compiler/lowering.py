@@ -240,12 +240,18 @@ class NetworkBuilder:
             return x
         if is_image:
             y = x.like(self.unused_name(f"{name}/plain"), onnx_order_extents(before))
-            x = self.add_layer(MoveLayer(y.name, nodes, y, x, memory_extents(before), (0, 3, 1, 2)))
+            x = self.add_move(nodes, y, x, memory_extents(before), (0, 3, 1, 2))
         if image:
             x = self._change_extents(x, onnx_order_extents(shape), nodes)
             y = x.like(self.unused_name(f"{name}/image"), memory_extents(shape))
-            x = self.add_layer(MoveLayer(y.name, nodes, y, x, shape, (0, 2, 3, 1)))
+            x = self.add_move(nodes, y, x, shape, (0, 2, 3, 1))
         return x
+
+    def add_move(
+        self, nodes: tuple[str, ...], y: LayerTensor, x: LayerTensor, shape: Shape, order: Shape
+    ) -> LayerTensor:
+        """Append a transposition of a whole tensor, and return the result."""
+        return self.add_layer(MoveLayer(y.name, nodes, y, x, shape, order, shape))
 
     def _change_extents(self, x: LayerTensor, extents: Extents, nodes: tuple[str, ...]) -> LayerTensor:
         """Return a tensor with other extents: a view if the bytes of each row stay the same."""

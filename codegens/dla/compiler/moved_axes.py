@@ -17,8 +17,8 @@ class MovedAxis:
 
 def split_axes(layer: MoveLayer) -> tuple[list[MovedAxis], list[MovedAxis]]:
     """Return the two axes of a tile, and the others."""
-    x_steps = _dense_steps(layer.shape)
-    made = _dense_steps(tuple(layer.shape[axis] for axis in layer.order))
+    x_steps = dense_steps(layer.whole)
+    made = dense_steps(tuple(layer.shape[axis] for axis in layer.order))
     y_steps = dict(zip(layer.order, made, strict=True))
     lengths = [tensor.width * tensor.channels for tensor in (layer.x, layer.y)]
     axes: list[MovedAxis] = []
@@ -38,7 +38,8 @@ def split_axes(layer: MoveLayer) -> tuple[list[MovedAxis], list[MovedAxis]]:
     return (inside + [MovedAxis(1, 1, 1)] * 2)[:2], outer
 
 
-def _dense_steps(shape: tuple[int, ...]) -> list[int]:
+def dense_steps(shape: tuple[int, ...]) -> list[int]:
+    """Return the elements from one position of each axis to the next, in a tensor without gaps."""
     return [prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 

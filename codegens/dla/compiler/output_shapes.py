@@ -87,6 +87,23 @@ def _matmul_shape(attributes: Attributes, shapes: Sequence[Shape], target: Seque
     return (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *b[1:][-1:])
 
 
+def split_shapes(operation: Operation, shape: Shape, target: Sequence[int]) -> list[Shape]:
+    """Return the shapes of all results of a Split; `target` is the value of its second input."""
+    axis = operation.attributes.get("axis", 0) % len(shape)
+    count = len(operation.outputs)
+    sizes = target or operation.attributes.get("split")
+    if not sizes:  # in equal parts, the last one what is left
+        size = -(-shape[axis] // count)
+        sizes = [min(size, max(shape[axis] - n * size, 0)) for n in range(count)]
+    return [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
+
+
+def _gather_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    x, indices = shapes
+    axis = attributes.get("axis", 0) % len(x)
+    return (*x[:axis], *indices, *x[axis + 1 :])
+
+
 def _transpose_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     x = shapes[0]
     return tuple(x[axis] for axis in attributes.get("perm") or range(len(x))[::-1])
@@ -127,6 +144,8 @@ _RULES: Mapping[str, Callable[[Attributes, Sequence[Shape], Sequence[int]], Shap
     "Gemm": _gemm_shape,
     "MatMul": _matmul_shape,
     "Concat": _concat_shape,
+    "Gather": _gather_shape,
+    "Pow": _same_shape,
     "Transpose": _transpose_shape,
     "LayerNormalization": _same_shape,
     "Flatten": _flatten_shape,

@@ -9,7 +9,7 @@ import onnx
 from byoc.codegen import CompileError, Operation, Quantization, Region, TensorContract
 
 from .layer_tensors import Array, Shape
-from .output_shapes import infer_shape
+from .output_shapes import infer_shape, split_shapes
 
 _PACKED = {"NHWC": (0, 3, 1, 2)}
 """For each supported layout of images, the permutation to ONNX's order of axes."""
@@ -60,8 +60,12 @@ class RegionReading:
             found[contract.inner] = _static_shape(contract, readers)
         for each in self.operations:
             given = [found[n] if n in found else self.stored_array(n).shape for n in each.inputs if n]
-            target = self.stored_array(each.inputs[1]).tolist() if each.op == "Reshape" else ()
-            found[each.outputs[0]] = infer_shape(each, given, target)
+            has_target = each.op in ("Reshape", "Split") and len(each.inputs) > 1 and each.inputs[1]
+            target = self.stored_array(each.inputs[1]).tolist() if has_target else ()
+            if each.op == "Split":
+                found |= zip(each.outputs, split_shapes(each, given[0], target), strict=True)
+            else:
+                found[each.outputs[0]] = infer_shape(each, given, target)
         return found
 
     def check_shapes(self) -> None:

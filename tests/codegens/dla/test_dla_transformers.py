@@ -244,3 +244,57 @@ def test_products_by_constant_matrices(side: str, tmp_path: Path) -> None:
     )
 
     agrees(proto, {"x": floats(2, 3, 5, 5, seed=1)}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 6), (2, 6, 5), (2, 6, 3, 4), (2, 6, 1, 1), (1, 6, 2, 3, 2)], ids=str
+)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_parts_of_a_tensor(shape: tuple[int, ...], axis: int, tmp_path: Path) -> None:
+    x, sizes = floats(*shape), [1, shape[axis] - 1] if shape[axis] > 1 else [1]
+    parts = np.split(x, [1], axis)[: len(sizes)]
+    picked = np.take(x, -1, axis)
+    outputs = [f"float[{','.join(map(str, each.shape))}]" for each in (*parts, picked)]
+    names = [f"part{number}" for number in range(len(parts))] + ["y"]
+    made = ", ".join(f"{kind} {name}" for kind, name in zip(outputs, names, strict=True))
+    text = f"""g (float[{",".join(map(str, shape))}] x) => ({made}) {{
+      r = Relu(x) {", ".join(names[:-1])} = Split<axis={axis}>(r, sizes)
+      y = Gather<axis={axis}>(r, last) }}"""
+
+    agrees(model(text, {"sizes": np.array(sizes), "last": np.array(-1)}), {"x": x}, tmp_path)
+
+
+def test_parts_of_an_image_stay_images(tmp_path: Path) -> None:
+    pool = "MaxPool<kernel_shape=[1,1]>"
+    text = f"""g (float[1,6,4,5] x) => (float[1,3,4,5] y) {{
+      p = {pool}(x) a, b = Split<axis=1, num_outputs=2>(p)
+      c = {pool}(a) d = {pool}(b) y = Add(c, d) }}"""
+    proto = model(text, opset=18)
+
+    inside = [layer for layer in network(proto, tmp_path).layers if isinstance(layer, MoveLayer)]
+    assert [layer.y.name for layer in inside if layer.nodes] == ["a", "b"]
+    agrees(proto, {"x": floats(1, 6, 4, 5)}, tmp_path)
+
+
+@pytest.mark.parametrize("exponent", [2, 3])
+def test_powers_and_casts(exponent: int, tmp_path: Path) -> None:
+    text = "g (float[3,4] x) => (float[3,4] y) { c = Cast<to=1>(x) y = Pow(c, k) }"
+
+    agrees(model(text, {"k": np.float32(exponent)}), {"x": floats(3, 4)}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("Pow(x, half)", "a Pow must be by 2 or 3"),
+        ("Gather<axis=0>(x, two)", "a Gather must be of one constant position"),
+        ("Cast<to=10>(x)", "must be float32, int8 or uint8|a Cast must be to float32"),
+    ],
+)
+def test_parts_and_powers_that_the_machine_has_not(line: str, reason: str, tmp_path: Path) -> None:
+    kind = "float16" if "Cast" in line else "float"
+    constants = {"half": np.float32(0.5), "two": np.array([0, 1])}
+    proto = model(f"g (float[2,4] x) => ({kind}[2,4] y) {{ y = {line} }}", mentioned(line, constants))
+
+    with pytest.raises(CompileError, match=reason):
+        network(proto, tmp_path)
