@@ -86,7 +86,11 @@ _ONE_NODE_TEXTS = {
     "DepthToSpace": [_IMAGE + "DepthToSpace<blocksize=2>(x)"],
     "Expand": ["x:3x1 | Expand(x, s!2x3x4)"],
     "Flatten": ["x:1x4x3x3 | Flatten(x)", "x:2x3x4 | Flatten<axis=2>(x)"],
-    "Gather": ["x:5x3 | Gather(x, i!4x0x2)", "x:2x5 i:3:int64 | Gather<axis=0>(x, i)"],
+    "Gather": [
+        "x:5x3 | Gather(x, i!4x0x2)",
+        "x:2x5 i:3:int64 | Gather<axis=0>(x, i)",
+        "x:5x3 | Gather<axis=1>(x, i!2)",
+    ],
     "Gemm": [
         "x:2x16 | Gemm(x, w=16x5, b=5)",
         "x:2x16 | Gemm<transB=1>(x, w=5x16, b=5)",
