@@ -30,7 +30,7 @@ _OPERANDS_OF_ADD = 2
 # Attributes are written into comments of C. What is harmless can end neither comment nor string.
 _HARMLESS = re.compile(r"[A-Za-z0-9_.:;,<>()\[\]=+> -]*")
 _COMMENT_END = "*/"
-_NAME = re.compile(r"\bnode\d+_\w+(?=\()")
+_NAME = re.compile(r"\b(node\d+_\w+(?=\()|weight\d+_\w+)")  # what other files can see
 _PROTOTYPE = re.compile(r"^EMX_NODE_FN (void (\w*?node(\d+)_\w+)\(.*\)) \{$", re.MULTILINE)
 _CALL = re.compile(r"^    (\w*?node\d+_\w+)\((.*)\);$", re.MULTILINE)
 _BODY = re.compile(
