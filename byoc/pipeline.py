@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from byoc.errors import InputError
 from byoc.model import Model
 from byoc.options import Options
 from byoc.planning import Plan, PlanSettings, format_placement
-from byoc.quantization import NATIVE, Precision, search_float_units
+from byoc.quantization import NATIVE, FloatTrial, Precision, search_float_units
 from byoc.reporting import Requirements, check_requirements, make_report, summarize_report
 from byoc.stages import (
     Annotate,
@@ -226,10 +227,11 @@ def plan_variant(state: State) -> State:
 
 
 def meet_accuracy_budget(state: State) -> State:
-    """Plan with as few units in floating point as keep the model within its accuracy budget.
+    """Plan with the units in floating point that keep the model within its accuracy budget.
 
-    After a codegen refused something, the units that were chosen before are tried first. Raises
-    InputError when the budget cannot be met.
+    Of the plans that are tried, the one of the least predicted seconds is taken. After a codegen refused
+    something, the units that were chosen before are tried first. Raises InputError when the budget
+    cannot be met.
     """
     test = state.accuracy_test
     assert test is not None
@@ -237,16 +239,17 @@ def meet_accuracy_budget(state: State) -> State:
         state = plan_with_floats(state, tuple(state.in_float))
         if test.is_met(state.accuracy):
             return record_accuracy(state)
-    search = search_float_units(test.budget, lambda: test.ranking)
+    search = search_float_units(test.budget, [*test.precision.units], lambda: test.ranking)
     proposal = next(search)
-    best = state
+    best, least = state, inf
     while proposal is not None:
         trial = plan_with_floats(state, proposal)
         if not proposal:
             state = replace(state, all_quantized=trial.accuracy)
-        if test.is_met(trial.accuracy):
-            best = trial
-        proposal = search.send(trial.accuracy)
+        seconds = trial.plan.cost.total
+        if test.is_met(trial.accuracy) and seconds < least:
+            best, least = trial, seconds
+        proposal = search.send(FloatTrial(trial.accuracy, seconds))
     return record_accuracy(replace(best, all_quantized=state.all_quantized))
 
 

@@ -1,8 +1,8 @@
 """Accuracy budgets, and the search for the units that have to stay in floating point."""
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
@@ -12,6 +12,8 @@ from byoc.quantization._sensitivity import KeptAccuracy
 _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01](?:\.[0-9]+)?)", re.I)
 
 
+_MOST_TRIALS = 64  # plans that are made to find cheaper ones than by order
+_LONGEST_RUN = 4  # of neighbours, which are left in floating point or quantized together
 _MEASURES = {"dB": "signal_to_noise", "top1": "same_class"}  # the fields of `KeptAccuracy`
 
 
@@ -59,37 +61,115 @@ def read_budget(text: str) -> Budget:
     return Budget("top1", float(match["share"]))
 
 
-Proposals = Generator[tuple[str, ...] | None, KeptAccuracy, None]
-"""Units to leave in floating point, each answered (`send`) with the accuracy; None at the end."""
+@dataclass(frozen=True, slots=True)
+class FloatTrial:
+    """A plan with some units in floating point: the accuracy that it keeps, its predicted seconds."""
+
+    accuracy: KeptAccuracy
+    seconds: float
 
 
-def search_float_units(budget: Budget, rank: Callable[[], Mapping[str, KeptAccuracy]]) -> Proposals:
-    """Propose units to leave in floating point, until the fewest that meet a budget are found.
+Proposals = Generator[tuple[str, ...] | None, FloatTrial, None]
+"""Units to leave in floating point, each answered (`send`) with what was found; None at the end."""
+_Search = Generator[tuple[str, ...], FloatTrial, None]
 
-    The last proposal that met the budget is the answer. The first is to leave none; `rank`, called only
-    if that is not enough, returns the accuracy with each unit alone quantized. Units are left out from
-    the most sensitive on. Their number is found by bisection, since each more keeps at least as much
-    but for chance, beginning with what is enough if noise powers add up. Raises InputError when
-    leaving out all units is not enough.
+
+def search_float_units(
+    budget: Budget, units: Sequence[str], rank: Callable[[], Mapping[str, KeptAccuracy]]
+) -> Proposals:
+    """Propose units to leave in floating point, until no cheaper ones are found that meet a budget.
+
+    The proposal of the least seconds that met the budget is the answer, the first of several. `units`
+    are in order of execution. The first proposal is to leave none; `rank`, called only if that is not
+    enough, returns the accuracy with each unit alone quantized. Where the precision changes within an
+    accelerator's region, tensors cross to the host and back, so that the fewest units are seldom the
+    cheapest. Proposed are the most sensitive units, the first ones and the last ones, each as few as it
+    takes, and then what differs from the cheapest in a run of units, or by one in place of another, at
+    most `_MOST_TRIALS` of these. Raises InputError when leaving out all units is not enough.
     """
-    if budget.is_met((yield ())):
+    search = _FloatSearch(budget, units)
+    yield from search.try_units(())
+    if budget.is_met(search.tried[frozenset()].accuracy):
         yield None
         return
-    each = rank()
-    order = sorted(each, key=lambda name: (each[name].signal_to_noise, name))
-    if not budget.is_met((yield tuple(order))):
+    yield from search.try_units(units)
+    if not budget.is_met(search.tried[frozenset(units)].accuracy):
         raise InputError(f"accuracy budget {budget}: not met even with nothing quantized")
-    too_few, enough = 0, len(order)
-    guess = _guess_number(budget, [each[name].noise for name in order])
-    guesses = [guess, guess - 1, guess + 1]
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        number = next((number for number in guesses if too_few < number < enough), middle)
-        if budget.is_met((yield tuple(order[:number]))):
-            enough = number
-        else:
-            too_few = number
+    each = rank()
+    noisiest = sorted(units, key=lambda name: (each[name].signal_to_noise, name))
+    guess = _guess_number(budget, [each[name].noise for name in noisiest])
+    yield from search.find_fewest(noisiest, guess)
+    yield from search.find_fewest(units, guess)
+    yield from search.find_fewest(units[::-1], guess)
+    yield from search.improve()
     yield None
+
+
+@dataclass(eq=False)
+class _FloatSearch:
+    """The sets of units, left in floating point, that were tried."""
+
+    budget: Budget
+    units: Sequence[str]
+    tried: dict[frozenset[str], FloatTrial] = field(default_factory=dict)
+
+    def try_units(self, names: Iterable[str]) -> _Search:
+        """Propose some units, unless they were proposed before."""
+        chosen = frozenset(names)
+        if chosen in self.tried:
+            return
+        self.tried[chosen] = yield tuple(name for name in self.units if name in chosen)
+
+    def find_fewest(self, order: Sequence[str], guess: int) -> _Search:
+        """Find by bisection the fewest from the beginning of an order that meet the budget.
+
+        Each more keeps at least as much but for chance. `guess` is what may be enough.
+        """
+        too_few, enough = 0, len(order)
+        guesses = [guess, guess - 1, guess + 1]
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            number = next((number for number in guesses if too_few < number < enough), middle)
+            chosen = frozenset(order[:number])
+            yield from self.try_units(chosen)
+            if self.budget.is_met(self.tried[chosen].accuracy):
+                enough = number
+            else:
+                too_few = number
+
+    def improve(self) -> _Search:
+        """Propose what differs little from sets that met the budget, the cheapest first.
+
+        Each is followed until nothing near is cheaper.
+        """
+        most = len(self.tried) + _MOST_TRIALS
+        met = [one for one in self.tried if self.budget.is_met(self.tried[one].accuracy)]
+        for start in sorted(met, key=self._find_seconds):
+            best, last = start, None
+            while best != last:
+                last = best
+                for chosen in self._list_near(last):
+                    if len(self.tried) >= most:
+                        return
+                    yield from self.try_units(chosen)
+                    if self._find_seconds(chosen) < self._find_seconds(best):
+                        best = chosen
+                        break
+
+    def _find_seconds(self, chosen: frozenset[str]) -> float:
+        """Return the seconds of a set that was tried, infinite where it does not meet the budget."""
+        found = self.tried[chosen]
+        return found.seconds if self.budget.is_met(found.accuracy) else inf
+
+    def _list_near(self, start: frozenset[str]) -> Iterator[frozenset[str]]:
+        """Yield the sets that differ in a run of units, or by one in place of another."""
+        count = len(self.units)
+        for length in range(1, _LONGEST_RUN + 1):
+            runs = [frozenset(self.units[at : at + length]) for at in range(count - length + 1)]
+            yield from (start - run for run in runs if not run.isdisjoint(start))
+            yield from (start | run for run in runs if not run <= start)
+        for one in filter(start.__contains__, self.units):
+            yield from (start - {one} | {other} for other in self.units if other not in start)
 
 
 def _guess_number(budget: Budget, noises: Sequence[float]) -> int:

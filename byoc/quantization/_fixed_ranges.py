@@ -1,26 +1,69 @@
-"""Ranges that operators have by their definition: a Sigmoid lies from 0 to 1, whatever was measured.
+"""Ranges that follow from operators: a Sigmoid lies from 0 to 1, and a HardSwish is 0 below -3.
 
-Data that ranges are measured on seldom has the surest answer of a detector, which would be clipped.
+Data that ranges are measured on seldom has the surest answer of a detector, which would be clipped. What
+an operator reads needs no steps where all that it makes is one number.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from byoc.model import GraphIndex, is_onnx
+from onnx import NodeProto
+
+from byoc.model import GraphIndex, get_stated_attributes, is_onnx
 from byoc.quantization._ranges import GivenQuantization, Range, Ranges
 
-_FIXED = {
+_MADE = {
     "Sigmoid": Range(0.0, 1.0),
     "HardSigmoid": Range(0.0, 1.0),
     "Softmax": Range(0.0, 1.0),
     "Tanh": Range(-1.0, 1.0),
 }
+_INFINITE = float("inf")
+_READ = {
+    "HardSwish": Range(-3.0, _INFINITE),
+    "Sigmoid": Range(-8.0, 8.0),  # beyond, less than a sixth of one step of 255 is left
+    "Tanh": Range(-4.0, 4.0),
+}
 
 
 def fix_ranges(index: GraphIndex, ranges: Ranges) -> Ranges:
-    """Return measured ranges with those that operators of the main graph fix in their place."""
+    """Return measured ranges with those that operators of the main graph fix in their place.
+
+    What operators make has the range that they can make. What is read by such operators alone is limited
+    to where they make something else for another number.
+    """
     fixed: dict[str, Range | GivenQuantization] = dict(ranges.tensors)
     for node in index.nodes:
-        known = _FIXED.get(node.op_type) if is_onnx(node) else None
+        known = _MADE.get(node.op_type) if is_onnx(node) else None
         if known is not None and isinstance(fixed.get(node.output[0]), Range):
             fixed[node.output[0]] = known
+    for name, entry in ranges.tensors.items():
+        if isinstance(entry, Range):
+            fixed[name] = _limit_range(index, name, fixed)
     return replace(ranges, tensors=fixed)
+
+
+def _limit_range(
+    index: GraphIndex, name: str, ranges: Mapping[str, Range | GivenQuantization]
+) -> Range | GivenQuantization:
+    """Return the range of a tensor, limited to what makes a difference to all that read it."""
+    entry = ranges[name]
+    numbers = index.consumers.get(name, ())
+    if not isinstance(entry, Range) or not numbers or name in index.outputs:
+        return entry
+    limits = [_find_limits(index.nodes[number]) for number in numbers]
+    low = max(entry.low, min(limit.low for limit in limits))
+    high = min(entry.high, max(limit.high for limit in limits))
+    return Range(low, high) if low < high else entry
+
+
+def _find_limits(node: NodeProto) -> Range:
+    """Return the range outside of which an operator of one operand makes one number."""
+    everything = Range(-_INFINITE, _INFINITE)
+    if not is_onnx(node):
+        return everything
+    if node.op_type == "HardSigmoid":
+        attributes = get_stated_attributes(node)
+        slope, offset = attributes.get("alpha", 0.2), attributes.get("beta", 0.5)
+        return Range(-offset / slope, (1 - offset) / slope) if slope > 0 else everything
+    return _READ.get(node.op_type, everything)

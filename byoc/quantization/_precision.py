@@ -4,7 +4,7 @@ A target with a floating-point mode runs a float model in that unless told other
 in integers alone gets a quantized model as soon as there is something to conclude scales from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -123,8 +123,15 @@ class ChosenPrecision:
         return quantize(self.float_model, integer, self.ranges, wanted.quantize, left).model
 
 
-def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:
+def choose_precision(
+    model: Model,
+    targets: Sequence[Target],
+    wanted: Precision,
+    predict: Callable[[Model], float] | None = None,
+) -> ChosenPrecision:
     """Return a model ready to be annotated in the precision that is wanted.
+
+    `predict` returns the predicted seconds of a quantized model, where they are to count.
 
     Raises InputError when no target can compute so, when there is nothing to conclude scales from, and
     as `calibrate` and `quantize` do.
@@ -145,7 +152,7 @@ def choose_precision(model: Model, targets: Sequence[Target], wanted: Precision)
     if wanted.calibration is None:
         assert wanted.data is not None
         images = wanted.images or NO_PREPROCESSING
-        quantizer = DataQuantizer(integer, wanted.data, images, wanted.method, wanted.quantize)
+        quantizer = DataQuantizer(integer, wanted.data, images, wanted.method, wanted.quantize, predict)
         made = quantizer.quantize(model)
         done, ranges, left, steps = made.quantized, made.ranges, made.left, made.steps
     else:

@@ -1,6 +1,6 @@
 """Quantization with samples at hand: what may help is kept where less noise is measured on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,8 @@ _SAMPLES = 16  # that channels are measured on, and variants of the model compar
 _METHODS = ("minmax", "mse")  # that are compared unless one is asked for
 _FEW = 32  # steps of 255: with fewer a tensor is not joined with others in the tail
 _TAIL_GAIN = 1.0  # dB for which what stands before outputs is left to the host
+_TAIL_SECONDS = 1.03  # what that may take, as a share of the predicted seconds with all in integers
+_GAIN = 0.5  # dB for which channels or ranges are changed: less is chance on so few samples
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _SHIFTED = "biases are corrected by mean errors, which lowers the noise on the samples"
 
@@ -32,8 +34,8 @@ class QuantizedOnData:
     """A quantized model, and the floats and ranges that it is made from.
 
     `left` are the units that were left in floating point, `steps` says what was done, and `decibels` is
-    the signal-to-noise ratio of the worst output, on the samples. Where biases are corrected, each half
-    of the samples is run with the correction that was measured on the other half: `halves`.
+    the signal-to-noise ratio of the worst output on the samples, each half of which is run with ranges
+    and biases from the other half.
     """
 
     quantized: QuantizedModel
@@ -42,7 +44,6 @@ class QuantizedOnData:
     left: tuple[str, ...]
     steps: tuple[str, ...]
     decibels: float
-    halves: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,8 @@ class DataQuantizer:
     """Quantizes models for `targets` with ranges that are measured on data.
 
     `data` is a folder of samples, of images prepared as `images` says, or `random`. `method` chooses
-    ranges; if it is None, several are compared.
+    ranges; if it is None, several are compared. `predict` returns the predicted seconds of a quantized
+    model; without it time does not count.
     """
 
     targets: Sequence[Target]
@@ -58,6 +60,7 @@ class DataQuantizer:
     images: Preprocessing
     method: str | None
     dtype: str | None
+    predict: Callable[[Model], float] | None = None
 
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
@@ -69,29 +72,46 @@ class DataQuantizer:
         floats = prepare_floats(model, self.targets, self.dtype)
         source = find_samples(self.data, floats, self.images, None)
         first, *methods = [self.method] if self.method else _METHODS
-        samples = [sample.inputs for sample in islice(source.read_from(0), _SAMPLES)]
-        measured = [] if source.random else samples
-        expected = run_samples(floats.proto, floats, measured) if measured else []
-        trials = _Trials(self, samples, measured, expected)
-        trials.add(floats, self._calibrate(floats, first))
-        if not measured or not trials.best.quantized.units:
-            return trials.best
+        read = [] if source.random else islice(source.read_from(0), _SAMPLES)
+        samples = [each.inputs for each in read]
+        trials = _Trials(self, samples, run_samples(floats.proto, floats, samples) if samples else [])
+        plain = trials.add(_Variant(floats, first))
+        if not samples or not plain.model.units:
+            return trials.finish()
         equalized = equalize(floats, samples)
         if equalized is not floats:
-            trials.add(equalized, self._calibrate(equalized, first), steps=(_EQUALIZED,))
-        plain = [trials.best]
-        for method in methods:
-            ranges = self._calibrate(plain[0].floats, method)
-            plain.append(trials.add(plain[0].floats, ranges, steps=plain[0].steps))
-        for one in plain:
-            trials.add_shifted(one)
+            trials.add(_Variant(equalized, first, steps=(_EQUALIZED,)))
+        best = trials.best.variant  # those that change less come first
+        tried = [best, *(replace(best, method=method) for method in methods)]
+        for variant in tried:
+            if variant is not best:
+                trials.add(variant)
+            trials.add(replace(variant, corrected=True, steps=(*variant.steps, _SHIFTED)))
         trials.add_without_tail()
-        return trials.best
+        return trials.finish()
 
-    def _calibrate(self, floats: Model, method: str) -> Ranges:
-        report_step("calibrate")
-        ranges = calibrate(floats, self.data, method=method, images=self.images)
-        return fix_ranges(floats.index, ranges)
+
+@dataclass(frozen=True, eq=False)
+class _Variant:
+    """A way to quantize: the float model, how ranges are chosen, and whether biases are corrected.
+
+    `left` are units that are left in floating point, `steps` says what was done.
+    """
+
+    floats: Model
+    method: str
+    corrected: bool = False
+    left: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A variant, one of the models that it was measured with, and the noise of those."""
+
+    variant: _Variant
+    model: QuantizedModel
+    decibels: float
 
 
 @dataclass(eq=False)
@@ -100,59 +120,92 @@ class _Trials:
 
     asked: DataQuantizer
     samples: Sequence[Mapping[str, Any]]
-    measured: Sequence[Mapping[str, Any]]
     expected: Sequence[Mapping[str, Any]]
-    found: list[QuantizedOnData] = field(default_factory=list)
+    found: list[_Trial] = field(default_factory=list)
+    _ranges: dict[tuple[int, str, int | None], Ranges] = field(default_factory=dict)
 
     @property
-    def best(self) -> QuantizedOnData:
-        """The first of those with the least noise."""
-        return max(self.found, key=lambda one: one.decibels)
+    def best(self) -> _Trial:
+        """The first trial, or a later one that has less noise.
 
-    def add(
-        self,
-        floats: Model,
-        ranges: Ranges,
-        left: tuple[str, ...] = (),
-        steps: tuple[str, ...] = (),
-        halves: Sequence[Mapping[str, Any]] = (),
-    ) -> QuantizedOnData:
-        """Quantize a float model and measure it."""
-        report_step("quantize")
-        made = quantize(floats, self.asked.targets, ranges, self.asked.dtype, left)
-        outputs: list[Any] = [None] * len(self.measured)
-        for start, shifts in enumerate(halves or [ranges.shifts] if self.measured else ()):
-            other = made
-            if halves:
-                own = replace(ranges, shifts=shifts)
-                other = quantize(floats, self.asked.targets, own, self.asked.dtype, left)
-            part = slice(start, None, max(len(halves), 1))
-            outputs[part] = run_samples(other.model.proto, other.model, self.measured[part])
+        One of other channels or ranges has to have less by more than chance.
+        """
+        best = self.found[0]
+        for one in self.found[1:]:
+            alike = (one.variant.floats, one.variant.method) == (
+                best.variant.floats,
+                best.variant.method,
+            )
+            if one.decibels > best.decibels + (0.0 if alike else _GAIN):
+                best = one
+        return best
+
+    def add(self, variant: _Variant) -> _Trial:
+        """Measure a variant: each half of the samples with what the other half gives.
+
+        So no variant is better for the samples that its ranges and biases are from. A single sample is
+        measured with its own.
+        """
+        count = 2 if len(self.samples) > 1 else 1
+        outputs: list[Any] = [None] * len(self.samples)
+        for half in range(count):
+            made, _ = self._quantize(variant, None if count == 1 else 1 - half)
+            part = slice(half, None, count)
+            outputs[part] = run_samples(made.model.proto, made.model, self.samples[part])
         decibels = measure_accuracy(self.expected, outputs).signal_to_noise if outputs else 0.0
-        self.found.append(QuantizedOnData(made, floats, ranges, left, steps, decibels, halves))
+        self.found.append(_Trial(variant, made, decibels))
         return self.found[-1]
 
-    def add_shifted(self, one: QuantizedOnData) -> None:
-        """Try a variant with its biases corrected, where there are samples to measure that on."""
-        if len(self.measured) < 2:
-            return
-        shifts, *halves = (
-            measure_bias_shifts(one.floats, one.quantized.model, samples)
-            for samples in (self.samples, self.samples[1::2], self.samples[::2])
+    def finish(self) -> QuantizedOnData:
+        """Return the best variant, with ranges and biases from all data."""
+        variant = self.best.variant
+        made, ranges = self._quantize(variant, None)
+        return QuantizedOnData(
+            made, variant.floats, ranges, variant.left, variant.steps, self.best.decibels
         )
-        if shifts:
-            ranges = replace(one.ranges, shifts=shifts)
-            self.add(one.floats, ranges, steps=(*one.steps, _SHIFTED), halves=halves)
 
     def add_without_tail(self) -> None:
         """Try the best with the units before the outputs left in floating point, if that is worth it."""
-        one = self.best
-        left = find_tail_units(one.floats.index, one.quantized.units)
+        best = self.best
+        one = best.variant
+        left = find_tail_units(one.floats.index, best.model.units)
         if left:
-            levels = count_levels(one.floats.index, left, one.ranges)
+            levels = count_levels(one.floats.index, left, self._measure_ranges(one, None))
             why = f": a Concat leaves {levels} of 255 steps to what it reads" if levels < _FEW else ""
             note = f"{len(left)} units before the outputs are left in floating point{why}"
-            other = self.add(one.floats, one.ranges, left, (*one.steps, note), one.halves)
+            other = self.add(replace(one, left=left, steps=(*one.steps, note)))
             # The sum of errors of boxes and scores says nothing of scores.
-            worth = levels < _FEW or other.decibels >= one.decibels + _TAIL_GAIN
-            self.found = [other if worth else one]
+            gains = other.decibels >= best.decibels + _TAIL_GAIN and not self._is_slow(other, best)
+            self.found = [other if levels < _FEW or gains else best]
+
+    def _is_slow(self, one: _Trial, plain: _Trial) -> bool:
+        """Return whether a variant takes more predicted seconds than its gain is worth."""
+        predict = self.asked.predict
+        if predict is None:
+            return False
+        return predict(one.model.model) > _TAIL_SECONDS * predict(plain.model.model)
+
+    def _quantize(self, variant: _Variant, half: int | None) -> tuple[QuantizedModel, Ranges]:
+        """Quantize a variant with ranges and biases from a half of the samples, or from all data."""
+        ranges = self._measure_ranges(variant, half)
+        asked = self.asked
+        report_step("quantize")
+        made = quantize(variant.floats, asked.targets, ranges, asked.dtype, variant.left)
+        if not variant.corrected:
+            return made, ranges
+        samples = self.samples if half is None else self.samples[half::2]
+        ranges = replace(ranges, shifts=measure_bias_shifts(variant.floats, made.model, samples))
+        report_step("quantize")
+        return quantize(variant.floats, asked.targets, ranges, asked.dtype, variant.left), ranges
+
+    def _measure_ranges(self, variant: _Variant, half: int | None) -> Ranges:
+        key = id(variant.floats), variant.method, half
+        if key not in self._ranges:
+            report_step("calibrate")
+            floats, images = variant.floats, self.asked.images
+            if half is None:
+                ranges = calibrate(floats, self.asked.data, method=variant.method, images=images)
+            else:
+                ranges = calibrate(floats, self.samples[half::2], method=variant.method)
+            self._ranges[key] = fix_ranges(floats.index, ranges)
+        return self._ranges[key]

@@ -44,7 +44,7 @@ from byoc.rules import find_unmatched_names
 from byoc.samples import MAX_SAMPLES, read_samples
 from byoc.stages._chosen_passes import choose_passes
 from byoc.stages._settings_loader import choose_by_target, load_settings
-from byoc.stages._state import State
+from byoc.stages._state import State, run_stages
 from byoc.support import report_step
 from byoc.zoo import load_model
 
@@ -146,7 +146,13 @@ class Quantize:
     def run(self, state: State) -> State:
         """Fill in `concluded`, `model`, `lowered` and `accuracy_test`; update the settings' targets."""
         precision = state.options.precision
-        concluded = choose_precision(state.rewritten, state.settings.targets, precision)
+
+        def predict(model: Model) -> float:
+            stages = (Annotate(), Group(), Place())
+            return run_stages(stages, replace(state, model=model)).root.whole_cost.total
+
+        targets = state.settings.targets
+        concluded = choose_precision(state.rewritten, targets, precision, predict)
         if concluded.ranges is None and precision.budget is not None:
             raise InputError(f"accuracy budget {precision.budget}: nothing is quantized")
         test = None
@@ -340,7 +346,7 @@ def record_accuracy(state: State) -> State:
         all_quantized=budget.measure_of(state.all_quantized),
         in_float=tuple(
             FloatUnit(name, devices.get(units[name][0], "host"), budget.measure_of(test.ranking[name]))
-            for name in in_float
+            for name in sorted(in_float, key=lambda name: test.ranking[name].signal_to_noise)
         ),
     )
     return replace(state, plan=replace(plan, lowered=lowered))
