@@ -152,7 +152,8 @@ def test_a_budget_is_told_unit_by_unit(here: Path, byoc: Cli) -> None:
     least = round(float(all_of_it[1])) + 3
     ran = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", f"{least}dB")
     head = re.search(
-        rf"\nAccuracy budget {least}dB: (?:(\S+) dB|all) kept on 6 samples of data, {all_of_it[1]} dB with all",
+        rf"\nAccuracy budget {least}dB: (?:(\S+) dB|all) kept on 6 samples of data, "
+        rf"{all_of_it[1]} dB with all",
         ran.out,
     )
     assert head is not None
