@@ -224,3 +224,16 @@ def test_options_that_go_together(options: list[str], problem: str, tmp_path: Pa
 def test_an_error_that_is_not_explained_stays() -> None:
     error = OutputError("logits", "float32", 1.0, 0.5, 1e-4)
     assert not GenerationRun(0, 1, (1,), 1, (), {0: error}, {}, {}).within
+
+
+def test_in_lower_precision_the_bundle_is_compared_with_its_own_model(
+    cut: Callable[..., Path],
+) -> None:
+    """And the tokens that the model as it was chooses likewise are counted."""
+    found = verify(cut(right, precision=byoc.Precision(quantize="float16")), prompts=(3,), seeds=1)
+    assert found.against == "its own model on plain onnxruntime"
+    assert found.original.endswith("m.onnx")
+    (run,) = found.runs
+    assert found.passed
+    assert run.original is not None
+    assert TOKENS // 2 < run.original <= TOKENS
