@@ -51,7 +51,7 @@ def _arrange_matrices(
         x = lowering.constant_tensor(unit, operand, len(shape), image=False)
         return replace(x, extents=_matrices(shape))
     x = lowering.arrange(operand.name, shape, unit.nodes, image=False, extents=_matrices(shape))
-    return lowering.scaled(unit, operand, x)
+    return lowering.scale_operand(unit, operand, x)
 
 
 def lower_softmax(lowering: NetworkBuilder, unit: LayerGroup) -> None:

@@ -157,7 +157,7 @@ def _arrange_operands(
         shape = (1,) * (len(made) - len(shape)) + shape
         extents = common or extents_of(shape)
         x = lowering.arrange(operand.name, shape, unit.nodes, image=not plain, extents=extents)
-        return lowering.scaled(unit, operand, x)
+        return lowering.scale_operand(unit, operand, x)
 
     operands = [arrange(each) for each in unit.operands]
     y = lowering.result_tensor(unit, (common or extents_of(made)) if plain else None)
@@ -185,7 +185,7 @@ def _common_extents(
 def _arrange_alone(lowering: NetworkBuilder, unit: LayerGroup) -> tuple[LayerTensor, LayerTensor]:
     """Return the only operand as it is, and the result in the same order."""
     (operand,) = unit.operands[:1]
-    x = lowering.scaled(unit, operand, lowering.tensors[operand.name])
+    x = lowering.scale_operand(unit, operand, lowering.tensors[operand.name])
     y = replace(lowering.result_tensor(unit), extents=x.extents)
     if operand.name in lowering.plain:
         lowering.plain.add(unit.output)

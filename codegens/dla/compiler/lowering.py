@@ -79,7 +79,7 @@ class NetworkBuilder:
         """
         shape = self.shapes[operand.name]
         x = self.arrange(operand.name, shape, unit.nodes, extents=memory_extents(shape))
-        return self.scaled(unit, operand, x)
+        return self.scale_operand(unit, operand, x)
 
     def rows_tensor(self, unit: LayerGroup, operand: Operand) -> LayerTensor:
         """Return a tensor that a unit reads, in ONNX's order, with its last axis as channels.
@@ -91,9 +91,9 @@ class NetworkBuilder:
         if x.channels != (shape or (1,))[-1]:
             extents = matrix_extents(shape)
             x = self.arrange(operand.name, shape, unit.nodes, image=False, extents=extents)
-        return self.scaled(unit, operand, x)
+        return self.scale_operand(unit, operand, x)
 
-    def scaled(self, unit: LayerGroup, operand: Operand, x: LayerTensor) -> LayerTensor:
+    def scale_operand(self, unit: LayerGroup, operand: Operand, x: LayerTensor) -> LayerTensor:
         """Return a tensor with the scale and zero point of an operand. Raises as `operand_tensor`."""
         scale, zero = self._operand_scale(unit, operand)
         return x if operand.quantization is None else replace(x.view(x.name), scale=scale, zero=zero)
@@ -136,7 +136,7 @@ class NetworkBuilder:
 
         `plain` says that they are in ONNX's order. Raises as `operand_tensor`.
         """
-        x = self.scaled(unit, unit.operands[0], view)
+        x = self.scale_operand(unit, unit.operands[0], view)
         y = replace(self.result_tensor(unit, x.extents if plain else None), extents=x.extents)
         clamp = self.fused_clamp(unit)
         if clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero):

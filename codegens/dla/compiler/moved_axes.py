@@ -50,5 +50,5 @@ def _is_inside_rows(axis: MovedAxis, lengths: list[int]) -> bool:
 
 
 def count_tile_elements(layer: MoveLayer) -> int:
-    """Return how many elements a tile has, if it need not be smaller to fit."""
+    """Return the elements of a tile of two whole axes."""
     return prod(axis.extent for axis in split_axes(layer)[0])

@@ -316,7 +316,7 @@ class MatMul(Command):
 
 
 class NormalizeKind(IntEnum):
-    """What a pixel's channels get: a sum of 1; a mean of 0 and a variance of 1; a mean square of 1."""
+    """A normalization: to a sum of 1, to mean 0 and variance 1, or to a mean square of 1."""
 
     SOFTMAX = 0
     LAYER = 1
