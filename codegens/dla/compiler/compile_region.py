@@ -1,7 +1,4 @@
-"""Options of the vanilla accelerator.
-
-Compile a region to a program: lower, schedule, cut into tiles, emit commands.
-"""
+"""Compile a region to a program with the codegen's options: lower, schedule, cut into tiles, emit."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from .tiling import ALIGNMENT, SlotNeed, TileShape, Tiling, decreasing_parts, de
 def emit_move(
     machine: EmitterState, number: int, layer: MoveLayer, rows: AxisSpan
 ) -> Iterator[TileStep]:
-    """Yield the steps that transpose a whole tensor, regardless of `rows`.
+    """Yield the steps that copy a part of a tensor, axes reordered, regardless of `rows`.
 
     A tile has two axes, those with most elements of all that do not leave a row of `x` or of `y`. It
     is loaded with the pitches of `x` and stored with those of `y`, for each position of the others.
@@ -62,7 +62,7 @@ def _move_tile(
     arena, number = emitting.machine.arena, emitting.number
     tile = emitting.new_tile("tile", (1, *extents), dtype_of(layer.x))
 
-    def box(tensor: LayerTensor, steps: Sequence[int], start: int = 0) -> Operand:
+    def make_operand(tensor: LayerTensor, steps: Sequence[int], start: int = 0) -> Operand:
         offset = start + sum(position * step for position, step in zip(at, steps, strict=True))
         row, inside = divmod(offset, tensor.width * tensor.channels)
         first = TensorBox(AxisSpan(row, 1), AxisSpan(0, 1), AxisSpan(inside, 1))
@@ -75,8 +75,8 @@ def _move_tile(
             channel_pitch=steps[-1] * size,
         )
 
-    source = box(layer.x, [axis.x_step for axis in axes], layer.start)
-    target = box(layer.y, [axis.y_step for axis in axes])
+    source = make_operand(layer.x, [axis.x_step for axis in axes], layer.start)
+    target = make_operand(layer.y, [axis.y_step for axis in axes])
     emitting.step.loads.append(Load(number, arena.memory_of(layer.x), source, tile))
     emitting.add_stores([Store(number, tile, target)])
 
@@ -94,11 +94,11 @@ def emit_restack(
     for chunk in split_span(AxisSpan(0, elements), most):
         step = emitting.begin_step()
         tile = emitting.new_tile("tile", (1, 1, chunk.count), dtype_of(layer.x))
-        for there, here in _row_pieces(emitting, layer.x, tile, chunk):
+        for in_arena, in_tile in _row_pieces(emitting, layer.x, tile, chunk):
             memory = emitting.machine.arena.memory_of(layer.x)
-            step.loads.append(Load(number, memory, there, here))
+            step.loads.append(Load(number, memory, in_arena, in_tile))
         pieces = _row_pieces(emitting, layer.y, tile, chunk)
-        emitting.add_stores(Store(number, here, there) for there, here in pieces)
+        emitting.add_stores(Store(number, in_tile, in_arena) for in_arena, in_tile in pieces)
         yield step
 
 
@@ -113,7 +113,7 @@ def _row_pieces(
         row, inside = divmod(position, length)
         count = min(length - inside, chunk.end - position)
         box = TensorBox(AxisSpan(row, 1), AxisSpan(0, 1), AxisSpan(inside, count))
-        there = emitting.machine.arena.box_operand(flat, box)
+        in_arena = emitting.machine.arena.box_operand(flat, box)
         address = tile.address + (position - chunk.start) * tensor.itemsize
-        yield there, dense_operand(tile.tensor, address, (1, 1, count), tile.dtype)
+        yield in_arena, dense_operand(tile.tensor, address, (1, 1, count), tile.dtype)
         position += count

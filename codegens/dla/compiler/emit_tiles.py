@@ -126,7 +126,7 @@ def compute_matmul(emitting: LayerEmission, layer: MatMulLayer, box: TileBox) ->
 def compute_normalize(emitting: LayerEmission, layer: NormalizeLayer, box: TileBox) -> Operand:
     """Normalize a box, which has all channels; `scale` and `bias` are the same for each pixel."""
     x = emitting.load("x0", layer.x, box.of(layer.y))
-    slots = iter(("x1", "x2"))
+    slots = iter(("x1", "x2"))  # slot n is that of `layer.reads[n]`, which lacks a factor left out
     factors = (
         ABSENT if each is None else _load_broadcast(emitting, next(slots), each, box)
         for each in (layer.scale, layer.bias)

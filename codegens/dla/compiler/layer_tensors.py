@@ -1,7 +1,4 @@
-"""Tensors in memory, windows that slide over them, and clamps of results.
-
-Layouts: extents in memory of tensors with ONNX's shapes.
-"""
+"""Tensors as the machine has them: their extents in memory, windows that slide over them, clamps."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property

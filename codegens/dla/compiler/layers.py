@@ -129,11 +129,11 @@ class NormalizeLayer(MachineLayer):
 
 @dataclass(frozen=True, eq=False)
 class MoveLayer(MachineLayer):
-    """A transposition of a part of `x`, by DMA alone: of images between two orders, and any other.
+    """A copy of a part of `x` with its axes reordered, by DMA alone.
 
-    `shape` has the extents of the part in the order of memory, and `order` for each axis of `y` that of
-    `x`. The extents of all of `x` are `whole`, and the part begins at element `start`. Rows begin where
-    one of these axes does.
+    `shape` has the extents of the part in the order of memory, and `order[i]` is the axis of `x` that
+    axis i of `y` comes from. The extents of all of `x` are `whole`, and the part begins at element
+    `start`. Rows of `x` and of `y` begin where one of these axes does.
     """
 
     operation = "MOVE"

@@ -57,7 +57,7 @@ def _arrange_matrices(
 def lower_softmax(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Softmax over the last axis."""
     attributes, shape = unit.main.attributes, lowering.shapes[unit.main.inputs[0]]
-    if attributes.get("axis", -1) not in (-1, len(shape) - 1):
+    if attributes["axis"] not in (-1, len(shape) - 1):
         raise CompileError("a Softmax must be over the last axis", unit.nodes)
     _add_normalization(lowering, unit, NormalizeKind.SOFTMAX)
 
@@ -65,13 +65,13 @@ def lower_softmax(lowering: NetworkBuilder, unit: LayerGroup) -> None:
 def lower_layer_normalization(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a LayerNormalization over the last axis."""
     attributes, shape = unit.main.attributes, lowering.shapes[unit.main.inputs[0]]
-    if attributes.get("axis", -1) not in (-1, len(shape) - 1):
+    if attributes["axis"] not in (-1, len(shape) - 1):
         raise CompileError("a LayerNormalization must be over the last axis", unit.nodes)
     if any(lowering.is_read(name) for name in unit.main.outputs[1:]):
         raise CompileError("the machine does not give out means and deviations", unit.nodes)
     factors = [_factor(lowering, unit, each, shape[-1]) for each in unit.operands[1:]]
     scale, bias = (*factors, None)[:2]
-    _add_normalization(lowering, unit, NormalizeKind.LAYER, scale, bias, attributes.get("epsilon", 1e-5))
+    _add_normalization(lowering, unit, NormalizeKind.LAYER, scale, bias, attributes["epsilon"])
 
 
 def _factor(
@@ -140,7 +140,7 @@ def lower_split(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Split: each result that is read is a copy of a part."""
     (name, *_), start = unit.main.inputs, 0
     shape = lowering.shapes[name]
-    axis = unit.main.attributes.get("axis", 0) % len(shape)
+    axis = unit.main.attributes["axis"] % len(shape)
     for made in unit.main.outputs:
         if lowering.is_read(made):
             _add_part(lowering, unit, made, axis, start, lowering.shapes[made])
@@ -151,7 +151,7 @@ def lower_gather(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Gather of one constant position to a copy of a part."""
     name, indices = unit.main.inputs
     shape = lowering.shapes[name]
-    axis = unit.main.attributes.get("axis", 0) % len(shape)
+    axis = unit.main.attributes["axis"] % len(shape)
     stored = lowering.reading.stored_array(indices) if lowering.reading.is_constant(indices) else None
     if stored is None or stored.size != 1 or not -shape[axis] <= stored.item() < shape[axis]:
         raise CompileError("a Gather must be of one constant position", unit.nodes)

@@ -24,24 +24,24 @@ _TO_MACHINE = (0, 2, 3, 1)  # OIHW to OHWI
 def lower_conv(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Conv with the operations fused to it."""
     attributes, operands = unit.main.attributes, [*unit.operands, _NOTHING]
-    if attributes.get("auto_pad", "NOTSET") != "NOTSET":
+    if attributes["auto_pad"] != "NOTSET":
         raise CompileError("auto_pad must be NOTSET", unit.nodes)
     if len(lowering.shapes.get(operands[0].name, ())) != 4:
         raise CompileError("a Conv must be of an image of two dimensions", unit.nodes)
     weights = _constant_weights(lowering, unit, operands[1], operands[2], axis=0)
     kernel = weights.stored.shape[2:]
-    _add_convolution(lowering, unit, weights, window_of(attributes, kernel), attributes.get("group", 1))
+    _add_convolution(lowering, unit, weights, window_of(attributes, kernel), attributes["group"])
 
 
 def lower_gemm(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a Gemm to a 1x1 convolution over rows of one pixel."""
     attributes, operands = unit.main.attributes, [*unit.operands, _NOTHING]
-    if attributes.get("transA"):
+    if attributes["transA"]:
         raise CompileError("transA must be 0", unit.nodes)
-    axis = 0 if attributes.get("transB") else 1
+    axis = 0 if attributes["transB"] else 1
     weights = _constant_weights(lowering, unit, operands[1], _NOTHING, axis)
-    weights = weights.scale_and_shift(np.array(attributes.get("alpha", 1.0)), np.array(0.0))
-    beta = attributes.get("beta", 1.0)
+    weights = weights.scale_and_shift(np.array(attributes["alpha"]), np.array(0.0))
+    beta = attributes["beta"]
     if operands[2].name and beta:
         addend = _constant_bias(lowering, unit, operands[2]) * beta
         count = len(weights.stored)
@@ -198,7 +198,7 @@ def _normalization_factors(lowering: NetworkBuilder, operation: Operation) -> tu
     if not all(lowering.reading.is_constant(each.name) for each in given):
         raise CompileError("the parameters of a BatchNormalization must be constant", [operation.name])
     scale, shift, mean, variance = map(lowering.reading.constant_array, given)
-    epsilon = operation.attributes.get("epsilon", 1e-5)
+    epsilon = operation.attributes["epsilon"]
     with np.errstate(divide="ignore", invalid="ignore"):
         factors, shifts = normalization_factors(scale, shift, mean, variance, epsilon)
     if not (np.isfinite(factors).all() and np.isfinite(shifts).all()):

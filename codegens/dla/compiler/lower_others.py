@@ -1,11 +1,6 @@
-"""Lower operators that work element by element: sums, products, clamps, functions.
+"""Lower operators that work element by element, pools, and operators that only move elements."""
 
-Lower pools.
-
-Lower operators that only move elements: views and concatenations.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,17 +26,17 @@ from .lowering import NetworkBuilder
 from .output_shapes import window_of
 from .region_reading import Operand
 
-FUNCTIONS: dict[str, tuple[FunctionKind, tuple[float, float]]] = {
-    "Sigmoid": (FunctionKind.SIGMOID, (0.0, 0.0)),
-    "Tanh": (FunctionKind.TANH, (0.0, 0.0)),
-    "HardSigmoid": (FunctionKind.HARD_SIGMOID, (0.2, 0.5)),
-    "HardSwish": (FunctionKind.HARD_SWISH, (0.0, 0.0)),
-    "LeakyRelu": (FunctionKind.LEAKY_RELU, (0.01, 0.0)),
-    "Elu": (FunctionKind.ELU, (1.0, 0.0)),
-    "Erf": (FunctionKind.ERF, (0.0, 0.0)),
-    "Gelu": (FunctionKind.GELU, (0.0, 0.0)),
+FUNCTIONS: Mapping[str, FunctionKind] = {
+    "Sigmoid": FunctionKind.SIGMOID,
+    "Tanh": FunctionKind.TANH,
+    "HardSigmoid": FunctionKind.HARD_SIGMOID,
+    "HardSwish": FunctionKind.HARD_SWISH,
+    "LeakyRelu": FunctionKind.LEAKY_RELU,
+    "Elu": FunctionKind.ELU,
+    "Erf": FunctionKind.ERF,
+    "Gelu": FunctionKind.GELU,
 }
-"""ONNX operators that are a function of one variable, with the defaults of `alpha` and `beta`."""
+"""ONNX operators that are a function of one variable, and the machine's function for each."""
 
 
 def lower_sum(lowering: NetworkBuilder, unit: LayerGroup) -> None:
@@ -193,12 +188,11 @@ def _arrange_alone(lowering: NetworkBuilder, unit: LayerGroup) -> tuple[LayerTen
 
 
 def _machine_function(operation: Operation) -> tuple[FunctionKind, tuple[float, float]]:
-    """Return the machine's function for an operator, with `alpha` and `beta`."""
-    kind, defaults = FUNCTIONS[operation.op]
-    attributes = operation.attributes
+    """Return the machine's function for an operator, with `alpha` and `beta`, 0 where it has none."""
+    kind, attributes = FUNCTIONS[operation.op], operation.attributes
     if attributes.get("approximate") == "tanh":
         kind = FunctionKind.GELU_TANH
-    return kind, (attributes.get("alpha", defaults[0]), attributes.get("beta", defaults[1]))
+    return kind, (attributes.get("alpha", 0.0), attributes.get("beta", 0.0))
 
 
 def _function_table(
@@ -217,7 +211,7 @@ def _function_table(
 def lower_pool(lowering: NetworkBuilder, unit: LayerGroup) -> None:
     """Lower a MaxPool or AveragePool."""
     attributes = unit.main.attributes
-    if attributes.get("auto_pad", "NOTSET") != "NOTSET":
+    if attributes["auto_pad"] != "NOTSET":
         raise CompileError("auto_pad must be NOTSET", unit.nodes)
     indices = unit.main.outputs[1:]
     if any(lowering.is_read(name) for name in indices):

@@ -37,8 +37,15 @@ class NetworkBuilder:
 
     `tensors` has the tensors by their names in the region. Four axes are those of an image, in the order
     of the machine, except where `plain` has the name: there they are in ONNX's order, as the matrices of
-    attention are. Where rows begin may differ from `memory_extents`, since a Reshape moves nothing;
-    `arrange` gives a reader the order and the extents that it needs.
+    attention are. Where rows begin may differ from the table, since a Reshape moves nothing; `arrange`
+    gives a reader the order and the extents that it needs. Extents for a shape (N, C, H, W):
+
+        order  extents               images, rows, pixels, channels   a row is
+        image  `memory_extents`      (N, H, W, C)                     a row of an image
+        plain  `onnx_order_extents`  (1, N, C, H * W)                 a whole image
+        plain  `matrix_extents`      (N, C, H, W)                     a matrix
+
+    For other ranks all three are the same.
     """
 
     def __init__(self, reading: RegionReading) -> None:
@@ -250,7 +257,7 @@ class NetworkBuilder:
     def add_move(
         self, nodes: tuple[str, ...], y: LayerTensor, x: LayerTensor, shape: Shape, order: Shape
     ) -> LayerTensor:
-        """Append a transposition of a whole tensor, and return the result."""
+        """Append a layer that reorders the axes of a whole tensor, and return the result."""
         return self.add_layer(MoveLayer(y.name, nodes, y, x, shape, order, shape))
 
     def _change_extents(self, x: LayerTensor, extents: Extents, nodes: tuple[str, ...]) -> LayerTensor:

@@ -1,4 +1,4 @@
-"""The axes of a transposition: two that a tile has, and those over which it is repeated."""
+"""The axes of a moved part of a tensor: two that a tile has, and those over which it is repeated."""
 
 from dataclasses import dataclass
 from math import prod
@@ -8,7 +8,7 @@ from .layers import MoveLayer
 
 @dataclass(frozen=True)
 class MovedAxis:
-    """An axis of a transposition: its extent, and its steps in elements in `x` and in `y`."""
+    """An axis of a moved part: its extent, and its steps in elements in `x` and in `y`."""
 
     extent: int
     x_step: int

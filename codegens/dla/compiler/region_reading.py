@@ -76,8 +76,8 @@ class RegionReading:
         for contract in self.region.outputs:
             if not self.is_constant(contract.inner):
                 stated[contract.inner] = _static_shape(contract, makers.get(contract.inner, []))
-        for each in self.operations:
-            name = each.outputs[0]
+        pairs = ((each, name) for each in self.operations for name in each.outputs if name in shapes)
+        for each, name in pairs:
             made = shapes[name]
             expected = stated.get(name) or made
             if len(expected) != len(made) or any(

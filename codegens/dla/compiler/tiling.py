@@ -1,6 +1,6 @@
-"""Slots of the scratchpad: with two places for a kind of tile, the next load can run ahead.
+"""Cut layers into tiles that fit into the scratchpad, and give the tiles slots there.
 
-Tiling: cutting layers into tiles that fit into the scratchpad, and ordering the tiles.
+With two places for a kind of tile in its slot, the next load can run ahead.
 
 A tile is a box of the result, rows x columns x channels, and for a convolution a number of input
 channels that are summed at a time. Of the tilings that fit, the one with the least estimated time is

@@ -161,6 +161,17 @@ def test_what_is_refused(name: str, tmp_path: Path) -> None:
     assert (str(error), error.nodes) == (reason, ("y",))
 
 
+def test_a_part_of_a_split_with_a_shape_of_its_own(tmp_path: Path) -> None:
+    text = """g (float[4,6] x) => (float[4,3] a, float[4,3] b) <float[4,3] p, float[4,3] q> {
+      p, q = Split<axis=1, num_outputs=2>(x) a = Relu(p) b = Relu(q) }"""
+    proto = model(text, opset=18)
+    proto.graph.value_info[1].type.tensor_type.shape.dim[1].dim_value = 2
+    with pytest.raises(CompileError) as caught:
+        network(proto, tmp_path)
+    assert str(caught.value) == "'q' should have the shape (4, 2), but Split makes (4, 3)"
+    assert caught.value.nodes == ("p",)
+
+
 def test_a_check_refuses_a_broadcast_that_would_be_wrong() -> None:
     text, reason = REFUSED["five axes, stretched in the middle"]
     found: Any = find_codegen("dla")
