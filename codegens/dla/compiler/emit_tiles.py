@@ -159,7 +159,7 @@ def _rescale_tile(
 ) -> Operand:
     """Convert a tile to the scale and clamp of the result."""
     y = layer.y
-    same = layer.clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero)
+    same = layer.clamp == Clamp() and x.has_encoding_of(y)
     if same and not emitting.is_near(y):
         return tile
     made = emitting.result_operand(y, box.of(y))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from byoc.codegen import Operation, Quantization
+from byoc.codegen import CompileError, Operation, Quantization
 
 from .region_reading import Operand, RegionReading, list_operands
 
@@ -59,13 +59,18 @@ class LayerGroup:
         every = (one for each in self.operations for one in (each, *each.fused))
         return tuple(dict.fromkeys(each.name for each in every))
 
+    def require_float(self) -> None:
+        """Raise CompileError for a quantized group."""
+        if self.quantization is not None:
+            raise CompileError(f"the machine has {self.main.op} in float32 only", self.nodes)
+
 
 def group_operations(reading: RegionReading) -> list[LayerGroup]:
     """Return the groups of a region in topological order."""
     grouping = _Grouping(reading)
     for number, operation in enumerate(reading.operations):
         grouping.add_operation(number, operation)
-    return sorted(grouping.units, key=grouping.last.__getitem__)
+    return sorted(grouping.groups, key=grouping.last.__getitem__)
 
 
 class _Grouping:
@@ -77,35 +82,35 @@ class _Grouping:
         self._outputs = {contract.inner for contract in reading.region.outputs}
         self._readers = Counter(name for each in reading.operations for name in each.inputs)
         self._making: dict[str, LayerGroup] = {}
-        self.units: list[LayerGroup] = []
+        self.groups: list[LayerGroup] = []
         self.last: dict[LayerGroup, int] = {}
 
     def add_operation(self, number: int, operation: Operation) -> None:
         """Add an operation: it continues a group, or begins one."""
-        unit = self._find_group(operation)
-        unit.operations.append(operation)
-        self._making[operation.outputs[0]] = unit
-        self.last[unit] = number
+        group = self._find_group(operation)
+        group.operations.append(operation)
+        self._making[operation.outputs[0]] = group
+        self.last[group] = number
 
     def _find_group(self, operation: Operation) -> LayerGroup:
         for name in operation.inputs:
-            unit = self._making.get(name)
-            if unit is not None and self._is_open(unit) and self._can_fuse(unit, operation, name):
-                return unit
-        self.units.append(LayerGroup())
-        return self.units[-1]
+            group = self._making.get(name)
+            if group is not None and self._is_open(group) and self._can_fuse(group, operation, name):
+                return group
+        self.groups.append(LayerGroup())
+        return self.groups[-1]
 
-    def _is_open(self, unit: LayerGroup) -> bool:
+    def _is_open(self, group: LayerGroup) -> bool:
         """Whether the result of a group so far has a single reader, and so can be fused."""
-        name = unit.output
-        return unit.quantization is None and self._readers[name] == 1 and name not in self._outputs
+        name = group.output
+        return group.quantization is None and self._readers[name] == 1 and name not in self._outputs
 
-    def _can_fuse(self, unit: LayerGroup, operation: Operation, name: str) -> bool:
-        main, done = unit.main.op, {each.op for each in unit.followers}
+    def _can_fuse(self, group: LayerGroup, operation: Operation, name: str) -> bool:
+        main, done = group.main.op, {each.op for each in group.followers}
         if operation.op in _CLAMPS:
             bounds = operation.inputs[1:]
             return main in _CLAMPED and all(self._constant(bound) for bound in bounds if bound)
-        if main != "Conv" or name != unit.output or not done <= {"BatchNormalization"}:
+        if main != "Conv" or name != group.output or not done <= {"BatchNormalization"}:
             return False
         if operation.op == "BatchNormalization":
             return name == operation.inputs[0]

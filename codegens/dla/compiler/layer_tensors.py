@@ -97,6 +97,10 @@ class LayerTensor:
         """Whether it is quantized."""
         return self.dtype in INTEGERS
 
+    def has_encoding_of(self, other: "LayerTensor") -> bool:
+        """Whether the same stored numbers stand for the same values as in another tensor."""
+        return (self.dtype, self.scale, self.zero) == (other.dtype, other.scale, other.zero)
+
 
 def dtype_of(tensor: LayerTensor) -> DType:
     """Return the type of a tensor's elements in the instruction set."""
@@ -147,7 +151,16 @@ class Clamp:
         return float(max(self.low, info.min)), float(min(self.high, info.max))
 
 
-_NHWC = (0, 2, 3, 1)
+TO_NHWC = (0, 2, 3, 1)
+"""The order of axes that makes NHWC of NCHW, and OHWI of OIHW: `TO_NHWC[i]` is the axis of NCHW."""
+
+FROM_NHWC = (0, 3, 1, 2)
+"""The order of axes that makes NCHW of NHWC."""
+
+
+def memory_axis(axis: int) -> int:
+    """Return the position of an axis of an NCHW image among `extents`."""
+    return TO_NHWC.index(axis)
 
 
 def memory_extents(shape: Shape) -> Extents:
@@ -186,7 +199,7 @@ def to_memory_layout(array: Array, rank: int, image: bool = True) -> Array:
     shape = (1,) * (rank - array.ndim) + array.shape
     full = array.reshape(shape)
     if rank == 4 and image:
-        return np.ascontiguousarray(full.transpose(_NHWC)).reshape(memory_extents(shape))
+        return np.ascontiguousarray(full.transpose(TO_NHWC)).reshape(memory_extents(shape))
     return np.ascontiguousarray(full).reshape(matrix_extents(shape))
 
 

@@ -7,10 +7,10 @@ import numpy as np
 from byoc.codegen import CompileError, Operation
 
 from .layer_groups import LayerGroup
-from .layer_tensors import LayerTensor, SlidingWindow
+from .layer_tensors import TO_NHWC, LayerTensor, SlidingWindow
 from .layers import Array, ConvLayer
-from .lower_attention import lower_matrices
-from .lowering import NetworkBuilder
+from .lower_matrices import lower_matrix_product
+from .network_builder import NetworkBuilder
 from .output_shapes import window_of
 from .region_reading import Operand, list_operands
 from .weight_folding import ConvWeights, normalization_factors, normalization_weights, requantize_weights
@@ -18,89 +18,88 @@ from .weight_folding import ConvWeights, normalization_factors, normalization_we
 _NO_MULTIPLIERS = np.zeros(0)
 _NOTHING = Operand("", None)
 _POINT = SlidingWindow()
-_TO_MACHINE = (0, 2, 3, 1)  # OIHW to OHWI
 
 
-def lower_conv(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+def lower_conv(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a Conv with the operations fused to it."""
-    attributes, operands = unit.main.attributes, [*unit.operands, _NOTHING]
+    attributes, operands = group.main.attributes, [*group.operands, _NOTHING]
     if attributes["auto_pad"] != "NOTSET":
-        raise CompileError("auto_pad must be NOTSET", unit.nodes)
-    if len(lowering.shapes.get(operands[0].name, ())) != 4:
-        raise CompileError("a Conv must be of an image of two dimensions", unit.nodes)
-    weights = _constant_weights(lowering, unit, operands[1], operands[2], axis=0)
+        raise CompileError("auto_pad must be NOTSET", group.nodes)
+    if len(builder.shapes.get(operands[0].name, ())) != 4:
+        raise CompileError("a Conv must be of an image of two dimensions", group.nodes)
+    weights = _constant_weights(builder, group, operands[1], operands[2], axis=0)
     kernel = weights.stored.shape[2:]
-    _add_convolution(lowering, unit, weights, window_of(attributes, kernel), attributes["group"])
+    _add_convolution(builder, group, weights, window_of(attributes, kernel), attributes["group"])
 
 
-def lower_gemm(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+def lower_gemm(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a Gemm to a 1x1 convolution over rows of one pixel."""
-    attributes, operands = unit.main.attributes, [*unit.operands, _NOTHING]
+    attributes, operands = group.main.attributes, [*group.operands, _NOTHING]
     if attributes["transA"]:
-        raise CompileError("transA must be 0", unit.nodes)
+        raise CompileError("transA must be 0", group.nodes)
     axis = 0 if attributes["transB"] else 1
-    weights = _constant_weights(lowering, unit, operands[1], _NOTHING, axis)
+    weights = _constant_weights(builder, group, operands[1], _NOTHING, axis)
     weights = weights.scale_and_shift(np.array(attributes["alpha"]), np.array(0.0))
     beta = attributes["beta"]
     if operands[2].name and beta:
-        addend = _constant_bias(lowering, unit, operands[2]) * beta
+        addend = _constant_bias(builder, group, operands[2]) * beta
         count = len(weights.stored)
         if addend.size not in (1, count) or (addend.ndim and addend.shape[-1] != addend.size):
-            raise CompileError("C of a Gemm must be one number for each column, or one", unit.nodes)
+            raise CompileError("C of a Gemm must be one number for each column, or one", group.nodes)
         weights = replace(weights, bias=weights.bias + addend.reshape(-1))
-    _add_product(lowering, unit, weights)
+    _add_product(builder, group, weights)
 
 
-def lower_matmul(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+def lower_matmul(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a MatMul: by a constant matrix to a 1x1 convolution, whose pixels are the vectors."""
-    matrix = unit.operands[1]
-    if not _are_weights(lowering, matrix):
-        return lower_matrices(lowering, unit)
-    weights = _constant_weights(lowering, unit, matrix, _NOTHING, axis=1)
-    return _add_product(lowering, unit, weights)
+    matrix = group.operands[1]
+    if not _are_weights(builder, matrix):
+        return lower_matrix_product(builder, group)
+    weights = _constant_weights(builder, group, matrix, _NOTHING, axis=1)
+    return _add_product(builder, group, weights)
 
 
-def _are_weights(lowering: NetworkBuilder, operand: Operand) -> bool:
+def _are_weights(builder: NetworkBuilder, operand: Operand) -> bool:
     """Whether an operand is a constant matrix, in integers one without zero points."""
-    if not lowering.reading.is_constant(operand.name):
+    if not builder.reading.is_constant(operand.name):
         return False
-    stored, found = lowering.reading.stored_array(operand.name), operand.quantization
+    stored, found = builder.reading.stored_array(operand.name), operand.quantization
     return stored.ndim == 2 and (
         found is None or (stored.dtype == np.int8 and not found.zero_point.any())
     )
 
 
-def _add_product(lowering: NetworkBuilder, unit: LayerGroup, weights: ConvWeights) -> None:
+def _add_product(builder: NetworkBuilder, group: LayerGroup, weights: ConvWeights) -> None:
     """Add a 1x1 convolution of vectors, wherever rows of pixels begin."""
-    x = lowering.rows_tensor(unit, unit.operands[0])
-    y = lowering.result_tensor(unit, (*x.extents[:3], len(weights.stored)))
-    _add_conv_layer(lowering, unit, weights, x, y)
+    x = builder.rows_tensor(group, group.operands[0])
+    y = builder.result_tensor(group, (*x.extents[:3], len(weights.stored)))
+    _add_conv_layer(builder, group, weights, x, y)
 
 
-def lower_batch_normalization(lowering: NetworkBuilder, unit: LayerGroup) -> None:
+def lower_batch_normalization(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a BatchNormalization that is not fused to a depthwise 1x1 convolution."""
-    x = lowering.operand_tensor(unit, unit.operands[0])
-    if len(lowering.shapes[unit.main.inputs[0]]) != 4:
-        raise CompileError("a BatchNormalization must be of an image of two dimensions", unit.nodes)
-    factors, shifts = _normalization_factors(lowering, unit.main)
-    if unit.quantization is None:
+    x = builder.operand_tensor(group, group.operands[0])
+    if len(builder.shapes[group.main.inputs[0]]) != 4:
+        raise CompileError("a BatchNormalization must be of an image of two dimensions", group.nodes)
+    factors, shifts = _normalization_factors(builder, group.main)
+    if group.quantization is None:
         stored = np.ones((x.channels, 1, 1, 1), np.float32)
         weights = ConvWeights(stored, factors, shifts)
     else:
         weights = normalization_weights(factors, shifts, x.scale)
-    _add_convolution(lowering, unit, weights, _POINT, x.channels)
+    _add_convolution(builder, group, weights, _POINT, x.channels)
 
 
 def _add_convolution(
-    lowering: NetworkBuilder, unit: LayerGroup, weights: ConvWeights, window: SlidingWindow, groups: int
+    builder: NetworkBuilder, group: LayerGroup, weights: ConvWeights, window: SlidingWindow, groups: int
 ) -> None:
-    x, y = lowering.operand_tensor(unit, unit.operands[0]), lowering.result_tensor(unit)
-    _add_conv_layer(lowering, unit, weights, x, y, window, groups)
+    x, y = builder.operand_tensor(group, group.operands[0]), builder.result_tensor(group)
+    _add_conv_layer(builder, group, weights, x, y, window, groups)
 
 
 def _add_conv_layer(  # noqa: PLR0913, PLR0917 - two of them have defaults
-    lowering: NetworkBuilder,
-    unit: LayerGroup,
+    builder: NetworkBuilder,
+    group: LayerGroup,
     weights: ConvWeights,
     x: LayerTensor,
     y: LayerTensor,
@@ -108,96 +107,96 @@ def _add_conv_layer(  # noqa: PLR0913, PLR0917 - two of them have defaults
     groups: int = 1,
 ) -> None:
     residual = None
-    before = unit.main.outputs[0]
-    for each in unit.followers:
+    before = group.main.outputs[0]
+    for each in group.followers:
         if each.op == "BatchNormalization":
-            weights = weights.scale_and_shift(*_normalization_factors(lowering, each))
+            weights = weights.scale_and_shift(*_normalization_factors(builder, each))
         elif each.op in ("Add", "Sum"):
             other = next(operand for operand in list_operands(each) if operand.name != before)
-            residual = lowering.operand_tensor(unit, other)
+            residual = builder.operand_tensor(group, other)
         before = each.outputs[0]
-    stored, bias, multipliers = _layer_constants(unit, weights, x, y)
-    ordered = np.ascontiguousarray(stored.transpose(_TO_MACHINE))
-    clamp = lowering.fused_clamp(unit)
-    lowering.add_layer(
+    stored, bias, multipliers = _layer_constants(group, weights, x, y)
+    ordered = np.ascontiguousarray(stored.transpose(TO_NHWC))
+    clamp = builder.fused_clamp(group)
+    builder.add_layer(
         ConvLayer(
-            unit.output, unit.nodes, y, x, ordered, bias, multipliers, window, groups, residual,
+            group.output, group.nodes, y, x, ordered, bias, multipliers, window, groups, residual,
             clamp=clamp,
         )
     )  # fmt: skip
 
 
 def _layer_constants(
-    unit: LayerGroup, weights: ConvWeights, x: LayerTensor, y: LayerTensor
+    group: LayerGroup, weights: ConvWeights, x: LayerTensor, y: LayerTensor
 ) -> tuple[Array, Array, Array]:
     """Return weights, bias and multipliers in the form of `Conv`."""
     if not y.is_integer:
-        return _float_weights(unit, weights), weights.bias.astype(np.float32), _NO_MULTIPLIERS
+        return _float_weights(group, weights), weights.bias.astype(np.float32), _NO_MULTIPLIERS
     if not (np.isfinite(weights.factors).all() and np.isfinite(weights.bias).all()):
-        raise CompileError("a scale of its weights or a bias is not finite", unit.nodes)
+        raise CompileError("a scale of its weights or a bias is not finite", group.nodes)
     found = requantize_weights(weights, x.scale, y.scale)
     if found is None:
         reason = "the bias does not fit into an int32 at its scale, or is too fine for it"
-        raise CompileError(reason, unit.nodes)
+        raise CompileError(reason, group.nodes)
     return found.weights, found.bias, found.multipliers
 
 
-def _float_weights(unit: LayerGroup, weights: ConvWeights) -> Array:
+def _float_weights(group: LayerGroup, weights: ConvWeights) -> Array:
     """Return float32 weights with factors applied. Raises CompileError if that makes them infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         real = weights.to_float32()
     if np.isfinite(weights.stored).all() and not np.isfinite(real).all():
         raise CompileError(
-            "its weights times the factors of the operations fused to it are not finite", unit.nodes
+            "its weights times the factors of the operations fused to it are not finite", group.nodes
         )
     return real
 
 
 def _constant_weights(
-    lowering: NetworkBuilder, unit: LayerGroup, operand: Operand, bias: Operand, axis: int
+    builder: NetworkBuilder, group: LayerGroup, operand: Operand, bias: Operand, axis: int
 ) -> ConvWeights:
     """Return constant weights; a matrix, with outputs along `axis`, becomes weights of a 1x1 kernel."""
     name, quantization = operand.name, operand.quantization
-    if not lowering.reading.is_constant(name):
-        raise CompileError(f"the weights '{name}' must be constant", unit.nodes)
-    if quantization is None and unit.quantization is not None:
-        raise CompileError(f"the weights '{name}' are not quantized", unit.nodes)
-    if unit.quantization is None:
-        stored, factors = lowering.reading.constant_array(operand), np.ones(1)
+    if not builder.reading.is_constant(name):
+        raise CompileError(f"the weights '{name}' must be constant", group.nodes)
+    if quantization is None and group.quantization is not None:
+        raise CompileError(f"the weights '{name}' are not quantized", group.nodes)
+    if group.quantization is None:
+        stored, factors = builder.reading.constant_array(operand), np.ones(1)
     elif quantization is not None:
-        stored = lowering.reading.stored_array(name)
+        stored = builder.reading.stored_array(name)
         if stored.dtype != np.int8 or quantization.zero_point.any():
-            raise CompileError(f"the weights '{name}' must be int8 with zero points 0", unit.nodes)
+            raise CompileError(f"the weights '{name}' must be int8 with zero points 0", group.nodes)
         if quantization.axis not in {None, axis}:
-            raise CompileError(f"the scales of '{name}' must be of output channels", unit.nodes)
+            raise CompileError(f"the scales of '{name}' must be of output channels", group.nodes)
         factors = quantization.scale.astype(np.float64).reshape(-1)
     if stored.ndim == 2:
         matrix = stored if axis == 0 else stored.T
         stored = matrix.reshape(*matrix.shape, 1, 1)
     count = len(stored)
-    real = _constant_bias(lowering, unit, bias).reshape(-1) if bias.name else np.zeros(1)
+    real = _constant_bias(builder, group, bias).reshape(-1) if bias.name else np.zeros(1)
     return ConvWeights(stored, np.broadcast_to(factors, count), np.broadcast_to(real, count))
 
 
-def _constant_bias(lowering: NetworkBuilder, unit: LayerGroup, operand: Operand) -> Array:
+def _constant_bias(builder: NetworkBuilder, group: LayerGroup, operand: Operand) -> Array:
     """Return a bias in float64, exact if it is stored as integers."""
-    if not lowering.reading.is_constant(operand.name):
-        raise CompileError(f"the bias '{operand.name}' must be constant", unit.nodes)
-    stored = lowering.reading.stored_array(operand.name).astype(np.float64)
+    if not builder.reading.is_constant(operand.name):
+        raise CompileError(f"the bias '{operand.name}' must be constant", group.nodes)
+    stored = builder.reading.stored_array(operand.name).astype(np.float64)
     found = operand.quantization
     if found is None:
         return stored
     return (stored - found.zero_point) * found.scale.astype(np.float64)
 
 
-def _normalization_factors(lowering: NetworkBuilder, operation: Operation) -> tuple[Array, Array]:
+def _normalization_factors(builder: NetworkBuilder, operation: Operation) -> tuple[Array, Array]:
     """Return the factor and the shift of each channel of a BatchNormalization, in float64."""
     given = list_operands(operation)[1:5]
     if operation.attributes.get("training_mode"):
         raise CompileError("training_mode must be 0", [operation.name])
-    if not all(lowering.reading.is_constant(each.name) for each in given):
+    if not all(builder.reading.is_constant(each.name) for each in given):
         raise CompileError("the parameters of a BatchNormalization must be constant", [operation.name])
-    scale, shift, mean, variance = map(lowering.reading.constant_array, given)
+    scale, shift, mean, variance = map(builder.reading.constant_array, given)
     epsilon = operation.attributes["epsilon"]
     with np.errstate(divide="ignore", invalid="ignore"):
         factors, shifts = normalization_factors(scale, shift, mean, variance, epsilon)

@@ -20,32 +20,31 @@ from byoc.codegen import (
 from .layer_groups import LayerGroup, group_operations
 from .layer_tensors import check_dtype
 from .layers import LayerNetwork
-from .lower_attention import (
+from .lower_convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
+from .lower_matrices import lower_layer_normalization, lower_softmax
+from .lower_moves import (
+    lower_cast,
+    lower_concat,
     lower_gather,
-    lower_layer_normalization,
-    lower_softmax,
+    lower_reshape,
     lower_split,
     lower_transpose,
 )
-from .lower_convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
 from .lower_others import (
     FUNCTIONS,
-    lower_cast,
     lower_clamp,
-    lower_concat,
     lower_div,
     lower_function,
     lower_global_pool,
     lower_mul,
     lower_pool,
     lower_power,
-    lower_reshape,
     lower_sum,
 )
-from .lowering import NetworkBuilder
+from .network_builder import NetworkBuilder
 from .region_reading import RegionReading
 
-RULES: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
+LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Conv": lower_conv,
     "Gemm": lower_gemm,
     "MatMul": lower_matmul,
@@ -84,16 +83,16 @@ def lower_region(region: Region) -> LayerNetwork:
     for contract in (*region.inputs, *region.outputs):
         check_dtype(contract.name, contract.type.dtype)
     reading.check_shapes()
-    lowering = NetworkBuilder(reading)
-    parts = group_operations(reading)
-    unknown = [unit for unit in parts if unit.main.domain or unit.main.op not in RULES]
+    builder = NetworkBuilder(reading)
+    groups = group_operations(reading)
+    unknown = [group for group in groups if group.main.domain or group.main.op not in LOWERINGS]
     if unknown:
-        listed = ", ".join(dict.fromkeys(unit.main.op for unit in unknown))
-        raise CompileError(f"the machine has no {listed}", [n for unit in unknown for n in unit.nodes])
-    for unit in parts:
-        RULES[unit.main.op](lowering, unit)
-    outputs = [lowering.add_output(contract) for contract in region.outputs]
-    return LayerNetwork(lowering.layers, lowering.inputs, outputs, lowering.constants)
+        listed = ", ".join(dict.fromkeys(group.main.op for group in unknown))
+        raise CompileError(f"the machine has no {listed}", [n for group in unknown for n in group.nodes])
+    for group in groups:
+        LOWERINGS[group.main.op](builder, group)
+    outputs = [builder.add_output(contract) for contract in region.outputs]
+    return LayerNetwork(builder.layers, builder.inputs, outputs, builder.constants)
 
 
 def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:

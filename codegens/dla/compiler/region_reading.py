@@ -8,11 +8,8 @@ import onnx
 
 from byoc.codegen import CompileError, Operation, Quantization, Region, TensorContract
 
-from .layer_tensors import Array, Shape
+from .layer_tensors import FROM_NHWC, Array, Shape
 from .output_shapes import infer_shape, split_shapes
-
-_PACKED = {"NHWC": (0, 3, 1, 2)}
-"""For each supported layout of images, the permutation to ONNX's order of axes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,4 +119,4 @@ def _static_shape(contract: TensorContract, nodes: Sequence[str]) -> Shape:
     if shape is None or len(extents) < len(shape):
         what = f"'{contract.name}' is {contract.type}: all extents must be known (--dim gives a model's)"
         raise CompileError(what, nodes)
-    return tuple(extents[i] for i in _PACKED.get(contract.layout) or range(len(extents)))
+    return tuple(extents[i] for i in (FROM_NHWC if contract.layout == "NHWC" else range(len(extents))))

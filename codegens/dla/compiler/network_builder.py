@@ -1,4 +1,4 @@
-"""Lowering: the state that the functions for all kinds of operations share."""
+"""The network of layers under construction, which the functions that lower operators add to."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,9 @@ from byoc.codegen import CompileError, Operation, Quantization, TensorContract
 from . import layer_limits as limits
 from .layer_groups import LayerGroup
 from .layer_tensors import (
+    FROM_NHWC,
     INTEGERS,
+    TO_NHWC,
     Clamp,
     Extents,
     LayerTensor,
@@ -79,85 +81,85 @@ class NetworkBuilder:
         self.tensors[layer.y.name] = layer.y
         return layer.y
 
-    def operand_tensor(self, unit: LayerGroup, operand: Operand) -> LayerTensor:
-        """Return a tensor that a unit reads, as an image if it has four axes, with scale and zero point.
+    def operand_tensor(self, group: LayerGroup, operand: Operand) -> LayerTensor:
+        """Return a tensor that a group reads with its scale and zero point, four axes as an image.
 
-        Raises CompileError if only one of the unit and the tensor is quantized.
+        Raises CompileError if only one of the group and the tensor is quantized.
         """
         shape = self.shapes[operand.name]
-        x = self.arrange(operand.name, shape, unit.nodes, extents=memory_extents(shape))
-        return self.scale_operand(unit, operand, x)
+        x = self.arrange(operand.name, shape, group.nodes, extents=memory_extents(shape))
+        return self.scale_operand(group, operand, x)
 
-    def rows_tensor(self, unit: LayerGroup, operand: Operand) -> LayerTensor:
-        """Return a tensor that a unit reads, in ONNX's order, with its last axis as channels.
+    def rows_tensor(self, group: LayerGroup, operand: Operand) -> LayerTensor:
+        """Return a tensor that a group reads, in ONNX's order, with its last axis as channels.
 
         Raises as `operand_tensor`.
         """
         shape = self.shapes[operand.name]
-        x = self.arrange(operand.name, shape, unit.nodes, image=False)
+        x = self.arrange(operand.name, shape, group.nodes, image=False)
         if x.channels != (shape or (1,))[-1]:
             extents = matrix_extents(shape)
-            x = self.arrange(operand.name, shape, unit.nodes, image=False, extents=extents)
-        return self.scale_operand(unit, operand, x)
+            x = self.arrange(operand.name, shape, group.nodes, image=False, extents=extents)
+        return self.scale_operand(group, operand, x)
 
-    def scale_operand(self, unit: LayerGroup, operand: Operand, x: LayerTensor) -> LayerTensor:
+    def scale_operand(self, group: LayerGroup, operand: Operand, x: LayerTensor) -> LayerTensor:
         """Return a tensor with the scale and zero point of an operand. Raises as `operand_tensor`."""
-        scale, zero = self._operand_scale(unit, operand)
+        scale, zero = self._operand_scale(group, operand)
         return x if operand.quantization is None else replace(x.view(x.name), scale=scale, zero=zero)
 
     def constant_tensor(
-        self, unit: LayerGroup, operand: Operand, rank: int, image: bool = True
+        self, group: LayerGroup, operand: Operand, rank: int, image: bool = True
     ) -> LayerTensor:
         """Return a constant as a tensor, broadcast to a rank. Raises as `operand_tensor`."""
-        scale, zero = self._operand_scale(unit, operand)
+        scale, zero = self._operand_scale(group, operand)
         array = to_memory_layout(self.reading.stored_array(operand.name), rank, image)
         unused = self.unused_name(operand.name)
         self.constants[unused] = array
         return LayerTensor(unused, array.shape, str(array.dtype), scale, zero)
 
-    def _operand_scale(self, unit: LayerGroup, operand: Operand) -> tuple[float, int]:
+    def _operand_scale(self, group: LayerGroup, operand: Operand) -> tuple[float, int]:
         quantization = operand.quantization
-        if (quantization is None) == (unit.quantization is None):
-            return (1.0, 0) if quantization is None else scale_of(quantization, unit)
+        if (quantization is None) == (group.quantization is None):
+            return (1.0, 0) if quantization is None else scale_of(quantization, group)
         how = "is not quantized" if quantization is None else "is quantized, but its result is not"
-        raise CompileError(f"'{operand.name}', which {unit.main.op} reads, {how}", unit.nodes)
+        raise CompileError(f"'{operand.name}', which {group.main.op} reads, {how}", group.nodes)
 
-    def result_tensor(self, unit: LayerGroup, plain: Extents | None = None) -> LayerTensor:
-        """Return the tensor for the result of a unit: an image, or in ONNX's order with `plain` extents.
+    def result_tensor(self, group: LayerGroup, plain: Extents | None = None) -> LayerTensor:
+        """Return the tensor of a group's result: an image, or in ONNX's order with `plain` extents.
 
         Raises CompileError for its dtype.
         """
-        shape = self.shapes[unit.output]
+        shape = self.shapes[group.output]
         extents = plain or memory_extents(shape)
         if plain and is_reordered(shape):
-            self.plain.add(unit.output)
-        if unit.quantization is None:
-            return LayerTensor(unit.output, extents, "float32")
-        dtype = unit.quantization.dtype
+            self.plain.add(group.output)
+        if group.quantization is None:
+            return LayerTensor(group.output, extents, "float32")
+        dtype = group.quantization.dtype
         if dtype not in INTEGERS:
-            raise CompileError(f"'{unit.output}' is {dtype}, but must be int8 or uint8", unit.nodes)
-        return LayerTensor(unit.output, extents, dtype, *scale_of(unit.quantization, unit))
+            raise CompileError(f"'{group.output}' is {dtype}, but must be int8 or uint8", group.nodes)
+        return LayerTensor(group.output, extents, dtype, *scale_of(group.quantization, group))
 
-    def add_view(self, unit: LayerGroup, view: LayerTensor, plain: bool) -> None:
-        """Make a tensor the result of a unit: the same bytes, unless scales differ or it is clamped.
+    def add_view(self, group: LayerGroup, view: LayerTensor, plain: bool) -> None:
+        """Make a tensor the result of a group: the same bytes, unless scales differ or it is clamped.
 
         `plain` says that they are in ONNX's order. Raises as `operand_tensor`.
         """
-        x = self.scale_operand(unit, unit.operands[0], view)
-        y = replace(self.result_tensor(unit, x.extents if plain else None), extents=x.extents)
-        clamp = self.fused_clamp(unit)
-        if clamp == Clamp() and (x.dtype, x.scale, x.zero) == (y.dtype, y.scale, y.zero):
-            self.tensors[unit.output] = x.view(unit.output)
+        x = self.scale_operand(group, group.operands[0], view)
+        y = replace(self.result_tensor(group, x.extents if plain else None), extents=x.extents)
+        clamp = self.fused_clamp(group)
+        if clamp == Clamp() and x.has_encoding_of(y):
+            self.tensors[group.output] = x.view(group.output)
         else:
-            self.add_layer(ActivationLayer(unit.output, unit.nodes, y, x, clamp=clamp))
+            self.add_layer(ActivationLayer(group.output, group.nodes, y, x, clamp=clamp))
 
-    def fused_clamp(self, unit: LayerGroup) -> Clamp:
-        """Return the clamp that is equal to all Relus and Clips of a unit."""
-        if unit.quantization is not None:
-            limits = unit.operations[-1].output_limits[0]
-            return Clamp() if limits in {None, unit.quantization.limits} else Clamp(*limits)
+    def fused_clamp(self, group: LayerGroup) -> Clamp:
+        """Return the clamp that is equal to all Relus and Clips of a group."""
+        if group.quantization is not None:
+            limits = group.operations[-1].output_limits[0]
+            return Clamp() if limits in {None, group.quantization.limits} else Clamp(*limits)
         found = Clamp()
-        for each in unit.operations:
+        for each in group.operations:
             found = (
                 found.followed_by(self.operation_clamp(each)) if each.op in ("Relu", "Clip") else found
             )
@@ -247,11 +249,11 @@ class NetworkBuilder:
             return x
         if is_image:
             y = x.like(self.unused_name(f"{name}/plain"), onnx_order_extents(before))
-            x = self.add_move(nodes, y, x, memory_extents(before), (0, 3, 1, 2))
+            x = self.add_move(nodes, y, x, memory_extents(before), FROM_NHWC)
         if image:
             x = self._change_extents(x, onnx_order_extents(shape), nodes)
             y = x.like(self.unused_name(f"{name}/image"), memory_extents(shape))
-            x = self.add_move(nodes, y, x, shape, (0, 2, 3, 1))
+            x = self.add_move(nodes, y, x, shape, TO_NHWC)
         return x
 
     def add_move(
@@ -308,18 +310,18 @@ class NetworkBuilder:
         return self.add_layer(ActivationLayer(name, (), x.like(name), x))
 
 
-def scale_of(quantization: Quantization, unit: LayerGroup) -> tuple[float, int]:
+def scale_of(quantization: Quantization, group: LayerGroup) -> tuple[float, int]:
     """Return the only scale and zero point of a tensor.
 
     Raises CompileError if there are several, or the scale is not positive, or too large.
     """
     if not quantization.is_per_tensor:
         raise CompileError(
-            "activations have a scale for each channel, but must have one scale", unit.nodes
+            "activations have a scale for each channel, but must have one scale", group.nodes
         )
     scale = float(quantization.scale)
     if not 0 < scale <= _GREATEST / 256:
         raise CompileError(
-            f"a scale of {scale}: it must be positive, and 256 times it finite in float32", unit.nodes
+            f"a scale of {scale}: it must be positive, and 256 times it finite in float32", group.nodes
         )
     return scale, int(quantization.zero_point)

@@ -1,0 +1,175 @@
+"""Lower operators that only move elements: views, copies of parts, transpositions, concatenations."""
+
+from dataclasses import replace
+from math import prod
+
+import onnx
+
+from byoc.codegen import CompileError
+
+from .layer_groups import LayerGroup
+from .layer_tensors import (
+    FROM_NHWC,
+    TO_NHWC,
+    Extents,
+    LayerTensor,
+    Shape,
+    is_reordered,
+    matrix_extents,
+    memory_axis,
+    memory_extents,
+)
+from .layers import ConcatLayer, MoveLayer
+from .lower_others import arrange_operands
+from .moved_axes import count_tile_elements, dense_steps
+from .network_builder import NetworkBuilder
+
+_TILE_BYTES = 1024  # of a transposition; larger ones are no better than matrices that are rows
+
+
+def lower_reshape(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower a Reshape, Flatten or Dropout to a view, unless bytes have to move or scales differ."""
+    if any(builder.is_read(name) for name in group.main.outputs[1:]):
+        raise CompileError(f"the machine does not compute the mask of a {group.main.op}", group.nodes)
+    name, after = group.main.inputs[0], builder.shapes[group.output]
+    image = builder.shapes[name] == after and name not in builder.plain
+    view = builder.arrange(name, after, group.nodes, image=image)
+    builder.add_view(group, view, plain=not image)
+
+
+def lower_cast(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower a Cast from float32 to float32, which is a view."""
+    if group.main.attributes["to"] != onnx.TensorProto.FLOAT:
+        raise CompileError("a Cast must be to float32", group.nodes)
+    lower_reshape(builder, group)
+
+
+def lower_transpose(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower a Transpose: by DMA, or to a view where an image becomes plain, or the other way around."""
+    name = group.main.inputs[0]
+    shape, image = builder.shapes[name], _find_image(builder, name)
+    perm = tuple(group.main.attributes.get("perm") or range(len(shape))[::-1])
+    made = tuple(shape[axis] for axis in perm)
+    if image is not None and perm == TO_NHWC:
+        return builder.add_view(group, image, plain=True)
+    if image is None and perm == FROM_NHWC and is_reordered(made):
+        x = builder.arrange(name, shape, group.nodes, image=False, extents=matrix_extents(shape))
+        return builder.add_view(group, x, plain=False)
+    kept = [axis for axis in perm if shape[axis] > 1]
+    if kept == sorted(kept):
+        x = builder.arrange(name, shape, group.nodes, image=False)
+        return builder.add_view(group, x, plain=True)
+    whole, order = shape, perm
+    if image is not None:
+        x, whole, order = image, memory_extents(shape), tuple(map(memory_axis, perm))
+    else:
+        x = _arrange_rows(builder, group, name)
+    y = x.like(builder.unused_name(f"{group.output}/moved"))
+    layers = [
+        MoveLayer(
+            y.name, group.nodes, replace(y, extents=_rows_extents(made, axes)), x, whole, order, whole
+        )
+        for axes in range(len(made))
+    ]
+    enough = _TILE_BYTES // x.itemsize
+    best = max(layers, key=lambda layer: (min(count_tile_elements(layer), enough), layer.y.rows))
+    return builder.add_view(group, builder.add_layer(best), plain=True)
+
+
+def _find_image(builder: NetworkBuilder, name: str) -> LayerTensor | None:
+    """Return a tensor that is an image in the machine's order, None for one in ONNX's order."""
+    shape = builder.shapes[name]
+    if not is_reordered(shape) or name in builder.plain:
+        return None
+    x = builder.tensors[name]
+    assert x.extents == memory_extents(shape)  # a view with other rows is always plain
+    return x
+
+
+def _arrange_rows(builder: NetworkBuilder, group: LayerGroup, name: str) -> LayerTensor:
+    """Return a tensor in ONNX's order whose rows begin where one of its axes does."""
+    shape = builder.shapes[name]
+    x = builder.arrange(name, shape, group.nodes, image=False)
+    if x.rows in {prod(shape[:axes]) for axes in range(len(shape))}:
+        return x
+    return builder.arrange(name, shape, group.nodes, image=False, extents=matrix_extents(shape))
+
+
+def lower_split(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower a Split: each result that is read is a copy of a part."""
+    (name, *_), start = group.main.inputs, 0
+    shape = builder.shapes[name]
+    axis = group.main.attributes["axis"] % len(shape)
+    for made in group.main.outputs:
+        if builder.is_read(made):
+            _add_part(builder, group, made, axis, start, builder.shapes[made])
+        start += builder.shapes[made][axis]
+
+
+def lower_gather(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower a Gather of one constant position to a copy of a part."""
+    name, indices = group.main.inputs
+    shape = builder.shapes[name]
+    axis = group.main.attributes["axis"] % len(shape)
+    stored = builder.reading.stored_array(indices) if builder.reading.is_constant(indices) else None
+    if stored is None or stored.size != 1 or not -shape[axis] <= stored.item() < shape[axis]:
+        raise CompileError("a Gather must be of one constant position", group.nodes)
+    part = (*shape[:axis], 1, *shape[axis + 1 :])
+    _add_part(builder, group, group.output, axis, stored.item() % shape[axis], part)
+
+
+def _add_part(  # noqa: PLR0913, PLR0917 - where the part is
+    builder: NetworkBuilder, group: LayerGroup, made: str, axis: int, start: int, part: Shape
+) -> None:
+    """Add the copy of a part of a tensor, from a position along one axis."""
+    group.require_float()
+    name = group.main.inputs[0]
+    shape, result, image = builder.shapes[name], builder.shapes[made], _find_image(builder, name)
+    whole: Shape
+    extents: Shape
+    if image is not None and len(result) == 4:
+        x, y = image, image.like(made, memory_extents(result))
+        whole, extents, position = memory_extents(shape), memory_extents(part), memory_axis(axis)
+    else:
+        x = _arrange_rows(builder, group, name)
+        rows = next(axes for axes in range(len(shape)) if x.rows == prod(shape[:axes]))
+        y = x.like(made, _rows_extents(part, rows))
+        whole, extents, position = shape, part, axis
+        if is_reordered(result):
+            builder.plain.add(made)
+    first = start * dense_steps(whole)[position]
+    order = tuple(range(len(whole)))
+    builder.add_layer(MoveLayer(made, group.nodes, y, x, extents, order, whole, first))
+
+
+def _rows_extents(shape: Shape, axes: int) -> Extents:
+    """Return the extents of a tensor in ONNX's order with a row for each position of the first axes."""
+    if (len(shape), axes) == (4, 2):
+        return matrix_extents(shape)
+    return (1, prod(shape[:axes]), prod(shape[axes:-1]), shape[-1])
+
+
+def lower_concat(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower a Concat."""
+    shape = builder.shapes[group.main.outputs[0]]
+    axis = group.main.attributes["axis"] % len(shape)
+    arranged, y = arrange_operands(builder, group)
+    place = _extents_axis(axis, len(shape)) if group.output not in builder.plain else axis
+    if place is None:
+        raise CompileError(
+            f"the machine has no Concat along axis {axis} of {len(shape)} axes", group.nodes
+        )
+    parts = tuple(part for part in arranged if part.nbytes)
+    clamp = builder.fused_clamp(group)
+    builder.add_layer(ConcatLayer(group.output, group.nodes, y, parts, place, clamp=clamp))
+
+
+def _extents_axis(axis: int, rank: int) -> int | None:
+    """Return the position of an ONNX axis among `extents`, None if it is only a part of one."""
+    if rank == 4:
+        return memory_axis(axis)
+    if axis == rank - 1:
+        return 3
+    if axis == 0:
+        return 1
+    return 2 if rank == 3 else None
