@@ -229,9 +229,9 @@ def plan_variant(state: State) -> State:
 def meet_accuracy_budget(state: State) -> State:
     """Plan with the units in floating point that keep the model within its accuracy budget.
 
-    Of the plans that are tried, the one of the least predicted seconds is taken. After a codegen refused
-    something, the units that were chosen before are tried first. Raises InputError when the budget
-    cannot be met.
+    Of the plans that are tried, the one of the least predicted cost is taken, in the unit of the
+    objective. After a codegen refused something, the units that were chosen before are tried first.
+    Raises InputError when the budget cannot be met.
     """
     test = state.accuracy_test
     assert test is not None
@@ -239,6 +239,7 @@ def meet_accuracy_budget(state: State) -> State:
         state = plan_with_floats(state, tuple(state.in_float))
         if test.is_met(state.accuracy):
             return record_accuracy(state)
+    objective = state.settings.objective
     search = search_float_units(test.budget, [*test.precision.units], lambda: test.ranking)
     proposal = next(search)
     best, least = state, inf
@@ -246,10 +247,10 @@ def meet_accuracy_budget(state: State) -> State:
         trial = plan_with_floats(state, proposal)
         if not proposal:
             state = replace(state, all_quantized=trial.accuracy)
-        seconds = trial.plan.cost.total
-        if test.is_met(trial.accuracy) and seconds < least:
-            best, least = trial, seconds
-        proposal = search.send(FloatTrial(trial.accuracy, seconds))
+        cost = objective.combine(trial.plan.cost.total, trial.plan.root.joules)
+        if test.is_met(trial.accuracy) and cost < least:
+            best, least = trial, cost
+        proposal = search.send(FloatTrial(trial.accuracy, cost))
     return record_accuracy(replace(best, all_quantized=state.all_quantized))
 
 

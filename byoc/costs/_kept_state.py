@@ -1,4 +1,4 @@
-"""State that stays on an accelerator between calls, as a decoder's cache: it is not sent in each.
+"""State that an accelerator keeps between calls, such as a decoder's cache, and what it saves.
 
 What a call gives as `present` is the `past` of the next one. Where one unit alone reads the past and
 makes the present, both are where that unit runs, and only who else reads the present gets it sent. That
@@ -19,58 +19,62 @@ from byoc.model import StatePair
 class KeptPair:
     """A pair of state that some accelerators keep, and the unit that reads and makes it.
 
-    `past` and `present` are rows of the problem's tensors, `devices` the numbers of the accelerators,
-    0 for the first. `is_read` says that other units read the present.
+    `past` and `present` are rows of the problem's tensors, `accelerators` the numbers of those that keep
+    it, 0 for the first one. `is_read` says that other units read the present.
     """
 
     pair: StatePair
     unit: int
     past: int
     present: int
-    devices: tuple[int, ...]
+    accelerators: tuple[int, ...]
     is_read: bool
 
 
 def find_kept_pairs(
-    moved: UnitTensors,
+    tensors: UnitTensors,
     pairs: Sequence[StatePair],
-    keeping: Sequence[bool],
-    taken: NDArray[np.bool_],
+    keeps_state: Sequence[bool],
+    runs: NDArray[np.bool_],
 ) -> tuple[KeptPair, ...]:
     """Return the pairs of state that accelerators keep.
 
-    `keeping` says which accelerators do; `taken`, bool (units, devices), which units each may run.
+    `keeps_state` says which accelerators keep state; `runs`, bool (units, accelerators), which units
+    each may run.
     A pair counts as sent where several units read the past, or another one makes the present; and where
     other units read the present and an accelerator may run the unit that does not keep state, since the
     host then needs it as an output as well.
     """
-    rows = {name: row for row, name in enumerate(moved.names)}
+    rows = {name: row for row, name in enumerate(tensors.names)}
     found = []
     for pair in pairs:
         past, present = rows.get(pair.past), rows.get(pair.present)
-        if past is None or present is None or not moved.whole[past]:
+        if past is None or present is None or not tensors.whole[past]:
             continue
-        unit = moved.producers[present]
-        devices = np.flatnonzero(taken[unit]).tolist()
-        kept = tuple(each for each in devices if keeping[each])
-        is_read = bool(moved.consumers[present])
-        if unit < 0 or moved.consumers[past] != [unit] or not kept:
+        unit = tensors.producers[present]
+        if unit < 0 or tensors.consumers[past] != [unit]:
             continue
-        if is_read and len(kept) < len(devices):
+        runners = np.flatnonzero(runs[unit]).tolist()
+        keepers = tuple(each for each in runners if keeps_state[each])
+        is_read = bool(tensors.consumers[present])
+        if not keepers or (is_read and len(keepers) < len(runners)):
             continue
-        found.append(KeptPair(pair, unit, past, present, kept, is_read))
+        found.append(KeptPair(pair, unit, past, present, keepers, is_read))
     return tuple(found)
 
 
-def free_kept_state(transfers: TransferCosts, device: int, kept: Sequence[KeptPair]) -> TransferCosts:
-    """Return the costs of an accelerator's transfers, those of what it keeps being nothing.
+def zero_kept_transfers(
+    transfers: TransferCosts, accelerator: int, pairs: Sequence[KeptPair]
+) -> TransferCosts:
+    """Return the costs of an accelerator's transfers, with 0 for the state that it keeps.
 
     A present that others read is sent to them as before.
     """
-    if not any(device in each.devices for each in kept):
+    kept = [each for each in pairs if accelerator in each.accelerators]
+    if not kept:
         return transfers
-    past = [each.past for each in kept if device in each.devices]
-    present = [each.present for each in kept if device in each.devices and not each.is_read]
+    past = [each.past for each in kept]
+    present = [each.present for each in kept if not each.is_read]
     to_device, to_host = transfers.to_device.copy(), transfers.to_host.copy()
     sizes = transfers.sizes.copy()
     to_device[past] = 0
@@ -79,6 +83,10 @@ def free_kept_state(transfers: TransferCosts, device: int, kept: Sequence[KeptPa
     return replace(transfers, to_device=to_device, to_host=to_host, sizes=sizes)
 
 
-def list_unsent(kept: Sequence[KeptPair]) -> frozenset[str]:
-    """Return the outputs that the host does not need: what others read of them is sent to these."""
-    return frozenset(each.pair.present for each in kept if each.is_read)
+def find_unneeded_outputs(pairs: Sequence[KeptPair]) -> frozenset[str]:
+    """Return the presents that the host needs for no output of its own.
+
+    They are those that other units read, whose transfers count only where such a unit is not on the
+    accelerator. A present that nothing reads has no transfer left to count (`zero_kept_transfers`).
+    """
+    return frozenset(each.pair.present for each in pairs if each.is_read)

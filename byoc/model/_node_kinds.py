@@ -20,7 +20,7 @@ class NodeKind:
     """An operator with attributes; equal kinds of a graph are one object.
 
     `operator` is the operator with its domain, if that is not ONNX's; `attributes` are serialized, and
-    `size` is the number of their bytes.
+    `size` is the number of their bytes. `attributes` is empty for a node of more than a MiB.
     """
 
     operator: str
@@ -30,6 +30,11 @@ class NodeKind:
     has_bodies: bool
     attributes: tuple[bytes, ...]
     size: int
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether equal nodes share it; a node of more than a MiB has a kind of its own."""
+        return bool(self.attributes) or not self.size
 
     @property
     def is_qdq(self) -> bool:
@@ -42,7 +47,7 @@ KnownKinds = dict[tuple[object, ...], NodeKind]
 
 
 def list_node_kinds(nodes: Iterable[NodeProto], known: KnownKinds | None = None) -> list[NodeKind]:
-    """Return the kind of each node; a node with more than a MiB of attributes has one of its own.
+    """Return the kind of each node; a node of more than a MiB has one of its own.
 
     `known` has the kinds of other graphs, which equal nodes share, and takes the new ones.
     """
@@ -52,10 +57,10 @@ def list_node_kinds(nodes: Iterable[NodeProto], known: KnownKinds | None = None)
         listed = node.attribute
         if not listed:
             key: tuple[object, ...] = node.op_type, node.domain
-        elif node.ByteSize() > _MAX_COMPARED_BYTES:
-            key = (len(found),)
-        else:
+        elif _is_compared(node):
             key = node.op_type, node.domain, *[each.SerializeToString() for each in listed]
+        else:
+            key = (len(found),)
         kind = found.get(key)
         if kind is None:
             kind = found[key] = _describe_kind(node)
@@ -65,9 +70,10 @@ def list_node_kinds(nodes: Iterable[NodeProto], known: KnownKinds | None = None)
 
 @dataclass(frozen=True, eq=False)
 class NodeRecords:
-    """What a graph's nodes are, read once for all who look at the graph or at a copy of it.
+    """The kinds and tensor names of a graph's nodes, in node order.
 
-    For each node its kind, and the names of its inputs and outputs, empty for one that is left out.
+    They are read once for all who look at the graph or at a copy of it. The name of an input or output
+    that is left out is empty.
     """
 
     kinds: Sequence[NodeKind]
@@ -85,9 +91,9 @@ class NodeRecords:
         """Whether a node has bodies."""
         return any(kind.has_bodies for kind in set(self.kinds))
 
-    def add(self, nodes: Sequence[NodeProto]) -> "NodeRecords":
+    def extend_with(self, nodes: Sequence[NodeProto]) -> "NodeRecords":
         """Return the records of these nodes and of more."""
-        compared = (kind for kind in set(self.kinds) if kind.size <= _MAX_COMPARED_BYTES)
+        compared = (kind for kind in set(self.kinds) if kind.is_compared)
         known: KnownKinds = {(kind.op_type, kind.domain, *kind.attributes): kind for kind in compared}
         new = NodeRecords.read(nodes, known)
         return NodeRecords(
@@ -102,7 +108,11 @@ class NodeRecords:
         )
 
     def list_distinct(self, nodes: Sequence[NodeProto]) -> list[NodeProto]:
-        """Return what `list_distinct_nodes` does of the nodes that were read."""
+        """Return one node of each kind and number of inputs, bodies included.
+
+        `nodes` are those that were read.
+        """
+        # The last one of a kind, since `list_distinct_nodes` goes through nodes from the end.
         last: dict[object, int] = {}
         for number, key in enumerate(zip(self.kinds, map(len, self.inputs), strict=True)):
             last[number if key[0].has_bodies else key] = number
@@ -119,8 +129,8 @@ def list_distinct_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
         listed = node.attribute
         if listed:
             bodies = list_bodies(node)
-            if bodies or node.ByteSize() > _MAX_COMPARED_BYTES:
-                key = (*key, len(pending), len(found))
+            if bodies or not _is_compared(node):
+                key = (*key, len(found))
             else:
                 key = (*key, *[each.SerializeToString() for each in listed])
             for body in bodies:
@@ -129,8 +139,12 @@ def list_distinct_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
     return list(found.values())
 
 
+def _is_compared(node: NodeProto) -> bool:
+    """Return whether a node is small enough to compare its attributes with those of others."""
+    return node.ByteSize() <= _MAX_COMPARED_BYTES
+
+
 def _describe_kind(node: NodeProto) -> NodeKind:
-    size = sum(each.ByteSize() for each in node.attribute)
     return NodeKind(
         operator=get_operator_name(node),
         op_type=node.op_type,
@@ -138,7 +152,7 @@ def _describe_kind(node: NodeProto) -> NodeKind:
         is_onnx=is_onnx(node),
         has_bodies=bool(list_bodies(node)),
         attributes=tuple(each.SerializeToString() for each in node.attribute)
-        if size <= _MAX_COMPARED_BYTES
+        if _is_compared(node)
         else (),
-        size=size,
+        size=sum(each.ByteSize() for each in node.attribute),
     )

@@ -46,7 +46,8 @@ class Misalignment:
 class Alignment:
     """The alignment of a graph's tensors under some assumptions.
 
-    `reads_values` says that the rules had to know values, not only where they come from.
+    `same` and `sized` are tensors as the module describes them. `causes` has the first cause of each
+    tensor that is not aligned. A tensor in none of the three is aligned.
     """
 
     graph: PaddedGraph
@@ -87,8 +88,9 @@ class Alignment:
         index = self.graph.index
         node, outputs = index.nodes[number], [n for n in index.node_outputs[number] if n]
         reads = index.reads[number]
+        # Dropout is random in training mode alone, which is an input.
         if node.op_type in RANDOM_OPERATORS and node.op_type != "Dropout":
-            self._refuse(number, outputs, NotAlignedError("its values are random"))
+            self._refuse(number, outputs, "its values are random")
             return
         left = []
         for name in outputs:
@@ -120,18 +122,18 @@ class Alignment:
             rule(view)
             view.check_outputs(outputs)
         except NotAlignedError as error:
-            self._refuse(number, outputs, error)
+            self._refuse(number, outputs, str(error), error.by_value)
             return
         except ILL_FORMED as error:
-            self._refuse(number, outputs, NotAlignedError(f"it is not understood ({error})"))
+            self._refuse(number, outputs, f"it is not understood ({error})")
             return
         except RecursionError:
-            self._refuse(number, outputs, NotAlignedError("bounds of its values are too far to find"))
+            self._refuse(number, outputs, "bounds of its values are too far to find")
             return
         self.bounds.proven.add(number)
 
-    def _refuse(self, number: int, outputs: list[str], error: NotAlignedError) -> None:
+    def _refuse(self, number: int, outputs: list[str], reason: str, by_value: bool = False) -> None:
         node = self.graph.index.nodes[number]
         shown = f"{node.op_type} '{node.name or node.output[0]}'"
-        cause = Misalignment(shown, str(error), error.by_value)
+        cause = Misalignment(shown, reason, by_value)
         self.causes.update(dict.fromkeys(outputs, cause))

@@ -290,7 +290,7 @@ def edit_records(records: NodeRecords, edits: GraphEdits) -> NodeRecords | None:
     if edits.links or edits.claims or not all(body.is_empty for body in inner):
         return None
     order, new = _order_nodes(edits, len(records.kinds))
-    return records.add(new).select(order)
+    return records.extend_with(new).select(order)
 
 
 def _order_nodes(edits: GraphEdits, count: int) -> tuple[list[int], list[NodeProto]]:

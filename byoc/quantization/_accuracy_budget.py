@@ -10,10 +10,8 @@ from byoc.errors import InputError
 from byoc.quantization._sensitivity import KeptAccuracy
 
 _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01](?:\.[0-9]+)?)", re.I)
-
-
 _MOST_TRIALS = 64  # plans that are made to find cheaper ones than by order
-_LONGEST_RUN = 4  # of neighbours, which are left in floating point or quantized together
+_LONGEST_RUN = 4  # units next to each other that are left in floating point, or quantized, together
 _MEASURES = {"dB": "signal_to_noise", "top1": "same_class"}  # the fields of `KeptAccuracy`
 
 
@@ -63,10 +61,13 @@ def read_budget(text: str) -> Budget:
 
 @dataclass(frozen=True, slots=True)
 class FloatTrial:
-    """A plan with some units in floating point: the accuracy that it keeps, its predicted seconds."""
+    """A plan with some units in floating point: the accuracy that it keeps, and its predicted cost.
+
+    Costs are seconds, or in the unit of another objective.
+    """
 
     accuracy: KeptAccuracy
-    seconds: float
+    cost: float
 
 
 Proposals = Generator[tuple[str, ...] | None, FloatTrial, None]
@@ -79,13 +80,16 @@ def search_float_units(
 ) -> Proposals:
     """Propose units to leave in floating point, until no cheaper ones are found that meet a budget.
 
-    The proposal of the least seconds that met the budget is the answer, the first of several. `units`
-    are in order of execution. The first proposal is to leave none; `rank`, called only if that is not
-    enough, returns the accuracy with each unit alone quantized. Where the precision changes within an
-    accelerator's region, tensors cross to the host and back, so that the fewest units are seldom the
-    cheapest. Proposed are the most sensitive units, the first ones and the last ones, each as few as it
-    takes, and then what differs from the cheapest in a run of units, or by one in place of another, at
-    most `_MOST_TRIALS` of these. Raises InputError when leaving out all units is not enough.
+    The generator yields units in order of execution, receives the `FloatTrial` of them by `send`, and
+    yields None at the end. Each trial costs the caller a plan and its runs on up to 32 samples. The
+    answer is the proposal of the least cost that met the budget, the first of several.
+
+    `units` are in order of execution. The first proposal is to leave none; `rank`, called only if that
+    is not enough, returns the accuracy with each unit alone quantized. Where the precision changes
+    within an accelerator's region, tensors cross to the host and back, so that the fewest units are
+    seldom the cheapest. Proposed are the most sensitive units, the first ones and the last ones, each as
+    few as it takes, and then what differs from the cheapest in a run of units, or by one in place of
+    another, at most `_MOST_TRIALS` of these. Raises InputError when leaving out all units is not enough.
     """
     search = _FloatSearch(budget, units)
     yield from search.try_units(())
@@ -123,7 +127,8 @@ class _FloatSearch:
     def find_fewest(self, order: Sequence[str], guess: int) -> _Search:
         """Find by bisection the fewest from the beginning of an order that meet the budget.
 
-        Each more keeps at least as much but for chance. `guess` is what may be enough.
+        Each more keeps at least as much but for chance. `guess` is a number to try first: that of the
+        noisiest units, for any order.
         """
         too_few, enough = 0, len(order)
         guesses = [guess, guess - 1, guess + 1]
@@ -144,7 +149,7 @@ class _FloatSearch:
         """
         most = len(self.tried) + _MOST_TRIALS
         met = [one for one in self.tried if self.budget.is_met(self.tried[one].accuracy)]
-        for start in sorted(met, key=self._find_seconds):
+        for start in sorted(met, key=self._find_cost):
             best, last = start, None
             while best != last:
                 last = best
@@ -152,14 +157,14 @@ class _FloatSearch:
                     if len(self.tried) >= most:
                         return
                     yield from self.try_units(chosen)
-                    if self._find_seconds(chosen) < self._find_seconds(best):
+                    if self._find_cost(chosen) < self._find_cost(best):
                         best = chosen
                         break
 
-    def _find_seconds(self, chosen: frozenset[str]) -> float:
-        """Return the seconds of a set that was tried, infinite where it does not meet the budget."""
+    def _find_cost(self, chosen: frozenset[str]) -> float:
+        """Return the cost of a set that was tried, infinite where it does not meet the budget."""
         found = self.tried[chosen]
-        return found.seconds if self.budget.is_met(found.accuracy) else inf
+        return found.cost if self.budget.is_met(found.accuracy) else inf
 
     def _list_near(self, start: frozenset[str]) -> Iterator[frozenset[str]]:
         """Yield the sets that differ in a run of units, or by one in place of another."""

@@ -1,7 +1,7 @@
 """Ranges that follow from operators: a Sigmoid lies from 0 to 1, and a HardSwish is 0 below -3.
 
-Data that ranges are measured on seldom has the surest answer of a detector, which would be clipped. What
-an operator reads needs no steps where all that it makes is one number.
+Data that ranges are measured on seldom has the surest answer of a detector, which would be clipped. An
+input needs no steps where the output no longer changes by as much as a tenth of a step of its own.
 """
 
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ from onnx import NodeProto
 from byoc.model import GraphIndex, get_stated_attributes, is_onnx
 from byoc.quantization._ranges import GivenQuantization, Range, Ranges
 
-_MADE = {
+_OUTPUT_RANGES = {
     "Sigmoid": Range(0.0, 1.0),
     "HardSigmoid": Range(0.0, 1.0),
     "Softmax": Range(0.0, 1.0),
     "Tanh": Range(-1.0, 1.0),
 }
 _INFINITE = float("inf")
-_READ = {
+_USEFUL_INPUTS = {
     "HardSwish": Range(-3.0, _INFINITE),
-    "Sigmoid": Range(-8.0, 8.0),  # beyond, less than a sixth of one step of 255 is left
-    "Tanh": Range(-4.0, 4.0),
+    "Sigmoid": Range(-8.0, 8.0),  # beyond, the output is 0.086 of one step of 255 from its limit
+    "Tanh": Range(-4.0, 4.0),  # likewise 0.086
 }
 
 
@@ -30,11 +30,11 @@ def fix_ranges(index: GraphIndex, ranges: Ranges) -> Ranges:
     """Return measured ranges with those that operators of the main graph fix in their place.
 
     What operators make has the range that they can make. What is read by such operators alone is limited
-    to where they make something else for another number.
+    to the numbers that make a difference in what they make.
     """
     fixed: dict[str, Range | GivenQuantization] = dict(ranges.tensors)
     for node in index.nodes:
-        known = _MADE.get(node.op_type) if is_onnx(node) else None
+        known = _OUTPUT_RANGES.get(node.op_type) if is_onnx(node) else None
         if known is not None and isinstance(fixed.get(node.output[0]), Range):
             fixed[node.output[0]] = known
     for name, entry in ranges.tensors.items():
@@ -58,7 +58,10 @@ def _limit_range(
 
 
 def _find_limits(node: NodeProto) -> Range:
-    """Return the range outside of which an operator of one operand makes one number."""
+    """Return the range outside of which an output differs by less than a tenth of a step.
+
+    It is that of an operator of one operand, in steps of 255; without limits for any other.
+    """
     everything = Range(-_INFINITE, _INFINITE)
     if not is_onnx(node):
         return everything
@@ -66,4 +69,4 @@ def _find_limits(node: NodeProto) -> Range:
         attributes = get_stated_attributes(node)
         slope, offset = attributes.get("alpha", 0.2), attributes.get("beta", 0.5)
         return Range(-offset / slope, (1 - offset) / slope) if slope > 0 else everything
-    return _READ.get(node.op_type, everything)
+    return _USEFUL_INPUTS.get(node.op_type, everything)

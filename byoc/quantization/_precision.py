@@ -11,7 +11,7 @@ from pathlib import Path
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._accuracy_budget import Budget, read_budget
-from byoc.quantization._quantize_model import quantize
+from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
@@ -31,9 +31,9 @@ class Precision:
     """The precision that the user wants for regions.
 
     `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target. Ranges come from
-    `calibration`, a file of them, or are measured on `data`: a folder, or `random`, by `method`, unless
-    given by the one of the least noise. With a
-    `budget` as many units stay in floating point as it takes, measured on `data`.
+    `calibration`, a file of them, or are measured on `data`, a folder or `random`: `method` chooses
+    them, None compares several. With a `budget` units stay in floating point, at the least predicted
+    cost, so that outputs on `data` stay so accurate.
     """
 
     quantize: str | None = declare_field(
@@ -64,7 +64,8 @@ class Precision:
         None,
         "the accuracy that is to be kept.",
         Flag(
-            "Leave the most sensitive units in floating point, until outputs on --data are so accurate.",
+            "Leave units in floating point, at the least predicted cost, so that outputs on --data stay "
+            "so accurate.",
             names=("--accuracy-budget",),
             metavar="30dB|top1=0.99",
             read=read_budget,
@@ -102,8 +103,8 @@ class ChosenPrecision:
     """A model in the precision that was asked for, and the targets as they then compute.
 
     `float_model` is the model before it was quantized, None where it was not; `units` what was
-    quantized, by name, each with its nodes; `ranges` what the scales are from. `left` are units that
-    were left in floating point.
+    quantized, by name, each with its nodes; `ranges` what the scales are from. `in_float` are units
+    that were left in floating point.
     """
 
     model: Model
@@ -112,15 +113,15 @@ class ChosenPrecision:
     ranges: Ranges | None = None
     units: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
-    left: tuple[str, ...] = ()
+    in_float: tuple[str, ...] = ()
 
     def leave_in_float(self, units: Sequence[str], wanted: Precision) -> Model:
         """Return the float model quantized anew, without some of its `units`."""
         assert self.float_model is not None
         assert self.ranges is not None
         integer = _find_integer_targets(self.targets, wanted)
-        left = (*self.left, *units)
-        return quantize(self.float_model, integer, self.ranges, wanted.quantize, left).model
+        in_float = (*self.in_float, *units)
+        return quantize(self.float_model, integer, self.ranges, wanted.quantize, in_float).model
 
 
 def choose_precision(
@@ -147,25 +148,48 @@ def choose_precision(
         return ChosenPrecision(model, tuple(targets), notes=_note_unused(wanted))
     if wanted.calibration is None and wanted.data is None:
         return _leave_unquantized(model, targets, integer, wanted)
-    steps: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
     if wanted.calibration is None:
-        assert wanted.data is not None
-        images = wanted.images or NO_PREPROCESSING
-        quantizer = DataQuantizer(integer, wanted.data, images, wanted.method, wanted.quantize, predict)
-        made = quantizer.quantize(model)
-        done, ranges, left, steps = made.quantized, made.ranges, made.left, made.steps
-    else:
-        ranges = _read_ranges(model, wanted.calibration)
-        report_step("quantize")
-        done = quantize(model, integer, ranges, wanted.quantize)
+        return _quantize_on_data(model, targets, integer, wanted, predict)
+    ranges = _read_ranges(model, wanted.calibration)
+    report_step("quantize")
+    return _describe_quantized(targets, quantize(model, integer, ranges, wanted.quantize), ranges)
+
+
+def _quantize_on_data(
+    model: Model,
+    targets: Sequence[Target],
+    integer: Sequence[Target],
+    wanted: Precision,
+    predict: Callable[[Model], float] | None,
+) -> ChosenPrecision:
+    """Quantize a model with ranges that are measured on data."""
+    assert wanted.data is not None
+    images = wanted.images or NO_PREPROCESSING
+    quantizer = DataQuantizer(integer, wanted.data, images, wanted.method, wanted.quantize, predict)
+    found = quantizer.quantize(model)
+    return _describe_quantized(targets, found.quantized, found.ranges, found.in_float, found.steps)
+
+
+def _describe_quantized(
+    targets: Sequence[Target],
+    quantized: QuantizedModel,
+    ranges: Ranges,
+    in_float: tuple[str, ...] = (),
+    steps: Sequence[str] = (),
+) -> ChosenPrecision:
+    """Return a quantized model with notes on what was done."""
     notes = [_RANDOM_WARNING] if ranges.random else []
-    notes += [Note("note", text) for text in steps]
-    notes += [Note("note", text) for text in done.notes]
-    if not done.units:
+    notes += [Note("note", text) for text in (*steps, *quantized.notes)]
+    if not quantized.units:
         notes.append(Note("note", "nothing is quantized"))
     return ChosenPrecision(
-        done.model, tuple(targets), done.floats, ranges, done.units, tuple(notes), left
+        quantized.model,
+        tuple(targets),
+        quantized.floats,
+        ranges,
+        quantized.units,
+        tuple(notes),
+        in_float,
     )
 
 

@@ -21,7 +21,9 @@ from byoc.support import report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
 _METHODS = ("minmax", "mse")  # that are compared unless one is asked for
-_FEW = 32  # steps of 255: with fewer a tensor is not joined with others in the tail
+# With fewer of 255 steps for a Concat's operand, the tail stays in float whatever the noise: large
+# errors of boxes hide those of scores.
+_FEW_STEPS = 32
 _TAIL_GAIN = 1.0  # dB for which what stands before outputs is left to the host
 _TAIL_SECONDS = 1.03  # what that may take, as a share of the predicted seconds with all in integers
 _GAIN = 0.5  # dB for which channels or ranges are changed: less is chance on so few samples
@@ -33,15 +35,15 @@ _SHIFTED = "biases are corrected by mean errors, which lowers the noise on the s
 class QuantizedOnData:
     """A quantized model, and the floats and ranges that it is made from.
 
-    `left` are the units that were left in floating point, `steps` says what was done, and `decibels` is
-    the signal-to-noise ratio of the worst output on the samples, each half of which is run with ranges
-    and biases from the other half.
+    `in_float` are the units that were left in floating point, `steps` says what was done, and `decibels`
+    is the signal-to-noise ratio of the worst output on the samples, each half of which is run with
+    ranges and biases from the other half.
     """
 
     quantized: QuantizedModel
     floats: Model
     ranges: Ranges
-    left: tuple[str, ...]
+    in_float: tuple[str, ...]
     steps: tuple[str, ...]
     decibels: float
 
@@ -66,21 +68,22 @@ class DataQuantizer:
         """Return the variant of the least noise that is measured on samples.
 
         What is tried: channels equalized, ranges by several methods, biases corrected, and the units
-        before the outputs left in floating point. Data that is made up chooses nothing. Raises
-        InputError as `calibrate` and `quantize` do.
+        before the outputs left in floating point, unless `predict` finds that too slow. Data that is
+        made up chooses nothing. Raises InputError as `calibrate` and `quantize` do.
         """
         floats = prepare_floats(model, self.targets, self.dtype)
         source = find_samples(self.data, floats, self.images, None)
         first, *methods = [self.method] if self.method else _METHODS
         read = [] if source.random else islice(source.read_from(0), _SAMPLES)
         samples = [each.inputs for each in read]
-        trials = _Trials(self, samples, run_samples(floats.proto, floats, samples) if samples else [])
-        plain = trials.add(_Variant(floats, first))
-        if not samples or not plain.model.units:
+        expected = run_samples(floats.proto, floats, samples) if samples else []
+        trials = _QuantizationTrials(self, samples, expected)
+        plain = trials.add(_QuantizationVariant(floats, first))
+        if not samples or not plain.quantized.units:
             return trials.finish()
         equalized = equalize(floats, samples)
         if equalized is not floats:
-            trials.add(_Variant(equalized, first, steps=(_EQUALIZED,)))
+            trials.add(_QuantizationVariant(equalized, first, steps=(_EQUALIZED,)))
         best = trials.best.variant  # those that change less come first
         tried = [best, *(replace(best, method=method) for method in methods)]
         for variant in tried:
@@ -92,40 +95,40 @@ class DataQuantizer:
 
 
 @dataclass(frozen=True, eq=False)
-class _Variant:
+class _QuantizationVariant:
     """A way to quantize: the float model, how ranges are chosen, and whether biases are corrected.
 
-    `left` are units that are left in floating point, `steps` says what was done.
+    `in_float` are units that are left in floating point, `steps` says what was done.
     """
 
     floats: Model
     method: str
     corrected: bool = False
-    left: tuple[str, ...] = ()
+    in_float: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class _Trial:
-    """A variant, one of the models that it was measured with, and the noise of those."""
+class _QuantizationTrial:
+    """A variant, one of the models that it was measured with, and their signal-to-noise ratio."""
 
-    variant: _Variant
-    model: QuantizedModel
+    variant: _QuantizationVariant
+    quantized: QuantizedModel
     decibels: float
 
 
 @dataclass(eq=False)
-class _Trials:
+class _QuantizationTrials:
     """Variants that are tried, each measured on samples if there are some; `best` is the best so far."""
 
     asked: DataQuantizer
     samples: Sequence[Mapping[str, Any]]
     expected: Sequence[Mapping[str, Any]]
-    found: list[_Trial] = field(default_factory=list)
+    found: list[_QuantizationTrial] = field(default_factory=list)
     _ranges: dict[tuple[int, str, int | None], Ranges] = field(default_factory=dict)
 
     @property
-    def best(self) -> _Trial:
+    def best(self) -> _QuantizationTrial:
         """The first trial, or a later one that has less noise.
 
         One of other channels or ranges has to have less by more than chance.
@@ -140,7 +143,7 @@ class _Trials:
                 best = one
         return best
 
-    def add(self, variant: _Variant) -> _Trial:
+    def add(self, variant: _QuantizationVariant) -> _QuantizationTrial:
         """Measure a variant: each half of the samples with what the other half gives.
 
         So no variant is better for the samples that its ranges and biases are from. A single sample is
@@ -153,7 +156,7 @@ class _Trials:
             part = slice(half, None, count)
             outputs[part] = run_samples(made.model.proto, made.model, self.samples[part])
         decibels = measure_accuracy(self.expected, outputs).signal_to_noise if outputs else 0.0
-        self.found.append(_Trial(variant, made, decibels))
+        self.found.append(_QuantizationTrial(variant, made, decibels))
         return self.found[-1]
 
     def finish(self) -> QuantizedOnData:
@@ -161,44 +164,49 @@ class _Trials:
         variant = self.best.variant
         made, ranges = self._quantize(variant, None)
         return QuantizedOnData(
-            made, variant.floats, ranges, variant.left, variant.steps, self.best.decibels
+            made, variant.floats, ranges, variant.in_float, variant.steps, self.best.decibels
         )
 
     def add_without_tail(self) -> None:
         """Try the best with the units before the outputs left in floating point, if that is worth it."""
         best = self.best
         one = best.variant
-        left = find_tail_units(one.floats.index, best.model.units)
-        if left:
-            levels = count_levels(one.floats.index, left, self._measure_ranges(one, None))
-            why = f": a Concat leaves {levels} of 255 steps to what it reads" if levels < _FEW else ""
-            note = f"{len(left)} units before the outputs are left in floating point{why}"
-            other = self.add(replace(one, left=left, steps=(*one.steps, note)))
-            # The sum of errors of boxes and scores says nothing of scores.
+        tail = find_tail_units(one.floats.index, best.quantized.units)
+        if tail:
+            levels = count_levels(one.floats.index, tail, self._measure_ranges(one, None))
+            why = (
+                f": a Concat leaves {levels} of 255 steps to what it reads"
+                if levels < _FEW_STEPS
+                else ""
+            )
+            note = f"{len(tail)} units before the outputs are left in floating point{why}"
+            other = self.add(replace(one, in_float=tail, steps=(*one.steps, note)))
             gains = other.decibels >= best.decibels + _TAIL_GAIN and not self._is_slow(other, best)
-            self.found = [other if levels < _FEW or gains else best]
+            self.found = [other if levels < _FEW_STEPS or gains else best]
 
-    def _is_slow(self, one: _Trial, plain: _Trial) -> bool:
+    def _is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial) -> bool:
         """Return whether a variant takes more predicted seconds than its gain is worth."""
         predict = self.asked.predict
         if predict is None:
             return False
-        return predict(one.model.model) > _TAIL_SECONDS * predict(plain.model.model)
+        return predict(one.quantized.model) > _TAIL_SECONDS * predict(plain.quantized.model)
 
-    def _quantize(self, variant: _Variant, half: int | None) -> tuple[QuantizedModel, Ranges]:
+    def _quantize(
+        self, variant: _QuantizationVariant, half: int | None
+    ) -> tuple[QuantizedModel, Ranges]:
         """Quantize a variant with ranges and biases from a half of the samples, or from all data."""
         ranges = self._measure_ranges(variant, half)
         asked = self.asked
         report_step("quantize")
-        made = quantize(variant.floats, asked.targets, ranges, asked.dtype, variant.left)
+        made = quantize(variant.floats, asked.targets, ranges, asked.dtype, variant.in_float)
         if not variant.corrected:
             return made, ranges
         samples = self.samples if half is None else self.samples[half::2]
         ranges = replace(ranges, shifts=measure_bias_shifts(variant.floats, made.model, samples))
         report_step("quantize")
-        return quantize(variant.floats, asked.targets, ranges, asked.dtype, variant.left), ranges
+        return quantize(variant.floats, asked.targets, ranges, asked.dtype, variant.in_float), ranges
 
-    def _measure_ranges(self, variant: _Variant, half: int | None) -> Ranges:
+    def _measure_ranges(self, variant: _QuantizationVariant, half: int | None) -> Ranges:
         key = id(variant.floats), variant.method, half
         if key not in self._ranges:
             report_step("calibrate")

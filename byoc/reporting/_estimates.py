@@ -96,7 +96,7 @@ def _find_cause(index: GraphIndex, number: int) -> str:
 def describe_kept_state(root: GraphPlan) -> str:
     """Return a sentence on the state that stays on accelerators between calls; empty for none."""
     labels = root.placement.labels.tolist()
-    kept = [each for each in root.graph_problem.kept_state if labels[each.unit] - 1 in each.devices]
+    kept = [each for each in root.graph_problem.kept_state if labels[each.unit] - 1 in each.accelerators]
     if not kept:
         return ""
     names = dict.fromkeys(root.targets[labels[each.unit] - 1].name for each in kept)

@@ -37,7 +37,7 @@ class GenerationRunReport(ReportModel):
     ties: int
     within: bool
     variants: dict[str, int]
-    original: int | None
+    same_as_original: int | None
     errors: tuple[PositionErrorReport, ...]
     worst_logits: TensorErrorReport
 
@@ -77,7 +77,7 @@ def _report_run(run: GenerationRun) -> GenerationRunReport:
         ties=run.ties,
         within=run.within,
         variants=dict(run.variants),
-        original=run.original,
+        same_as_original=run.same_as_original,
         errors=tuple(
             PositionErrorReport(
                 position=position,
@@ -99,7 +99,7 @@ def make_sequence_rows(runs: Iterable[GenerationRun]) -> list[dict[str, str]]:
             "tokens": str(run.choices),
             "equal": str(run.choices - len(run.differences)),
             "ties": str(run.ties),
-            **({} if run.original is None else {"original's": str(run.original)}),
+            **({} if run.same_as_original is None else {"original's": str(run.same_as_original)}),
             "logits": _format_error(run.worst_logits),
             "state": _format_error(run.worst_state),
             "variants": ", ".join(f"{name} {count}" for name, count in run.variants.items() if name),

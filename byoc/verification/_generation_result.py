@@ -35,8 +35,8 @@ class GenerationRun:
     Tokens are those that the original chooses, of the first sequence of a batch; both read them, so that
     each is chosen behind the same ones. `logits` has the error at each position whose token was chosen,
     `state` the worst of a state at some of them. `variants` are those that ran, with the number of
-    steps. `original` counts the tokens that a model of a higher precision chooses likewise, None without
-    one.
+    steps. `same_as_original` counts the tokens that a model of a higher precision chooses likewise, None
+    without one.
     """
 
     seed: int
@@ -47,7 +47,7 @@ class GenerationRun:
     logits: Mapping[int, OutputError]
     state: Mapping[int, OutputError]
     variants: Mapping[str, int]
-    original: int | None = None
+    same_as_original: int | None = None
 
     @property
     def ties(self) -> int:

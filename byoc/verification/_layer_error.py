@@ -20,7 +20,7 @@ from byoc.verification._layer_result import LayerError
 
 Array = NDArray[Any]
 
-_MEAN_SHARE = 1 / 8
+_MEAN_SHARE = 1 / 8  # of a unit, that a mean may be off, and an error before rounding
 _DEVIATIONS = 4.0  # of a mean of that many results
 _LEAST_RESULTS = 16
 _TIE = 1e-3  # how near to a half, in units, rounding may go either way
@@ -30,7 +30,10 @@ _TABLE = 2**22  # steps of all channels that a table is made of
 
 
 def measure_layer(layer: QuantizedLayer, runs: Sequence[LayerRun], units: float) -> LayerError:
-    """Return the error of a layer over several runs; infinite where shapes or dtypes differ."""
+    """Return the error of a layer over several runs; infinite where shapes or dtypes differ.
+
+    `units` is the most that a result may be off.
+    """
     if any(
         run.actual.shape != run.expected.shape or run.actual.dtype != run.expected.dtype for run in runs
     ):
@@ -41,34 +44,50 @@ def measure_layer(layer: QuantizedLayer, runs: Sequence[LayerRun], units: float)
     largest = max((float(np.max(np.abs(error), initial=0.0)) for error in errors), default=0.0)
     count = sum(error.size for error in errors)
     differing = sum(int(np.count_nonzero(error)) for error in errors) / max(count, 1)
-    mean, allowed, channel = 0.0, _MEAN_SHARE, ""
+    mean, allowed, where = 0.0, _MEAN_SHARE, ""
     if differing:
         means = list(_list_means(results))
         if means:
-            mean, allowed, channel = max(means, key=lambda each: abs(each[0]) - each[1])
+            mean, allowed, where = max(means, key=lambda each: abs(each[0]) - each[1])
     return LayerError(
-        layer.name, layer.op, layer.tensor, largest, differing, mean, allowed, channel, units
+        layer.name, layer.op, layer.tensor, largest, differing, mean, allowed, where, units
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _RealValues:
+    """What is known of real values before they were rounded, arrays of the layer's shape.
+
+    `steps` number them by sixteenths of a unit. `rises` and `falls` mark the results that an error of an
+    eighth of a unit before rounding would move up, or down.
+    """
+
+    steps: NDArray[np.int64]
+    rises: NDArray[np.bool_]
+    falls: NDArray[np.bool_]
+
+    def select(self, indices: Any) -> "_RealValues":
+        """Return those at some indices."""
+        return _RealValues(self.steps[indices], self.rises[indices], self.falls[indices])
 
 
 @dataclass(frozen=True, eq=False)
 class _Results:
     """The results of a layer on one run, arrays of its shape.
 
-    `errors` are in units, `decided` marks those that rounding decides. `steps` number the real values,
-    `rises` and `falls` mark the results that an error of an eighth of a unit before rounding would move
-    up, or down; all three are empty where the real values are not known.
+    `errors` are in units, `decided` marks those that rounding decides. `real` is None where the real
+    values are not known.
     """
 
     errors: Array
     decided: NDArray[np.bool_]
-    known: tuple[Array, ...] = ()
+    real: _RealValues | None = None
 
     def take_end(self, axis: int, index: int) -> "_Results":
         """Return the results at one index of an axis, which remains."""
-        parts = (np.take(each, [index], axis) for each in (self.errors, self.decided, *self.known))
-        errors, decided, *known = parts
-        return _Results(errors, decided, tuple(known))
+        end = (*[slice(None)] * axis, [index])
+        real = None if self.real is None else self.real.select(end)
+        return _Results(self.errors[end], self.decided[end], real)
 
 
 def _compare_run(run: LayerRun) -> _Results:
@@ -78,8 +97,9 @@ def _compare_run(run: LayerRun) -> _Results:
     if real is None or real.shape != errors.shape or not np.isfinite(real).all():
         return _Results(errors, decided)
     nearest = np.rint(real)
-    moved = (np.rint(real + step) != nearest for step in (_MEAN_SHARE, -_MEAN_SHARE))
-    return _Results(errors, decided, (np.floor(real * _STEPS).astype(np.int64), *moved))
+    steps = np.floor(real * _STEPS).astype(np.int64)
+    rises, falls = np.rint(real + _MEAN_SHARE) != nearest, np.rint(real - _MEAN_SHARE) != nearest
+    return _Results(errors, decided, _RealValues(steps, rises, falls))
 
 
 def _find_decided(run: LayerRun) -> NDArray[np.bool_]:
@@ -137,17 +157,17 @@ def _find_indices(shape: tuple[int, ...], axis: int | None) -> NDArray[np.int64]
 
 def _compare_means(results: Sequence[_Results], axis: int | None) -> Iterator[tuple[float, float, int]]:
     """Yield the mean error at each index of an axis with enough results: mean, allowed, index."""
-    kept = [(result, result.decided) for result in results]
-    indices = np.concatenate([_find_indices(mask.shape, axis)[mask] for _, mask in kept])
+    indices = np.concatenate([_find_indices(each.errors.shape, axis)[each.decided] for each in results])
     if not indices.size:
         return
-    errors = np.concatenate([result.errors[mask] for result, mask in kept])
+    errors = np.concatenate([each.errors[each.decided] for each in results])
     moved = [np.full(errors.shape, _MEAN_SHARE)] * 2
-    if all(result.known for result in results):
-        steps, *moved = (
-            np.concatenate([result.known[i][mask] for result, mask in kept]) for i in range(3)
-        )
-        indices, (errors, *moved) = _average_steps(indices, steps, (errors, *moved))
+    real = [each.real.select(each.decided) for each in results if each.real is not None]
+    if len(real) == len(results):
+        steps = np.concatenate([each.steps for each in real])
+        rises = np.concatenate([each.rises for each in real])
+        falls = np.concatenate([each.falls for each in real])
+        indices, (errors, *moved) = _average_steps(indices, steps, (errors, rises, falls))
     counts = np.bincount(indices)
     sums = [np.bincount(indices, each) for each in (errors, errors**2, *moved)]
     for index in np.flatnonzero(counts >= _LEAST_RESULTS):

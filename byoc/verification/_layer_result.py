@@ -10,9 +10,11 @@ class LayerError:
     """The error of a layer alone, in units of its tensor, over all runs.
 
     `largest` is the largest error of a result, `differing` the share of results that are not equal.
-    `mean` is the mean error that is furthest above its limit, `allowed` that limit, and `channel` where
-    it is: `channel 3`, or empty for the whole tensor. Means are over results that rounding decides:
-    without those at the ends of the range, and halfway between two integers.
+    `mean` is the mean error that is furthest above its limit, `allowed` that limit, and `where` the part
+    of the tensor that it is of, as text before "of": `channel 3`, `last index 4`, or with its comma
+    `channel 3, first index of axis 2,`; empty for the whole tensor. Means are over results that rounding
+    decides: without those at the ends of the range, and halfway between two integers. `units` is the
+    most that a result may be off.
     """
 
     name: str
@@ -22,7 +24,7 @@ class LayerError:
     differing: float
     mean: float
     allowed: float
-    channel: str
+    where: str
     units: float
 
     @property
@@ -39,7 +41,7 @@ class LayerError:
                 f"at most {self.units:g} is allowed"
             )
         side = "above" if self.mean > 0 else "below"
-        where = f"{self.channel} of '{self.tensor}'" if self.channel else f"'{self.tensor}'"
+        where = f"{self.where} of '{self.tensor}'" if self.where else f"'{self.tensor}'"
         return (
             f"{who}: {where} is {abs(self.mean):.2f} units {side} on average, "
             f"at most {self.allowed:.2f} is allowed"

@@ -122,7 +122,7 @@ def test_the_tail_is_what_no_linear_operator_follows() -> None:
 def test_a_concat_of_boxes_and_scores_is_left_in_float(folder: Path) -> None:
     to = target(ops=["Conv", "Relu", "Sigmoid", "Concat"])
     found = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None).quantize(make_detector())
-    assert set(found.left) == {"scores", "join"}
+    assert set(found.in_float) == {"scores", "join"}
     assert set(found.quantized.units) == {"relu", "boxes", "logits"}
     assert "a Concat leaves " in found.steps[-1]
     plain = quantize(make_detector(), [to], found.ranges).model
@@ -191,5 +191,5 @@ def test_what_something_else_reads_as_well_keeps_its_range() -> None:
 
 def test_random_data_chooses_nothing() -> None:
     found = DataQuantizer([target()], "random", NO_PREPROCESSING, None, None).quantize(network())
-    assert (found.ranges.method, found.steps, found.left) == ("minmax", (), ())
+    assert (found.ranges.method, found.steps, found.in_float) == ("minmax", (), ())
     assert form(found.quantized.model, "r0")[2] == "int8"

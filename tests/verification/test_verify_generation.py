@@ -235,5 +235,5 @@ def test_in_lower_precision_the_bundle_is_compared_with_its_own_model(
     assert found.original.endswith("m.onnx")
     (run,) = found.runs
     assert found.passed
-    assert run.original is not None
-    assert TOKENS // 2 < run.original <= TOKENS
+    assert run.same_as_original is not None
+    assert TOKENS // 2 < run.same_as_original <= TOKENS

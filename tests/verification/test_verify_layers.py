@@ -107,7 +107,7 @@ def test_many_results_of_one_real_value_count_as_one(
     shifted[:, 1] += 0.3
     found = measure_rounded(real, shifted)
     assert not found.within
-    assert found.channel == "channel 1"
+    assert found.where == "channel 1"
     assert found.mean == pytest.approx(0.3, abs=0.1)
 
 
@@ -144,7 +144,7 @@ def test_an_edge_that_is_off_on_average_is_found(axis: int, index: int, where: s
     np.moveaxis(moved[:, 1], axis - 1, 0)[index] += 0.4
     found = measure_rounded(real, moved)
     assert not found.within
-    assert found.channel == f"channel 1, {where} index of axis {axis},"
+    assert found.where == f"channel 1, {where} index of axis {axis},"
     assert "channel 1, " in str(found)
     assert measure_rounded(real, real + 0.05).within
 
