@@ -247,7 +247,7 @@ def meet_accuracy_budget(state: State) -> State:
         trial = plan_with_floats(state, proposal)
         if not proposal:
             state = replace(state, all_quantized=trial.accuracy)
-        cost = objective.combine(trial.plan.cost.total, trial.plan.root.joules)
+        cost = float(objective.combine(trial.plan.cost.total, trial.plan.root.joules))
         if test.is_met(trial.accuracy) and cost < least:
             best, least = trial, cost
         proposal = search.send(FloatTrial(trial.accuracy, cost))

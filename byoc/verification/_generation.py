@@ -1,6 +1,6 @@
 """Verification of generated sequences: a bundle and its original choose tokens in a loop."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,6 +20,7 @@ from byoc.support import check_minimum, report_step
 from byoc.verification._bundle_check import open_given
 from byoc.verification._bundle_runs import load_all_executors
 from byoc.verification._generation_noise import GenerationNoise, open_right_loops
+from byoc.verification._generation_prompts import list_prompt_lengths
 from byoc.verification._generation_result import Generation, GenerationRun, TokenDifference
 from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import (
@@ -47,14 +48,14 @@ from byoc.verification._token_loop import (
 from byoc.zoo import ZOO, load_model
 
 _ROUNDINGS = 4.0  # units of a logit's last place that two right executions may differ by
-_OPEN_PROMPTS = (1, 7, 33)
 
 
 @dataclass(frozen=True)
 class GenerationOptions:
     """The number of tokens that are generated, and the lengths and seeds of the prompts before them.
 
-    Without `prompts` their lengths are those that reach each variant; `seeds` of them begin at `seed`.
+    Without `prompts` their lengths are those that reach each variant. For each length there are prompts
+    of seeds `seed` to `seed + seeds - 1`.
     """
 
     tokens: int = 200
@@ -78,12 +79,12 @@ class GenerationCheck:
     bundle: Bundle
     against: str | Path | None = None
     options: GenerationOptions = GenerationOptions()
-    asked: Thresholds = DEFAULT_THRESHOLDS
+    thresholds: Thresholds = DEFAULT_THRESHOLDS
 
     def verify(self) -> Generation:
         """Compare the sequences. Raises InputError where the model is no decoder, or does not run."""
         require_consent(self.bundle)
-        lengths = self.options.prompts or self._list_prompts()
+        lengths = self.options.prompts or list_prompt_lengths(self._bundle_session, self._decoder)
         seeds = range(self.options.seed, self.options.seed + self.options.seeds)
         prompts = [Prompt(seed, length, self.options.tokens) for length in lengths for seed in seeds]
         runs = []
@@ -93,12 +94,12 @@ class GenerationCheck:
         reached = {name for run in runs for name in run.variants}
         names = [each.variant.name for each in self.bundle.variants]
         return Generation(
-            self._reference.source,
-            tuple(runs),
-            self._original.source if self._computed else "",
-            self._reference.judge,
-            tuple(name for name in names if name not in reached),
-            self._not_here,
+            against=self._reference.source,
+            runs=tuple(runs),
+            original=self._original.source if self._region_dtype else "",
+            judge=self._reference.judge,
+            not_reached=tuple(name for name in names if name not in reached),
+            not_here=self._not_here,
         )
 
     @cached_property
@@ -122,21 +123,21 @@ class GenerationCheck:
         return find_decoder_inputs(self._original)
 
     @cached_property
-    def _computed(self) -> str:
+    def _region_dtype(self) -> str:
         """The dtype that regions compute in, empty where it is the model's own."""
         found = (each.variant.report.precision for each in self.bundle.variants)
         return next((each.dtype or "mixed" for each in found if each is not None), "")
 
     @cached_property
-    def _thresholds(self) -> Thresholds:
-        return self.asked.for_computation_in(self._computed)
+    def _applied_thresholds(self) -> Thresholds:
+        return self.thresholds.for_computation_in(self._region_dtype)
 
     @cached_property
     def _not_here(self) -> dict[str, str]:
         return {}
 
     @cached_property
-    def _plain(self) -> PlainModel:
+    def _original_model(self) -> PlainModel:
         """The original, to run plainly."""
         with convert_errors(InputError, self._original.source):
             return open_original(self._original.proto, self._original)
@@ -144,17 +145,19 @@ class GenerationCheck:
     @cached_property
     def _reference(self) -> "_Reference":
         """The model to compare with: the original, or the bundle's own where precision is lower."""
-        if not self._computed:
-            loop = PlainLoop(self._plain.run, self._decoder)
-            return _Reference(self._original.source, loop, self._plain.judge)
+        if not self._region_dtype:
+            loop = PlainLoop(self._original_model.run, self._decoder)
+            return _Reference(self._original.source, loop, self._original_model.judge)
         session = self._load(_load_reference_executors, optimized=False)
-        return _Reference("its own model on plain onnxruntime", self._keep_state(session))
+        return _Reference("its own model on plain onnxruntime", self._open_loop(session))
 
     @cached_property
     def _bundle_session(self) -> Session | VariantSession:
         return self._load(partial(load_all_executors, not_here=self._not_here), optimized=False)
 
-    def _load(self, load: Any, optimized: bool) -> Session | VariantSession:
+    def _load(
+        self, load: Callable[[Bundle], Mapping[str, Executor]], optimized: bool
+    ) -> Session | VariantSession:
         """Load all variants of the bundle, with executors that a function gives for each."""
         with (
             convert_errors(InputError, "the bundle does not run"),
@@ -164,72 +167,47 @@ class GenerationCheck:
                 self.bundle, load_one=lambda variant: load_bundle(variant, load(variant))
             )
 
-    def _keep_state(self, session: Session | VariantSession) -> BundleLoop:
+    def _open_loop(self, session: Session | VariantSession) -> BundleLoop:
+        """Return a loop of a bundle at its beginning, its state empty."""
         pairs = {pair.past: pair.present for pair in self._decoder.pairs}
         return BundleLoop(open_stateful(session, pairs))
 
-    def _list_prompts(self) -> tuple[int, ...]:
-        """Return lengths of prompts that reach each variant: its own, and the least padded to it."""
-        sessions = self._bundle_session
-        variants = sessions.sessions.values() if isinstance(sessions, VariantSession) else [sessions]
-        axes = [(each.types[self._decoder.tokens].shape or ())[1] for each in variants]
-        own = sorted({extent for extent in axes if isinstance(extent, int)})
-        if len(own) < len(set(axes)):
-            return _OPEN_PROMPTS
-        least = [1, *(extent + 1 for extent in own)]
-        lengths = sorted({length for pair in zip(least, own, strict=False) for length in pair})
-        return tuple(length for length in lengths if self._can_begin(length)) or (own[0],)
-
-    def _can_begin(self, length: int) -> bool:
-        """Return whether a variant reads a prompt of a length."""
-        session = self._bundle_session
-        decoder = self._decoder
-        tokens = decoder.draw_prompt(0, length)
-        state = decoder.make_empty_state(length)
-        inputs = decoder.make_step(tokens, 0, decoder.make_kept(0, length)) | state
-        try:
-            if isinstance(session, VariantSession):
-                session.fit(inputs)
-            else:
-                session.check_inputs(inputs)
-        except InputError:
-            return False
-        return True
-
     def _compare(self, prompt: Prompt) -> GenerationRun:
         """Compare one sequence."""
-        bundle = self._keep_state(self._bundle_session)
+        bundle = self._open_loop(self._bundle_session)
         reference = self._reference.loop
-        precise = PlainLoop(self._plain.run, self._decoder) if self._computed else None
+        precise = PlainLoop(self._original_model.run, self._decoder) if self._region_dtype else None
         loops: tuple[TokenLoop, ...] = (reference, bundle, *([precise] if precise else []))
         tokens: list[int] = []
         logits: dict[int, OutputError] = {}
         state: dict[int, OutputError] = {}
         differing: list[TokenDifference] = []
-        same = choices = 0
+        same_as_original = choices = 0
         for count, step in enumerate(run_together(self._decoder, prompt, loops), 1):
             tokens.append(int(step.chosen[0]))
             choices += len(step.chosen)
             logits[step.position] = _compare_step(
                 {self._decoder.logits: step.logits[0]},
                 {self._decoder.logits: step.logits[1]},
-                self._thresholds,
+                self._applied_thresholds,
             )
             differing += _find_differences(step)
             if precise is not None:
-                same += int(np.sum(choose_tokens(step.logits[2]) == step.chosen))
+                same_as_original += int(np.sum(choose_tokens(step.logits[2]) == step.chosen))
             if is_state_step(count, prompt.tokens):
-                state[step.position] = _compare_step(reference.state, bundle.state, self._thresholds)
+                state[step.position] = _compare_step(
+                    reference.state, bundle.state, self._applied_thresholds
+                )
         run = GenerationRun(
-            prompt.seed,
-            prompt.length,
-            tuple(tokens),
-            choices,
-            tuple(differing),
-            logits,
-            state,
-            bundle.variants,
-            None if precise is None else same,
+            seed=prompt.seed,
+            prompt=prompt.length,
+            tokens=tuple(tokens),
+            choices=choices,
+            differences=tuple(differing),
+            logits=logits,
+            state=state,
+            variants=bundle.variants,
+            same_as_original=None if precise is None else same_as_original,
         )
         return run if run.within else self._noise.allow(run, prompt)
 
@@ -237,11 +215,11 @@ class GenerationCheck:
     def _noise(self) -> GenerationNoise:
         """The noise of sequences, measured where one is off."""
         others: Sequence[TokenLoop] = ()
-        if self._computed:
-            others = [self._keep_state(self._load(_load_optimized_executors, optimized=True))]
+        if self._region_dtype:
+            others = [self._open_loop(self._load(_load_optimized_executors, optimized=True))]
         elif not self._reference.judge:  # onnxruntime runs it
             others = open_right_loops(self._original, self._decoder)
-        return GenerationNoise(self._decoder, self._reference.loop, others, self._thresholds)
+        return GenerationNoise(self._decoder, self._reference.loop, others, self._applied_thresholds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,9 +252,9 @@ def _find_differences(step: TokenStep) -> Iterator[TokenDifference]:
     epsilon = EPSILON.get(str(expected.dtype), 0.0)
     for row, (own, other) in enumerate(zip(step.chosen, choose_tokens(step.logits[1]), strict=True)):
         if own != other:
-            weights = expected[row].astype(np.float64)
-            rounding = _ROUNDINGS * epsilon * float(np.max(np.abs(weights)))
-            margin = float(weights[own] - weights[other])
+            logits = expected[row].astype(np.float64)  # shape (vocabulary,)
+            rounding = _ROUNDINGS * epsilon * float(np.max(np.abs(logits)))
+            margin = float(logits[own] - logits[other])
             yield TokenDifference(step.position, row, int(own), int(other), margin, rounding)
 
 

@@ -85,7 +85,7 @@ class _Results:
 
     def take_end(self, axis: int, index: int) -> "_Results":
         """Return the results at one index of an axis, which remains."""
-        end = (*[slice(None)] * axis, [index])
+        end: tuple[Any, ...] = (*[slice(None)] * axis, [index])
         real = None if self.real is None else self.real.select(end)
         return _Results(self.errors[end], self.decided[end], real)
 
@@ -171,9 +171,9 @@ def _compare_means(results: Sequence[_Results], axis: int | None) -> Iterator[tu
     counts = np.bincount(indices)
     sums = [np.bincount(indices, each) for each in (errors, errors**2, *moved)]
     for index in np.flatnonzero(counts >= _LEAST_RESULTS):
-        mean, square, rises, falls = (float(each[index] / counts[index]) for each in sums)
+        mean, square, rising, falling = (float(each[index] / counts[index]) for each in sums)
         deviation = np.sqrt(max(square - mean**2, 0.0) / counts[index])
-        share = max(_MEAN_SHARE, rises if mean > 0 else falls)
+        share = max(_MEAN_SHARE, rising if mean > 0 else falling)
         yield mean, float(share + _DEVIATIONS * deviation), int(index)
 
 

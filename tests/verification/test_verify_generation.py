@@ -16,6 +16,7 @@ from support import Ran, parse
 import byoc
 from byoc.errors import InputError
 from byoc.model import prepare_model
+from byoc.reporting import make_generation_report
 from byoc.samples import find_decoder_inputs
 from byoc.verification import (
     GenerationRun,
@@ -237,3 +238,5 @@ def test_in_lower_precision_the_bundle_is_compared_with_its_own_model(
     assert found.passed
     assert run.same_as_original is not None
     assert TOKENS // 2 < run.same_as_original <= TOKENS
+    document = make_generation_report(found).to_json()
+    assert document["runs"][0]["same_as_original"] == run.same_as_original
