@@ -84,9 +84,10 @@ def zero_kept_transfers(
 
 
 def find_unneeded_outputs(pairs: Sequence[KeptPair]) -> frozenset[str]:
-    """Return the presents that the host needs for no output of its own.
+    """Return the presents that the host does not need as outputs.
 
-    They are those that other units read, whose transfers count only where such a unit is not on the
-    accelerator. A present that nothing reads has no transfer left to count (`zero_kept_transfers`).
+    They are those that other units read: such a pair is kept wherever its unit may run, and the present
+    is sent to its readers alone. One that nothing reads may be made by an accelerator that keeps no
+    state, which sends it; for those that keep it `zero_kept_transfers` makes that 0.
     """
     return frozenset(each.pair.present for each in pairs if each.is_read)

@@ -58,9 +58,9 @@ def _limit_range(
 
 
 def _find_limits(node: NodeProto) -> Range:
-    """Return the range outside of which an output differs by less than a tenth of a step.
+    """Return the range of inputs beyond which an output is less than a tenth of a step from its limit.
 
-    It is that of an operator of one operand, in steps of 255; without limits for any other.
+    A step is one of 255. The range has no limits for operators that are not known.
     """
     everything = Range(-_INFINITE, _INFINITE)
     if not is_onnx(node):

@@ -56,7 +56,7 @@ def measure_layer(layer: QuantizedLayer, runs: Sequence[LayerRun], units: float)
 
 @dataclass(frozen=True, eq=False)
 class _RealValues:
-    """What is known of real values before they were rounded, arrays of the layer's shape.
+    """Real values before they were rounded, as arrays of the layer's shape.
 
     `steps` number them by sixteenths of a unit. `rises` and `falls` mark the results that an error of an
     eighth of a unit before rounding would move up, or down.
