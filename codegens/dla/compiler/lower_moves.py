@@ -99,7 +99,7 @@ def lower_split(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a Split: each result that is read is a copy of a part."""
     (name, *_), start = group.main.inputs, 0
     shape = builder.shapes[name]
-    axis = group.main.attributes["axis"] % len(shape)
+    axis = group.main.attributes.get("axis", 0) % len(shape)  # no default in operator set 1
     for made in group.main.outputs:
         if builder.is_read(made):
             _add_part(builder, group, made, axis, start, builder.shapes[made])

@@ -172,6 +172,13 @@ def test_a_part_of_a_split_with_a_shape_of_its_own(tmp_path: Path) -> None:
     assert caught.value.nodes == ("p",)
 
 
+def test_a_split_of_operator_set_1_without_an_axis(tmp_path: Path) -> None:
+    text = "g (float[4,6] x) => (float[1,6] a, float[3,6] b) { a, b = Split<split=[1,3]>(x) }"
+    made = network(model(text, opset=1), tmp_path)
+    assert [port.shape for port in made.outputs] == [(1, 6), (3, 6)]
+    assert [(layer.y.name, layer.start) for layer in made.layers] == [("a", 0), ("b", 6)]
+
+
 def test_a_check_refuses_a_broadcast_that_would_be_wrong() -> None:
     text, reason = REFUSED["five axes, stretched in the middle"]
     found: Any = find_codegen("dla")
