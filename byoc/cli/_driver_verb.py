@@ -1,5 +1,6 @@
 """`byoc make-driver`: make the driver of a bundle's regions as a shared library."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -50,4 +51,5 @@ def make_driver(
             compiler=options.cc,
             byte_order=cast("Literal['little', 'big']", options.byte_order),
         )
-    print_line(f"Written to {output}; --runtime ort-plugin takes it by --driver {name}={output}")
+    driver = shlex.quote(f"{name}={output}")
+    print_line(f"Written to {output}; --runtime ort-plugin takes it by --driver {driver}")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from byoc.errors import InputError
 from byoc.support import COST_MODELS, find_installed_file, is_file, make_file_error, read_mapping
 
@@ -48,15 +50,21 @@ def expand_groups(content: Content) -> tuple[Content, list[str]]:
     own = dict(operators) if isinstance(operators, dict) else {}
     problems: list[str] = []
     shared: Content = {}
-    for name, members in groups.items():
+    owners: dict[str, str] = {}
+    for key, members in groups.items():
+        name = str(key)
         if not isinstance(members, list) or not all(isinstance(each, str) for each in members):
             problems.append(f"groups.{name}: expected a list of operators")
             continue
-        problems += [
-            f"groups.{name}: '{each}' is in another group, too" for each in members if each in shared
-        ]
-        if name in own:
-            shared |= dict.fromkeys(members, own.pop(name))
+        if name in members or onnx.defs.has(name):
+            problems.append(f"groups.{name}: this is the name of an operator; give the group another")
+        for each in members:
+            if each in owners:
+                where = "there twice" if owners[each] == name else f"in the group {owners[each]}, too"
+                problems.append(f"groups.{name}: '{each}' is {where}")
+            owners[each] = name
+        if key in own:
+            shared |= dict.fromkeys(members, own.pop(key))
         else:
             problems.append(f"groups.{name}: there are no figures under this name in `operators`")
     rest = {key: value for key, value in content.items() if key != "groups"}
@@ -83,5 +91,5 @@ def _find_base(path: Path, name: object, chain: tuple[Path, ...]) -> Path:
     if any(found.samefile(other) for other in chain):
         raise InputError(f"{path}: extends: '{name}' itself builds on this file")
     if len(chain) >= _MAX_FILES:
-        raise InputError(f"{path}: extends: at most {_MAX_FILES} files may build on one another")
+        raise InputError(f"{chain[0]}: extends: at most {_MAX_FILES} files may build on one another")
     return found

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from byoc.errors import InputError, MissingRuntimeError, shorten_text
 from byoc.standalone._export import FORMAT, PROGRAM_FILE
+from byoc.support import split_command
 
 _COMPILER_VARIABLE = "BYOC_CC"
 _DEFAULT_COMMAND = "cc -O2"
@@ -79,8 +79,8 @@ def verify_program(
     where there is no such compiler or runner.
     """
     document = _read_document(folder)
-    command = _split_command(compiler or os.environ.get(_COMPILER_VARIABLE) or _DEFAULT_COMMAND)
-    before = _split_command(runner) if runner else []
+    command = split_command(compiler or os.environ.get(_COMPILER_VARIABLE) or _DEFAULT_COMMAND)
+    before = split_command(runner) if runner else []
     with TemporaryDirectory(prefix="byoc-") as place:
         program = Path(place) / _PROGRAM
         stack = _build(folder, document, command, program)
@@ -120,16 +120,6 @@ def _read_document(folder: Path) -> dict[str, Any]:
         if not re.fullmatch(r"\w+", name):
             raise InputError(f"{path}: libraries: {name!r} is no name of a library")
     return dict(document)
-
-
-def _split_command(command: str) -> list[str]:
-    try:
-        found = shlex.split(command)
-    except ValueError as error:
-        raise InputError(f"the command {command!r} cannot be read: {error}") from None
-    if not found:
-        raise InputError("the command of the compiler is empty")
-    return found
 
 
 def _build(folder: Path, document: dict[str, Any], command: Sequence[str], program: Path) -> int | None:

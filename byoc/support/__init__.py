@@ -1,6 +1,6 @@
 """Helpers that know nothing of models: progress, and fields that the command line sets."""
 
-from byoc.support._c_compiler import build_shared_library
+from byoc.support._c_compiler import build_shared_library, split_command
 from byoc.support._declaration import (
     DIMS_FLAG,
     SHAPES_FLAG,

@@ -15,6 +15,20 @@ _OPTIMIZED = ("-O2",)  # unless the command says otherwise
 _MOST_CHARACTERS = 2000
 
 
+def split_command(command: str) -> list[str]:
+    """Return the words of a command, as a shell splits them.
+
+    Raises InputError where quotes do not end, and for an empty one.
+    """
+    try:
+        found = shlex.split(command)
+    except ValueError as error:
+        raise InputError(f"the command {command!r} cannot be read: {error}") from None
+    if not found:
+        raise InputError("the command of the compiler is empty")
+    return found
+
+
 def build_shared_library(  # noqa: PLR0913, PLR0917 - most have a default
     name: str,
     files: Sequence[Path],
@@ -27,10 +41,11 @@ def build_shared_library(  # noqa: PLR0913, PLR0917 - most have a default
 
     `name` begins the messages. `compiler` is a command, by default that in the environment variable
     BYOC_CC, or `cc`; `linked` are names of libraries for the linker. The library is put in place whole
-    or not at all. Raises MissingRuntimeError without a compiler, and InputError with the compiler's
-    messages where it fails.
+    or not at all. Raises MissingRuntimeError without a compiler, and InputError for an unreadable command,
+    with the compiler's messages where it fails, and where it writes nothing.
     """
-    command = shlex.split(compiler or os.environ.get(COMPILER_VARIABLE) or "cc")
+    given = os.environ.get(COMPILER_VARIABLE) or "cc" if compiler is None else compiler
+    command = split_command(given)
     library.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
@@ -45,7 +60,9 @@ def build_shared_library(  # noqa: PLR0913, PLR0917 - most have a default
                 f"{name}: no C compiler: {command[0]}: {reason} (set {COMPILER_VARIABLE})"
             ) from None
         if ran.returncode:
-            messages = ran.stderr.strip()[:_MOST_CHARACTERS]
+            messages = ran.stderr.strip()[:_MOST_CHARACTERS] or f"it says nothing ({ran.returncode})"
             raise InputError(f"{name}: {command[0]} failed: {messages}")
+        if not made.is_file():
+            raise InputError(f"{name}: {command[0]} ended well and wrote no library: is it a compiler?")
         made.replace(library)
     return library

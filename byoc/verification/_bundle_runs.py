@@ -60,7 +60,8 @@ class BundleRuns:
                 drivers = RegionDrivers(bundle)
                 whole, executors = load_with_provider(bundle, drivers), drivers.open_regions()
             else:
-                executors = load_all_executors(bundle, not_here)
+                executors = load_executors(bundle, not_here)
+        executors = {**executors, **open_reference_executors(bundle, not_here)}
         with convert_errors(InputError, "the bundle does not run"), without_optimizations():
             watched = {
                 name: lambda inputs, name=name, run=run: recorded[name].record(run)(inputs)
@@ -113,10 +114,19 @@ def load_all_executors(bundle: Bundle, not_here: dict[str, str]) -> dict[str, Ex
     and NotVerifiableError where plain onnxruntime cannot run one either.
     """
     executors = load_executors(bundle, not_here)
+    return {**executors, **open_reference_executors(bundle, not_here)}
+
+
+def open_reference_executors(bundle: Bundle, not_here: Mapping[str, str]) -> dict[str, Executor]:
+    """Open regions that cannot run here, by name with the reason, on plain onnxruntime.
+
+    Raises NotVerifiableError, with the reason, where that cannot run one either.
+    """
+    executors = {}
     for _, region, _ in bundle.regions() if not_here else ():
         if region.name in not_here:
             why = f"{region.name} cannot run on this machine: {not_here[region.name]}; otherwise"
-            with convert_errors(NotVerifiableError, why):
+            with convert_errors(NotVerifiableError, why), without_optimizations():
                 executors[region.name] = make_reference_executor(region)
     return executors
 

@@ -76,7 +76,16 @@ def test_a_file_has_what_it_does_not_state_from_another(tmp_path: Path) -> None:
             "operators.Sin.elements: input should be greater than 0",
         ),
         ({"child": CHILD + "groups: {lone: [Tan]}", "base": BASE}, "groups.lone: there are no figures"),
-        ({"child": CHILD + "groups: {sums: [Sin]}", "base": BASE}, "'Sin' is in another group, too"),
+        ({"child": CHILD + "groups: {sums: [Sin]}", "base": BASE}, "'Sin' is in the group tables, too"),
+        ({"child": CHILD + "groups: {twice: [Tan, Tan]}", "base": BASE}, "'Tan' is there twice"),
+        (
+            {"child": CHILD + "groups: {Tan: [Exp]}", "base": BASE},
+            "groups.Tan: this is the name of",
+        ),
+        (
+            {"child": CHILD + "groups: {own: [own]}", "base": BASE},
+            "groups.own: this is the name of",
+        ),
         ({"child": CHILD + "groups: {sums: Sin}", "base": BASE}, "groups.sums: expected a list"),
         ({"child": CHILD + "groups: [sums]", "base": BASE}, "groups: expected"),
     ],
@@ -92,5 +101,5 @@ def test_what_is_wrong_is_one_sentence(files: dict[str, str], sentence: str, tmp
 
 def test_a_long_chain_is_refused(tmp_path: Path) -> None:
     write(tmp_path, **{f"c{i}": f"extends: c{i + 1}.yaml" for i in range(9)})
-    with pytest.raises(InputError, match="at most 8 files may build on one another"):
+    with pytest.raises(InputError, match=r"c0\.yaml: extends: at most 8 files may build"):
         read_cost_file(tmp_path / "c0.yaml")

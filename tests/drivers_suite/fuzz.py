@@ -2,7 +2,8 @@
 
     python tests/drivers_suite/fuzz.py [--inputs 100000] [--seed 0] [--codegen dla]
 
-The artifacts are those of four small regions, in float32 and int8. Exits 1 if the driver crashed.
+The artifacts are those of four small regions, in float32 and int8, with two sizes of scratchpad.
+Exits 1 if the driver crashed.
 """
 
 import argparse
@@ -51,6 +52,24 @@ _BYTES = """net (int8[1, 3, 8, 8] x) => (int8[1, 4, 4, 4] y)
     t = Tanh(mf)
     y = QuantizeLinear(t, scale, zero)
 }"""
+_ATTENTION = """a (float[1, 4, 6, 8] q, float[1, 4, 6, 8] k) => (float[1, 6, 32] y, float[1, 4, 6, 6] s)
+{
+    t = Transpose <perm = [0, 1, 3, 2]> (k)
+    p = MatMul(q, t)
+    s = Softmax <axis = -1> (p)
+    c = MatMul(s, k)
+    o = Transpose <perm = [0, 2, 1, 3]> (c)
+    f = Reshape(o, shape)
+    n = LayerNormalization <axis = -1> (f, gain, shift)
+    y = Erf(n)
+}"""
+_PRODUCTS = """net (int8[1, 2, 6, 8] x, int8[1, 2, 8, 6] w) => (int8[1, 2, 6, 6] y)
+{
+    xf = DequantizeLinear(x, scale, zero)
+    wf = DequantizeLinear(w, scale, none)
+    m = MatMul(xf, wf)
+    y = QuantizeLinear(m, scale, zero)
+}"""
 _KERNEL = np.arange(108).reshape(4, 3, 3, 3) % 7 - 3
 _CONSTANTS = {
     "kernel": _KERNEL.astype(np.float32),
@@ -59,6 +78,9 @@ _CONSTANTS = {
     "scale": np.array(0.05, np.float32),
     "zero": np.array(3, np.int8),
     "none": np.array(0, np.int8),
+    "shape": np.array([1, 6, 32]),
+    "gain": np.arange(32, dtype=np.float32) / 16,
+    "shift": np.arange(32, dtype=np.float32) / 8 - 2,
 }
 _NAMES = set(_CONSTANTS)
 _ENVIRONMENT = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}  # the harness ends without tidying up
@@ -67,7 +89,7 @@ _ENVIRONMENT = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}  # the harness en
 def compile_regions(codegen_name: str, folder: Path) -> Iterator[tuple[Region, Artifact]]:
     """Yield compiled regions, with default options and with a small scratchpad."""
     codegen = find_codegen(codegen_name)
-    for number, text in enumerate((_FLOAT, _BYTES)):
+    for number, text in enumerate((_FLOAT, _BYTES, _ATTENTION, _PRODUCTS)):
         model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{text}')
         words = set(text.replace(",", " ").replace(")", " ").replace("(", " ").split())
         constants = [numpy_helper.from_array(_CONSTANTS[name], name) for name in sorted(words & _NAMES)]

@@ -68,6 +68,15 @@ sums (float[1, 4, 6, 6] x, float[1, 4, 6, 6] z) => (float[1, 4, 6, 6] y) {
   y = Mul(a, x)
 }
 """
+_ATTENTION = """
+attention (float[1, 2, 4, 6] x, float[1, 2, 6, 4] z) => (float[1, 4, 2, 6] y) <float[6] w> {
+  p = MatMul(x, z)
+  s = Softmax <axis = -1> (p)
+  c = MatMul(s, x)
+  n = LayerNormalization <axis = -1> (c, w)
+  y = Transpose <perm = [0, 2, 1, 3]> (n)
+}
+"""
 _WORDS: list[Any] = [
     None,
     True,
@@ -150,7 +159,7 @@ def seeds() -> tuple[bytes, ...]:
         folder = Path(name)
         for number, text in enumerate((CHAIN, UNLIKE, _BRANCHES, _STEPS)):
             cut(_fill(text), folder / f"b{number}", cache=False)
-        for number, text in enumerate((_LAYERS, _SUMS)):
+        for number, text in enumerate((_LAYERS, _SUMS, _ATTENTION)):
             given = {"strategy": "all-supported", "strict": True, "cache": False, "no_passes": ["all"]}
             partition(_fill(text), "dla", output=folder / f"d{number}", **given)
         return tuple(join(_read_folder(path)) for path in sorted(folder.iterdir()))

@@ -121,7 +121,7 @@ class Artifacts:
         """Return what became of it, for the count."""
         files = bundle_inputs.split(data) or {}
         number = files.pop(artifact_inputs.REGION, b"0")
-        region = artifact_inputs.region_of(int(number == b"1"))
+        region = artifact_inputs.region_of(int(number) if number in {b"0", b"1", b"2"} else 0)
         try:
             run = DLA().load(region, Artifact(files, {}))
         except InputError as error:
