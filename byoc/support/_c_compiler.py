@@ -41,7 +41,7 @@ def build_shared_library(  # noqa: PLR0913, PLR0917 - most have a default
 
     `name` begins the messages. `compiler` is a command, by default that in the environment variable
     BYOC_CC, or `cc`; `linked` are names of libraries for the linker. The library is put in place whole
-    or not at all. Raises MissingRuntimeError without a compiler, and InputError for an unreadable command,
+    or not at all. Raises MissingRuntimeError without a compiler, InputError for an unreadable command,
     with the compiler's messages where it fails, and where it writes nothing.
     """
     given = os.environ.get(COMPILER_VARIABLE) or "cc" if compiler is None else compiler
