@@ -1,8 +1,10 @@
 """Drivers that byoc makes of a bundle's regions: what they compute, and what they refuse."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -129,6 +131,13 @@ def test_it_is_made_for_a_big_endian_machine_too(bundle: Path, tmp_path: Path) -
     ]
     np.testing.assert_array_equal(numbers[0], numbers[1])
     assert numbers[0].any()
+
+
+def test_constants_in_the_other_byte_order_are_refused(bundle: Path, tmp_path: Path) -> None:
+    other: Literal["little", "big"] = "big" if sys.byteorder == "little" else "little"
+    make_driver(bundle, tmp_path / "other.so", compiler=STRICT, byte_order=other)
+    with pytest.raises(InputError, match=r"constants are in another byte order than this machine's"):
+        open_provider_session(bundle / CONTEXT_MODEL_FILE, {"reference": tmp_path / "other.so"})
 
 
 def test_a_program_has_such_regions_as_steps_of_the_host(bundle: Path, tmp_path: Path) -> None:
