@@ -154,7 +154,7 @@ class Quantize:
         targets = state.settings.targets
         concluded = choose_precision(state.rewritten, targets, precision, predict)
         if concluded.ranges is None and precision.budget is not None:
-            raise InputError(f"accuracy budget {precision.budget}: nothing is quantized")
+            raise InputError(f"accuracy budget {precision.budget}: nothing is quantized (--quantize)")
         test = None
         if precision.budget is not None:
             test = prepare_accuracy_test(state.original, concluded, precision)

@@ -21,7 +21,7 @@ from byoc.model import DTYPE_NUMBERS, TensorType, is_onnx, list_bodies
 from byoc.standalone._operands import Call
 from byoc.standalone._program_graph import ProgramGraph
 
-_MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'), and export-c needs it"
+_MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'), and C for this model needs it"
 _MOST_EMBEDDED = 1024  # bytes of a constant that may decide what is emitted: shapes, axes, scales
 _MOST_ON_STACK = 16 << 10  # bytes of a temporary inside of a function
 _MAX_CHARACTERS = 300
