@@ -45,7 +45,7 @@ def _makes(stage: Stage, pair: StatePair) -> bool:
 def find_updatable(session: Session, pairs: Mapping[str, StatePair]) -> frozenset[str]:
     """Return the inputs of a state that may lie in one buffer with what the model makes of them.
 
-    Its operator updates it, and no extent that the model states of one is another of the other.
+    Its operator updates it, and each extent is the same number in both, or open in both.
     """
     if session.bundle is None:
         return frozenset()
@@ -56,9 +56,8 @@ def find_updatable(session: Session, pairs: Mapping[str, StatePair]) -> frozense
             kind.shape or () if (kind := types.get(each)) is not None else ()
             for each in (name, pair.present)
         ]
-        stated = (
-            (a, b) for a, b in zip(*shapes, strict=False) if isinstance(a, int) and isinstance(b, int)
-        )
+        extents = zip(*shapes, strict=False)
+        stated = ((a, b) for a, b in extents if isinstance(a, int) or isinstance(b, int))
         if pair.in_place and all(a == b for a, b in stated):
             found.add(name)
     return frozenset(found)

@@ -76,7 +76,7 @@ class DecoderInputs:
         length = tokens.shape[1]
         counting = [name for name in self.others if name not in kept]
         made = self._make(0, past, length, [self.tokens, *counting])
-        shapes = self._find_shapes(past, length)
+        shapes = self.find_shapes(past, length)
         for name, array in kept.items():
             if array.shape != shapes[name]:
                 raise InputError(
@@ -92,7 +92,8 @@ class DecoderInputs:
         free = {name: size for name, size in given.items() if name not in sizes.relations.meanings}
         return sizes.suggest(free)
 
-    def _find_shapes(self, past: int, length: int) -> dict[str, tuple[int, ...]]:
+    def find_shapes(self, past: int, length: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the inputs of a step that reads so many tokens behind `past` others."""
         sizes = self.maker.sizes.complete(self._complete(past, length))
         shapes = {name: (kind and kind.shape) or () for name, kind in self._types.items()}
         return {

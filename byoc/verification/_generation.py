@@ -19,6 +19,7 @@ from byoc.samples import DecoderInputs, find_decoder_inputs
 from byoc.support import check_minimum, report_step
 from byoc.verification._bundle_check import open_given
 from byoc.verification._bundle_runs import load_all_executors
+from byoc.verification._generation_limit import GenerationLimit
 from byoc.verification._generation_noise import GenerationNoise, open_right_loops
 from byoc.verification._generation_prompts import list_prompt_lengths
 from byoc.verification._generation_result import Generation, GenerationRun, TokenDifference
@@ -86,6 +87,8 @@ class GenerationCheck:
         require_consent(self.bundle)
         lengths = self.options.prompts or list_prompt_lengths(self._bundle_session, self._decoder)
         seeds = range(self.options.seed, self.options.seed + self.options.seeds)
+        for length in sorted(lengths, reverse=True):  # the longest leaves the least
+            self._limit.check(length, self.options.tokens)
         prompts = [Prompt(seed, length, self.options.tokens) for length in lengths for seed in seeds]
         runs = []
         for number, prompt in enumerate(prompts, 1):
@@ -154,6 +157,10 @@ class GenerationCheck:
     @cached_property
     def _bundle_session(self) -> Session | VariantSession:
         return self._load(partial(load_all_executors, not_here=self._not_here), optimized=False)
+
+    @cached_property
+    def _limit(self) -> GenerationLimit:
+        return GenerationLimit(self._bundle_session, self._decoder, self.bundle.chosen or "")
 
     def _load(
         self, load: Callable[[Bundle], Mapping[str, Executor]], optimized: bool
@@ -286,8 +293,9 @@ def verify_generation(  # noqa: PLR0913 - each has a default
         isolate: run the codegens in processes of their own, by default unless the maker is trusted.
         call_timeout: the most seconds that one of their calls may take, which implies `isolate`.
 
-    Raises InputError when the bundle or the original cannot be read or run, and when the model is no
-    decoder with tokens of an open length, state and logits; MissingRuntimeError without onnxruntime.
+    Raises InputError when the bundle or the original cannot be read or run, when so many tokens do not
+    fit behind a prompt, and when the model is no decoder with tokens of an open length, state and logits;
+    MissingRuntimeError without onnxruntime.
     """
     options = GenerationOptions(tokens, tuple(prompts), seeds, seed)
     opened = open_given(bundle, isolate, call_timeout)

@@ -176,8 +176,10 @@ def test_the_variants_that_run_and_those_that_none_reaches(cut: Callable[..., Pa
     assert [run.prompt for run in found.runs] == [3, 3]
     assert [dict(run.variants) for run in found.runs] == [{"prompt": 1, "step": 1}] * 2
     assert found.not_reached == ("far",)
-    with pytest.raises(InputError, match=r"^seed 0, prompt of 3, position 4: no variant takes these"):
+    with pytest.raises(InputError, match=r"^at most 2 tokens fit behind a prompt of 3, not 3$"):
         byoc.verify_generation(bundle, model, tokens=3)
+    with pytest.raises(InputError, match=r"^no variant takes a prompt of 4 without a past"):
+        byoc.verify_generation(bundle, model, tokens=1, prompts=(4,))
 
 
 @pytest.mark.parametrize(
