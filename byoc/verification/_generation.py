@@ -294,8 +294,8 @@ def verify_generation(  # noqa: PLR0913 - each has a default
         call_timeout: the most seconds that one of their calls may take, which implies `isolate`.
 
     Raises InputError when the bundle or the original cannot be read or run, when so many tokens do not
-    fit behind a prompt, and when the model is no decoder with tokens of an open length, state and logits;
-    MissingRuntimeError without onnxruntime.
+    fit behind a prompt, and when the model is no decoder with tokens of an open length, state and
+    logits; MissingRuntimeError without onnxruntime.
     """
     options = GenerationOptions(tokens, tuple(prompts), seeds, seed)
     opened = open_given(bundle, isolate, call_timeout)
