@@ -29,6 +29,9 @@ static void *allocate(size_t bytes) {
     return memory + (64 - (uintptr_t)memory % 64);
 }
 
+/* Bytes of one call of fread: wasmtime 50 refuses 128 MiB and more. */
+#define MOST_READ ((size_t)16 << 20)
+
 static void *read_file(const char *path, size_t *bytes) {
     FILE *file = fopen(path, "rb");
     if (!file || fseek(file, 0, SEEK_END) != 0) {
@@ -36,8 +39,17 @@ static void *read_file(const char *path, size_t *bytes) {
     }
     long size = ftell(file);
     rewind(file);
-    void *content = allocate(size < 0 ? 0 : (size_t)size);
-    if (size < 0 || fread(content, 1, (size_t)size, file) != (size_t)size) {
+    unsigned char *content = allocate(size < 0 ? 0 : (size_t)size);
+    size_t done = 0;
+    while (size > 0 && done < (size_t)size) {
+        size_t left = (size_t)size - done;
+        size_t piece = left < MOST_READ ? left : MOST_READ;
+        if (fread(content + done, 1, piece, file) != piece) {
+            break;
+        }
+        done += piece;
+    }
+    if (size < 0 || done != (size_t)size) {
         fail(path, "cannot be read");
     }
     fclose(file);
