@@ -67,7 +67,7 @@ class Bundle:
     whole: "Bundle | None" = None
 
     def __repr__(self) -> str:
-        """Return where the bundle is, and the variant that was chosen from it."""
+        """Return the path of the bundle, and its chosen variant."""
         chosen = f", variant={self.chosen!r}" if self.chosen else ""
         return f"Bundle({str(self.display_path)!r}{chosen})"
 

@@ -12,10 +12,8 @@ from typing import Any
 
 import onnx
 
-from byoc.errors import InputError
-from byoc.support import COST_MODELS, find_installed_file, is_file, make_file_error, read_mapping
+from byoc.support import COST_MODELS, find_extended_file, is_file, make_file_error, read_mapping
 
-_MAX_FILES = 8
 _OWN = ("name", "description", "machine", "extends")
 
 Content = dict[Any, Any]
@@ -83,13 +81,4 @@ def _merge(base: Mapping[Any, Any], own: Mapping[Any, Any]) -> Content:
 def _find_base(path: Path, name: object, chain: tuple[Path, ...]) -> Path:
     if not isinstance(name, str):
         raise make_file_error(path, ["extends: expected the path or the name of a cost model"])
-    beside = path.parent / name
-    try:
-        found = beside if is_file(beside) else find_installed_file(COST_MODELS, name)
-    except InputError as error:
-        raise InputError(f"{path}: extends: {error}") from None
-    if any(found.samefile(other) for other in chain):
-        raise InputError(f"{path}: extends: '{name}' itself builds on this file")
-    if len(chain) >= _MAX_FILES:
-        raise InputError(f"{chain[0]}: extends: at most {_MAX_FILES} files may build on one another")
-    return found
+    return find_extended_file(COST_MODELS, path, name, chain)

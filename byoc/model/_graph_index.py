@@ -157,7 +157,7 @@ class GraphIndex:
 
     @cached_property
     def records(self) -> NodeRecords:
-        """What was read of each node."""
+        """The kinds and tensor names of the nodes, in order."""
         return NodeRecords.read(self.nodes) if self.known_records is None else self.known_records
 
     @cached_property

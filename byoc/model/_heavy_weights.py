@@ -269,7 +269,7 @@ def _write_field(number: int, value: bytes) -> bytes:
 
 
 def _write_head(number: int, length: int) -> bytes:
-    """Return what stands before so many bytes of a field."""
+    """Return the tag and the length that precede a field of `length` bytes."""
     return bytes([number << 3 | _BYTES]) + _write_varint(length)
 
 

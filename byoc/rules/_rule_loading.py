@@ -23,6 +23,7 @@ from byoc.support import (
     ANNOTATIONS,
     COST_MODELS,
     COSTS,
+    find_extended_file,
     find_file,
     find_installed_file,
     is_file,
@@ -32,8 +33,6 @@ from byoc.support import (
     validate_content,
 )
 from byoc.trust import list_codegens
-
-_MAX_FILES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,15 +251,7 @@ def _read_base(path: Path, name: str, chain: tuple[Path, ...]) -> _RuleFileConte
         file, generation = name, ""
     else:
         file, generation = split_generation(name)
-    beside = path.parent / file
-    try:
-        found = beside if is_file(beside) else find_installed_file(ANNOTATIONS, file)
-    except InputError as error:
-        raise InputError(f"{path}: extends: {error}") from None
-    if any(found.samefile(other) for other in chain):
-        raise InputError(f"{path}: extends: '{name}' itself builds on this file")
-    if len(chain) >= _MAX_FILES:
-        raise InputError(f"{path}: extends: at most {_MAX_FILES} files may build on one another")
+    found = find_extended_file(ANNOTATIONS, path, file, chain)
     read = _read_rules(found, chain)
     if generation:
         read = _fix_generation(_choose_generation(read, generation, f"{path}: extends"))

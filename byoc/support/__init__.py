@@ -53,6 +53,7 @@ from byoc.support._plugins import (
     PluginFile,
     UnsuitablePluginError,
     find_entry_points,
+    find_extended_file,
     find_file,
     find_files,
     find_installed_file,

@@ -27,6 +27,7 @@ COSTS = "byoc.costs"
 PASSES = "byoc.passes"
 
 # The most characters of an unknown name in a message; few paths are longer.
+_MAX_EXTENDED = 8
 _MAX_CHARACTERS = 500
 
 _KIND_NAMES = {
@@ -211,6 +212,24 @@ def find_installed_file(group: str, name: str, also: Iterable[str] = ()) -> Path
         raise _make_unknown_error(group, name, sorted({*known, *also}), problems)
     _refuse_to_choose(group, name, {str(p): file.point for p, file in known[stem].items()})
     return next(iter(known[stem].values())).path
+
+
+def find_extended_file(group: str, path: Path, name: str, chain: Sequence[Path]) -> Path:
+    """Return the file that `extends: NAME` in a file means: one beside it, else an installed one.
+
+    `chain` are the files that led to it, the first the one that was asked for. Raises InputError for a
+    file that is not there, that is in the chain, or that is one of more than eight.
+    """
+    beside = path.parent / name
+    try:
+        found = beside if is_file(beside) else find_installed_file(group, name)
+    except InputError as error:
+        raise InputError(f"{path}: extends: {error}") from None
+    if any(found.samefile(other) for other in chain):
+        raise InputError(f"{path}: extends: '{name}' itself builds on this file")
+    if len(chain) >= _MAX_EXTENDED:
+        raise InputError(f"{chain[0]}: extends: at most {_MAX_EXTENDED} files may build on one another")
+    return found
 
 
 def _refuse_to_choose(group: str, name: str, found: Mapping[str, EntryPoint]) -> None:

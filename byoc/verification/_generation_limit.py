@@ -1,4 +1,4 @@
-"""How many tokens a bundle can generate behind a prompt, by the shapes that its variants take."""
+"""The number of tokens that a bundle can generate behind a prompt, by shapes that its variants take."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class GenerationLimit:
         raise InputError(f"at most {most} tokens fit behind a prompt of {prompt}, not {tokens}")
 
     def count(self, prompt: int, most: int) -> int:
-        """Return how many tokens can be chosen behind a prompt of a length, counting to `most`."""
+        """Return the number of tokens that fit behind a prompt of `prompt` tokens, at most `most`."""
         kept = self.decoder.make_kept(0, prompt)
         if not self._can_run(0, prompt, kept):
             return 0

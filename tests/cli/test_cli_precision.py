@@ -61,7 +61,7 @@ def _refused(here: Path, byoc: Cli, *arguments: str) -> str:
         ),
         (
             (*DLA, "--data", "data", "--accuracy-budget", "30dB"),
-            "accuracy budget 30dB: nothing is quantized",
+            "accuracy budget 30dB: nothing is quantized (--quantize)",
         ),
     ],
 )

@@ -164,7 +164,7 @@ def test_too_many_files(tmp_path: Path) -> None:
     texts = {f"f{i}": f"extends: f{i + 1}.yaml\n" for i in range(9)}
     files(tmp_path, **texts, f9=BASE)
     assert complaint(tmp_path / "f0.yaml") == (
-        "f7.yaml: extends: at most 8 files may build on one another"
+        "f0.yaml: extends: at most 8 files may build on one another"
     )
     assert load_rules(str(tmp_path / "f3.yaml")).name == "one"
 

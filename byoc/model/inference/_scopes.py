@@ -224,7 +224,7 @@ class TensorScope:
 
     @cached_property
     def records(self) -> NodeRecords:
-        """What was read of each node."""
+        """The kinds and tensor names of the nodes, in order."""
         if self.known_records is not None:
             return self.known_records
         return NodeRecords.read(self.nodes, self.settings.kinds)
