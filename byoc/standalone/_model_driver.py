@@ -34,8 +34,8 @@ def write_model_driver(
     `model_driver`, an extent that is not known, and an operator that has no function in C, which it
     names; MissingRuntimeError without onnxruntime or emx-onnx-cgen.
     """
-    name = _choose_codegen(bundle, codegen)
-    entries = [each for each in bundle.manifest.regions if each.codegen == name and not each.same_as]
+    codegen = _choose_codegen(bundle, codegen)
+    entries = [each for each in bundle.manifest.regions if each.codegen == codegen and not each.same_as]
     if not has_model_driver(bundle.codegens.find(codegen)):
         raise InputError(
             f"{bundle.display_path}: codegen {codegen} has no driver in C, and does not say that its "
