@@ -6,6 +6,7 @@ from byoc.planning._break_evens import find_break_evens
 from byoc.planning._clean_models import choose_clean_passes, clean_for_targets
 from byoc.planning._cost_model_check import find_unknown_names
 from byoc.planning._graph_placement import build_main_problem, name_units, plan_graphs
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion
 from byoc.planning._graph_units import (
     GraphUnits,
     annotate_graphs,
@@ -25,11 +26,9 @@ from byoc.planning._perturbed_plan import CostDoubt, DoubtfulUnit, PerturbedPlan
 from byoc.planning._plan_data import (
     BreakEven,
     FloatUnit,
-    GraphPlan,
     LoweredPrecision,
     PartitionedModel,
     Plan,
-    PlannedRegion,
     PredictionAtSizes,
     RefusedRegion,
     WhatIf,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from byoc.model import fix_type
 from byoc.placement import Problem
-from byoc.planning._plan_data import GraphPlan, PlannedRegion
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion
 
 
 @dataclass(frozen=True, slots=True)

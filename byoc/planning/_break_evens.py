@@ -15,7 +15,8 @@ from byoc.placement import (
     evaluate,
     find_components,
 )
-from byoc.planning._plan_data import BreakEven, GraphPlan
+from byoc.planning._graph_plan import GraphPlan
+from byoc.planning._plan_data import BreakEven
 
 # The groups of units that take longest on the host; those that hardly matter are left out.
 _MAX_TRIED = 12

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 
 from byoc.costs import FAMILIES, CostFile, CostModel, Estimating, Fallback, Policy, Priced
 from byoc.errors import InputError, suggest_nearest
-from byoc.planning._plan_data import GraphPlan
+from byoc.planning._graph_plan import GraphPlan
 from byoc.planning._plan_settings import PlanSettings
 from byoc.rules import read_library
 from byoc.schemas import describe_unknown_operator, list_onnx_operators

@@ -11,6 +11,7 @@ from byoc.model import GraphIndex, find_boundary, make_body_path
 from byoc.patterns import JointUnit, NodeGroup, Unit
 from byoc.placement import PerturbedDecision, Placement, evaluate, solve_problem
 from byoc.planning._cost_model_check import require_knowledge
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion
 from byoc.planning._graph_problem import GraphToPlace, PlacementProblems
 from byoc.planning._graph_units import GraphUnits
 from byoc.planning._memory_fit import (
@@ -22,7 +23,6 @@ from byoc.planning._memory_fit import (
 )
 from byoc.planning._perturbed_plan import describe_decision, perturb_graph
 from byoc.planning._pinned_nodes import PinnedNodes
-from byoc.planning._plan_data import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import PlanSettings
 from byoc.planning._repeated_blocks import cut_blocks
 

@@ -20,10 +20,10 @@ from byoc.costs import (
 )
 from byoc.model import GraphIndex, StatePair, choose_state_pairs
 from byoc.placement import Problem
+from byoc.planning._graph_plan import GraphPlan
 from byoc.planning._graph_units import GraphUnits
 from byoc.planning._memory_fit import Constraints
 from byoc.planning._pinned_nodes import PinnedNodes
-from byoc.planning._plan_data import GraphPlan
 from byoc.planning._plan_settings import PlanSettings
 
 

@@ -22,7 +22,7 @@ from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import GraphIndex
 from byoc.patterns import JointUnit
 from byoc.placement import Placement, Problem
-from byoc.planning._plan_data import GraphPlan
+from byoc.planning._graph_plan import GraphPlan
 
 _ROUNDS = 64  # of placing again, then nothing is left on what is still too full
 _LARGE = 2_000  # units: above, arenas are planned in the given order, which takes no search

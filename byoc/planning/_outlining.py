@@ -23,7 +23,7 @@ from byoc.model import (
     outline,
 )
 from byoc.patterns import Unit
-from byoc.planning._plan_data import GraphPlan, PlannedRegion
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import read_requirements
 from byoc.rules import Target
 

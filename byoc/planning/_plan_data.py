@@ -1,7 +1,7 @@
-"""Plans: the regions of a model with all that is known of them before anything is compiled."""
+"""The plan of a model, all graphs together: what was decided, before anything is compiled."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from math import nan
 from typing import Any
@@ -10,147 +10,14 @@ import onnx
 
 from byoc.boundary.convert import ConvertedModel
 from byoc.costs import GraphProblem
-from byoc.errors import Verdict, refuse
-from byoc.model import ONLY_VARIANT, BoundaryNames, GraphIndex, Model, Variant
+from byoc.errors import Verdict
+from byoc.model import ONLY_VARIANT, Model, Variant
 from byoc.passes import PassEffect
-from byoc.patterns import JointUnit, Unit
+from byoc.patterns import JointUnit
 from byoc.placement import Cost, Placement
-from byoc.planning._perturbed_plan import PerturbedPlan
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion
 from byoc.rules import Target
 from byoc.support import Note
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedRegion:
-    """A region of a graph: its target, its units there, and the tensors at its boundary.
-
-    `seconds` are the predicted ones of a single run, launch included; `trips` is how often it is
-    expected to run for one run of the model.
-    """
-
-    name: str
-    target: Target
-    index: GraphIndex
-    units: tuple[Unit, ...]
-    interface: BoundaryNames
-    seconds: float
-    trips: float
-
-    @property
-    def nodes(self) -> list[int]:
-        """The node numbers of the region, in topological order; constant nodes are not among them."""
-        return sorted(node for unit in self.units for node in unit.nodes)
-
-
-@dataclass(frozen=True, eq=False)
-class GraphPlan:
-    """The plan of a graph: the main one, or a body of an If, Loop or Scan that stays on the host.
-
-    `path` is its graph path (`Loop_0/body`), empty for the main graph. `trips` is how often the
-    graph is expected to run for one run of the model. `placement` is in the units of the objective;
-    `cost` is the same in seconds and `joules` in joules, None where these are not known. `host_only` are
-    the seconds of one run of it with everything on the host, `bodies` the plans of what is inside its
-    host nodes; `perturbed` says how the placement depends on the costs, where that was asked for.
-    """
-
-    targets: tuple[Target, ...]
-    index: GraphIndex
-    path: str
-    trips: float
-    units: tuple[JointUnit, ...]
-    graph_problem: GraphProblem
-    placement: Placement
-    cost: Cost
-    joules: float | None
-    host_only: float
-    regions: tuple[PlannedRegion, ...]
-    bodies: Mapping[int, tuple["GraphPlan", ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    pins: Mapping[int, int] = field(default_factory=dict)
-    perturbed: PerturbedPlan | None = None
-
-    def walk(self) -> Iterator["GraphPlan"]:
-        """Yield this plan and those of all bodies inside, in the order of the nodes."""
-        yield self
-        for inner in self.bodies.values():
-            for body in inner:
-                yield from body.walk()
-
-    @cached_property
-    def row_of_node(self) -> Mapping[int, int]:
-        """The number of the unit that each node is part of; constant nodes are in none."""
-        return {node: row for row, unit in enumerate(self.units) for node in unit.nodes}
-
-    @cached_property
-    def host_units(self) -> list[tuple[JointUnit, Verdict]]:
-        """The units of this graph that stay on the host, each with the reason."""
-        rows = (row for row, label in enumerate(self.placement.labels.tolist()) if label == 0)
-        return [(self.units[row], self.host_reason(row)) for row in rows]
-
-    @cached_property
-    def _supported(self) -> tuple[Verdict, Verdict]:
-        """Why supported units are on the host where the strategy chose it, and where it was given."""
-        given = "the placement that was given has it on the host"
-        return refuse(f"supported, but {self.placement.why_host}"), refuse(f"supported, but {given}")
-
-    @cached_property
-    def _has_kept(self) -> bool:
-        return any(self.graph_problem.kept_on_host)
-
-    def host_reason(self, row: int) -> Verdict:
-        """Return the reason why a unit is on the host."""
-        verdicts = self.units[row].verdicts
-        if len(verdicts) == 1 and verdicts[0].reasons:  # as most have it
-            return verdicts[0]
-        if self._has_kept:
-            verdicts = tuple(
-                refuse(kept[row]) if row in kept else verdict
-                for kept, verdict in zip(self.graph_problem.kept_on_host, verdicts, strict=True)
-            )
-        if any(not verdict.reasons for verdict in verdicts):
-            return self._supported[row in self.pins]
-        if len(self.targets) == 1:
-            return verdicts[0]
-        each = zip(self.targets, verdicts, strict=True)
-        return refuse(*(f"{target.name}: {verdict}" for target, verdict in each))
-
-    @property
-    def operations(self) -> tuple[float, float]:
-        """The operations of one run on accelerators, and all of them; a body counts in its own plan."""
-        done = total = 0.0
-        rows = zip(self.units, self.placement.labels, self.graph_problem.operations, strict=True)
-        for unit, label, count in rows:
-            if label == 0 and unit.nodes[0] in self.bodies:
-                continue
-            total += count
-            done += count if label else 0.0
-        return done, total
-
-    @property
-    def offloaded_operations(self) -> tuple[float, float]:
-        """The operations on accelerators, and all, of one run; those of bodies by their trips."""
-        each = [(graph.trips, *graph.operations) for graph in self.walk()]
-        return sum(t * done for t, done, _ in each), sum(t * total for t, _, total in each)
-
-    @property
-    def whole_cost(self) -> Cost:
-        """The predicted seconds of one run, bodies by their trips."""
-        graphs = list(self.walk())
-        transfer = sum(graph.trips * graph.cost.transfer for graph in graphs)
-        launch = sum(graph.trips * graph.cost.launch for graph in graphs)
-        return Cost(self.cost.total - transfer - launch, transfer, launch)
-
-    @property
-    def host_seconds(self) -> tuple[float, float]:
-        """The seconds of one run on the host: those that are estimates, and all.
-
-        A body with a plan counts there.
-        """
-        counted = [unit.nodes[0] not in self.bodies for unit in self.units]
-        return (
-            float(self.graph_problem.estimated_seconds[counted].sum()),
-            float(self.graph_problem.latency.seconds[counted, 0].sum()),
-        )
 
 
 @dataclass(frozen=True, slots=True)

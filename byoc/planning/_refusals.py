@@ -11,7 +11,8 @@ from types import MappingProxyType
 from byoc.codegen import Refusal
 from byoc.model import GraphIndex, name_nodes
 from byoc.patterns import JointUnit
-from byoc.planning._plan_data import Plan, PlannedRegion, RefusedRegion
+from byoc.planning._graph_plan import PlannedRegion
+from byoc.planning._plan_data import Plan, RefusedRegion
 
 # Rounds in which a codegen may name single nodes, then in which whole regions go; then the target does.
 _ROUNDS_BY_NODE = 24

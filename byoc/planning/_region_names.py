@@ -8,7 +8,7 @@ from dataclasses import replace
 from onnx import AttributeProto, NodeProto, TensorProto
 
 from byoc.model import ONLY_VARIANT, GraphBody, GraphIndex, Variant, list_node_captures
-from byoc.planning._plan_data import GraphPlan
+from byoc.planning._graph_plan import GraphPlan
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32 in lower case: no i, l, o and u, and no two files that differ in case alone."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from byoc.planning._plan_data import GraphPlan, PlannedRegion
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from byoc.model import GraphIndex, PlannedSizes
 from byoc.planning._graph_placement import plan_graphs
+from byoc.planning._graph_plan import GraphPlan
 from byoc.planning._graph_units import GraphUnits
 from byoc.planning._pinned_nodes import PinnedNode, PinnedNodes
-from byoc.planning._plan_data import GraphPlan, PredictionAtSizes
+from byoc.planning._plan_data import PredictionAtSizes
 from byoc.planning._plan_settings import PlanSettings
 
 

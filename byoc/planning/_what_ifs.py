@@ -9,7 +9,8 @@ import numpy as np
 
 from byoc.placement import Sensitivity, order_canonically, reorder_placement
 from byoc.planning._graph_placement import name_units
-from byoc.planning._plan_data import GraphPlan, WhatIf
+from byoc.planning._graph_plan import GraphPlan
+from byoc.planning._plan_data import WhatIf
 
 _MAX_TRIED = 24
 _SHOWN = 10
