@@ -57,10 +57,12 @@ if _TYPE_CHECKING:
     from byoc.reporting import plan_memory as plan_memory
     from byoc.rules import Target as Target
     from byoc.rules import load_rules as load_rules
+    from byoc.runtime import BoundSession as BoundSession
     from byoc.runtime import Session as Session
     from byoc.runtime import StatefulSession as StatefulSession
     from byoc.runtime import Trace as Trace
     from byoc.runtime import VariantSession as VariantSession
+    from byoc.runtime import bind_tensors as bind_tensors
     from byoc.runtime import load as load
     from byoc.runtime import open_stateful as open_stateful
     from byoc.samples import Preprocessing as Preprocessing
@@ -99,8 +101,8 @@ _NAMES = {
     "reporting": ("Explanation", "Requirements", "RuleCheck", "check_rules", "explain", "plan_memory"),
     "rules": ("Target", "load_rules"),
     "runtime": (
-        *("Session", "StatefulSession", "Trace", "VariantSession"),
-        *("load", "open_stateful"),
+        *("BoundSession", "Session", "StatefulSession", "Trace", "VariantSession"),
+        *("bind_tensors", "load", "open_stateful"),
     ),
     "samples": ("Preprocessing",),
     "standalone": (

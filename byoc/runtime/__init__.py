@@ -1,5 +1,6 @@
 """Running a bundle on this machine: `byoc.load(path)` returns a function from inputs to outputs."""
 
+from byoc.runtime._bound_session import BoundSession, bind_tensors
 from byoc.runtime._executors import (
     CheckedExecutor,
     RegionFailedError,

@@ -161,8 +161,9 @@ class Session:
 
     def check_inputs(self, inputs: StageValues) -> dict[str, Any]:
         """Return the inputs, tensors as contiguous arrays. Raises InputError for a wrong input."""
-        self.require_inputs(inputs)
-        return {n: np.asarray(v, order="C") if n in self.types else v for n, v in inputs.items()}
+        given = read_tensors(inputs)
+        self.require_inputs(given)
+        return {n: np.asarray(v, order="C") if n in self.types else v for n, v in given.items()}
 
     def require_inputs(self, inputs: StageValues) -> None:
         """Raise InputError for an input that is missing, unknown, or of a wrong dtype or shape."""
@@ -186,6 +187,23 @@ class Session:
     @cached_property
     def _pool(self) -> Pool:
         return ThreadPoolExecutor(MAX_AT_ONCE - 1, thread_name_prefix="byoc")
+
+
+def read_tensors(inputs: StageValues) -> dict[str, Any]:
+    """Return inputs with the tensors of other libraries as arrays of numpy, without a copy, by DLPack.
+
+    Raises InputError for a tensor that numpy cannot read where it lies, such as one on a GPU.
+    """
+    return {name: _read_tensor(name, value) for name, value in inputs.items()}
+
+
+def _read_tensor(name: str, value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__dlpack__"):
+        return value
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"input '{name}' cannot be read as an array: {error}") from None
 
 
 def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> Session:

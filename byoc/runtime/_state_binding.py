@@ -18,14 +18,14 @@ Buffers = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class BoundSession:
-    """A session whose stages update the state in `buffers`, by the names of its inputs."""
+class BoundState:
+    """A state in `buffers`, by the names of inputs, and the session whose stages update it there."""
 
     session: Session
     buffers: Buffers = field(default_factory=dict)
 
 
-def bind_state(session: Session, pairs: Mapping[str, StatePair], buffers: Buffers) -> BoundSession:
+def bind_state(session: Session, pairs: Mapping[str, StatePair], buffers: Buffers) -> BoundState:
     """Bind the stages of a session to those buffers of its state that they update."""
     bound: dict[str, NDArray[Any]] = {}
     stages = []
@@ -35,7 +35,7 @@ def bind_state(session: Session, pairs: Mapping[str, StatePair], buffers: Buffer
         run = stage.bind(reads, makes) if reads and stage.bind else None
         stages.append(stage if run is None else replace(stage, run=run))
         bound |= {} if run is None else reads
-    return BoundSession(replace(session, program=replace(session.program, stages=stages)), bound)
+    return BoundState(replace(session, program=replace(session.program, stages=stages)), bound)
 
 
 def _makes(stage: Stage, pair: StatePair) -> bool:
@@ -67,7 +67,7 @@ def find_updatable(session: Session, pairs: Mapping[str, StatePair]) -> frozense
 class VariantState:
     """The state of a sequence in the buffers of one variant, which are as long as it takes."""
 
-    bound: BoundSession
+    bound: BoundState
     pairs: Mapping[str, StatePair]
 
     @classmethod

@@ -18,7 +18,7 @@ from byoc.padding import (
     pad_inputs,
 )
 from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
-from byoc.runtime._session import Session, load_bundle
+from byoc.runtime._session import Session, load_bundle, read_tensors
 from byoc.runtime._stage_program import StageValues
 from byoc.runtime._trace import Trace
 
@@ -161,6 +161,7 @@ class VariantSession:
     def select(self, inputs: StageValues) -> FittedInputs:
         """Return the variant that inputs fit best, and the inputs as they are; raises as `fit`."""
         problems: dict[str, str] = {}
+        inputs = read_tensors(inputs)
         for name, session in self.sessions.items():
             try:
                 session.require_inputs(inputs)

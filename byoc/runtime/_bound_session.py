@@ -1,0 +1,151 @@
+"""Sessions bound to arrays of the caller: inputs are read from them, outputs are written to them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.errors import InputError, suggest_nearest
+from byoc.model import TensorType, read_type
+from byoc.runtime._session import Session
+from byoc.runtime._stage_program import Stage, StageValues
+from byoc.runtime._trace import Trace
+from byoc.runtime._variant_session import VariantSession
+from byoc.samples import describe_mismatch
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSession:
+    """A session that reads some inputs from, and writes some outputs to, the same arrays in each run.
+
+    `bind_tensors` makes one. One thread at a time may call it.
+    """
+
+    session: Session
+
+    def __repr__(self) -> str:
+        """Return the names of the inputs that a call takes, and of the outputs."""
+        return f"BoundSession(inputs={list(self.inputs)}, outputs={list(self.outputs)})"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs that a call takes, in order: those that are not bound."""
+        return self.session.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of all outputs, in order."""
+        return self.session.outputs
+
+    def __call__(self, inputs: StageValues | None = None) -> dict[str, Any]:
+        """Return all outputs for the inputs that are not bound; raises as `Session.run`."""
+        return self.run(inputs)
+
+    def run(self, inputs: StageValues | None = None, trace: Trace | None = None) -> dict[str, Any]:
+        """Return all outputs, the bound ones in their arrays, and record each stage in a trace.
+
+        Raises InputError as `Session.run` does, and where an output has another shape than its array.
+        """
+        return self.session.run({} if inputs is None else inputs, trace)
+
+
+def bind_tensors(
+    session: Session | VariantSession, inputs: Arrays | None = None, outputs: Arrays | None = None
+) -> BoundSession:
+    """Bind inputs and outputs of a session to arrays, by name; other inputs are given in each call.
+
+    The arrays are C-contiguous, of the tensors' dtypes and of the shapes that they have in each run.
+    What is in an input's array when a call begins is what is read. An output is written to its array by
+    the stage that makes it where that can be (host segments, `reference`, codegens whose executors have
+    `bind`), and is copied there otherwise.
+
+    Raises InputError for a name that is no input or output, for an array that does not fit, for two that
+    overlap where one is written, for an output that is a constant or an input as it is, and for a bundle
+    of several variants: load one of them.
+    """
+    chosen = _get_only_session(session)
+    given, wanted = inputs or {}, outputs or {}
+    made = {name for stage in chosen.stages for name in stage.output_names}
+    for name, array in given.items():
+        _check_name(name, "input", chosen.inputs)
+        _check_array(f"input '{name}'", array, chosen.types.get(name))
+    for name, array in wanted.items():
+        _check_name(name, "output", chosen.outputs)
+        if name not in made:
+            raise InputError(f"output '{name}' cannot be bound: no stage makes it")
+        kind = read_type(chosen.program.types[name]) if name in chosen.program.types else None
+        _check_array(f"output '{name}'", array, kind and TensorType(kind.dtype, None))
+        if not array.flags.writeable:
+            raise InputError(f"output '{name}': its array cannot be written to")
+    _check_apart(given, wanted)
+    stages = [_bind_stage(stage, given, wanted) for stage in chosen.stages]
+    program = replace(chosen.program, stages=stages, constants={**chosen.program.constants, **given})
+    return BoundSession(
+        replace(
+            chosen,
+            inputs=tuple(name for name in chosen.inputs if name not in given),
+            types={name: kind for name, kind in chosen.types.items() if name not in given},
+            program=program,
+        )
+    )
+
+
+def _get_only_session(session: Session | VariantSession) -> Session:
+    if isinstance(session, Session):
+        return session
+    if len(session.sessions) > 1:
+        names = ", ".join(session.sessions)
+        raise InputError(f"arrays are bound to one variant, load it by name: {names}")
+    return next(iter(session.sessions.values()))
+
+
+def _check_name(name: str, what: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise InputError(f"no {what} '{name}'{suggest_nearest(name, known)}")
+
+
+def _check_array(who: str, array: NDArray[Any], kind: TensorType | None) -> None:
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        raise InputError(f"{who}: only a contiguous array of numpy can be bound")
+    if kind is None or kind.dtype == "string":
+        raise InputError(f"{who} cannot be bound: it is no tensor of numbers")
+    mismatch = describe_mismatch(array, kind)
+    if mismatch:
+        raise InputError(f"{who} is {mismatch}, the model takes {kind}")
+
+
+def _check_apart(inputs: Arrays, outputs: Arrays) -> None:
+    """Raise InputError where an output would be written over an input, or over another output."""
+    written = [(f"output '{name}'", array) for name, array in outputs.items()]
+    read = [(f"input '{name}'", array) for name, array in inputs.items()]
+    pairs = [*combinations(written, 2), *((one, other) for one in read for other in written)]
+    for (one, first), (other, second) in pairs:
+        if np.may_share_memory(first, second):
+            raise InputError(f"the arrays of {one} and {other} overlap")
+
+
+def _bind_stage(stage: Stage, inputs: Arrays, outputs: Arrays) -> Stage:
+    """Return a stage that writes its outputs to arrays; one that cannot has them copied there."""
+    makes = {name: outputs[name] for name in stage.output_names if name in outputs}
+    if not makes:
+        return stage
+    reads = {name: inputs[name] for name in stage.inputs if name in inputs}
+    run = stage.bind(reads, makes) if stage.bind else None
+    if run is not None:
+        return replace(stage, run=run)
+
+    def run_and_copy(values: StageValues) -> StageValues:
+        found = stage.run(values)
+        for name, array in makes.items():
+            if found[name].shape != array.shape:
+                shapes = f"{list(found[name].shape)}, its array {list(array.shape)}"
+                raise InputError(f"output '{name}' is {shapes}")
+            array[...] = found[name]
+        return {**found, **makes}
+
+    return replace(stage, run=run_and_copy)
