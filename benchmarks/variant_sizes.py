@@ -1,6 +1,6 @@
 """The size of bundles of one, two and four variants of a decoder, against its weights and models.
 
-    python benchmarks/variant_sizes.py [--hidden N] [--layers N]
+    python benchmarks/variant_sizes.py [--hidden N] [--layers N] [--weights copy|link|reference]
 
 The decoder has int4 weights and is built as by onnxruntime-genai's model builder. All of each variant is
 one region of `reference`: a prefill of 64 tokens, and steps of one token with caches of several lengths.
@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import onnx
 
 import byoc
+from byoc.bundle import Sharing
 from byoc.zoo._decoders import OPEN, DecoderSize, make_decoder
 
 _RULES = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
@@ -20,7 +21,7 @@ _CACHES = (256, 128, 512)
 _VOCABULARY = 8192
 
 
-def main(layers: int, hidden: int) -> None:
+def main(layers: int, hidden: int, sharing: Sharing) -> None:
     """Print a line for each number of variants."""
     heads = hidden // 64
     size = DecoderSize(layers, hidden, heads, heads // 4, hidden * 11 // 4, _VOCABULARY)
@@ -43,14 +44,21 @@ def main(layers: int, hidden: int) -> None:
                 dims={"batch_size": 1},
                 variants=dict(list(variants.items())[:count]),
                 verify=False,
+                weights=sharing,
             )
-            sizes = {file: file.stat().st_size for file in output.rglob("*") if file.is_file()}
+            sizes = {file: _measure(file) for file in output.rglob("*") if file.is_file()}
             weights, bundle = sizes[output / "weights.bin"], sum(sizes.values())
             models = sum(size for file, size in sizes.items() if file.suffix == ".onnx")
             print(
                 f"{count} variants: weights.bin {weights:,}, models {models:,}, all {bundle:,} bytes, "
                 f"{bundle / (weights + models):.4f} of both, {bundle / whole:.4f} of the model"
             )
+
+
+def _measure(file: Path) -> int:
+    """Return the bytes of a file that no other has, 0 of one that is linked."""
+    found = file.stat()
+    return found.st_size if found.st_nlink == 1 else 0
 
 
 def _give_sizes(sequence: int, past: int, total: int) -> dict[str, int | str]:
@@ -65,5 +73,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--weights", choices=("copy", "link", "reference"), default="copy")
     asked = parser.parse_args()
-    main(asked.layers, asked.hidden)
+    main(asked.layers, asked.hidden, asked.weights)

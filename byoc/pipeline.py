@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx
 
-from byoc.bundle import Report, WeightFile, stage_bundle
+from byoc.bundle import OriginalFiles, Report, WeightFile, stage_bundle
 from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
 from byoc.model import Model
@@ -50,7 +50,14 @@ from byoc.stages import (
     run_stages,
     run_stages_jointly,
 )
-from byoc.support import collect_rarely, report_step, show_progress, take_keywords, write_text
+from byoc.support import (
+    collect_rarely,
+    report_step,
+    resolve_path,
+    show_progress,
+    take_keywords,
+    write_text,
+)
 from byoc.verification import NotVerified, Verification
 from byoc.zoo import Source, name_source
 
@@ -272,7 +279,10 @@ def emit(states: Sequence[State]) -> list[State]:
     first = states[0]
     assert first.output is not None
     with stage_bundle(first.output) as folder:
-        weights = WeightFile(folder)
+        originals = OriginalFiles(folder, resolve_path(first.output), first.options.weights)
+        for state in states:
+            originals.add_model(state.original)
+        weights = WeightFile(folder, originals)
         try:
             return run_stages_jointly(
                 EMISSION, [replace(state, folder=folder, weights=weights) for state in states]

@@ -5,7 +5,7 @@ signature.json    who wrote the manifest: a key, and its signature
 model.onnx        the partitioned model: plain ONNX, regions as functions
 <region>.onnx     each region as a separate model
 decisions.json.gz the decisions, node by node
-weights.bin       the large constants of all models, each once
+weights.bin       the large constants of all models, each once, but for those in files that are shared
 artifacts/        the output of the codegens, a folder for each region
 """
 
@@ -41,7 +41,8 @@ from byoc.bundle._manifest import (
     entry_to_contract,
 )
 from byoc.bundle._manifest_schema import manifest_schema
-from byoc.bundle._packing import pack_folder
+from byoc.bundle._original_weights import OriginalFiles, Sharing
+from byoc.bundle._packing import is_packed_name, pack_folder
 from byoc.bundle._padding_entry import PaddingEntry, check_padding, describe_padding
 from byoc.bundle._reading import Bundle, inspect, is_bundle, open_bundle
 from byoc.bundle._region_description import MODEL_TEXT, hash_region_model

@@ -89,6 +89,14 @@ class FileEntry(StrictModel):
     bytes: Annotated[int, Field(ge=0, le=_LARGEST_SIZE)] = Field(description="The size.")
 
 
+class ReferenceEntry(FileEntry):
+    """A file of the user's outside of the bundle, which it needs: weights of the original model."""
+
+    path: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description="Where it is, from the bundle's folder, or an absolute path."
+    )
+
+
 class RegionEntry(StrictModel):
     """A region: its model, the contracts of its boundary tensors, and its artifact."""
 
@@ -161,6 +169,10 @@ class Manifest(StrictModel):
         description="The variants; a bundle without any has one, whose name is empty."
     )
     files: dict[str, FileEntry] = Field(description="Every other file of the bundle, by path.")
+    references: dict[str, ReferenceEntry] = Field(
+        default_factory=dict,
+        description="Files outside of the bundle, by the paths in it by which its models name them.",
+    )
     _digest: bytes = PrivateAttr(default=b"")
 
     @property
@@ -296,13 +308,16 @@ def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
 
 def _check_names(manifest: Manifest, path: Path) -> None:
     """Raise InputError for a name that leaves the folder, has no hash, or is ambiguous."""
-    for name in manifest.files:
+    names = [*manifest.files, *manifest.references]
+    for name in names:
         wrong = describe_path_problem(name) or _OWN_NAMES.get(name.casefold(), "")
         if wrong:
             raise InputError(f"{path}: the file {quote_name(name)} {wrong}")
     regions = manifest.regions
-    for what, names in (("files", manifest.files), ("regions", (one.name for one in regions))):
-        same = find_same_paths(names)
+    for name in manifest.files.keys() & manifest.references.keys():
+        raise InputError(f"{path}: the file {quote_name(name)} is both in the bundle and outside of it")
+    for what, paths in (("files", names), ("regions", (one.name for one in regions))):
+        same = find_same_paths(paths)
         if same is not None:
             both = " and ".join(map(quote_name, same))
             raise InputError(f"{path}: the {what} {both} cannot be two files on every system")

@@ -84,12 +84,14 @@ ZipEntries = Mapping[str, zipfile.ZipInfo]
 def unpack_bundle(path: Path, folder: Path) -> Manifest:
     """Unpack a bundle into an empty folder and return its manifest.
 
-    Raises InputError with one sentence when a file differs from the manifest.
+    Raises InputError with one sentence when a file differs from the manifest, or is not in the zip.
     """
     with _open_zip(path) as archive:
         entries = _zip_entries(archive, path)
         content = _read_packed_manifest(archive, entries, path)
         manifest = parse_manifest(content, path / MANIFEST_FILE)
+        if manifest.references:
+            raise InputError(f"{path}: refers to files outside of it, which a packed bundle cannot")
         _check_sizes(manifest, entries, path, folder)
         for name, entry in manifest.files.items():
             target = folder / name

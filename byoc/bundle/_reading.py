@@ -6,6 +6,7 @@ import tempfile
 import weakref
 import zipfile
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from byoc.bundle._manifest import (
     resolve_inside,
 )
 from byoc.bundle._packing import unpack_bundle
+from byoc.bundle._references import find_references, open_whole_folder
 from byoc.codegen import (
     UNLESS_TRUSTED,
     Artifact,
@@ -46,8 +48,9 @@ from byoc.model import check_model, walk_tensors
 class Bundle:
     """A bundle on disk whose files all match their hashes.
 
-    `packed` is the zip that it was unpacked from, None for a folder; `folder` is then temporary and
-    removed with this object, so keep the object as long as its regions are used. `given_path` is a
+    `packed` is the zip that it was unpacked from, None for a folder. `folder` is then temporary, as it
+    is where the bundle refers to files outside, and removed with this object, so keep the object as long
+    as its regions are used. `given_path` is a
     folder's path as given by the user. `codegens` finds those that load its artifacts, and `consent` is
     what the user allows them to execute. `just_compiled` says that its artifacts were made here and now,
     so that one which does not fit this machine is for another.
@@ -219,7 +222,7 @@ class Bundle:
             if not places and tensor.data_location == TensorProto.EXTERNAL:
                 places = [""]
             for place in places:
-                if place not in self.manifest.files:
+                if place not in self.manifest.files and place not in self.manifest.references:
                     raise InputError(
                         f"{self.display_path}: the file {quote_name(place)} has no hash "
                         f"in {MANIFEST_FILE}"
@@ -270,21 +273,31 @@ def open_bundle(
     return opened if variant is None else opened.choose(variant)
 
 
-def _open(path: Path, isolation: Isolation | None, consent: Consent) -> Bundle:
-    if path.is_dir():
-        # Absolute: a codegen may change the working directory.
-        place, manifest = path.absolute(), read_manifest(path)
-        return _choose_processes(Bundle(place, manifest, None, path, consent=consent), isolation)
-    if not path.is_file():
+def open_staged_bundle(folder: Path, destination: Path) -> Bundle:
+    """Open the bundle in a folder that is to become `destination`; raises as `open_bundle`."""
+    return _open(folder, UNLESS_TRUSTED, NO_CONSENT, destination)
+
+
+def _open(
+    path: Path, isolation: Isolation | None, consent: Consent, destination: Path | None = None
+) -> Bundle:
+    if not path.is_dir() and not path.is_file():
         raise InputError(f"{path}: no such bundle")
-    folder = Path(tempfile.mkdtemp(prefix="byoc-"))
-    try:
-        manifest = unpack_bundle(path, folder)
-        bundle = _choose_processes(Bundle(folder, manifest, path, consent=consent), isolation)
-    except BaseException:  # leave nothing behind, even after an interrupt
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    weakref.finalize(bundle, _remove_folder, folder, os.getpid())
+    with ExitStack() as stack:  # leaves nothing behind, even after an interrupt
+        if path.is_file():
+            folder = Path(tempfile.mkdtemp(prefix="byoc-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            bundle = Bundle(folder, unpack_bundle(path, folder), path, consent=consent)
+        else:
+            manifest = read_manifest(path)
+            references = find_references(manifest, destination or path, path)
+            # Absolute: a codegen may change the working directory.
+            folder = path.absolute()
+            if references:
+                folder = stack.enter_context(open_whole_folder(path, manifest, references, path))
+            bundle = Bundle(folder, manifest, None, path, consent=consent)
+        bundle = _choose_processes(bundle, isolation)
+        weakref.finalize(bundle, _close, stack.pop_all(), os.getpid())
     return bundle
 
 
@@ -295,6 +308,6 @@ def _choose_processes(bundle: Bundle, isolation: Isolation | None) -> Bundle:
     return replace(bundle, codegens=Codegens(isolation))
 
 
-def _remove_folder(folder: Path, process: int) -> None:
+def _close(stack: ExitStack, process: int) -> None:
     if os.getpid() == process:  # a forked process has the object, too, but does not own the folder
-        shutil.rmtree(folder, ignore_errors=True)
+        stack.close()

@@ -32,11 +32,11 @@ def hash_region_model(folder: Path, entry: RegionEntry) -> str:
     digest = hashlib.sha256(content)
     for tensor in walk_tensors(onnx.load_from_string(content)):
         if tensor.data_location == TensorProto.EXTERNAL:
-            write_raw_bytes(tensor, path.parent, _HashedFile(digest))  # type: ignore[arg-type]
+            write_raw_bytes(tensor, path.parent, HashedFile(digest))  # type: ignore[arg-type]
     return digest.hexdigest()
 
 
-class _HashedFile:
+class HashedFile:
     """An open file whose content is hashed and not kept."""
 
     def __init__(self, digest: "hashlib._Hash") -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from byoc.bundle._manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, list_files
 from byoc.bundle._packing import check_packed_files, is_packed_name, list_packed_files, pack_folder
-from byoc.bundle._reading import open_bundle
+from byoc.bundle._reading import open_staged_bundle
 from byoc.codegen import quote_name
 from byoc.errors import InputError
 from byoc.support import open_workspace, read_limited, replace_path, resolve_path
@@ -48,7 +48,7 @@ def stage_bundle(path: Path) -> Iterator[Path]:
         fresh.mkdir()
         yield fresh
         with _reading_back(fresh, path):
-            written = open_bundle(fresh)
+            written = open_staged_bundle(fresh, real)
             written.check_regions()
         if is_packed_name(path):
             pack_folder(fresh, written.manifest.files, workspace / "packed")

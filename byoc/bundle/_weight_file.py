@@ -7,7 +7,16 @@ from typing import BinaryIO, Self
 
 from onnx import ModelProto, TensorProto
 
-from byoc.model import copy_without, is_large, read_raw_bytes, walk_tensors, write_raw_bytes
+from byoc.bundle._original_weights import OriginalFiles
+from byoc.model import (
+    ExternalData,
+    copy_without,
+    embed_external_data,
+    find_external_data,
+    is_large,
+    walk_tensors,
+    write_raw_bytes,
+)
 
 WEIGHTS_FILE = "weights.bin"
 # In bytes: enough for any vector load from a memory-mapped file.
@@ -17,13 +26,15 @@ _ALIGNMENT = 64
 class WeightFile:
     """A writer of tensors to `weights.bin` in a folder; use as a context manager, as often as needed.
 
-    Tensors of equal bytes are stored once, whatever their names, types and models.
+    Tensors of equal bytes are stored once, whatever their names, types and models; those that stand in
+    the user's files, which the bundle shares, not at all.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, originals: OriginalFiles | None = None) -> None:
         """Write to the file in a folder, which is made when it is first needed."""
         self._path = folder / WEIGHTS_FILE
-        self._stored: dict[bytes, tuple[int, int]] = {}
+        self._stored: dict[bytes, ExternalData] = {}
+        self.originals = originals or OriginalFiles(folder, folder, "copy")
 
     def __enter__(self) -> Self:
         """Open the file, and return itself."""
@@ -38,7 +49,7 @@ class WeightFile:
 
     def add(self, tensor: TensorProto, folder: Path | None) -> TensorProto:
         """Move a tensor's data into the file and return the tensor; `folder` holds its external data."""
-        offset, length = self._write(tensor, folder)
+        place = self.originals.find(find_external_data(tensor, folder)) or self._write(tensor, folder)
         moved = TensorProto(
             name=tensor.name,
             data_type=tensor.data_type,
@@ -47,27 +58,29 @@ class WeightFile:
             data_location=TensorProto.EXTERNAL,
         )
         moved.metadata_props.extend(tensor.metadata_props)
-        for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", length)):
+        fields = {"location": place.path.name, "offset": place.offset, "length": place.length}
+        for key, value in fields.items():
             moved.external_data.add(key=key, value=str(value))
         return moved
 
-    def _write(self, tensor: TensorProto, folder: Path | None) -> tuple[int, int]:
-        """Write a tensor's bytes, and return where they are: the offset and the length in bytes.
+    def _write(self, tensor: TensorProto, folder: Path | None) -> ExternalData:
+        """Write a tensor's bytes, and return where they are.
 
         They are hashed while they are written, since external data may be too large for memory; bytes
-        that the file has already are cut off again.
+        that are there already are cut off again.
         """
         before = self._file.tell()
         self._file.write(b"\0" * (-before % _ALIGNMENT))
         offset = self._file.tell()
         writer = _HashingWriter(self._file)
         length = write_raw_bytes(tensor, folder, writer)  # type: ignore[arg-type]
-        own = offset, length
-        found = self._stored.setdefault(writer.hash.digest(), own)
-        if found != own:
+        digest = writer.hash.digest()
+        found = self._stored.get(digest) or self.originals.find_equal(length, digest)
+        if found is not None:
             self._file.truncate(before)
             self._file.seek(before)
-        return found
+        self._stored[digest] = found or ExternalData(self._path, offset, length)
+        return self._stored[digest]
 
 
 class _HashingWriter:
@@ -97,9 +110,7 @@ def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) ->
         else:
             result.graph.node.append(node)
     # onnxruntime supports external data only in initializers of the main graph.
-    for tensor in walk_tensors(result):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(_embed(tensor, folder))
+    embed_external_data(walk_tensors(result), folder)
     for name, tensor in [*((t.name, t) for t in model.graph.initializer), *lifted]:
         moved = weights.add(tensor, folder) if is_large(tensor) else _embed(tensor, folder)
         result.graph.initializer.add().CopyFrom(moved)
@@ -112,7 +123,5 @@ def _embed(tensor: TensorProto, folder: Path | None) -> TensorProto:
         return tensor
     result = TensorProto()
     result.CopyFrom(tensor)
-    result.raw_data = read_raw_bytes(tensor, folder)
-    result.ClearField("data_location")
-    del result.external_data[:]
+    embed_external_data((result,), folder)
     return result

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 from onnx import ModelProto, TypeProto
@@ -14,6 +15,7 @@ from byoc.bundle._manifest import (
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     Manifest,
+    ReferenceEntry,
     RegionEntry,
     VariantEntry,
     contract_to_entry,
@@ -119,19 +121,29 @@ def describe_variant(plan: Plan, regions: tuple[RegionEntry, ...], report: Repor
     )
 
 
-def build_manifest(folder: Path, plan: Plan, variants: Sequence[VariantEntry]) -> Manifest:
+def build_manifest(
+    folder: Path,
+    plan: Plan,
+    variants: Sequence[VariantEntry],
+    references: Mapping[str, str] = MappingProxyType({}),
+) -> Manifest:
     """Return the manifest of a folder in which all other files are written.
 
-    `plan` is that of any variant: what was asked for and the targets are the same in all.
+    `plan` is that of any variant: what was asked for and the targets are the same in all. `references`
+    are paths of files in the folder that will stay outside of the bundle, by their names in it.
     """
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files = {name: describe_file(folder / name) for name in names}
     return Manifest(
         format=MANIFEST_FORMAT,
         versions={"byoc": read_byoc_version(), "onnx": onnx.__version__},
         asked=dict(plan.asked),
         targets=tuple(target.name for target in plan.targets),
         variants=tuple(variants),
-        files={path.relative_to(folder).as_posix(): describe_file(path) for path in files},
+        files={name: entry for name, entry in files.items() if name not in references},
+        references={
+            name: ReferenceEntry(**dict(files[name]), path=path) for name, path in references.items()
+        },
     )
 
 

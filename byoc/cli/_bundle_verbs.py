@@ -33,6 +33,7 @@ from byoc.cli._common import (
 from byoc.cli._option_flags import take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
 from byoc.console import make_console, print_line, print_lines
+from byoc.errors import InputError
 from byoc.reporting import (
     BRIEF,
     WHOLE,
@@ -127,6 +128,7 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
     judged = judge_maker(bundle)
     return {
         "bundle": f"{form}, format {manifest.format}, {files}, {size}",
+        "refers to": ", ".join(entry.path for entry in manifest.references.values()),
         "unchanged": f"{files} and the contracts of regions are as the manifest says",
         "signed by": judged.key or "nobody",
         "trusted": ("yes, " if judged.trusted else "no, ") + judged.reason,
@@ -223,6 +225,9 @@ def _make_file_rows(manifest: Manifest) -> list[dict[str, str]]:
     return [
         {"file": name, "size": format_quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}
         for name, entry in manifest.files.items()
+    ] + [
+        {"file": entry.path, "size": format_quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}
+        for entry in manifest.references.values()
     ]
 
 
@@ -246,6 +251,8 @@ def pack(
     with show_status() as show:
         show("check")
         opened = open_bundle(bundle)
+        if opened.manifest.references:
+            raise InputError(f"{bundle}: refers to files outside of it, which a packed bundle cannot")
         show("pack")
         with stage_packed_file(output) as file:
             pack_folder(opened.folder, opened.manifest.files, file)

@@ -23,6 +23,7 @@ from byoc.model import (
     TensorType,
     convert_ir_version,
     convert_opset,
+    embed_external_data,
     fold_constants,
     get_stated_types,
     open_shapes,
@@ -31,6 +32,7 @@ from byoc.model import (
     read_array,
     read_tensor_types,
     to_numpy_dtype,
+    walk_tensors,
 )
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ class Region:
             model = onnx.inliner.inline_local_functions(
                 model
             )  # protobuf allows 2 GB: so without the weights
-        onnx.load_external_data_for_model(model, str(self.path.parent))
+        embed_external_data(walk_tensors(model), self.path.parent)
         if fold:
             model = fold_constants(model)
         try:

@@ -5,7 +5,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import onnx
 from onnx import ModelProto, NodeProto, helper
 
 from byoc.codegen._operations import find_composite, instantiate_body
@@ -14,6 +13,7 @@ from byoc.model import (
     GraphIndex,
     TensorType,
     copy_without,
+    embed_external_data,
     fold_constants,
     get_stated_types,
     infer_types,
@@ -49,9 +49,7 @@ def fold_region_model(
     read = list_folded_reads(index, kept)
     loaded = ModelProto()
     loaded.CopyFrom(model)
-    for tensor in loaded.graph.initializer:
-        if tensor.name in read and tensor.data_location == onnx.TensorProto.EXTERNAL:
-            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+    embed_external_data((each for each in loaded.graph.initializer if each.name in read), folder)
     folded = fold_constants(loaded, kept)
     left = GraphIndex(folded, {})
     result = copy_without(folded, "initializer")

@@ -103,6 +103,8 @@ def fastest(model: Source, options: TrialOptions) -> Result:
     """
     if options.variants or options.buckets:
         raise InputError("what is measured is one model: variants and buckets are for `partition` alone")
+    if options.weights != "copy":
+        raise InputError(f"--weights {options.weights}: a bundle that is chosen by the clock is a copy")
     check_destination(Path(options.output))
     destination = Path(options.output).absolute()  # a codegen's code may change the working directory
     with TemporaryDirectory(prefix="byoc-") as place, show_progress(options.progress):

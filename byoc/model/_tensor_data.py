@@ -5,7 +5,7 @@ the model's folder, `offset` and `length` are in bytes. Locations outside of tha
 be it by `..`, an absolute path or a link.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -304,6 +304,18 @@ def read_raw_bytes(tensor: TensorProto, folder: Path | None) -> bytes:
     if tensor.data_type == TensorProto.STRING:
         raise ValueError("strings have no raw form")
     return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+
+
+def embed_external_data(tensors: Iterable[TensorProto], folder: Path | None) -> None:
+    """Move the external data of tensors into them. Raises as `read_raw_bytes`.
+
+    `onnx.load_external_data_for_model` refuses files with several hard links, as a bundle may hold.
+    """
+    for tensor in tensors:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.raw_data = read_raw_bytes(tensor, folder)
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
 
 
 def read_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from byoc.bundle import Sharing
 from byoc.cache import Cache, open_cache, open_user_cache
 from byoc.codegen import Isolation
 from byoc.errors import InputError
@@ -80,6 +81,19 @@ class Options(PlanOptions):
             panel=Panel.BUNDLE,
         ),
         lambda pad: None if pad else False,
+        record_none=False,
+    )
+    weights: Sharing = declare_field(
+        "copy",
+        "what to do with weights in files beside the model: `copy` them into the bundle, `link` the "
+        "files into it (a reflink, else a hard link), or leave them where they are, with a `reference`. "
+        "What byoc changes or makes is in the bundle.",
+        Flag(
+            "Copy weights that lie in files beside the model, link the files, or refer to them.",
+            choices=("copy", "link", "reference"),
+            panel=Panel.BUNDLE,
+        ),
+        lambda weights: None if weights == "copy" else weights,
         record_none=False,
     )
     strategy: str = declare_field(

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, NodeProto, TypeProto, numpy_helper
+from onnx import ModelProto, NodeProto, TypeProto
 
 from byoc.model import (
     GraphIndex,
@@ -18,6 +18,7 @@ from byoc.model import (
     make_dense,
     open_shapes,
     rate_knowledge,
+    read_array,
     read_type,
 )
 from byoc.onnxrt import bind_session, open_session, output_types, session_runner
@@ -129,9 +130,7 @@ class ProgramBuilder:
         sparse = {name: index.sparse_initializers[name] for name in read & {*index.sparse_initializers}}
         stored |= {name: make_dense(tensor) for name, tensor in sparse.items()}
         stored |= {t.name: t for t in index.graph.initializer if t.name in read}
-        constants = {
-            name: numpy_helper.to_array(tensor, str(self.folder)) for name, tensor in stored.items()
-        }
+        constants = {name: read_array(tensor, self.folder) for name, tensor in stored.items()}
         outputs = tuple(value.name for value in index.graph.output)  # one may occur twice
         types = {name: known[name] for name in outputs if name in known}
         return StageProgram(stages, constants, outputs, types)

@@ -34,7 +34,7 @@ from byoc.stages._calibration_samples import attach_samples, read_user_samples
 from byoc.stages._region_estimates import add_estimate_notes, estimate_regions
 from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import State
-from byoc.support import report_step
+from byoc.support import Note, report_step
 from byoc.verification import (
     NotVerifiableError,
     NotVerified,
@@ -66,6 +66,9 @@ class Write:
         plan = state.plan
         if rewrite.found:
             plan = replace(plan, passes=(*plan.passes, *rewrite.effects))
+        shared = state.weights.originals.describe()
+        if shared:
+            plan = replace(plan, notes=(*plan.notes, Note("note", shared)))
         return replace(state, regions=regions, plan=plan)
 
 
@@ -94,9 +97,10 @@ class Compile:
         for state, variant in zip(states, variants, strict=True):
             contracts = {entry.name: entry.boundary_contracts for entry in variant.regions}
             write_decisions(folder, make_decision_document(state.plan, contracts), state.variant)
+        plan, originals = states[0].plan, states[0].weights.originals
         bundle = Bundle(
             folder,
-            build_manifest(folder, states[0].plan, variants),
+            build_manifest(folder, plan, variants, originals.references),
             codegens=states[0].codegens,
             consent=Consent(trust=True),
             just_compiled=True,
@@ -170,6 +174,7 @@ class Pack:
             for variant, report, state in zip(manifest.variants, reports, states, strict=True)
         )
         folder, sign = states[0].folder, states[0].options.sign
+        states[0].weights.originals.remove_references()
         digest = write_manifest(folder, manifest.model_copy(update={"variants": variants}))
         not_signed = sign_bundle(folder, digest, sign)
         return [replace(state, not_signed=not_signed) for state in states]

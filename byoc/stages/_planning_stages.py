@@ -8,7 +8,13 @@ from pathlib import Path
 from onnx import ModelProto
 
 from byoc.boundary.convert import ConvertedModel
-from byoc.bundle import RegionCompiler, check_destination, load_compilers, require_contexts
+from byoc.bundle import (
+    RegionCompiler,
+    check_destination,
+    is_packed_name,
+    load_compilers,
+    require_contexts,
+)
 from byoc.codegen import Codegens, TakesWeights
 from byoc.costs import check_trips
 from byoc.errors import InputError
@@ -68,6 +74,7 @@ class Resolve:
             settings = replace(settings, share_blocks=_find_sharing(settings, compilers))
         if options.emit is not None:
             _check_emit(options, compilers)
+        _check_weights(options)
         return replace(
             state,
             record=record_options(state.source, options),
@@ -114,6 +121,19 @@ def _check_emit(options: Options, compilers: Mapping[str, RegionCompiler]) -> No
     if options.output is None:
         raise InputError("--emit epcontext writes into the bundle: say where that is to be (-o)")
     require_contexts({name: compiler.codegen for name, compiler in compilers.items()})
+
+
+def _check_weights(options: Options) -> None:
+    """Raise InputError where weights cannot be shared with the user's files in what is written."""
+    what = f"--weights {options.weights}"
+    if options.weights != "copy" and options.output is not None:
+        if is_packed_name(Path(options.output)):
+            raise InputError(f"{what}: a packed bundle holds its weights: write a folder")
+        if options.weights == "reference" and options.emit is not None:
+            raise InputError(
+                f"{what}: applications load what --emit {options.emit} writes, and ONNX Runtime follows "
+                "no path out of the bundle: take --weights link or copy"
+            )
 
 
 @dataclass(frozen=True)

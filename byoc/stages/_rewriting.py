@@ -3,12 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from onnx import ModelProto, load_external_data_for_model
+from onnx import ModelProto
 
 from byoc.bundle import WeightFile, write_rewritten
 from byoc.codegen import Refusal, RefusedError, Region
 from byoc.errors import InputError, PluginFailedError
-from byoc.model import Model, copy_without, prepare_model
+from byoc.model import (
+    Model,
+    copy_without,
+    embed_external_data,
+    prepare_model,
+    walk_tensors,
+)
 from byoc.passes import (
     LoadedPass,
     PassEffect,
@@ -83,8 +89,7 @@ def rewrite_model(
 
 def _apply_to_model(asked: LoadedPass, model: Model, process: PassProcess | None) -> Model:
     given = copy_without(model.proto)
-    if model.folder is not None:
-        load_external_data_for_model(given, str(model.folder))
+    embed_external_data(walk_tensors(given), model.folder)
     try:
         made = apply_pass(asked, given, process)
     except PassFailedError as error:

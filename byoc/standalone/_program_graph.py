@@ -61,6 +61,8 @@ class ProgramGraph:
     expected: Mapping[str, Array]
     computed: Mapping[str, Array]
     noise: Mapping[str, tuple[Difference, ...]]
+    bundle: Bundle | None = None
+    """Where the graph is from, kept since its folder may be temporary; None for a model."""
 
     @property
     def display_name(self) -> str:
@@ -124,7 +126,8 @@ def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
         if region.target not in inlined
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
-    return _make_graph(_drop_default_inputs(model), str(bundle.display_path), regions, domains)
+    graph = _make_graph(_drop_default_inputs(model), str(bundle.display_path), regions, domains)
+    return replace(graph, bundle=bundle)
 
 
 def _inline_regions(model: Model, domains: Collection[str]) -> Model:

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import ModelProto
 
 from byoc.codegen import Executor, Region, open_region_session
 from byoc.errors import InputError, describe_error
-from byoc.model import Model, copy_without
+from byoc.model import (
+    Model,
+    copy_without,
+    embed_external_data,
+    walk_tensors,
+)
 from byoc.onnxrt import open_session, run_session, without_optimizations
 
 _NO_KERNEL = re.compile(r"NOT_IMPLEMENTED.*?Could not find an implementation for (\S+?)\(")
@@ -70,8 +74,7 @@ def open_original(proto: ModelProto, model: Model) -> PlainModel:
 
     def load() -> ModelProto:
         whole = copy_without(proto)
-        if model.folder is not None:
-            onnx.load_external_data_for_model(whole, str(model.folder))
+        embed_external_data(walk_tensors(whole), model.folder)
         return whole
 
     return open_plain(proto, model.folder, load)

@@ -24,6 +24,7 @@ from byoc.model import (
     TensorType,
     can_convert_layout,
     copy_without,
+    embed_external_data,
     extract_nodes,
     find_images,
     get_metadata,
@@ -35,6 +36,7 @@ from byoc.model import (
     parse_layout,
     prepare_model,
     set_metadata,
+    walk_tensors,
     write_type,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
@@ -101,7 +103,7 @@ class RegionCutter:
             return None
         read = tuple(value.name for value in model.graph.input)
         made = tuple(value.name for value in model.graph.output)
-        onnx.load_external_data_for_model(model, str(self.region.path.parent))
+        embed_external_data(walk_tensors(model), self.region.path.parent)
         inputs: dict[str, Any] = {}
         taken = {*self.index.types, *self.values, *(t.name for t in model.graph.initializer)}
         for value in list(model.graph.input):

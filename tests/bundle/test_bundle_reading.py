@@ -4,7 +4,9 @@ import hashlib
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from byoc.bundle._packing import (
     is_packed_name,
     pack_folder,
 )
-from byoc.bundle._reading import Bundle, _remove_folder, inspect, is_bundle
+from byoc.bundle._reading import Bundle, _close, inspect, is_bundle
 from byoc.errors import InputError
 
 
@@ -302,10 +304,12 @@ def test_weights_beside_the_model_are_found_by_their_hash(bundle: Path) -> None:
 def test_a_folder_is_removed_by_the_process_that_made_it_and_if_it_is_still_there(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _remove_folder(bundle, os.getpid() + 1)
+    stack = ExitStack()
+    stack.callback(shutil.rmtree, bundle, ignore_errors=True)
+    _close(stack, os.getpid() + 1)
     assert bundle.exists()
     for _ in range(2):
-        _remove_folder(bundle, os.getpid())
+        _close(stack, os.getpid())
         assert not bundle.exists()
 
     def lose(path: Path, folder: Path) -> None:

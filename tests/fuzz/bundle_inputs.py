@@ -134,6 +134,8 @@ _WORDS += [
 ]
 _WORDS += [
     "artifacts/dla_0/program.bin",
+    "references",
+    "path",
     "n" * 3000,
     [],
     {},
