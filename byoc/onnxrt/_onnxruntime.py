@@ -199,7 +199,10 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
             if foreign:
                 values = run_foreign(import_onnxruntime(), session, names, inputs)
             else:
-                values = list(map(_make_dense, session.run(names, dict(inputs))))
+                values = [
+                    value if type(value) is np.ndarray else _make_dense(value)
+                    for value in session.run(names, dict(inputs))
+                ]
         except Exception as error:  # as above
             raise InputError(
                 f"onnxruntime cannot run the model: {describe_runtime_error(error)}"

@@ -84,15 +84,7 @@ def bind_tensors(
             raise InputError(f"output '{name}': its array cannot be written to")
     _check_apart(given, wanted)
     stages = [_bind_stage(stage, given, wanted) for stage in chosen.stages]
-    program = replace(chosen.program, stages=stages, constants={**chosen.program.constants, **given})
-    return BoundSession(
-        replace(
-            chosen,
-            inputs=tuple(name for name in chosen.inputs if name not in given),
-            types={name: kind for name, kind in chosen.types.items() if name not in given},
-            program=program,
-        )
-    )
+    return BoundSession(chosen.bind(stages, given))
 
 
 def _get_only_session(session: Session | VariantSession) -> Session:

@@ -112,9 +112,10 @@ class CheckedExecutor:
             return None
         try:
             run = self.run.bind(inputs, outputs)
+            check = self.check.bind(inputs, outputs)
         except BaseException as error:  # as above
             raise _region_failure(error, self.who, self.check.region, "binding failed") from error
-        return None if run is None else replace(self, run=run)
+        return None if run is None else replace(self, run=run, check=check)
 
     def measure(self, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
         """Measure runs without checks, after a checked one; return the seconds of each.

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -117,6 +117,16 @@ class Session:
         if not self.program.constants:
             return {name: found[name] for name in self.outputs}
         return {name: self._copy_constant(name, found[name]) for name in self.outputs}
+
+    def bind(self, stages: Sequence[Stage], inputs: StageValues) -> "Session":
+        """Return a session with other stages, and with some inputs in the same arrays in each run."""
+        constants = {**self.program.constants, **inputs}
+        return replace(
+            self,
+            inputs=tuple(name for name in self.inputs if name not in inputs),
+            types={name: kind for name, kind in self.types.items() if name not in inputs},
+            program=replace(self.program, stages=stages, constants=constants),
+        )
 
     def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
         """Return the values of tensors by name, in the order of `names`, by default `boundary_tensors`.

@@ -5,10 +5,10 @@ an error of the codegen only where plain onnxruntime makes another one of the sa
 is a contradiction in the model, which is noted.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -37,14 +37,26 @@ def collect_contradictions() -> Iterator[Mapping[str, None]]:
 
 @dataclass(frozen=True, eq=False)
 class ShapeCheck:
-    """The check of a region's tensors; `any_shape` says that its codegen takes any extents."""
+    """The check of a region's tensors; `any_shape` says that its codegen takes any extents.
+
+    `bound` are the arrays that some tensors are in at each run: they were checked as they were bound.
+    """
 
     region: Region
     any_shape: bool
+    bound: Mapping[str, Any] = field(default_factory=dict)
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "ShapeCheck":
+        """Return the check of a region that has some tensors in the same arrays at each run.
+
+        Raises as `check_inputs`.
+        """
+        self.check_inputs(inputs)
+        return replace(self, bound={**inputs, **outputs})
 
     def check_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Note inputs of another shape. Raises InputError where the codegen needs the stated one."""
-        for value in self.region.inputs:
+        for value in self._given_inputs:
             if value.name not in inputs or self._fits(value, inputs[value.name]):
                 continue
             made = describe_mismatch(inputs[value.name], value.type)
@@ -62,6 +74,8 @@ class ShapeCheck:
         """
         if value.name not in given:
             raise CodegenFailedError(f"gave no output '{value.name}'")
+        if value.name in self.bound and given[value.name] is self.bound[value.name]:
+            return given[value.name]
         if self._fits(value, given[value.name]):
             return given[value.name]
         made = describe_mismatch(given[value.name], value.type)
@@ -79,6 +93,10 @@ class ShapeCheck:
         """Return whether a tensor is as its contract and the file say, all extents known."""
         form = self._forms.get(value.name)
         return form is not None and form.fits(given)
+
+    @cached_property
+    def _given_inputs(self) -> Sequence[TensorContract]:
+        return [value for value in self.region.inputs if value.name not in self.bound]
 
     @cached_property
     def _forms(self) -> Mapping[str, ArrayForm]:

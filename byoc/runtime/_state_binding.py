@@ -19,7 +19,7 @@ Buffers = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class BoundState:
-    """A state in `buffers`, by the names of inputs, and the session whose stages update it there."""
+    """A state in `buffers`, by the names of inputs, and the session that reads and updates it there."""
 
     session: Session
     buffers: Buffers = field(default_factory=dict)
@@ -35,7 +35,7 @@ def bind_state(session: Session, pairs: Mapping[str, StatePair], buffers: Buffer
         run = stage.bind(reads, makes) if reads and stage.bind else None
         stages.append(stage if run is None else replace(stage, run=run))
         bound |= {} if run is None else reads
-    return BoundState(replace(session, program=replace(session.program, stages=stages)), bound)
+    return BoundState(session.bind(stages, bound), bound)
 
 
 def _makes(stage: Stage, pair: StatePair) -> bool:
@@ -102,7 +102,7 @@ class VariantState:
                 buffer[tuple(map(slice, value.shape))] = value
         others = {name: value for name, value in fitted.inputs.items() if name not in buffers}
         given = others if fitted.rule is None else pad_inputs(fitted.rule, others)
-        found = self.bound.session.run({**given, **buffers}, fitted.mark(trace))
+        found = self.bound.session.run(given, fitted.mark(trace))
         for name in buffers:
             found.pop(self.pairs[name].present)
         return fitted.cut(found), {name: self._cut(name, fitted) for name in buffers}

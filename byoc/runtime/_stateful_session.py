@@ -91,7 +91,8 @@ class StatefulSession:
         if isinstance(self._session, VariantSession):
             found = self._run_variant(self._session, inputs, trace)
         else:
-            found = self._bound.run({**inputs, **self._state}, trace)
+            others = {name: array for name, array in self._state.items() if name not in self._buffers}
+            found = self._bound.run({**inputs, **others}, trace)
         for past, pair in self._pairs.items():
             value = found.pop(pair.present, None)
             if past not in self._buffers:
