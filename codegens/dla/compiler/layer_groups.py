@@ -16,7 +16,7 @@ _CLAMPS = ("Relu", "Clip")
 # Operators that a clamp is fused to, since their commands have `low` and `high`. After any other
 # operator, a Relu is a layer of its own.
 _CLAMPED = (
-    *("Conv", "Gemm", "MatMul", "BatchNormalization", "Add", "Sum", "Mul", "Concat"),
+    *("Conv", "Gemm", "MatMul", "BatchNormalization", "Add", "Sum", "Sub", "Mul", "Div", "Concat"),
     *("MaxPool", "AveragePool", "GlobalAveragePool", "Relu", "Clip"),
 )
 _SUMS = ("Add", "Sum")
@@ -32,6 +32,11 @@ class LayerGroup:
     def main(self) -> Operation:
         """The operation that determines the kind."""
         return self.operations[0]
+
+    @property
+    def operator(self) -> str:
+        """The operator of that operation as rule files have it: `Conv`, `com.microsoft.QuickGelu`."""
+        return ".".join(filter(None, (self.main.domain, self.main.op)))
 
     @property
     def operands(self) -> Sequence[Operand]:
@@ -107,6 +112,8 @@ class _Grouping:
 
     def _can_fuse(self, group: LayerGroup, operation: Operation, name: str) -> bool:
         main, done = group.main.op, {each.op for each in group.followers}
+        if main == "Sigmoid":
+            return operation.op == "Mul" and self._is_swish(group, operation)
         if operation.op in _CLAMPS:
             bounds = operation.inputs[1:]
             return main in _CLAMPED and all(self._constant(bound) for bound in bounds if bound)
@@ -115,6 +122,11 @@ class _Grouping:
         if operation.op == "BatchNormalization":
             return name == operation.inputs[0]
         return operation.op in _SUMS and self._is_residual_sum(operation, name)
+
+    def _is_swish(self, group: LayerGroup, operation: Operation) -> bool:
+        """Whether a product is that of a tensor by the Sigmoid of it."""
+        both = {group.output, group.main.inputs[0]}
+        return set(operation.inputs) == both and operation.output_quantization[0] is None
 
     def _is_residual_sum(self, operation: Operation, name: str) -> bool:
         """Whether a sum adds one computed tensor of the same shape."""

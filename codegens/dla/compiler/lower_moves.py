@@ -20,7 +20,7 @@ from .layer_tensors import (
     memory_extents,
 )
 from .layers import ConcatLayer, MoveLayer
-from .lower_others import arrange_operands
+from .lower_arithmetic import arrange_operands
 from .moved_axes import count_tile_elements, dense_steps
 from .network_builder import NetworkBuilder
 

@@ -20,8 +20,16 @@ from byoc.codegen import (
 from .layer_groups import LayerGroup, group_operations
 from .layer_tensors import check_dtype
 from .layers import LayerNetwork
+from .lower_arithmetic import (
+    lower_div,
+    lower_mean,
+    lower_mul,
+    lower_neg,
+    lower_power,
+    lower_sub,
+    lower_sum,
+)
 from .lower_convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
-from .lower_matrices import lower_layer_normalization, lower_softmax
 from .lower_moves import (
     lower_cast,
     lower_concat,
@@ -30,17 +38,15 @@ from .lower_moves import (
     lower_split,
     lower_transpose,
 )
-from .lower_others import (
-    FUNCTIONS,
-    lower_clamp,
-    lower_div,
-    lower_function,
-    lower_global_pool,
-    lower_mul,
-    lower_pool,
-    lower_power,
-    lower_sum,
+from .lower_normalizations import (
+    lower_layer_normalization,
+    lower_rms_normalization,
+    lower_skip_layer_normalization,
+    lower_skip_rms_normalization,
+    lower_softmax,
 )
+from .lower_others import FUNCTIONS, lower_clamp, lower_function, lower_global_pool, lower_pool
+from .lower_rotary import lower_contrib_rotary_embedding, lower_rotary_embedding
 from .network_builder import NetworkBuilder
 from .region_reading import RegionReading
 
@@ -55,6 +61,8 @@ LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Add": lower_sum,
     "Sum": lower_sum,
     "Mul": lower_mul,
+    "Sub": lower_sub,
+    "Neg": lower_neg,
     "Div": lower_div,
     "Pow": lower_power,
     "Relu": lower_clamp,
@@ -69,9 +77,16 @@ LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Split": lower_split,
     "Gather": lower_gather,
     "Softmax": lower_softmax,
+    "ReduceMean": lower_mean,
     "LayerNormalization": lower_layer_normalization,
+    "RMSNormalization": lower_rms_normalization,
+    "SimplifiedLayerNormalization": lower_rms_normalization,
+    "com.microsoft.SkipLayerNormalization": lower_skip_layer_normalization,
+    "com.microsoft.SkipSimplifiedLayerNormalization": lower_skip_rms_normalization,
+    "RotaryEmbedding": lower_rotary_embedding,
+    "com.microsoft.RotaryEmbedding": lower_contrib_rotary_embedding,
 }
-"""By operator of ONNX, the function that lowers a group that begins with it."""
+"""By operator, named as in rule files, the function that lowers a group that begins with it."""
 
 
 def lower_region(region: Region) -> LayerNetwork:
@@ -85,12 +100,12 @@ def lower_region(region: Region) -> LayerNetwork:
     reading.check_shapes()
     builder = NetworkBuilder(reading)
     groups = group_operations(reading)
-    unknown = [group for group in groups if group.main.domain or group.main.op not in LOWERINGS]
+    unknown = [group for group in groups if group.operator not in LOWERINGS]
     if unknown:
-        listed = ", ".join(dict.fromkeys(group.main.op for group in unknown))
+        listed = ", ".join(dict.fromkeys(group.operator for group in unknown))
         raise CompileError(f"the machine has no {listed}", [n for group in unknown for n in group.nodes])
     for group in groups:
-        LOWERINGS[group.main.op](builder, group)
+        LOWERINGS[group.operator](builder, group)
     outputs = [builder.add_output(contract) for contract in region.outputs]
     return LayerNetwork(builder.layers, builder.inputs, outputs, builder.constants)
 

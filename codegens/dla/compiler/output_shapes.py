@@ -45,13 +45,25 @@ def windowed_extents(extents: Sequence[int], window: SlidingWindow, ceil: bool =
     return tuple(made)
 
 
-def infer_shape(operation: Operation, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
-    """Return the shape of an operation's first output, from those of its inputs.
+def infer_shapes(
+    operation: Operation, shapes: Sequence[Shape | None], target: Sequence[int]
+) -> list[Shape]:
+    """Return the shapes of an operation's outputs, from those of its inputs.
 
-    `target` is the value of the second input of a Reshape. Unknown operators are assumed to work element
-    by element; lowering refuses those that it does not support. Raises CompileError if shapes do not
-    match.
+    `shapes` has None for an input that is left out, and `target` is the value of the second input of a
+    Reshape or Split. Of what else an operation gives out, such as means, nobody asks the shape. Unknown
+    operators are assumed to work element by element; lowering refuses those that it does not support.
+    Raises CompileError if shapes do not match.
     """
+    given = [shape for shape in shapes if shape is not None]
+    if operation.op == "Split":
+        return _split_shapes(operation, given[0], target)
+    if operation.op in _SKIP_NORMALIZATIONS:
+        return [given[0]] * len(operation.outputs)
+    return [_infer_first_shape(operation, given, target)]
+
+
+def _infer_first_shape(operation: Operation, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     rule = _RULES.get(operation.op)
     if rule is not None:
         return rule(operation.attributes, shapes, target)
@@ -87,7 +99,7 @@ def _matmul_shape(attributes: Attributes, shapes: Sequence[Shape], target: Seque
     return (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *b[1:][-1:])
 
 
-def split_shapes(operation: Operation, shape: Shape, target: Sequence[int]) -> list[Shape]:
+def _split_shapes(operation: Operation, shape: Shape, target: Sequence[int]) -> list[Shape]:
     """Return the shapes of all results of a Split; `target` is the value of its second input."""
     axis = operation.attributes.get("axis", 0) % len(shape)
     count = len(operation.outputs)
@@ -132,9 +144,16 @@ def _reshape_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequ
     return tuple(found)
 
 
+def _mean_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    """Return the shape of means over the last axis, which are all that lowering takes."""
+    return (*shapes[0][:-1], *[1] * bool(attributes["keepdims"]))
+
+
 def _same_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     return shapes[0]
 
+
+_SKIP_NORMALIZATIONS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 
 _RULES: Mapping[str, Callable[[Attributes, Sequence[Shape], Sequence[int]], Shape]] = {
     "Conv": _conv_shape,
@@ -147,7 +166,9 @@ _RULES: Mapping[str, Callable[[Attributes, Sequence[Shape], Sequence[int]], Shap
     "Gather": _gather_shape,
     "Pow": _same_shape,
     "Transpose": _transpose_shape,
-    "LayerNormalization": _same_shape,
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "RotaryEmbedding"), _same_shape),
+    "SimplifiedLayerNormalization": _same_shape,
+    "ReduceMean": _mean_shape,
     "Flatten": _flatten_shape,
     "Reshape": _reshape_shape,
     **dict.fromkeys(("BatchNormalization", "Clip", "Dropout", "DequantizeLinear"), _same_shape),

@@ -9,7 +9,7 @@ import onnx
 from byoc.codegen import CompileError, Operation, Quantization, Region, TensorContract
 
 from .layer_tensors import FROM_NHWC, Array, Shape
-from .output_shapes import infer_shape, split_shapes
+from .output_shapes import infer_shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +56,15 @@ class RegionReading:
             readers = [each.name for each in self.operations]
             found[contract.inner] = _static_shape(contract, readers)
         for each in self.operations:
-            given = [found[n] if n in found else self.stored_array(n).shape for n in each.inputs if n]
+            given = [self._find_shape(name, found) if name else None for name in each.inputs]
             has_target = each.op in ("Reshape", "Split") and len(each.inputs) > 1 and each.inputs[1]
             target = self.stored_array(each.inputs[1]).tolist() if has_target else ()
-            if each.op == "Split":
-                found |= zip(each.outputs, split_shapes(each, given[0], target), strict=True)
-            else:
-                found[each.outputs[0]] = infer_shape(each, given, target)
+            made = zip(each.outputs, infer_shapes(each, given, target), strict=False)
+            found |= {name: shape for name, shape in made if name}
         return found
+
+    def _find_shape(self, name: str, computed: Mapping[str, Shape]) -> Shape:
+        return computed[name] if name in computed else self.stored_array(name).shape
 
     def check_shapes(self) -> None:
         """Raise CompileError, with the node, where the region states another shape than is made here."""

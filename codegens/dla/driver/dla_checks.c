@@ -208,7 +208,8 @@ static const char *check_compute(const dla_command *c, size_t memory) {
         }
         return NULL;
     case DLA_SCALE:
-        if (!dla_have_same_extents(&c->x, &c->y) || (c->x.dtype == DLA_FLOAT32) != floats) {
+        if (!dla_have_same_extents(&c->x, &c->y) ||
+            ((c->x.dtype == DLA_FLOAT32) != floats && !(floats && c->x.dtype == DLA_INT32))) {
             return "its types or extents do not go together";
         }
         return NULL;
@@ -226,7 +227,7 @@ static const char *check_compute(const dla_command *c, size_t memory) {
     case DLA_NORMALIZE:
         return check_normalize(c, memory);
     default: /* FUNCTION */
-        if (c->kind > DLA_GELU_TANH) {
+        if (c->kind > DLA_SWISH) {
             return "its kind is unknown";
         }
         if (!dla_have_same_extents(&c->x, &c->y) || c->x.dtype != DLA_FLOAT32 || !floats) {
@@ -267,7 +268,7 @@ const char *dla_check_program(const uint8_t *program, size_t bytes, dla_sizes *s
         return "it does not begin with the magic bytes DLA1";
     }
     if (dla_read_word(program + 4) != DLA_VERSION) {
-        return "it has another version than 2";
+        return "it has another version than 3";
     }
     sizes->arena = dla_read_word(program + 8);
     sizes->scratchpad = dla_read_word(program + 12);

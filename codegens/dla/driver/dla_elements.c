@@ -39,8 +39,12 @@ static float evaluate_function(const dla_command *c, float x) {
         return erff(x);
     case DLA_GELU:
         return 0.5f * x * (1 + erff(x * 0.70710678f));
-    default: /* GELU_TANH */
+    case DLA_GELU_TANH:
         return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    case DLA_RECIPROCAL:
+        return 1 / x;
+    default: /* SWISH */
+        return x / (1 + expf(-alpha * x));
     }
 }
 
@@ -70,7 +74,8 @@ static const char *execute_element(
         }
     case DLA_SCALE:
         if (floats) {
-            write_float(place, clamp_float(read_float(x), c));
+            float value = c->x.dtype == DLA_INT32 ? (float)read_integer(x, DLA_INT32) : read_float(x);
+            write_float(place, clamp_float(value, c));
             return NULL;
         }
         return write_rescaled(place, read_integer(x, c->x.dtype) - c->x_zero, c);

@@ -1,6 +1,6 @@
 /* Programs of the vanilla accelerator: commands as structures, and how they are read and checked.
  *
- * The format and the meaning of each command are in ../machine/instructions.py, the reference manual.
+ * The format and the meaning of each command are in ../machine, the reference manual.
  */
 #ifndef DLA_PROGRAM_H
 #define DLA_PROGRAM_H
@@ -12,7 +12,7 @@ enum { DLA_FIRST = 1, DLA_LAST = 2 };
 enum { DLA_MAX = 0, DLA_AVERAGE = 1 };
 enum {
     DLA_SIGMOID, DLA_TANH, DLA_EXP, DLA_SQRT, DLA_HARD_SIGMOID, DLA_HARD_SWISH, DLA_LEAKY_RELU, DLA_ELU,
-    DLA_ERF, DLA_GELU, DLA_GELU_TANH
+    DLA_ERF, DLA_GELU, DLA_GELU_TANH, DLA_RECIPROCAL, DLA_SWISH
 };
 enum { DLA_SOFTMAX = 0, DLA_LAYER = 1, DLA_RMS = 2 };
 enum {
@@ -21,7 +21,7 @@ enum {
 };
 
 /* The version of the instruction set. */
-#define DLA_VERSION 2u
+#define DLA_VERSION 3u
 
 typedef struct dla_pair {
     uint32_t rows, cols;

@@ -10,27 +10,19 @@ from .arithmetic import (
     to_common_multipliers,
     to_multiplier,
 )
-from .instructions import (
+from .element_commands import (
     Add,
-    Command,
-    Conv,
-    ConvFlags,
-    End,
     Function,
     FunctionKind,
-    Load,
-    MatMul,
     Mul,
     Normalize,
     NormalizeKind,
-    Pool,
-    PoolKind,
-    Program,
     Scale,
-    Store,
     Table,
 )
+from .instructions import Command, End, Load, Store
 from .operands import ABSENT, NO_PADS, ZERO, DType, Memory, Operand, Pads, Pair
+from .program import Program
 from .program_file import VERSION, assemble, disassemble, format_command, format_program
 from .timing import (
     LINE,
@@ -41,3 +33,4 @@ from .timing import (
     simulate_timing,
     written_operand,
 )
+from .window_commands import Conv, ConvFlags, MatMul, Pool, PoolKind

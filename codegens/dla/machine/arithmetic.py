@@ -15,7 +15,7 @@ from scipy.special import erf
 
 from byoc.codegen import InputError
 
-from .instructions import FunctionKind
+from .element_commands import FunctionKind
 from .operands import DType
 
 Integers = NDArray[np.int64]
@@ -120,12 +120,14 @@ _FORMULAS: Mapping[FunctionKind, Callable[[Floats, np.float32, np.float32], Floa
     FunctionKind.ERF: lambda x, a, b: _erf(x),
     FunctionKind.GELU: lambda x, a, b: _HALF * x * (_ONE + _erf(x * _ROOT_HALF)),
     FunctionKind.GELU_TANH: lambda x, a, b: _gelu_tanh(x),
+    FunctionKind.RECIPROCAL: lambda x, a, b: _ONE / x,
+    FunctionKind.SWISH: lambda x, a, b: x / (_ONE + np.exp(-a * x)),
 }
 
 
 def evaluate_function(kind: FunctionKind, x: Floats, alpha: float = 0.0, beta: float = 0.0) -> Floats:
     """Apply a function to each element in float32, by the formula of ONNX's operator of that name."""
-    with np.errstate(over="ignore", invalid="ignore"):  # exp of large numbers, roots of negative ones
+    with np.errstate(all="ignore"):  # exp of large numbers, roots of negative ones, one over 0
         return _FORMULAS[kind](x, np.float32(alpha), np.float32(beta))
 
 

@@ -14,11 +14,12 @@ from typing import Any, get_type_hints
 
 from byoc.codegen import InputError
 
-from .instructions import COMMANDS, Command, End, Load, Program
+from .instructions import Command, End, Load
 from .operands import Memory, Operand, Signed
+from .program import COMMANDS, Program
 
 MAGIC = b"DLA1"
-VERSION = 2
+VERSION = 3
 _HEADER = struct.Struct("<4sIIII")
 _START = struct.Struct("<II")
 

@@ -16,19 +16,11 @@ import numpy as np
 
 from byoc.codegen import InputError, Roofline, load_cost_model
 
-from .instructions import (
-    Command,
-    Conv,
-    ConvFlags,
-    Function,
-    Load,
-    MatMul,
-    Normalize,
-    Pool,
-    Program,
-    Store,
-)
+from .element_commands import Function, Normalize
+from .instructions import Command, Load, Store
 from .operands import DType, Operand
+from .program import Program
+from .window_commands import Conv, ConvFlags, MatMul, Pool
 
 
 class Engine(Enum):

@@ -238,7 +238,9 @@ def _compute_normalize(command: Normalize, read: Mapping[str, Array]) -> Array:
 
 def _compute_scale(command: Scale, read: Mapping[str, Array]) -> Array:
     if command.y.dtype is DType.FLOAT32:
-        return _clamp_to_output(_require_floats(read["x"]), command)
+        x = read["x"]
+        x = x.astype(np.float32) if x.dtype == np.int32 else _require_floats(x)
+        return _clamp_to_output(x, command)
     return _clamp_to_output(
         _requantize_checked(_require_integers(read["x"]) - command.x_zero, command), command
     )

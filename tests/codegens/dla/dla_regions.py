@@ -30,12 +30,22 @@ def bytes_of(*shape: int, dtype: str = "int8", seed: int = 0) -> Any:
 
 def model(text: str, constants: Arrays | None = None, opset: int = 17) -> onnx.ModelProto:
     """Return the model of a text, with constants by name; nodes are called by what they make."""
-    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
+    proto = _parse(text, constants, f'"" : {opset}')
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def runtime_model(text: str, constants: Arrays | None = None, opset: int = 21) -> onnx.ModelProto:
+    """Return the same of a text with operators that only onnxruntime has."""
+    return _parse(text, constants, f'"" : {opset}, "com.microsoft" : 1')
+
+
+def _parse(text: str, constants: Arrays | None, opsets: str) -> onnx.ModelProto:
+    proto = onnx.parser.parse_model(f"<ir_version: 9, opset_import: [{opsets}]>\n{text}")
     for node in proto.graph.node:
         node.name = node.name or node.output[0]
     for name, array in (constants or {}).items():
         proto.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    onnx.checker.check_model(proto, full_check=True)
     return proto
 
 

@@ -1,0 +1,132 @@
+"""Commands that sum products, or slide a window: convolutions, pools, matrix products."""
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import ClassVar
+
+from .instructions import INFINITY, Command
+from .operands import NO_PADS, ONE, ZERO, Operand, Pads, Pair, Signed
+
+
+class ConvFlags(IntFlag):
+    """Position of a command in a convolution with input channels split over several commands."""
+
+    NONE = 0
+    FIRST = 1
+    LAST = 2
+    ONLY = 3
+
+
+@dataclass(frozen=True)
+class Conv(Command):
+    """Convolve the tile `x` into the tile `y`; a fully connected layer is a 1x1 kernel on one column.
+
+    Output row i and column j of the tile, channel o in group g, is the sum over the kernel (u, v) and
+    the group's input channels k of
+
+        x[i*strides.rows + u*dilations.rows - pads.top, j*... - pads.left, g*K + k] * weights[o, u, v, k]
+
+    with K = x.channels / groups, rows and columns counted from the tile's first; the channels of `y` are
+    groups blocks of y.channels / groups. Positions in the padding add nothing. Reading rows or columns
+    that are neither in `x` nor in `pads` is an error.
+
+    `weights` is one row and column of dense elements [y.channels][kernel.rows][kernel.cols][K], of
+    float32 or int8 (zero point 0), with input channels innermost. `parameters` is one row and column as
+    well: for float32, float32 [y.channels], the biases; else int32 [3][y.channels]: biases, mantissas m,
+    shifts. ABSENT, for float32 only, is a bias of 0. They are read by FIRST (biases) and LAST (m and
+    shift) only.
+
+    The sum of a float32 `x` is in float32, in any order. For int8 and uint8, x_zero is subtracted from
+    x, and the sum is exact in int32; an overflow is an error. With FIRST the sum starts from the bias,
+    else from `accumulator`, of the extents of `y` and dtype float32 or int32. With LAST `y` is written,
+    else the sum goes to `accumulator`. `accumulator` is ABSENT if both are set.
+
+    float32: y = CLAMP(sum + residual), where `residual` is ABSENT or a float32 box like `y`.
+    int8, uint8: y = CLAMP(RHE(sum * m / 2**shift) + y_zero), `residual` is ABSENT.
+    """
+
+    opcode: ClassVar[int] = 3
+
+    flags: ConvFlags
+    x: Operand
+    weights: Operand
+    parameters: Operand
+    accumulator: Operand
+    residual: Operand
+    y: Operand
+    kernel: Pair
+    strides: Pair = ONE
+    dilations: Pair = ONE
+    pads: Pads = NO_PADS
+    groups: int = 1
+    x_zero: Signed = 0
+    y_zero: Signed = 0
+    low: float = -INFINITY
+    high: float = INFINITY
+
+
+class PoolKind(IntEnum):
+    """The function that a pool computes of its window."""
+
+    MAX = 0
+    AVERAGE = 1
+
+
+@dataclass(frozen=True)
+class Pool(Command):
+    """Slide a window over the tile `x`: x and y have the same channels and dtype.
+
+    Windows are placed as in CONV. Besides `pads`, a window may reach `overhang` rows and columns past
+    the padding below and right (ONNX's ceil_mode); those positions are never counted. `padding_counts`
+    is ONNX's count_include_pad: 1 makes AVERAGE divide by the number of positions in `x` and `pads`, 0
+    by those in `x` alone. A window without a position in `x` is an error. MAX ignores padding.
+
+    float32: y = CLAMP(max), or CLAMP(sum / count) with the sum in float32; mantissa and shift are
+    unused. int8, uint8: y = CLAMP(RHE((max - x_zero) * m / 2**shift) + y_zero), or
+    y = CLAMP(RHE(sum of (x - x_zero) * m / (2**shift * count)) + y_zero), where 2**shift * count is less
+    than 2**62. If the scales are equal, m / 2**shift is 1.
+    """
+
+    opcode: ClassVar[int] = 4
+
+    kind: PoolKind
+    x: Operand
+    y: Operand
+    kernel: Pair
+    strides: Pair = ONE
+    dilations: Pair = ONE
+    pads: Pads = NO_PADS
+    overhang: Pair = ZERO
+    padding_counts: int = 0
+    x_zero: Signed = 0
+    y_zero: Signed = 0
+    mantissa: int = 1 << 30
+    shift: int = 30
+    low: float = -INFINITY
+    high: float = INFINITY
+
+
+@dataclass(frozen=True)
+class MatMul(Command):
+    """Multiply a matrix by a matrix in each row: `a` [rows, cols, K], `b` [rows, K, channels].
+
+    All three have the rows of `y`, `a` has its columns and `b` its channels. Row r of the result is the
+    product of the matrices a[r] and b[r].
+
+    float32: y = CLAMP(sum of a * b), in any order. int8, uint8: the sum of (a - a_zero) * (b - b_zero),
+    with zeros in [-128, 255], is exact and below 2**31 in magnitude, else it is an error, and
+    y = CLAMP(RHE(sum * m / 2**shift) + y_zero).
+    """
+
+    opcode: ClassVar[int] = 11
+
+    a: Operand
+    b: Operand
+    y: Operand
+    a_zero: Signed = 0
+    b_zero: Signed = 0
+    y_zero: Signed = 0
+    mantissa: int = 1 << 30
+    shift: int = 30
+    low: float = -INFINITY
+    high: float = INFINITY
