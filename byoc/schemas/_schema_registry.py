@@ -70,8 +70,11 @@ def make_operator_name(op_type: str, domain: str) -> str:
 
 
 def list_onnx_operators() -> Sequence[str]:
-    """Return the names of all operators that ONNX defines, by name as in rule files."""
-    return list(_map_onnx_sources())
+    """Return the names of all operators of ONNX's domains, by name as in rule files.
+
+    They are those that ONNX defines, and those that onnxruntime adds and exporters write.
+    """
+    return [*_map_onnx_sources(), *_TRUSTED_OPERATORS]
 
 
 @cache

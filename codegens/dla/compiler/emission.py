@@ -10,19 +10,21 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from math import prod
 from typing import TypeVar
 
 import numpy as np
 
 from byoc.codegen import ResourceError
 
-from ..machine import Command, DType, Load, Memory, Operand, Store, to_multiplier
+from ..machine import Command, DType, Load, Memory, Operand, Store, Unpack, to_multiplier
 from .boxes import TensorBox
+from .int4_weights import Int4Weights
 from .layer_tensors import LayerTensor, dtype_of
 from .layers import Array, MachineLayer
 from .scheduling import AddressMap, TensorAddress
 from .tiling import LayerSlots, SlotNeed, TileBudget, Tiling, dense_operand, slot_tensors
-from .weight_pieces import WeightPiece
+from .weight_pieces import WEIGHTS, WeightPiece
 
 _ALIGNMENT = 16
 
@@ -175,6 +177,29 @@ class LayerEmission:
         address = self.machine.pack_constants(self.number, slot, key, array, span)
         source = dense_operand(1, address, (1, 1, count), dtype)
         return self.fetch(slot, key, source, Memory.WEIGHTS)
+
+    def unpack(
+        self,
+        key: Hashable,
+        packed: Array,
+        extents: tuple[int, int, int],
+        weights: Int4Weights,
+        span: tuple[int, ...],
+    ) -> Operand:
+        """Return a tile with weights of four bits as CONV reads them; load it unless it is there.
+
+        `packed` are its bytes, `extents` are 1, its outputs and its inputs; `span` is as in `constant`.
+        """
+        found = self.scratchpad.slots[WEIGHTS].find(key)
+        if found is not None:
+            return found
+        address = self.machine.pack_constants(self.number, WEIGHTS, key, lambda: packed, span)
+        source = dense_operand(1, address, (1, 1, packed.size), DType.UINT8)
+        tile = self.scratchpad.new_tile(WEIGHTS, key, (1, 1, prod(extents)), DType.FLOAT32)
+        target = dense_operand(tile.tensor, tile.address, extents, DType.FLOAT32)
+        zeros = int(weights.zeros is not None)
+        self.step.loads.append(Unpack(self.number, Memory.WEIGHTS, source, target, weights.block, zeros))
+        return tile
 
     def fetch(self, slot: str, key: Hashable, source: Operand, memory: Memory) -> Operand:
         """Return a tile with a copy of `source`; load it unless it is there under that key."""

@@ -22,6 +22,7 @@ from .emission import (
     begin_layer,
     conv_parameters,
 )
+from .int4_weights import Int4Weights
 from .layer_limits import residual_bits
 from .layers import Array, ConvLayer
 from .tiling import Tiling, conv_slots, find_conv_tiling
@@ -170,10 +171,14 @@ def _load_weights(result: _ResultTile, part: AxisSpan) -> Operand:
     read = layer.x.channels // layer.groups
     first = part.start % read
     inputs = slice(first, first + part.count // channels.groups)
-    array = layer.weights[channels.made.start : channels.made.end, :, :, inputs]
-    dtype = DType.INT8 if layer.y.is_integer else DType.FLOAT32
+    outputs = slice(channels.made.start, channels.made.end)
+    array = layer.take_weights(outputs, inputs)
     key = (channels, part)
-    span = (channels.made.start, channels.made.end, inputs.start, inputs.stop)
+    span = (outputs.start, outputs.stop, inputs.start, inputs.stop)
+    if isinstance(layer.weights, Int4Weights):
+        extents = (1, channels.made.count, part.count)
+        return result.emitting.unpack(key, array, extents, layer.weights, span)
+    dtype = DType.INT8 if layer.y.is_integer else DType.FLOAT32
     return result.emitting.constant(WEIGHTS, key, lambda: array, array.size, dtype, span)
 
 

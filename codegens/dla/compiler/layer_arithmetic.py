@@ -46,14 +46,21 @@ class LayerArithmetic:
         layer = EltwiseLayer(y.name, self.group.nodes, y, a, b, multiplies=False, clamp=clamp)
         return self.builder.add_layer(layer)
 
-    def multiply(self, a: LayerTensor, b: LayerTensor, y: LayerTensor | None = None) -> LayerTensor:
-        """Return the product of two tensors, element by element."""
+    def multiply(
+        self, a: LayerTensor, b: LayerTensor, y: LayerTensor | None = None, clamp: Clamp | None = None
+    ) -> LayerTensor:
+        """Return the product of two tensors, element by element, clamped."""
         y = y or self.new_tensor(_broadcast(a, b))
-        return self.builder.add_layer(EltwiseLayer(y.name, self.group.nodes, y, a, b, multiplies=True))
+        clamp = clamp or Clamp()
+        return self.builder.add_layer(
+            EltwiseLayer(y.name, self.group.nodes, y, a, b, multiplies=True, clamp=clamp)
+        )
 
-    def scale(self, x: LayerTensor, factor: float, y: LayerTensor | None = None) -> LayerTensor:
-        """Return a tensor times a number."""
-        return self.multiply(x, self.add_constant([[[[factor]]]]), y)
+    def scale(
+        self, x: LayerTensor, factor: float, y: LayerTensor | None = None, clamp: Clamp | None = None
+    ) -> LayerTensor:
+        """Return a tensor times a number, clamped."""
+        return self.multiply(x, self.add_constant([[[[factor]]]]), y, clamp)
 
     def apply(self, kind: FunctionKind, x: LayerTensor) -> LayerTensor:
         """Return a function of each element."""
@@ -101,5 +108,5 @@ class LayerArithmetic:
 
 def _broadcast(a: LayerTensor, b: LayerTensor) -> Extents:
     pairs = zip(a.extents, b.extents, strict=True)
-    extents: Any = tuple(n if m == 1 else m for m, n in pairs)
-    return extents
+    images, rows, cols, channels = (n if m == 1 else m for m, n in pairs)
+    return images, rows, cols, channels

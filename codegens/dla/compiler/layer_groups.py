@@ -17,7 +17,7 @@ _CLAMPS = ("Relu", "Clip")
 # operator, a Relu is a layer of its own.
 _CLAMPED = (
     *("Conv", "Gemm", "MatMul", "BatchNormalization", "Add", "Sum", "Sub", "Mul", "Div", "Concat"),
-    *("MaxPool", "AveragePool", "GlobalAveragePool", "Relu", "Clip"),
+    *("MatMulNBits", "MaxPool", "AveragePool", "GlobalAveragePool", "Relu", "Clip"),
 )
 _SUMS = ("Add", "Sum")
 

@@ -12,6 +12,7 @@ import numpy as np
 from byoc.codegen import CompileError, InputError
 
 from ..machine import to_multiplier
+from .int4_weights import Int4Weights
 from .layer_tensors import LayerTensor, SlidingWindow
 from .layers import (
     ActivationLayer,
@@ -75,6 +76,7 @@ def _sum_limits(layer: ConvLayer) -> tuple[int, int]:
     info = np.iinfo(layer.x.dtype)
     low, high = info.min - layer.x.zero, info.max - layer.x.zero
     bias = layer.bias.astype(np.int64)
+    assert not isinstance(layer.weights, Int4Weights)  # which are for float32
     up = np.maximum(layer.weights, 0).sum(axis=(1, 2, 3), dtype=np.int64)
     down = np.minimum(layer.weights, 0).sum(axis=(1, 2, 3), dtype=np.int64)
     return int((bias + up * low + down * high).min()), int((bias + up * high + down * low).max())

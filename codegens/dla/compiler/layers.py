@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from ..machine import FunctionKind, NormalizeKind
+from .int4_weights import Int4Weights
 from .layer_tensors import Array, Clamp, LayerTensor, SlidingWindow
 
 
@@ -36,21 +37,28 @@ class MachineLayer:
 class ConvLayer(MachineLayer):
     """A convolution; a fully connected layer is a 1x1 convolution over rows of one pixel.
 
-    `weights` are [output channels][kernel rows][kernel columns][input channels of a group], float32, or
-    int8 with zero points 0. `bias` has one float32 for each output channel, or one int32 in units of
-    the accumulators. `multipliers` bring int32 accumulators to units of `y`, one for each output
-    channel; they are empty in float32. `residual` is added to the result before the clamp.
+    `weights` are [output channels][kernel rows][kernel columns][input channels of a group], float32,
+    int8 with zero points 0, or for a fully connected layer in float32 of four bits. `bias` has one
+    float32 for each output channel, or one int32 in units of the accumulators. `multipliers` bring int32
+    accumulators to units of `y`, one for each output channel; they are empty in float32. `residual` is
+    added to the result before the clamp.
     """
 
     operation = "CONV"
 
     x: LayerTensor
-    weights: Array
+    weights: Array | Int4Weights
     bias: Array
     multipliers: Array
     window: SlidingWindow
     groups: int = 1
     residual: LayerTensor | None = None
+
+    def take_weights(self, outputs: slice, inputs: slice) -> Array:
+        """Return the weights of some output and input channels as they are in WEIGHTS."""
+        if isinstance(self.weights, Int4Weights):
+            return self.weights.pack(outputs, inputs)
+        return self.weights[outputs, :, :, inputs]
 
 
 @dataclass(frozen=True, eq=False)

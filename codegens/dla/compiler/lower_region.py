@@ -30,6 +30,7 @@ from .lower_arithmetic import (
     lower_sum,
 )
 from .lower_convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
+from .lower_int4 import lower_int4_product
 from .lower_moves import (
     lower_cast,
     lower_concat,
@@ -83,6 +84,7 @@ LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "SimplifiedLayerNormalization": lower_rms_normalization,
     "com.microsoft.SkipLayerNormalization": lower_skip_layer_normalization,
     "com.microsoft.SkipSimplifiedLayerNormalization": lower_skip_rms_normalization,
+    "com.microsoft.MatMulNBits": lower_int4_product,
     "RotaryEmbedding": lower_rotary_embedding,
     "com.microsoft.RotaryEmbedding": lower_contrib_rotary_embedding,
 }

@@ -82,7 +82,8 @@ def lower_rotary_embedding(builder: NetworkBuilder, group: LayerGroup) -> None:
 
 def lower_contrib_rotary_embedding(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower the RotaryEmbedding of com.microsoft: x, positions, cosines and sines."""
-    if group.main.attributes["scale"] != 1 or group.main.attributes["is_packed_batching"]:
+    attributes = group.main.attributes
+    if attributes.get("scale", 1) != 1 or attributes.get("is_packed_batching", 0):
         raise CompileError("a RotaryEmbedding must have a scale of 1 and no packed batch", group.nodes)
     x, positions, cosines, sines = group.operands
     _lower_rotation(builder, group, (x, cosines, sines, positions))

@@ -1,6 +1,6 @@
 """The network of layers under construction, which the functions that lower operators add to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import isnan
@@ -58,6 +58,7 @@ class NetworkBuilder:
         self.tensors: dict[str, LayerTensor] = {}
         self.plain: set[str] = set()
         self._arranged: dict[tuple[str, Shape, bool, Extents | None], LayerTensor] = {}
+        self._shared: dict[Hashable, LayerTensor] = {}
         self._given = {contract.inner for contract in reading.region.inputs}
         self.inputs = [self._add_input(contract) for contract in reading.region.inputs]
 
@@ -191,6 +192,12 @@ class NetworkBuilder:
         if bound.size != 1 or isnan(bound.item()):
             raise CompileError("a bound of a Clip must be one number", [operation.name])
         return float(bound.item())
+
+    def share(self, key: Hashable, make: Callable[[], LayerTensor]) -> LayerTensor:
+        """Return what `make` added under a key, the first time; later groups read the same tensor."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
 
     def is_read(self, name: str) -> bool:
         """Whether an operation reads a tensor, or it is an output of the region."""

@@ -50,16 +50,18 @@ def infer_shapes(
 ) -> list[Shape]:
     """Return the shapes of an operation's outputs, from those of its inputs.
 
-    `shapes` has None for an input that is left out, and `target` is the value of the second input of a
-    Reshape or Split. Of what else an operation gives out, such as means, nobody asks the shape. Unknown
-    operators are assumed to work element by element; lowering refuses those that it does not support.
-    Raises CompileError if shapes do not match.
+    `shapes` has None for an input that is left out, and `target` is the value of the input that says a
+    shape, as the second of a Reshape. Of what else an operation gives out, such as means, nobody asks
+    the shape. Unknown operators are assumed to work element by element; lowering refuses those that it
+    does not support. Raises CompileError if shapes do not match.
     """
     given = [shape for shape in shapes if shape is not None]
     if operation.op == "Split":
         return _split_shapes(operation, given[0], target)
     if operation.op in _SKIP_NORMALIZATIONS:
         return [given[0]] * len(operation.outputs)
+    if operation.op == "GroupQueryAttention":
+        return _cached_attention_shapes(operation.attributes, shapes, target)
     return [_infer_first_shape(operation, given, target)]
 
 
@@ -97,6 +99,10 @@ def _gemm_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequenc
 def _matmul_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     a, b = shapes
     return (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *b[1:][-1:])
+
+
+def _int4_product_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    return (*shapes[0][:-1], attributes["N"])
 
 
 def _split_shapes(operation: Operation, shape: Shape, target: Sequence[int]) -> list[Shape]:
@@ -144,6 +150,18 @@ def _reshape_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequ
     return tuple(found)
 
 
+def _cached_attention_shapes(
+    attributes: Attributes, shapes: Sequence[Shape | None], total: Sequence[int]
+) -> list[Shape]:
+    """Return the shapes of the result and of the cache, keys and values."""
+    heads, kv_heads = attributes["num_heads"], attributes["kv_num_heads"]
+    batch, count, width = shapes[0] or (0, 0, 0)
+    head = width // (heads + 2 * kv_heads if shapes[1] is None else heads)
+    past = shapes[3]
+    length = max(past[2] if past else 0, *total, 0) or count
+    return [(batch, count, heads * head), *[(batch, kv_heads, length, head)] * 2]
+
+
 def _mean_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     """Return the shape of means over the last axis, which are all that lowering takes."""
     return (*shapes[0][:-1], *[1] * bool(attributes["keepdims"]))
@@ -169,6 +187,7 @@ _RULES: Mapping[str, Callable[[Attributes, Sequence[Shape], Sequence[int]], Shap
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "RotaryEmbedding"), _same_shape),
     "SimplifiedLayerNormalization": _same_shape,
     "ReduceMean": _mean_shape,
+    "MatMulNBits": _int4_product_shape,
     "Flatten": _flatten_shape,
     "Reshape": _reshape_shape,
     **dict.fromkeys(("BatchNormalization", "Clip", "Dropout", "DequantizeLinear"), _same_shape),

@@ -11,6 +11,9 @@ from byoc.codegen import CompileError, Operation, Quantization, Region, TensorCo
 from .layer_tensors import FROM_NHWC, Array, Shape
 from .output_shapes import infer_shapes
 
+_TARGETS = {"Reshape": 1, "Split": 1, "GroupQueryAttention": 6}
+"""Operators whose results have a shape that depends on the value of an input, with its position."""
+
 
 @dataclass(frozen=True, eq=False)
 class Operand:
@@ -57,11 +60,19 @@ class RegionReading:
             found[contract.inner] = _static_shape(contract, readers)
         for each in self.operations:
             given = [self._find_shape(name, found) if name else None for name in each.inputs]
-            has_target = each.op in ("Reshape", "Split") and len(each.inputs) > 1 and each.inputs[1]
-            target = self.stored_array(each.inputs[1]).tolist() if has_target else ()
-            made = zip(each.outputs, infer_shapes(each, given, target), strict=False)
+            made = zip(
+                each.outputs, infer_shapes(each, given, self._read_target(each, found)), strict=False
+            )
             found |= {name: shape for name, shape in made if name}
         return found
+
+    def _read_target(self, operation: Operation, computed: Mapping[str, Shape]) -> list[int]:
+        """Return the value of the input that says a shape; nothing where that is not known."""
+        position = _TARGETS.get(operation.op, len(operation.inputs))
+        names = [name for name in operation.inputs[position : position + 1] if name]
+        if not names or names[0] in computed:
+            return []
+        return [int(each) for each in self.stored_array(names[0]).reshape(-1)]
 
     def _find_shape(self, name: str, computed: Mapping[str, Shape]) -> Shape:
         return computed[name] if name in computed else self.stored_array(name).shape

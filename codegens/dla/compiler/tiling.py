@@ -10,10 +10,11 @@ chosen. The estimate counts bytes and operations, which overlap if tiles have tw
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from math import ceil
+from math import ceil, prod
 
 from ..machine import LINE, DType, MachineFigures, Operand
 from .boxes import input_extent
+from .int4_weights import Int4Weights
 from .layer_tensors import LayerTensor, SlidingWindow
 from .layers import ActivationLayer, ConvLayer, MachineLayer, MatMulLayer, NormalizeLayer, PoolLayer
 
@@ -203,8 +204,10 @@ def _channel_splits(layer: ConvLayer) -> Iterator[tuple[int, int, int]]:
     if layer.groups > 1:
         for groups in decreasing_parts(layer.groups):
             yield groups * made, groups * read, groups
+    block = layer.weights.block if isinstance(layer.weights, Int4Weights) else 1
     for channels in decreasing_parts(made):
-        for inputs in decreasing_parts(read):
+        for blocks in decreasing_parts(ceil(read / block)):
+            inputs = min(blocks * block, read)
             if layer.groups == 1 or (channels, inputs) != (made, read):
                 yield channels, inputs, 1
 
@@ -263,7 +266,7 @@ def _estimate_conv(layer: ConvLayer, rows: int, tiling: Tiling, budget: TileBudg
     loaded = areas * read * x.channels * x.itemsize * x_times + layer.weights.nbytes * weights_times
     residual = 1 if layer.residual is not None else 0
     moved = loaded + rows * y.row_bytes * (1 + residual)
-    operations = 2 * rows * y.width * y.channels * layer.weights[0].size
+    operations = 2 * rows * y.width * y.channels * prod(layer.weights.shape[1:])
     steps = areas * across * deep * ceil(1 / share)
     return budget.estimate_seconds(moved, operations, y.dtype, steps, tiling.doubled), moved
 

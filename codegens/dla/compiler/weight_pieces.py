@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .int4_weights import Int4Weights
 from .layer_tensors import LayerTensor
 from .layers import Array, ConvLayer, LayerNetwork, MachineLayer
 
@@ -51,8 +52,7 @@ def _read_piece(network: LayerNetwork, piece: WeightPiece) -> Array:
     assert isinstance(layer, ConvLayer)
     if piece.kind == PARAMETERS:
         return layer.bias[slice(*piece.span)].astype("<f4")
-    made, read = slice(*piece.span[:2]), slice(*piece.span[2:])
-    return layer.weights[made, :, :, read]
+    return layer.take_weights(slice(*piece.span[:2]), slice(*piece.span[2:]))
 
 
 def have_same_program(one: LayerNetwork, other: LayerNetwork) -> bool:
@@ -88,6 +88,8 @@ def _describe_value(value: Any, names: dict[str, int]) -> object:
         return (*numbers, value.extents, value.dtype, value.scale, value.zero)
     if isinstance(value, np.ndarray):
         return value.shape, value.dtype.str
+    if isinstance(value, Int4Weights):
+        return value.shape, value.block, value.zeros is None
     if isinstance(value, tuple):
         return [_describe_value(each, names) for each in value]
     return value

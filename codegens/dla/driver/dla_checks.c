@@ -237,15 +237,25 @@ static const char *check_compute(const dla_command *c, size_t memory) {
     }
 }
 
+static const char *check_unpack(const dla_command *c) {
+    if (c->x.dtype != DLA_UINT8 || c->y.dtype != DLA_FLOAT32 || c->x.rows != 1 || c->x.cols != 1 || c->y.rows != 1 ||
+        !c->block || c->has_zeros > 1) {
+        return "its weights are not of four bits";
+    }
+    uint64_t outputs = c->y.cols, inputs = c->y.channels, blocks = (inputs + c->block - 1) / c->block;
+    uint64_t each = (inputs + 1) / 2 + blocks * (4 + c->has_zeros);
+    return dla_multiply_capped(outputs, each) == c->x.channels ? NULL : "its weights do not fit";
+}
+
 static const char *check_command(const dla_command *c, const dla_sizes *sizes) {
     if (c->opcode == DLA_END) {
         return NULL;
     }
-    if (c->opcode != DLA_LOAD && c->opcode != DLA_STORE) {
+    if (c->opcode != DLA_LOAD && c->opcode != DLA_UNPACK && c->opcode != DLA_STORE) {
         return check_compute(c, sizes->scratchpad);
     }
     size_t source = sizes->scratchpad, target = sizes->arena;
-    if (c->opcode == DLA_LOAD) {
+    if (c->opcode != DLA_STORE) {
         if (c->kind > DLA_WEIGHTS) {
             return "its memory is unknown";
         }
@@ -255,6 +265,9 @@ static const char *check_command(const dla_command *c, const dla_sizes *sizes) {
     const char *wrong = dla_check_box(&c->x, source);
     if (!wrong) {
         wrong = dla_check_box(&c->y, target);
+    }
+    if (!wrong && c->opcode == DLA_UNPACK) {
+        return check_unpack(c);
     }
     if (!wrong && (!dla_have_same_extents(&c->x, &c->y) || c->x.dtype != c->y.dtype)) {
         wrong = "its boxes differ in extents or type";

@@ -22,6 +22,25 @@ static void copy_box(const uint8_t *from, const dla_box *source, uint8_t *to, co
     }
 }
 
+/* The bytes of four-bit weights are numbers, scales and zero points, as the manual has them. */
+static void unpack_weights(const dla_command *c, const uint8_t *from, uint8_t *to) {
+    uint32_t outputs = c->y.cols, inputs = c->y.channels, blocks = inputs / c->block + (inputs % c->block != 0);
+    size_t pitch = c->x.channel_pitch, width = (size_t)inputs / 2 + inputs % 2;
+    const uint8_t *numbers = from + find_element(&c->x, 0, 0, 0), *scales = numbers + outputs * width * pitch;
+    const uint8_t *zeros = scales + 4 * (size_t)outputs * blocks * pitch;
+    for (uint32_t output = 0; output < outputs; output++) {
+        for (uint32_t input = 0; input < inputs; input++) {
+            size_t block = (size_t)output * blocks + input / c->block;
+            uint8_t both = numbers[(output * width + input / 2) * pitch], bytes[4];
+            for (size_t i = 0; i < sizeof bytes; i++) {
+                bytes[i] = scales[(4 * block + i) * pitch];
+            }
+            int number = input % 2 ? both >> 4 : both & 15, zero = c->has_zeros ? zeros[block * pitch] : 8;
+            write_float(to + find_element(&c->y, 0, output, input), (float)(number - zero) * read_float(bytes));
+        }
+    }
+}
+
 /* Return a box of the same elements without gaps, at the start of a memory. */
 static dla_box make_dense(const dla_box *box) {
     dla_box dense = *box;
@@ -54,6 +73,10 @@ static const char *compute(const dla_command *c, const uint8_t *memory, uint8_t 
 const char *dla_execute(const dla_command *c, const dla_memories *m) {
     if (c->opcode == DLA_LOAD) {
         copy_box(c->kind == DLA_WEIGHTS ? m->weights : m->arena, &c->x, m->scratchpad, &c->y);
+        return NULL;
+    }
+    if (c->opcode == DLA_UNPACK) {
+        unpack_weights(c, c->kind == DLA_WEIGHTS ? m->weights : m->arena, m->scratchpad);
         return NULL;
     }
     if (c->opcode == DLA_STORE) {

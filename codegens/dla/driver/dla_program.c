@@ -66,7 +66,7 @@ dla_box dla_read_box(const uint8_t *bytes) {
 
 /* The words of each command behind its opcode and their number; 0 where there is none. */
 static uint32_t count_words(uint32_t opcode) {
-    static const uint8_t words[] = {0, 24, 23, 83, 43, 42, 41, 29, 34, 26, 1, 41, 47};
+    static const uint8_t words[] = {0, 24, 23, 83, 43, 42, 41, 29, 34, 26, 1, 41, 47, 26};
     return opcode < sizeof words ? words[opcode] : 0;
 }
 
@@ -106,6 +106,13 @@ static void read_fields(reader *from, dla_command *command) {
         command->kind = next_word(from);
         command->x = next_box(from);
         command->y = next_box(from);
+        break;
+    case DLA_UNPACK:
+        command->kind = next_word(from);
+        command->x = next_box(from);
+        command->y = next_box(from);
+        command->block = next_word(from);
+        command->has_zeros = next_word(from);
         break;
     case DLA_STORE:
         command->x = next_box(from);
@@ -209,7 +216,7 @@ const dla_box *dla_result_box(const dla_command *command) {
 
 int dla_needs_staging(const dla_command *c) {
     const dla_box *result = dla_result_box(c);
-    if (c->opcode == DLA_LOAD || c->opcode == DLA_STORE || c->opcode == DLA_END) {
+    if (c->opcode == DLA_LOAD || c->opcode == DLA_UNPACK || c->opcode == DLA_STORE || c->opcode == DLA_END) {
         return 0; /* between two memories */
     }
     if (c->opcode == DLA_CONV || c->opcode == DLA_POOL) {

@@ -17,7 +17,7 @@ enum {
 enum { DLA_SOFTMAX = 0, DLA_LAYER = 1, DLA_RMS = 2 };
 enum {
     DLA_LOAD = 1, DLA_STORE, DLA_CONV, DLA_POOL, DLA_ADD, DLA_MUL, DLA_SCALE, DLA_TABLE, DLA_FUNCTION, DLA_END,
-    DLA_MATMUL, DLA_NORMALIZE
+    DLA_MATMUL, DLA_NORMALIZE, DLA_UNPACK
 };
 
 /* The version of the instruction set. */
@@ -30,7 +30,7 @@ typedef struct dla_pair {
 /* A command. Operands that a command does not have are zeros. */
 typedef struct dla_command {
     uint32_t opcode;
-    uint32_t kind;         /* of LOAD: the memory; of CONV: the flags; of POOL, FUNCTION and NORMALIZE: the kind */
+    uint32_t kind;         /* of LOAD and UNPACK: the memory; of CONV: the flags; of POOL, FUNCTION and NORMALIZE: the kind */
     dla_box x;             /* the first operand that is read */
     dla_box other;         /* `b` of ADD, MUL and MATMUL, `weights` of CONV, `table` of TABLE, `scale` of NORMALIZE */
     dla_box parameters;    /* of CONV; `bias` of NORMALIZE */
@@ -39,6 +39,7 @@ typedef struct dla_command {
     dla_pair kernel, strides, dilations, overhang;
     uint32_t pads[4];      /* top, left, bottom, right */
     uint32_t groups, padding_counts;
+    uint32_t block, has_zeros; /* of UNPACK */
     int32_t x_zero, other_zero, y_zero;
     uint32_t mantissa, other_mantissa, shift;
     float low, high;       /* of FUNCTION: alpha and beta; of NORMALIZE: epsilon and nothing */

@@ -20,7 +20,7 @@ from .element_commands import (
     Scale,
     Table,
 )
-from .instructions import Command, End, Load, Store
+from .instructions import Command, End, Load, Store, Unpack
 from .operands import ABSENT, NO_PADS, ZERO, DType, Memory, Operand, Pads, Pair
 from .program import Program
 from .program_file import VERSION, assemble, disassemble, format_command, format_program

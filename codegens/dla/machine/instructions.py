@@ -59,6 +59,27 @@ class Load(Command):
 
 
 @dataclass(frozen=True)
+class Unpack(Load):
+    """Load weights of four bits, and unpack them to float32 while they move.
+
+    `target` is one row of `cols` outputs by `channels` inputs, dense. `source` is one row and column of
+    uint8, and its bytes alone are moved. They are, one behind the other:
+
+        numbers      for each output ceil(channels / 2) bytes, the earlier of two in the lower half
+        scales       float32 [cols][blocks]
+        zero points  uint8 [cols][blocks] if `has_zeros` is 1, else there are none, and all are 8
+
+    with ceil(channels / block) blocks of inputs that share a scale and a zero point:
+    y = (number - zero) * scale.
+    """
+
+    opcode: ClassVar[int] = 13
+
+    block: int
+    has_zeros: int
+
+
+@dataclass(frozen=True)
 class Store(Command):
     """Copy the box `source` of the scratchpad to the box `target` of the arena, as LOAD does."""
 

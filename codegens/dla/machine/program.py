@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from .element_commands import Add, Function, Mul, Normalize, Scale, Table
-from .instructions import Command, End, Load, Store
+from .instructions import Command, End, Load, Store, Unpack
 from .window_commands import Conv, MatMul, Pool
 
 COMMANDS: tuple[type[Command], ...] = (
-    Load, Store, Conv, Pool, Add, Mul, Scale, Table, Function, End, MatMul, Normalize,
+    Load, Store, Conv, Pool, Add, Mul, Scale, Table, Function, End, MatMul, Normalize, Unpack,
 )  # fmt: skip
 
 

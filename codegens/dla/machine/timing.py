@@ -210,8 +210,8 @@ class _Timeline:
             cycles=old.cycles + end - self._end,
             computing=old.computing + (0 if dma else taken),
             moving=old.moving + (taken if dma else 0),
-            loaded=old.loaded + (command.target.nbytes if isinstance(command, Load) else 0),
-            stored=old.stored + (command.target.nbytes if isinstance(command, Store) else 0),
+            loaded=old.loaded + (command.source.nbytes if isinstance(command, Load) else 0),
+            stored=old.stored + (command.source.nbytes if isinstance(command, Store) else 0),
             operations=old.operations + count_operations(command),
         )
         self._end = end
@@ -220,7 +220,7 @@ class _Timeline:
 def command_cycles(command: Command, figures: MachineFigures) -> int:
     """Return the cycles for which a command occupies its engine."""
     if isinstance(command, Load | Store):
-        return _to_cycles(command.target.nbytes / figures.bandwidth, figures.frequency)
+        return _to_cycles(command.source.nbytes / figures.bandwidth, figures.frequency)
     target = written_operand(command)
     floats = target is not None and target.dtype is DType.FLOAT32
     return _to_cycles(

@@ -16,6 +16,7 @@ from ..machine import (
     Program,
     Statistics,
     Store,
+    Unpack,
     format_command,
     read_operands,
     simulate_timing,
@@ -23,6 +24,7 @@ from ..machine import (
 )
 from .kernels import compute
 from .tagged_memory import Array, FaultError, PlainMemory, TaggedMemory, check_box, end_of
+from .unpacking import unpack_weights
 
 
 class SimulationError(Exception):
@@ -146,13 +148,20 @@ class _SimulationRun:
         if isinstance(command, Load | Store):
             _check_rows(command)
         read = {name: self._source(command).read(box) for name, box in boxes.items()}
-        values = read["source"] if isinstance(command, Load | Store) else compute(command, read)
-        (self._arena if isinstance(command, Store) else self._scratchpad).write(target, values)
+        (self._arena if isinstance(command, Store) else self._scratchpad).write(
+            target, _result_values(command, read)
+        )
 
     def _source(self, command: Command) -> PlainMemory:
         if not isinstance(command, Load):
             return self._scratchpad
         return self._weights if command.memory is Memory.WEIGHTS else self._arena
+
+
+def _result_values(command: Command, read: Mapping[str, Array]) -> Array:
+    if isinstance(command, Unpack):
+        return unpack_weights(command, read["source"])
+    return read["source"] if isinstance(command, Load | Store) else compute(command, read)
 
 
 def _check_rows(command: Load | Store) -> None:

@@ -73,7 +73,9 @@ def run_one(
 
 def onnx_run(text: str, feeds: Mapping[str, Array]) -> Array:
     """Return the first output of a model as text, from onnxruntime, which changes nothing of it."""
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}')
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n{text}'
+    )
     with without_optimizations():
         session = open_session(model)
     return session.run(None, dict(feeds))[0]

@@ -13,6 +13,7 @@ from byoc.codegens.dla.machine import disassemble
 from byoc.codegens.dla.region_artifact import DRIVER_INTERFACE, INTERFACE, PIECES, PROGRAM, WEIGHTS
 from byoc.codegens.dla.simulator import Simulator
 from dla_regions import executed, floats, model, region
+from dla_runtime_cases import RUNTIME_CASES
 
 from byoc.codegen import Artifact, CompileError, find_codegen, parse_codegen_options
 from byoc.errors import InputError
@@ -27,6 +28,7 @@ class TestDla(CodegenConformance):
     codegen = "dla"
     rules = "dla"
     most_cases = 2
+    cases = RUNTIME_CASES
 
 
 @pytest.mark.thorough
@@ -35,6 +37,7 @@ class TestDlaThoroughly(CodegenConformance):
 
     codegen = "dla"
     rules = "dla"
+    cases = RUNTIME_CASES
 
 
 class TestDlaStriped(CodegenConformance):

@@ -165,7 +165,7 @@ def test_rotations(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
             "an addition of its own",
         ),
         (
-            "(float[2,8] x) => (float[8] y) { y = ReduceMean<keepdims=0>(x, first) }",
+            "(float[8,8] x) => (float[8] y) { y = ReduceMean<keepdims=0>(x, first) }",
             "over the last axis",
         ),
     ],

@@ -1,0 +1,54 @@
+"""Models of operators that only onnxruntime has, which the conformance kit does not know."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+from dla_regions import floats, mentioned, runtime_model
+
+_SUM = "(float[2,3,8] x, float[2,3,8] z) => (float[2,3,8] y) { y = com.microsoft.Skip"
+_PRODUCT = "com.microsoft.MatMulNBits<K=64, N=4, bits=4, block_size=32>"
+_CONSTANTS = {
+    "gain": floats(8, seed=1),
+    "shift": floats(8, seed=2),
+    "bias": floats(8, seed=3),
+    "numbers": np.random.default_rng(0).integers(0, 256, (4, 2, 16), np.uint8),
+    "scales": np.abs(floats(8)) / 10,
+    "zeros": np.random.default_rng(1).integers(0, 256, 4, np.uint8),
+    "cos": floats(5, 4),
+    "sin": floats(5, 4, seed=1),
+    "positions": np.array([[0, 1, 2], [2, 3, 4]]),
+}
+_TEXTS = {
+    "SimplifiedLayerNormalization": [
+        "(float[2,3,8] x) => (float[2,3,8] y) { y = SimplifiedLayerNormalization<axis=-1>(x, gain) }"
+    ],
+    "com.microsoft.SkipSimplifiedLayerNormalization": [
+        f"{_SUM}SimplifiedLayerNormalization<epsilon=0.001>(x, z, gain, bias) }}"
+    ],
+    "com.microsoft.SkipLayerNormalization": [
+        f"{_SUM}LayerNormalization<epsilon=0.001>(x, z, gain, shift, bias) }}"
+    ],
+    "com.microsoft.MatMulNBits": [
+        f"(float[3,64] x) => (float[3,4] y) {{ y = {_PRODUCT}(x, numbers, scales) }}",
+        f"(float[3,64] x) => (float[3,4] y) {{ y = {_PRODUCT}(x, numbers, scales, zeros) }}",
+    ],
+    "com.microsoft.RotaryEmbedding": [
+        "(float[2,3,16] x) => (float[2,3,16] y)"
+        " { y = com.microsoft.RotaryEmbedding(x, positions, cos, sin) }"
+    ],
+    **{
+        f"com.microsoft.{name}": [f"(float[2,8] x) => (float[2,8] y) {{ y = com.microsoft.{name}(x) }}"]
+        for name in ("Gelu", "QuickGelu", "FastGelu")
+    },
+}
+
+
+def _make_model(text: str) -> onnx.ModelProto:
+    return runtime_model(f"g {text}", mentioned(text, _CONSTANTS))
+
+
+RUNTIME_CASES: dict[str, Any] = {
+    name: [_make_model(text) for text in texts] for name, texts in _TEXTS.items()
+}
+"""Models by operator, as `CodegenConformance.cases` takes them."""
