@@ -54,6 +54,7 @@ from byoc.bundle._report import (
     OpenDimension,
     PrecisionReport,
     PredictedCosts,
+    QuantizedWeightReport,
     RefusalReport,
     RegionReport,
     Report,

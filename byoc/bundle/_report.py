@@ -177,6 +177,15 @@ class FloatUnitReport(ReportModel):
     alone: Finite
 
 
+class QuantizedWeightReport(ReportModel):
+    """Weights of 4 bits; the fields are those of `QuantizedWeight`."""
+
+    name: str
+    shape: tuple[int, ...]
+    operator: str
+    decibels: Finite
+
+
 class PrecisionReport(ReportModel):
     """A lowered precision; the fields are those of `LoweredPrecision`."""
 
@@ -193,6 +202,7 @@ class PrecisionReport(ReportModel):
     measured: int
     measured_on: str
     in_float: tuple[FloatUnitReport, ...]
+    weights: tuple[QuantizedWeightReport, ...]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from byoc.planning._plan_data import (
     PartitionedModel,
     Plan,
     PredictionAtSizes,
+    QuantizedWeight,
     RefusedRegion,
     WhatIf,
 )

@@ -68,6 +68,19 @@ class FloatUnit:
     alone: float
 
 
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """Weights of 4 bits: their name in the model, shape, the operator that has them, and their error.
+
+    `decibels` is the ratio of the sum of the squared weights to that of their squared errors.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    operator: str
+    decibels: float
+
+
 @dataclass(frozen=True, eq=False)
 class LoweredPrecision:
     """A lowered precision: regions compute in another dtype than the given model, `original`.
@@ -79,6 +92,8 @@ class LoweredPrecision:
     With an accuracy `budget`, `reached` is what is kept and `all_quantized` what would be if no unit had
     been left `in_float`; empty and not a number without one. That was measured on so many samples
     (`measured`) of the data named `measured_on`.
+
+    `weights` are those that have 4 bits, where `dtype` is `int4-weights`: regions compute as before.
     """
 
     original: Model
@@ -94,6 +109,7 @@ class LoweredPrecision:
     in_float: tuple[FloatUnit, ...] = ()
     measured: int = 0
     measured_on: str = ""
+    weights: tuple[QuantizedWeight, ...] = ()
 
 
 @dataclass(frozen=True)

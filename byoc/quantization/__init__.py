@@ -7,6 +7,7 @@ from byoc.quantization._calibration_options import CalibrationOptions
 from byoc.quantization._precision import (
     FLOATS,
     NATIVE,
+    WEIGHTS,
     ChosenPrecision,
     Precision,
     choose_precision,

@@ -10,9 +10,15 @@ from pathlib import Path
 
 from byoc.errors import InputError
 from byoc.model import Model
+from byoc.planning import QuantizedWeight
 from byoc.quantization._accuracy_budget import Budget, read_budget
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._quantize_on_data import DataQuantizer
+from byoc.quantization._quantize_weights import (
+    DEFAULT_BLOCK,
+    check_block,
+    quantize_weights,
+)
 from byoc.quantization._ranges import Ranges, read_ranges
 from byoc.rules import Target, require_dtype
 from byoc.samples import NO_PREPROCESSING, Preprocessing
@@ -20,6 +26,8 @@ from byoc.support import Flag, Note, Panel, Syntax, check_types, declare_field, 
 
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
+WEIGHTS = "int4-weights"
+_MAX_NAMES = 3
 _FLOAT_MODES = frozenset({"float16", "bfloat16", "float32", "float64", "any"})
 _RANDOM_WARNING = Note(
     "warning", "the scales are concluded from random data, and mean nothing for real inputs"
@@ -30,7 +38,8 @@ _RANDOM_WARNING = Note(
 class Precision:
     """The precision that the user wants for regions.
 
-    `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target. Ranges come from
+    `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target, or `int4-weights`: the
+    weights of matrix products alone, with a scale for each `block` of them. Ranges come from
     `calibration`, a file of them, or are measured on `data`, a folder or `random`: `method` chooses
     them, None compares several. With a `budget` units stay in floating point, at the least predicted
     cost, so that outputs on `data` stay so accurate.
@@ -38,10 +47,21 @@ class Precision:
 
     quantize: str | None = declare_field(
         None,
-        "the type that accelerators compute in.",
+        "the type that accelerators compute in, or `int4-weights`: weights of products in 4 bits.",
         Flag(
-            "Compute in this type on accelerators; unless given, in the types of the model.",
-            choices=(*INTEGERS, *FLOATS),
+            "Compute in this type on accelerators, or store weights in 4 bits; unless given, as the "
+            "model does.",
+            choices=(*INTEGERS, *FLOATS, WEIGHTS),
+        ),
+    )
+    block: int | None = declare_field(
+        None,
+        "how many weights share a scale with `int4-weights`: a power of two from 16 on, by default 32.",
+        Flag(
+            "With --quantize int4-weights: so many weights share a scale; 32 unless given.",
+            Syntax.INTEGER,
+            metavar="NUMBER",
+            panel=Panel.PRECISION,
         ),
     )
     calibration: str | Path | Ranges | None = declare_field(
@@ -76,16 +96,21 @@ class Precision:
     def __post_init__(self) -> None:
         """Raise InputError for a value of another type than declared, or a type nothing computes in."""
         check_types(Precision, vars(self))
-        if self.quantize is not None and self.quantize not in (*INTEGERS, *FLOATS):
-            known = ", ".join((*INTEGERS, *FLOATS))
+        if self.quantize is not None and self.quantize not in (*INTEGERS, *FLOATS, WEIGHTS):
+            known = ", ".join((*INTEGERS, *FLOATS, WEIGHTS))
             raise InputError(f"quantize: {self.quantize} is not among {known}")
+        if self.block is not None:
+            check_block(self.block)
+            if self.quantize != WEIGHTS:
+                raise InputError(f"--block {self.block}: is for --quantize {WEIGHTS} alone")
 
     @property
     def record(self) -> dict[str, str | None]:
         """The precision as the manifest records it, files by their names alone."""
         given = self.calibration
         file = None if given is None or isinstance(given, Ranges) else Path(given).name
-        return {
+        block = {} if self.quantize != WEIGHTS else {"block": str(self.block or DEFAULT_BLOCK)}
+        return block | {
             "quantize": self.quantize,
             "calibration": "ranges in memory" if isinstance(given, Ranges) else file,
             "data": None if self.data is None else Path(self.data).name,
@@ -104,7 +129,7 @@ class ChosenPrecision:
 
     `float_model` is the model before it was quantized, None where it was not; `units` what was
     quantized, by name, each with its nodes; `ranges` what the scales are from. `in_float` are units
-    that were left in floating point.
+    that were left in floating point, `weights` those that have 4 bits.
     """
 
     model: Model
@@ -114,6 +139,7 @@ class ChosenPrecision:
     units: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     in_float: tuple[str, ...] = ()
+    weights: tuple[QuantizedWeight, ...] = ()
 
     def leave_in_float(self, units: Sequence[str], wanted: Precision) -> Model:
         """Return the float model quantized anew, without some of its `units`."""
@@ -140,6 +166,8 @@ def choose_precision(
     if wanted.quantize in FLOATS:
         computing = _choose_float_targets(targets, wanted.quantize)
         return ChosenPrecision(model, computing, notes=_note_unused(wanted))
+    if wanted.quantize == WEIGHTS:
+        return _quantize_weights(model, targets, wanted)
     integer = _find_integer_targets(targets, wanted)
     if wanted.quantize is not None and not integer:
         names = " and ".join(target.source for target in targets)
@@ -153,6 +181,29 @@ def choose_precision(
     ranges = _read_ranges(model, wanted.calibration)
     report_step("quantize")
     return _describe_quantized(targets, quantize(model, integer, ranges, wanted.quantize), ranges)
+
+
+def _quantize_weights(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:
+    """Quantize the weights of a model's matrix products, with notes on what was left."""
+    report_step("quantize weights")
+    done = quantize_weights(model, targets, wanted.block or DEFAULT_BLOCK)
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in done.left.items():
+        by_reason.setdefault(reason, []).append(f"'{name}'")
+    notes = [
+        Note("note", f"weights left as they are: {_shorten(names)}: {reason}")
+        for reason, names in by_reason.items()
+    ]
+    if not done.weights:
+        notes.append(Note("note", "nothing is quantized"))
+    return ChosenPrecision(
+        done.model, tuple(targets), notes=(*notes, *_note_unused(wanted)), weights=done.weights
+    )
+
+
+def _shorten(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def _quantize_on_data(

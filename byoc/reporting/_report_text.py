@@ -3,10 +3,11 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from rich.console import Console
 
-from byoc.bundle import Report, TrialCandidate
+from byoc.bundle import QuantizedWeightReport, Report, TrialCandidate
 from byoc.console import print_lines, print_table
 from byoc.reporting._pass_text import format_effect
 from byoc.reporting._perturbation_text import format_perturbation
@@ -140,6 +141,7 @@ def _lines_below(report: Report, size: ReportSize) -> Iterator[str]:
     yield from format_break_evens(report, size.break_evens)
     yield from format_perturbation(report.perturbed, size.others)
     yield from _budget_lines(report, size.others)
+    yield from _weight_lines(report, size.others)
     notes = [f"{each.severity}: {each.text}" for each in report.notes if not _is_slower(each.text)]
     if report.verification is not None:
         notes += [f"note: {text}" for text in report.verification.notes]
@@ -167,6 +169,23 @@ def _dimension_lines(report: Report) -> Iterator[str]:
         sizes = ", ".join(f"{name} = {size}" for name, size in point.sizes.items() if name in ranged)
         seconds, host = (format_quantity(value, "s") for value in (point.seconds, point.host_only))
         yield f"At {sizes}: predicted {seconds}, host alone {host}"
+
+
+def _weight_lines(report: Report, most: int | None) -> Iterator[str]:
+    """Yield the weights of 4 bits with their errors, the worst first."""
+    weights = () if report.precision is None else report.precision.weights
+    if not weights:
+        return
+
+    def measure(weight: QuantizedWeightReport) -> float:
+        return inf if weight.decibels is None else weight.decibels
+
+    yield ""
+    count = format_count(len(weights), "product")
+    yield f"Weights of 4 bits in {count}, by the ratio of the weights to their errors:"
+    ordered = sorted(weights, key=measure)
+    lines = [f"  {measure(each):.1f} dB: '{each.name}', {each.operator}" for each in ordered]
+    yield from _take(lines, most, "product")
 
 
 def _budget_lines(report: Report, most: int | None) -> Iterator[str]:

@@ -41,6 +41,7 @@ from byoc.planning import (
 )
 from byoc.quantization import (
     FLOATS,
+    WEIGHTS,
     ChosenPrecision,
     Precision,
     choose_precision,
@@ -203,7 +204,11 @@ def _describe_lowering(
             random=ranges.random,
             units=len(concluded.units),
         )
-    return LoweredPrecision(original, precision.quantize) if precision.quantize in FLOATS else None
+    if precision.quantize not in (*FLOATS, WEIGHTS):
+        return None
+    return LoweredPrecision(
+        original, precision.quantize, units=len(concluded.weights), weights=concluded.weights
+    )
 
 
 @dataclass(frozen=True)

@@ -199,6 +199,7 @@ def test_the_document(here: Path, byoc: Cli) -> None:
         "measured": 0,
         "measured_on": "",
         "in_float": [],
+        "weights": [],
     }
     assert document["nodes"] == {"total": 7, "offloaded": 5, "host": 2, "constant": 0}
     (output,) = document["verification"]["accuracy"]["outputs"]

@@ -332,14 +332,30 @@ def test_what_lower_precision_left_is_that_of_the_worst_output(
     assert told in _summarize(verification=found, not_verified=None)
 
 
-def _precision(budget: str, **more: Any) -> dict[str, Any]:
+def _precision(budget: str | None, **more: Any) -> dict[str, Any]:
     method = {"dtype": "int8", "source": "photos", "method": "", "samples": 1, "random": False}
     kept = {"reached": 31.0, "all_quantized": 20.04, "in_float": [], "units": 3, "on_accelerators": 2}
-    return {"budget": budget, "measured": 1, "measured_on": "photos", **method, **kept, **more}
+    seen = {"budget": budget, "measured": 1, "measured_on": "photos", "weights": []}
+    return {**seen, **method, **kept, **more}
 
 
 def test_a_warning_is_no_note() -> None:
     assert _print_text(notes=["warning: hot", "a word"])[-2:] == ["warning: hot", "note: a word"]
+
+
+def test_the_errors_of_weights_the_worst_first() -> None:
+    ratios = [20.26, None, 18.04]
+    weights = [
+        {"name": f"w{number}", "shape": [4, 2], "operator": "MatMulNBits", "decibels": ratio}
+        for number, ratio in enumerate(ratios)
+    ]
+    lines = _print_text(precision=_precision(None, weights=weights))
+    start = lines.index("Weights of 4 bits in 3 products, by the ratio of the weights to their errors:")
+    assert lines[start + 1 : start + 4] == [
+        "  18.0 dB: 'w2', MatMulNBits",
+        "  20.3 dB: 'w0', MatMulNBits",
+        "  inf dB: 'w1', MatMulNBits",
+    ]
 
 
 def test_an_accuracy_budget_and_what_it_took() -> None:

@@ -1,0 +1,300 @@
+"""Quantization of weights alone: those of matrix products to 4 bits, with a scale for each block.
+
+Activations stay as they are, so no data is needed. A product becomes com.microsoft's MatMulNBits where
+a target's rules take that, or where it stays on the host; else it reads a DequantizeLinear of blocks,
+which any target has whose compiler unpacks constants.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from byoc.errors import InputError
+from byoc.model import (
+    DTYPE_NUMBERS,
+    GraphIndex,
+    Model,
+    NameAllocator,
+    copy_without,
+    get_stated_attributes,
+    is_large,
+    is_onnx,
+    prepare_model,
+)
+from byoc.planning import QuantizedWeight
+from byoc.quantization._arithmetic import read_constant
+from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_ir, upgrade_opset
+from byoc.quantization._weight_blocks import WeightBlocks, round_to_blocks
+from byoc.rules import Annotator, Target
+from byoc.samples import model_samples
+
+DEFAULT_BLOCK = 32
+_LEAST_BLOCK = 16
+_FLOATS = ("float32", "float16")
+_CONTRIB = "com.microsoft"
+_MATRIX_RANK = 2
+_BITS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedWeights:
+    """A model whose matrix products have weights of 4 bits; `left` says why others have not, by name."""
+
+    model: Model
+    weights: tuple[QuantizedWeight, ...]
+    left: Mapping[str, str]
+
+
+def check_block(block: int) -> None:
+    """Raise InputError for a block that MatMulNBits does not have."""
+    if block < _LEAST_BLOCK or block & (block - 1):
+        raise InputError(f"--block {block}: must be a power of two of at least {_LEAST_BLOCK}")
+
+
+def quantize_weights(model: Model, targets: Sequence[Target], block: int) -> QuantizedWeights:
+    """Return a model whose MatMul and Gemm nodes have weights of 4 bits in blocks.
+
+    Left as they are: those in bodies, those of other types than float32 and float16, small ones, and
+    those that need DequantizeLinear where the model cannot be of an operator set with blocks (21).
+    Raises InputError for weights that are not finite.
+    """
+    products, left = _find_products(model.index)
+    rewriter = _ProductRewriter(model, block)
+    result = rewriter.rewrite([product for product in products if product.fits])
+    before, after = (_find_taken(each.index, targets) for each in (model, result))
+    plain = {each.output: each for each in products if not each.fits or each.output in before - after}
+    if not plain:
+        return QuantizedWeights(result, tuple(rewriter.described), left)
+    try:
+        raised = upgrade_opset(upgrade_ir(model), SIXTEEN_BITS)
+    except InputError as error:
+        left |= {product.weights: str(error) for product in plain.values()}
+        rewriter = _ProductRewriter(model, block, rounded=rewriter.rounded)
+        result = rewriter.rewrite([each for each in products if each.output not in plain])
+    else:
+        rewriter = _ProductRewriter(raised, block, frozenset(plain), rewriter.rounded)
+        result = rewriter.rewrite(_find_products(raised.index)[0])
+    return QuantizedWeights(result, tuple(rewriter.described), left)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A matrix product by a constant: the node's number and output, and the weights' name and shape.
+
+    `inputs` is the axis of the weights that is summed over. `fits` says that MatMulNBits can do it.
+    """
+
+    number: int
+    output: str
+    weights: str
+    shape: tuple[int, ...]
+    inputs: int
+    fits: bool
+
+
+def _find_products(index: GraphIndex) -> tuple[list[_Product], dict[str, str]]:
+    """Return the products to quantize, and why other large matrices are left, by their names."""
+    products = []
+    left: dict[str, str] = {}
+    for number, node in enumerate(index.nodes):
+        if number in index.constant_nodes:
+            continue
+        verdict = _read_product(index, number, node)
+        if isinstance(verdict, _Product):
+            products.append(verdict)
+            continue
+        for name in index.reads[number]:
+            stored = index.stored_tensors.get(name)
+            if stored is not None and is_large(stored) and len(stored.dims) >= _MATRIX_RANK:
+                left.setdefault(name, verdict)
+    taken = {product.weights for product in products}
+    return products, {name: reason for name, reason in left.items() if name not in taken}
+
+
+def _read_product(index: GraphIndex, number: int, node: NodeProto) -> _Product | str:
+    """Return a node as a product by large constant weights, or why it is none."""
+    what = node.op_type
+    if not is_onnx(node) or what not in ("MatMul", "Gemm"):
+        return f"read by {what}, not by MatMul or Gemm"
+    name = node.input[1]
+    kind = index.types.get(name)
+    if not index.is_constant(name):
+        return f"not the second operand of {what}"
+    if kind is None or kind.shape is None or len(kind.shape) != _MATRIX_RANK:
+        return f"no matrix, but read by {what}"
+    if kind.dtype not in _FLOATS:
+        return f"of {kind.dtype}"
+    shape = tuple(extent for extent in kind.shape if isinstance(extent, int))
+    if len(shape) < _MATRIX_RANK or not _is_large_matrix(shape, kind.dtype):
+        return "at most 1 KiB"
+    attributes = get_stated_attributes(node)
+    inputs = 1 if attributes.get("transB", 0) else 0
+    return _Product(
+        number, node.output[0], name, shape, inputs, _fits_contrib(index, node, shape[1 - inputs])
+    )
+
+
+def _is_large_matrix(shape: Sequence[int], dtype: str) -> bool:
+    return is_large(TensorProto(data_type=DTYPE_NUMBERS[dtype], dims=shape))
+
+
+def _fits_contrib(index: GraphIndex, node: NodeProto, outputs: int) -> bool:
+    """Return whether MatMulNBits can do what a MatMul or Gemm does."""
+    if index.get_rank(node.input[0]) == 1:
+        return False
+    if node.op_type == "MatMul":
+        return True
+    attributes = get_stated_attributes(node)
+    has_bias = len(node.input) > _MATRIX_RANK and bool(node.input[2])
+    scales = [attributes.get("alpha", 1.0), attributes.get("beta", 1.0) if has_bias else 1.0]
+    bias = index.get_shape(node.input[2]) if has_bias else (outputs,)
+    return scales == [1.0, 1.0] and not attributes.get("transA", 0) and bias == (outputs,)
+
+
+def _find_taken(index: GraphIndex, targets: Sequence[Target]) -> frozenset[str]:
+    """Return the first outputs of the nodes that some target takes."""
+    found: set[str] = set()
+    for target in targets:
+        annotator = Annotator(target, index)
+        found.update(
+            node.output[0]
+            for number, node in enumerate(index.nodes)
+            if number not in index.constant_nodes and annotator.annotate_node(number).verdict
+        )
+    return frozenset(found)
+
+
+@dataclass(eq=False)
+class _ProductRewriter:
+    """Writes matrix products with weights of 4 bits; those in `plain` by DequantizeLinear.
+
+    `rounded` has the integers of weights by their name and the axis of inputs.
+    """
+
+    model: Model
+    block: int
+    plain: frozenset[str] = frozenset()
+    rounded: dict[tuple[str, int], WeightBlocks] = field(default_factory=dict)
+    described: list[QuantizedWeight] = field(default_factory=list)
+    tensors: dict[str, TensorProto] = field(default_factory=dict)
+
+    def rewrite(self, products: Sequence[_Product]) -> Model:
+        """Return the model with these products quantized."""
+        if not products:
+            return self.model
+        index = self.model.index
+        self.names = NameAllocator(index.graph)
+        self.stored: dict[tuple[str, int, bool], tuple[str, str]] = {}
+        made = {product.number: [*self._replace(product)] for product in products}
+        source = self.model.proto
+        proto = copy_without(source, "node", "initializer", "value_info")
+        nodes = [
+            new for number, node in enumerate(source.graph.node) for new in made.get(number, [node])
+        ]
+        proto.graph.node.extend(_drop_unread_constants(index, nodes))
+        read = {name for node in proto.graph.node for name in node.input}
+        read |= {*index.outputs, *index.inputs}
+        read |= {name for number in index.bodies for name in index.reads[number]}
+        proto.graph.initializer.extend(each for each in source.graph.initializer if each.name in read)
+        proto.graph.initializer.extend(self.tensors.values())
+        proto.graph.value_info.extend(
+            each for each in source.graph.value_info if each.name in read or each.name in index.outputs
+        )
+        if not any(each.domain == _CONTRIB for each in proto.opset_import):
+            proto.opset_import.append(helper.make_opsetid(_CONTRIB, 1))
+        prepared = prepare_model(proto, self.model.source, self.model.folder)
+        samples = partial(model_samples, self.model)
+        return replace(prepared, make_samples=samples, planned=self.model.planned)
+
+    def _replace(self, product: _Product) -> Iterator[NodeProto]:
+        """Yield the nodes for a product, and keep its integers and scales."""
+        node = self.model.index.nodes[product.number]
+        blocks = self._round(product)
+        contrib = product.output not in self.plain
+        stored, scales = self._store(product, blocks, contrib)
+        operator = "MatMulNBits" if contrib else f"DequantizeLinear and {node.op_type}"
+        self.described.append(QuantizedWeight(product.weights, product.shape, operator, blocks.decibels))
+        if not contrib:
+            made = self.names.new_tensor(f"{product.weights}_dq")
+            yield helper.make_node(
+                "DequantizeLinear",
+                [stored, scales],
+                [made],
+                self.names.new_node(f"{product.weights}_DequantizeLinear"),
+                axis=product.inputs,
+                block_size=self.block,
+            )
+            result = NodeProto()
+            result.CopyFrom(node)
+            result.input[1] = made
+            yield result
+            return
+        bias = ["", "", node.input[2]] if len(node.input) > _MATRIX_RANK and node.input[2] else []
+        result = helper.make_node(
+            "MatMulNBits",
+            [node.input[0], stored, scales, *bias],
+            list(node.output),
+            node.name,
+            doc_string=node.doc_string,
+            domain=_CONTRIB,
+            K=product.shape[product.inputs],
+            N=product.shape[1 - product.inputs],
+            bits=_BITS,
+            block_size=self.block,
+        )
+        result.metadata_props.extend(node.metadata_props)
+        yield result
+
+    def _round(self, product: _Product) -> WeightBlocks:
+        key = product.weights, product.inputs
+        if key not in self.rounded:
+            value = read_constant(self.model.index, product.weights, self.model.folder)
+            if not np.isfinite(value).all():
+                raise InputError(f"{self.model.source}: '{product.weights}' is not finite everywhere")
+            self.rounded[key] = round_to_blocks(value if product.inputs else value.T, self.block)
+        return self.rounded[key]
+
+    def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, str]:
+        """Store integers and scales as an operator takes them, and return their names."""
+        key = product.weights, product.inputs, contrib
+        if key in self.stored:
+            return self.stored[key]
+        if contrib:
+            numbers, scales = numpy_helper.from_array(blocks.pack()), blocks.scales
+        else:
+            numbers = _make_int4(blocks.center() if product.inputs else blocks.center().T)
+            scales = blocks.scales if product.inputs else blocks.scales.T
+        names = (
+            self.names.new_tensor(f"{product.weights}_Q4"),
+            self.names.new_tensor(f"{product.weights}_scales"),
+        )
+        numbers.name = names[0]
+        scaling = numpy_helper.from_array(np.ascontiguousarray(scales), names[1])
+        self.tensors |= {names[0]: numbers, names[1]: scaling}
+        self.stored[key] = names
+        return names
+
+
+def _make_int4(values: NDArray[np.int8]) -> TensorProto:
+    """Return integers of 4 bits as ONNX stores them: the earlier of two in the lower half of a byte."""
+    flat = np.zeros(-(-values.size // 2) * 2, np.uint8)
+    flat[: values.size] = np.ascontiguousarray(values).reshape(-1).view(np.uint8) & 0xF
+    packed = flat[::2] | (flat[1::2] << 4)
+    return TensorProto(data_type=TensorProto.INT4, dims=values.shape, raw_data=packed.tobytes())
+
+
+def _drop_unread_constants(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """Return nodes in their order, without constants that only products read which are quantized."""
+    read = {*index.outputs} | {name for number in index.bodies for name in index.reads[number]}
+    constants = {name for number in index.constant_nodes for name in index.nodes[number].output}
+    kept = []
+    for node in reversed(nodes):
+        if read.isdisjoint(node.output) and not constants.isdisjoint(node.output):
+            continue
+        read.update(node.input)
+        kept.append(node)
+    return kept[::-1]

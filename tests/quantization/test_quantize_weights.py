@@ -1,0 +1,209 @@
+"""Weights of matrix products in 4 bits: errors, forms by what targets take, what is left, the report."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from support import examples, parse
+
+import byoc
+from byoc.errors import InputError
+from byoc.model import prepare_model
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.quantization import Precision
+from byoc.quantization._quantize_weights import quantize_weights
+from byoc.quantization._weight_blocks import round_to_blocks
+from byoc.rules import Target, load_rules
+
+onnxruntime = pytest.importorskip("onnxruntime.capi._pybind_state")
+
+NET = """net (DTYPE[n, 96] x) => (DTYPE[n, 40] y, DTYPE[n, 64] z) <DTYPE[40] b> {
+    t = Transpose<perm = [1, 0]> (v)
+    a = MatMul(x, t)
+    r = Relu(a)
+    y = Gemm<transB = 1> (r, w, b)
+    z = Gemm<alpha = 2.0> (r, u)
+}"""
+SHAPES = {"v": (64, 96), "w": (40, 64), "u": (64, 64)}
+PLAIN = "target: npu\ncost_model: openvino-cpu\ncodegen: CODEGEN\ndtype: any\nops: [OPS]\n"
+
+
+def draw(shape: tuple[int, ...], seed: int, dtype: Any = np.float32) -> NDArray[Any]:
+    """Return weights as trained networks have them: most are small, a few are large."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_t(4, shape) / 20).astype(dtype)
+
+
+def build(dtype: str = "float") -> onnx.ModelProto:
+    model = parse(NET.replace("DTYPE", dtype))
+    kind = np.float32 if dtype == "float" else np.float16
+    for seed, (name, shape) in enumerate(SHAPES.items()):
+        model.graph.initializer.append(numpy_helper.from_array(draw(shape, seed, kind), name))
+    bias = numpy_helper.from_array(draw((40,), 9, kind), "b")
+    del model.graph.initializer[: len(model.graph.initializer) - len(SHAPES)]
+    model.graph.initializer.append(bias)
+    return model
+
+
+def load(path: Path) -> Target:
+    return load_rules(str(path))
+
+
+def write_rules(folder: Path, *ops: str, codegen: str = "reference") -> Path:
+    path = folder / "npu.yaml"
+    taken = ", ".join(f"{{op: '{op}'}}" for op in ops)
+    path.write_text(PLAIN.replace("OPS", taken).replace("CODEGEN", codegen))
+    return path
+
+
+def restore_onnxruntime(weights: NDArray[np.float32], block: int) -> NDArray[np.float32]:
+    """Return weights `[K, N]` as onnxruntime's own quantizer rounds them, symmetric."""
+    rows, columns = weights.shape
+    blocks = -(-rows // block)
+    padded = np.zeros((blocks * block, columns), np.float32)
+    padded[:rows] = weights
+    packed = np.zeros((columns, blocks, block // 2), np.uint8)
+    scales = np.zeros(columns * blocks, np.float32)
+    points = np.zeros(columns * ((blocks + 1) // 2), np.uint8)
+    onnxruntime.quantize_matmul_4bits(packed, padded, scales, points, block, columns, rows, True)
+    numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(columns, blocks, block)
+    values = (numbers.astype(np.float32) - 8) * scales.reshape(columns, blocks, 1)
+    return values.reshape(columns, -1)[:, :rows].T
+
+
+@given(
+    shape=st.tuples(st.integers(1, 100), st.integers(1, 12)),
+    block=st.sampled_from([16, 32, 64]),
+    seed=st.integers(0, 1 << 16),
+    spread=st.sampled_from([1e-6, 1.0, 1e4]),
+)
+@settings(max_examples=examples(60))
+def test_squared_errors_are_at_most_onnxruntimes(
+    shape: tuple[int, int], block: int, seed: int, spread: float
+) -> None:
+    weights = draw(shape, seed) * np.float32(spread)
+    ours = round_to_blocks(np.ascontiguousarray(weights.T), block)
+    error = np.square(ours.restore().T - weights, dtype=np.float64).sum()
+    theirs = np.square(restore_onnxruntime(weights, block) - weights, dtype=np.float64).sum()
+    assert error <= theirs * (1 + 1e-6)
+    assert ours.error == pytest.approx(error, rel=1e-3, abs=1e-12 * spread**2)
+
+
+def test_squared_errors_are_clearly_below_onnxruntimes() -> None:
+    for block in (16, 32, 128):
+        weights = draw((512, 256), 1)
+        ours = round_to_blocks(np.ascontiguousarray(weights.T), block)
+        theirs = np.square(restore_onnxruntime(weights, block) - weights, dtype=np.float64).sum()
+        assert ours.error < 0.93 * theirs, block
+
+
+def test_what_is_stored_is_what_onnxruntime_computes_with(tmp_path: Path) -> None:
+    """Both forms give the products of the weights that the integers stand for."""
+    inputs = {"x": draw((3, 96), 7)}
+    model = prepare_model(build(), "net")
+    target = load(write_rules(tmp_path, "*"))
+    for targets in ([target], [load(write_rules(tmp_path, "MatMul", "Gemm", "Relu"))]):
+        done = quantize_weights(model, targets, 32)
+        stored = {
+            name: round_to_blocks(draw(shape, n), 32).restore()
+            for n, (name, shape) in enumerate(SHAPES.items())
+        }
+        stored["u"] = round_to_blocks(np.ascontiguousarray(draw(SHAPES["u"], 2).T), 32).restore().T
+        hidden = np.maximum(inputs["x"] @ stored["v"].T, 0)
+        with without_optimizations():
+            made = run_session(open_session(done.model.proto), inputs)
+        np.testing.assert_allclose(made["y"], hidden @ stored["w"].T + draw((40,), 9), atol=2e-5)
+        np.testing.assert_allclose(made["z"], 2 * hidden @ stored["u"], atol=2e-5)
+
+
+def test_the_form_is_the_one_that_a_target_takes(tmp_path: Path) -> None:
+    model = prepare_model(build(), "net")
+    plain = load(write_rules(tmp_path, "MatMul", "Gemm"))
+    whole = load(write_rules(tmp_path, "*"))
+    forms = {
+        "all": ["MatMulNBits", "MatMulNBits", "DequantizeLinear and Gemm"],
+        "plain": ["DequantizeLinear and MatMul", *["DequantizeLinear and Gemm"] * 2],
+        "none": ["MatMulNBits", "MatMulNBits", "DequantizeLinear and Gemm"],
+    }
+    for name, targets in (("all", [whole]), ("plain", [plain]), ("none", [])):
+        done = quantize_weights(model, targets, 16)
+        assert [each.operator for each in done.weights] == forms[name], name
+        assert [each.name for each in done.weights] == ["t", "w", "u"]
+        assert all(18 < each.decibels < 25 for each in done.weights)
+        held = {tensor.name for tensor in done.model.proto.graph.initializer}
+        assert held.isdisjoint({"v", "w", "u"})
+        assert all(node.op_type != "Transpose" for node in done.model.proto.graph.node)
+
+
+@pytest.mark.parametrize(("ops", "codegen"), [("*", "reference"), ("MatMul Gemm Relu", "c"), ("*", "c")])
+def test_a_bundle_keeps_a_quarter_and_tells_the_noise(ops: str, codegen: str, tmp_path: Path) -> None:
+    rules = write_rules(tmp_path, *ops.split(), codegen=codegen)
+    given: dict[str, Any] = {"strategy": "all-supported", "dims": {"n": 3}}
+    precision = Precision("int4-weights", block=32)
+    result = byoc.partition(build(), rules, output=tmp_path / "b", precision=precision, **given)
+    assert result.verification is not None
+    assert result.verification.passed
+    assert result.verification.accuracy is not None
+    assert result.report.precision is not None
+    assert [each.name for each in result.report.precision.weights] == ["t", "w", "u"]
+    size = (tmp_path / "b" / "weights.bin").stat().st_size
+    assert size < 0.2 * 4 * sum(int(np.prod(shape)) for shape in SHAPES.values())
+    onnx.save(build(), tmp_path / "net.onnx")
+    again = byoc.verify(tmp_path / "b", tmp_path / "net.onnx")
+    assert again.passed
+    assert again.accuracy is not None
+
+
+def test_half_precision_keeps_scales_of_its_own(tmp_path: Path) -> None:
+    model = prepare_model(build("float16"), "net")
+    done = quantize_weights(model, [load(write_rules(tmp_path, "*"))], 32)
+    kinds = {tensor.name: tensor.data_type for tensor in done.model.proto.graph.initializer}
+    assert kinds["t_scales"] == onnx.TensorProto.FLOAT16
+    assert all(18 < each.decibels < 25 for each in done.weights)
+
+
+def test_what_is_left_is_told_with_the_reason(tmp_path: Path, byoc: Callable[..., Any]) -> None:
+    model = parse("""net (float[n, 3, 32, 32] x, int64[m] i) => (float[n, 3, 32, 32] y, float[m, 64] e) {
+        a = MatMul(w, x)
+        b = MatMul(a, s)
+        y = MatMul(b, r)
+        e = Gather(t, i)
+    }""")
+    shapes = {"w": (32, 32), "s": (3, 32, 32), "r": (32, 32), "t": (64, 64)}
+    for seed, (name, shape) in enumerate(shapes.items()):
+        model.graph.initializer.append(numpy_helper.from_array(draw(shape, seed), name))
+    onnx.save(model, tmp_path / "m.onnx")
+    asked = ["partition", tmp_path / "m.onnx", "--rules", write_rules(tmp_path, "*")]
+    ran = byoc(*asked, "--quantize", "int4-weights", "--verbose")
+    assert ran.code == 0
+    for line in (
+        "weights left as they are: 'w': not the second operand of MatMul",
+        "weights left as they are: 's': no matrix, but read by MatMul",
+        "weights left as they are: 't': read by Gather, not by MatMul or Gemm",
+        "Weights of 4 bits in 1 product, by the ratio of the weights to their errors:",
+        "dB: 'r', MatMulNBits",
+    ):
+        assert line in ran.out, line
+    for flags, reason in (
+        (("--quantize", "int4-weights", "--block", "24"), "--block 24: must be a power of two"),
+        (("--quantize", "int8", "--block", "32"), "--block 32: is for --quantize int4-weights alone"),
+    ):
+        ran = byoc(*asked, *flags)
+        assert (ran.code, ran.err.count("\n")) == (1, 1)
+        assert reason in ran.err
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    model = build()
+    broken = np.array(numpy_helper.to_array(model.graph.initializer[1]))
+    broken[0, 0] = np.inf
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(broken, "w"))
+    with pytest.raises(InputError, match="'w' is not finite everywhere"):
+        quantize_weights(prepare_model(model, "net"), [load(write_rules(tmp_path, "*"))], 32)
