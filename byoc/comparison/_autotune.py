@@ -6,7 +6,7 @@ fuse across operators, and caches are warm or not. A measurement needs no such s
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,12 +17,13 @@ from byoc.bundle import Bundle, TrialCandidate, check_destination, open_bundle, 
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.onnxrt import with_threads
-from byoc.options import DEFAULT_STRATEGY, Options
+from byoc.options import DEFAULT_STRATEGY, Options, list_files
 from byoc.pipeline import Result, partition
 from byoc.planning import Plan
 from byoc.profiling import Clock, Patience, Samples, compare_in_turn, measure_in_turn
 from byoc.runtime import load_bundle
 from byoc.samples import model_samples, read_samples
+from byoc.stages import find_threads, load_targets
 from byoc.support import declare, declare_field, keywords_of, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
 
@@ -36,7 +37,6 @@ PATIENCE = Patience(warmup=2, least=9, most=200, seconds=10.0, settled=0.005)
 
 _BEYOND = 2.0  # times the noise of a ratio: a difference that is no coincidence
 _WORTH = 0.01  # what a cut must save at least to be kept instead of a single device
-_THREADS = "threads"
 
 
 @dataclass(frozen=True)
@@ -167,24 +167,12 @@ def _try_ways(
 def _measure(trials: Sequence[_Trial], inputs: Mapping[str, Any], options: TrialOptions) -> list[_Trial]:
     """Return the partitioned models with the seconds that they take, run in turn."""
     report_step(f"run {', '.join(trial.candidate.strategy for trial in trials)} in turn")
-    with _sharing_threads(trials):
+    threads = find_threads(options, load_targets(list_files(options.rules)))
+    with nullcontext() if threads is None else with_threads(threads):
         sessions = [load_bundle(trial.bundle) for trial in trials]
     runs = [lambda session=session: session(inputs) for session in sessions]
     seconds = measure_in_turn(runs, options.patience, options.clock, drop_slow=True)
     return [replace(trial, seconds=found) for trial, found in zip(trials, seconds, strict=True)]
-
-
-@contextmanager
-def _sharing_threads(trials: Sequence[_Trial]) -> Iterator[None]:
-    """Run the host on as many threads as the codegens' options `threads` say, if any does."""
-    regions = (region for trial in trials for region in trial.bundle.manifest.regions)
-    asked = [region.codegen_options.get(_THREADS, "0") for region in regions]
-    count = max((int(number) for number in asked if number.isdecimal()), default=0)
-    if not count:
-        yield
-        return
-    with with_threads(count):
-        yield
 
 
 def _choose(trials: Sequence[_Trial]) -> _Trial:

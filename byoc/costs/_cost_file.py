@@ -26,6 +26,8 @@ def _check_finite(value: float) -> float:
     return value
 
 
+_LEAST_SEVERAL = 2
+
 DEFAULT = "default"
 """The name, among data types, of all those that are not named."""
 
@@ -50,6 +52,13 @@ Number = BeforeValidator(_reject_bool)
 Positive = Annotated[float, Number, Field(gt=0)]
 Seconds = Annotated[float, Number, Field(ge=0), AfterValidator(_check_seconds)]
 Amount = Annotated[float, Number, Field(ge=0), AfterValidator(_check_finite)]
+
+
+def _check_threads(models: dict[int, str]) -> dict[int, str]:
+    for count in models:
+        if count < _LEAST_SEVERAL:
+            raise ValueError(f"{count}: the file itself is for fewer than 2 threads; expected 2 or more")
+    return models
 
 
 class HostLink(StrictModel):
@@ -89,6 +98,8 @@ class MeasuredMachine(StrictModel):
 
     cpu: str = ""
     cores: Annotated[int, Number, Field(ge=0)] = 0
+    threads: Annotated[int, Number, Field(ge=0)] = 0
+    """number of threads that were measured; 0 for all cores, or where it is not known"""
     os: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
 
@@ -111,6 +122,16 @@ class CostFile(StrictModel):
     """of an accelerator: the host's cost model, which holds unless the user names another"""
     margin: Annotated[float, Number, Field(ge=0, lt=1)] = 0.0
     """of an accelerator: the share of the time that a mixture has to save to be chosen"""
+    threads: Annotated[dict[int, str], AfterValidator(_check_threads)] = Field(default_factory=dict)
+    """the models for runs on several threads, by the number that they begin at: a path or a name"""
+
+    def find_for_threads(self, count: int | None) -> str | None:
+        """Return the model for runs on so many threads; None where it is this one.
+
+        None as the number stands for all cores, of which the model for the most threads is taken.
+        """
+        fitting = [least for least in self.threads if count is None or least <= count]
+        return self.threads[max(fitting)] if fitting else None
 
     @property
     def operator_names(self) -> Collection[str]:

@@ -1,9 +1,9 @@
 """Cost files that build on another one, and figures that several operators share.
 
 A file with `extends` has what it does not state from the file that it names. Mappings are merged key by
-key, at any depth; everything else replaces what is inherited. `name`, `description` and `machine` are
-not inherited. `groups` of a roofline name lists of operators: figures under the name of a group are
-those of each of its operators, which may have further figures of its own.
+key, at any depth; everything else replaces what is inherited. `name`, `description`, `machine` and
+`threads` are not inherited. `groups` of a roofline name lists of operators: figures under the name of a
+group are those of each of its operators, which may have further figures of its own.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import onnx
 
 from byoc.support import COST_MODELS, find_extended_file, is_file, make_file_error, read_mapping
 
-_OWN = ("name", "description", "machine", "extends")
+_OWN = ("name", "description", "machine", "threads", "extends")
 
 Content = dict[Any, Any]
 

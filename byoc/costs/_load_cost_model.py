@@ -38,14 +38,16 @@ Options = Mapping[str, str]
 _NO_OPTIONS: Options = MappingProxyType({})
 
 
-def load_cost_model(name: str, options: Options = _NO_OPTIONS) -> CostModel:
+def load_cost_model(name: str, options: Options = _NO_OPTIONS, threads: int | None = None) -> CostModel:
     """Return the cost model of a file (a path or an installed name) or of a plug-in.
 
     `options` are those of the plug-in, as text; those of a file go to the plug-in that it asks for what
-    it does not know. Raises InputError with a line for every mistake in the file, if its fallback cannot
-    be loaded, if a plug-in is not a cost model, and for an option that it does not take.
+    it does not know. `threads` is the number of threads of a run, None for all cores: a file may name
+    other files for several. Raises InputError with a line for every mistake in the file, if its fallback
+    or its file for so many threads cannot be loaded, if a plug-in is not a cost model, and for an option
+    that it does not take.
     """
-    return _load(name, (), options)
+    return _load(name, (), options, threads)
 
 
 def read_cost_file(path: Path) -> CostFile:
@@ -69,7 +71,12 @@ def read_cost_file(path: Path) -> CostFile:
     return result
 
 
-def _load(name: str, asking: tuple[Path, ...], options: Options = _NO_OPTIONS) -> CostModel:
+def _load(
+    name: str,
+    asking: tuple[Path, ...],
+    options: Options = _NO_OPTIONS,
+    threads: int | None = None,
+) -> CostModel:
     """Load a model; `asking` are the files whose fallbacks led to it."""
     plugins = list_installed(COSTS)
     if name in plugins and not Path(name).is_file():
@@ -88,7 +95,7 @@ def _load(name: str, asking: tuple[Path, ...], options: Options = _NO_OPTIONS) -
         raise InputError(f"the fallbacks go in a circle: {circle}")
     if len(asking) > _MAX_FALLBACKS:
         raise _TooDeepError(f"{asking[0]}: more than {_MAX_FALLBACKS} files ask one another (else)")
-    found = read_cost_file(path)
+    path, found = _read_for_threads(path, threads)
     if options and found.otherwise is None:
         first = next(iter(options))
         raise InputError(f"cost model {name} has no option '{first}': it is a file, which has none")
@@ -96,12 +103,35 @@ def _load(name: str, asking: tuple[Path, ...], options: Options = _NO_OPTIONS) -
         return _as_model(found)
     beside = path.parent / found.otherwise
     try:
-        second = _load(str(beside) if is_file(beside) else found.otherwise, (*asking, real), options)
+        name = str(beside) if is_file(beside) else found.otherwise
+        second = _load(name, (*asking, real), options, threads)
     except _TooDeepError:
         raise
     except InputError as error:
         raise InputError(*(f"{path}: else: {line}" for line in error.lines)) from None
     return Fallback(_as_model(found), second)
+
+
+def _read_for_threads(path: Path, threads: int | None) -> tuple[Path, CostFile]:
+    """Read a cost file, or the one that it names for so many threads; return its path, too.
+
+    All files that it names are looked for. Raises InputError as `load_cost_model` does.
+    """
+    found = read_cost_file(path)
+    others = {}
+    for count, name in found.threads.items():
+        beside = path.parent / name
+        try:
+            others[name] = beside if is_file(beside) else find_file(COST_MODELS, name)
+        except InputError as error:
+            raise InputError(*(f"{path}: threads.{count}: {line}" for line in error.lines)) from None
+    chosen = found.find_for_threads(threads)
+    if chosen is None:
+        return path, found
+    other = read_cost_file(others[chosen])
+    if other.threads:
+        raise InputError(f"{path}: threads: {others[chosen]} names files for threads itself")
+    return others[chosen], other
 
 
 def check_fallback(path: Path, otherwise: str) -> None:
@@ -143,12 +173,12 @@ def _cost_file(costs: CostModel) -> CostFile | None:
     return first if isinstance(first, CostFile) else None
 
 
-def load_host_costs(name: str, options: Options = _NO_OPTIONS) -> CostModel:
+def load_host_costs(name: str, options: Options = _NO_OPTIONS, threads: int | None = None) -> CostModel:
     """Return a cost model for the host, which has no link and no launch cost.
 
     Raises InputError as `load_cost_model` does, and if the model is one of an accelerator.
     """
-    costs = load_cost_model(name, options)
+    costs = load_cost_model(name, options, threads)
     found = _cost_file(costs)
     if found is not None and (found.link is not None or found.launch):
         raise InputError(f"{name}: the host's cost model has neither link nor launch")
@@ -165,12 +195,14 @@ def find_margin(devices: Iterable[CostModel]) -> float:
     return max((file.margin for file in map(_cost_file, devices) if file), default=0.0)
 
 
-def load_device_costs(name: str, options: Options = _NO_OPTIONS) -> CostModel:
+def load_device_costs(
+    name: str, options: Options = _NO_OPTIONS, threads: int | None = None
+) -> CostModel:
     """Return a cost model for an accelerator.
     Raises InputError as `load_cost_model` does, and if the model has no link, as every transfer would
     then be free without anyone having decided so.
     """
-    costs = load_cost_model(name, options)
+    costs = load_cost_model(name, options, threads)
     found = _cost_file(costs)
     if found is not None and found.link is None:
         raise InputError(

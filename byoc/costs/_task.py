@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ Attributes = Mapping[str, Any]
 
 _FEW_CHANNELS = 4  # of an image; blocked layouts have 8 or 16 channels side by side
 _USUAL_STRIDE = 3  # the largest that convolution arrays commonly step by
+_MANY_WEIGHTS = 1 << 23  # 32 MiB in float32, about what the last cache of a processor holds
+_PRODUCTS = frozenset({"Gemm", "MatMul"})
 
 # Operators that compute each element of the output by itself, as libraries fuse them into others.
 _ELEMENTWISE = frozenset(
@@ -117,7 +120,7 @@ class Task:
         return f"{self.op} on {self.types}"
 
 
-FAMILIES = ("computed", "depthwise", "first", "fused", "grouped", "pointwise", "strided")
+FAMILIES = ("computed", "depthwise", "first", "fused", "grouped", "large", "pointwise", "strided")
 """The kinds of operators that `list_families` tells apart."""
 
 
@@ -134,12 +137,15 @@ def list_families(
     `Conv/grouped`, `Conv/pointwise` (all extents of the kernel are 1), `Conv/first` (at most 4 channels)
     or none of these, and before that `Conv/strided` where a stride is above 3; an operator that is
     `fused` (see `Task`) is `Relu/fused`; one of several tensors that are all `computed`, none a
-    constant, is `MatMul/computed`.
+    constant, is `MatMul/computed`. A product of more than 8 Mi weights is `MatMul/large`: they come from
+    memory at each run, those of smaller ones from caches.
     """
     kinds = ["fused"] if fused else []
     kinds += ["computed"] if computed else []
     if op == "Conv" and any(step > _USUAL_STRIDE for step in attributes.get("strides", ())):
         kinds.append("strided")
+    if op in _PRODUCTS and weights is not None and _count_known(weights) > _MANY_WEIGHTS:
+        kinds.append("large")
     if attributes.get("group", 1) != 1:
         kinds += ["depthwise"] if weights is not None and weights[1:2] == (1,) else []
         kinds.append("grouped")
@@ -149,6 +155,11 @@ def list_families(
         elif weights[1] <= _FEW_CHANNELS:
             kinds.append("first")
     return (*(f"{op}/{kind}" for kind in kinds), op)
+
+
+def _count_known(shape: Sequence[Any]) -> int:
+    """Return the number of elements of a shape, 0 where an extent is open."""
+    return prod(shape) if all(isinstance(each, int) for each in shape) else 0
 
 
 def canonical_attributes(attributes: Attributes) -> str:

@@ -44,6 +44,9 @@ from byoc.support import report_each, report_step
 from byoc.verification import compile_and_load
 
 _NO_TARGET = "profile"
+# Seconds before each run of a whole: an application does other things between its runs, and meanwhile
+# threads fall asleep, to be woken again.
+_PAUSE = 0.004
 # Operators of which an accelerator is likely to support at least one.
 _SMALLEST = ("Identity", "Relu", "Neg", "Add", "Mul")
 _SMALL, _LARGE = 2**12, 2**24
@@ -154,7 +157,8 @@ def time_whole(model: Model, target: Target | None, device: MeasuredCodegen) -> 
     report_step(f"{model.source}: the whole")
     try:
         (call,) = cut_regions(model, target, {"whole": units}).values()
-        seconds = Samples.of(measure_call(model, target, device, "whole", call)).median
+        pausing = replace(device, patience=replace(device.patience, pause=_PAUSE))
+        seconds = Samples.of(measure_call(model, target, pausing, "whole", call)).median
     except InputError as error:
         return f"not measured as a whole: {error}"
     return MeasuredWhole(model.name, tasks, seconds)

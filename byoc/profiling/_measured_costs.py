@@ -16,8 +16,11 @@ from byoc.support import dump_yaml, write_text
 _PACKAGES = {"byoc": "onnx-byoc", "onnx": "onnx", "onnxruntime": "onnxruntime", "numpy": "numpy"}
 
 
-def describe_machine() -> MeasuredMachine:
-    """Describe the processor, usable cores, system and package versions of this machine."""
+def describe_machine(threads: int = 0) -> MeasuredMachine:
+    """Describe the processor, usable cores, system and package versions of this machine.
+
+    `threads` is the number of threads that are measured, 0 for all cores.
+    """
     versions = {"python": platform.python_version()}
     for name, package in _PACKAGES.items():
         try:
@@ -27,6 +30,7 @@ def describe_machine() -> MeasuredMachine:
     return MeasuredMachine(
         cpu=_cpu_name(),
         cores=_count_cores(),
+        threads=threads,
         os=f"{platform.system()} {platform.machine()}",
         versions=versions,
     )

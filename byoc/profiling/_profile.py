@@ -108,8 +108,8 @@ class ProfileOptions(DimensionOptions):
 
     threads: int | None = declare_field(
         None,
-        "the number of threads that the host runs with; all cores unless given. A codegen has an option "
-        "of its own for that.",
+        "the number of threads that the host runs with; all cores unless given. A codegen may have an "
+        "option of its own for that.",
         Flag("Run the host with so many threads; all cores unless given.", Syntax.INTEGER, minimum=1),
     )
 
@@ -118,6 +118,12 @@ class ProfileOptions(DimensionOptions):
         "`wall`, or `processor` for the time of all processors together, on a machine that others use.",
         Flag("What seconds are: on the wall, or of all processors together.", choices=(WALL, PROCESSOR)),
     )
+
+    @property
+    def measured_threads(self) -> int:
+        """The number of threads that are measured, on the host or by the codegen; 0 for all cores."""
+        text = (self.codegen_options or {}).get("threads", "")
+        return self.threads or (int(text) if text.isdecimal() else 0)
 
     @property
     def seconds_of(self) -> Clock:
@@ -213,7 +219,7 @@ def _measure_host(
     table = records.make_table(
         HOST,
         _describe_source(names),
-        describe_machine(),
+        describe_machine(options.measured_threads),
         together=geometric_mean(together),
         otherwise=options.otherwise,
     )
@@ -274,7 +280,7 @@ def _measure_units(
     table = records.make_table(
         device.name,
         _describe_source([model.name for model in loaded], device.estimates),
-        describe_machine(),
+        describe_machine(options.measured_threads),
         link=link,
         launch=launch,
         otherwise=options.otherwise,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from time import perf_counter
+from time import perf_counter, sleep
 
 import numpy as np
 
@@ -21,6 +21,8 @@ class Patience:
 
     Measuring ends sooner if the interquartile range, divided by the root of the number of runs, is at
     most the share `settled` of the median, or if `seconds` have passed since the first run that counts.
+    Before each run there is a `pause` of so many seconds, which do not count: threads fall asleep, those
+    of a library that ran before too, and have to be woken as in an application that does other things.
     """
 
     warmup: int = 2
@@ -28,6 +30,7 @@ class Patience:
     most: int = 100
     seconds: float = 5.0
     settled: float = 0.01
+    pause: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +81,21 @@ def measure_in_turn(
             run()
     found: list[list[float]] = [[] for _ in runs]
     left = list(range(len(runs)))
-    start = clock()
+    start, paused = clock(), 0.0
     for first in range(max(patience.most, 1)):
         for number in range(len(left)):
             turn = left[(first + number) % len(left)]
             before = clock()
+            if patience.pause:
+                sleep(patience.pause)
+                paused += clock() - before
+                before = clock()
             runs[turn]()
             after = clock()
             found[turn].append(after - before)
         if first + 1 < patience.least:
             continue
-        if after - start >= patience.seconds * len(runs):
+        if after - start - paused >= patience.seconds * len(runs):
             break
         if drop_slow:
             left = _find_contenders(found, left)

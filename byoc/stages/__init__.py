@@ -17,5 +17,5 @@ from byoc.stages._planning_stages import (
     record_accuracy,
 )
 from byoc.stages._rewriting import Rewrite, rewrite_model
-from byoc.stages._settings_loader import load_settings, load_strategy, load_targets
+from byoc.stages._settings_loader import find_threads, load_settings, load_strategy, load_targets
 from byoc.stages._state import JointStage, Stage, State, run_stages, run_stages_jointly

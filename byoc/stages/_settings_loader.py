@@ -1,6 +1,7 @@
 """Loading what the options name: accelerators, cost models, the strategy, a saved placement."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from byoc.costs import (
     with_parameters,
 )
 from byoc.errors import InputError, suggest_nearest
-from byoc.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, list_files
+from byoc.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, Options, PlanOptions, list_files
 from byoc.placement import Perturbation, Robust, Strategy, limit_time
 from byoc.planning import CostDoubt, PlanSettings, apply_rule_parameters, read_placement
 from byoc.rules import Target, load_rules
@@ -23,6 +24,8 @@ from byoc.support import STRATEGIES, list_installed, load_plugin, make_with_opti
 
 HOST = "host"
 """What options for the host's cost model are given to."""
+
+_THREADS = "threads"  # the option of codegens
 
 ChoiceT = TypeVar("ChoiceT", bound=str | Path)
 ValueT = TypeVar("ValueT")
@@ -45,11 +48,15 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
     """
     targets = load_targets(list_files(options.rules))
     costs = choose_by_target(targets, options.cost_model, "cost model", lambda each: each.cost_model)
+    threads = find_threads(options, targets)
     given = _split_by_owner(targets, options.cost_options or {}, "cost option")
     changed = _split_by_owner(targets, parameters or {}, "parameter")
     devices = tuple(
         _load_target_costs(
-            target, str(costs[target.name]), given[target.name], changed[target.name], options.cost_model
+            target,
+            partial(load_device_costs, str(costs[target.name]), given[target.name], threads),
+            changed[target.name],
+            options.cost_model,
         )
         for target in targets
     )
@@ -61,7 +68,7 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
     return PlanSettings(
         targets=targets,
         costs=devices,
-        host=with_parameters(load_host_costs(host, given[HOST]), changed[HOST]),
+        host=with_parameters(load_host_costs(host, given[HOST], threads), changed[HOST]),
         strategy=limit_time(
             _load_with_margin(strategy, options, among, find_margin(devices)),
             options.time_limit,
@@ -75,19 +82,30 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
     )
 
 
+def find_threads(options: PlanOptions, targets: Sequence[Target]) -> int | None:
+    """Return the number of threads of a run, on the host too: what the codegens' options `threads` say.
+
+    Of several the most; None for all cores, where none says a number above 0.
+    """
+    given = options.codegen_options or {} if isinstance(options, Options) else {}
+    asked = [str(text) for name, text in given.items() if name.rpartition(":")[2] == _THREADS]
+    if not asked:
+        asked = [str(target.rules.codegen_options.get(_THREADS, "")) for target in targets]
+    return max((int(text) for text in asked if text.isdecimal()), default=0) or None
+
+
 def _load_target_costs(
     target: Target,
-    name: str,
-    given: Mapping[str, str],
+    load: Callable[[], CostModel],
     changed: Mapping[str, Any],
     asked: str | Path | Mapping[str, str | Path] | None,
 ) -> CostModel:
-    """Return the cost model of a target, with the parameters of its rule file if that names the model.
+    """Load the cost model of a target, with the parameters of its rule file if that names the model.
 
     `asked` are the cost models that the user names. Raises InputError when it cannot be loaded.
     """
     own = not (asked.get(target.name) if isinstance(asked, Mapping) else asked)
-    costs = load_device_costs(name, given)
+    costs = load()
     return with_parameters(apply_rule_parameters(costs, target) if own else costs, changed)
 
 

@@ -73,8 +73,8 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             ROOFLINE + "overhed: 1\n",
             [
                 "overhed: no such key (did you mean overhead?); known: name, extends, description, "
-                "launch, link, energy, else, beside, margin, kind, peak, bandwidth, constants, tile, "
-                "overhead, groups, operators",
+                "launch, link, energy, else, beside, margin, threads, kind, peak, bandwidth, constants, "
+                "tile, overhead, groups, operators",
             ],
         ),
         (
@@ -160,7 +160,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
         ),
         (
             LINEAR + "machine: {host: me}\n",
-            ["machine.host: no such key (did you mean os?); known: cpu, cores, os, versions"],
+            ["machine.host: no such key (did you mean os?); known: cpu, cores, threads, os, versions"],
         ),
     ],
 )
@@ -223,6 +223,45 @@ def test_a_row_of_fallbacks_has_an_end(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_cost_model(str(files[0]))
     assert str(caught.value) == f"{files[0].resolve()}: more than 8 files ask one another (else)"
+
+
+def test_a_file_names_others_for_runs_on_several_threads(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(TABLE + "threads: {2: two.yaml, 8: many.yaml}\n")
+    (tmp_path / "two.yaml").write_text(TABLE.replace("name: t", "name: two") + "else: flat.yaml\n")
+    (tmp_path / "many.yaml").write_text(ROOFLINE.replace("name: a", "name: many"))
+    (tmp_path / "flat.yaml").write_text(ROOFLINE + "threads: {4: many.yaml}\n")
+    one = str(tmp_path / "one.yaml")
+    names = {count: load_host_costs(one, threads=count).name for count in (1, 2, 7, 8, 99, None)}
+    assert names == {1: "t", 2: "two", 7: "two", 8: "many", 99: "many", None: "many"}
+    slow, fast = "peak: {float32: 1e9}", "peak: {float32: 4e9}"
+    (tmp_path / "many.yaml").write_text(ROOFLINE.replace(slow, fast))
+    tanh = Task("Tanh", Work(4e9, 0))
+    found = [load_cost_model(one, threads=count).execution(tanh) for count in (2, 4)]
+    assert [price.seconds for price in found if isinstance(price, Price)] == [4.0, 1.0]  # of else
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("threads: {2: gone}", "{one}: threads.2: gone: no such file"),
+        ("threads: {2: two.yaml, 4: gone.yaml}", "{one}: threads.4: gone.yaml: no such file"),
+        ("threads: {1: two.yaml}", "{one}: threads: 1: the file itself is for fewer than 2 threads"),
+        ("threads: {many: two.yaml}", "{one}: threads.many: expected a whole number"),
+        ("threads: two.yaml", "{one}: threads: expected"),
+        ("threads: {2: three.yaml}", "{one}: threads: {three} names files for threads itself"),
+        ("threads: {2: wrong.yaml}", "{wrong}: kind: must be given"),
+    ],
+)
+def test_wrong_files_for_threads(tmp_path: Path, line: str, message: str) -> None:
+    one, three = tmp_path / "one.yaml", tmp_path / "three.yaml"
+    one.write_text(TABLE + line + "\n")
+    (tmp_path / "two.yaml").write_text(TABLE)
+    three.write_text(TABLE + "threads: {4: two.yaml}\n")
+    (tmp_path / "wrong.yaml").write_text("name: a\n")
+    with pytest.raises(InputError) as caught:
+        load_cost_model(str(one), threads=3)
+    paths = {"one": one, "three": three, "wrong": tmp_path / "wrong.yaml"}
+    assert str(caught.value).startswith(message.format(**paths))
 
 
 class Flat:
@@ -294,8 +333,8 @@ def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
             "installed: dla, ethos-u55, ethos-u55-128, ethos-u55-32, ethos-u55-64, ethos-u65, "
             "ethos-u65-512, ethos-u85, ethos-u85-1024, ethos-u85-128, ethos-u85-2048, ethos-u85-512, "
             "flat2, host, "
-            "iree-cpu, nnpa, onnxruntime-cpu, openvino-cpu, "
-            "openvino-cpu-roofline, qnn-htp, tensorrt-dla",
+            "iree-cpu, nnpa, onnxruntime-cpu, onnxruntime-cpu-2-threads, openvino-cpu, "
+            "openvino-cpu-2-threads, openvino-cpu-roofline, qnn-htp, tensorrt-dla",
         ),
     ],
 )
