@@ -12,7 +12,8 @@ from byoc.codegen import YES, Artifact, Cycles, DriverSources, Executor, Region,
 
 from .compiler import NAME, DLAOptions, check_nodes, compile_region
 from .machine import VERSION, read_figures
-from .region_artifact import ISA, exchange_weights, make_artifact, make_executor, read_cycles
+from .program_executor import make_executor
+from .region_artifact import ISA, exchange_weights, make_artifact, read_cycles
 
 __all__ = ["DLA"]
 
@@ -44,7 +45,7 @@ class DLA:
         return exchange_weights(region, first, artifact)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
-        """Return a function that runs the program on the simulator; the region's model is not used.
+        """Return an executor that runs the program on the simulator; the region's model is not used.
 
         Raises InputError unless the artifact is a program with the inputs and outputs of the region.
         """

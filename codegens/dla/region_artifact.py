@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -20,7 +19,6 @@ from byoc.codegen import (
     Artifact,
     CompileError,
     Cycles,
-    Executor,
     InputError,
     Region,
     StrictModel,
@@ -42,8 +40,8 @@ from .compiler import (
     have_same_program,
     lower_region,
 )
-from .machine import VERSION, DType, MachineFigures, Operand, assemble, disassemble
-from .simulator import FaultError, SimulationError, Simulator, check_box, end_of
+from .machine import VERSION, DType, MachineFigures, Operand, assemble
+from .simulator import FaultError, check_box, end_of
 
 INTERFACE = "interface.json"
 DRIVER_INTERFACE = "interface.bin"
@@ -63,7 +61,7 @@ class BoxEntry(StrictModel):
     row_pitch: _Word
     pixel_pitch: _Word
     channel_pitch: _Word
-    dtype: Literal["FLOAT32", "INT8", "UINT8"]
+    dtype: Literal["FLOAT32", "INT8", "UINT8", "INT32"]
 
     def operand(self) -> Operand:
         """Return the box as commands have them."""
@@ -77,7 +75,7 @@ class SocketEntry(StrictModel):
     """
 
     name: str
-    dtype: Literal["float32", "int8", "uint8"]
+    dtype: Literal["float32", "int8", "uint8", "int32"]
     shape: tuple[_Word, ...]
     box: BoxEntry | None
 
@@ -285,34 +283,6 @@ def _layer_entries(network: LayerNetwork, cycles: Mapping[int, int]) -> tuple[La
     )
 
 
-def make_executor(region: Region, artifact: Artifact, figures: MachineFigures) -> Executor:
-    """Return a function that runs an artifact on the simulator; the region's model is not used.
-
-    Raises InputError naming the file if a file is missing or invalid, or if its inputs and outputs are
-    not those of the region.
-    """
-    missing = sorted({PROGRAM, WEIGHTS, INTERFACE} - set(artifact.files))
-    if missing:
-        raise InputError(f"the artifact has no {missing[0]}")
-    try:
-        program = disassemble(artifact.files[PROGRAM])
-        simulator = Simulator(program, artifact.files[WEIGHTS], figures)
-    except (InputError, SimulationError) as error:
-        raise InputError(f"{PROGRAM}: {error}") from None
-    inputs, outputs = read_interface(artifact.files[INTERFACE], region, program.arena)
-    boxes = [socket.box for socket in outputs if socket.box is not None]
-
-    def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
-        placed = [(s.box, _to_rows(given[s.name], s)) for s in inputs if s.box is not None]
-        made = iter(simulator.run(placed, boxes).outputs)
-        return {
-            s.name: np.zeros(s.shape, s.dtype) if s.box is None else next(made).reshape(s.shape)
-            for s in outputs
-        }
-
-    return run
-
-
 def _encode_addresses(interface: ProgramInterface) -> bytes:
     """Return the addresses of inputs and outputs for the driver."""
     parts = [struct.pack("<4sIII", b"DLAI", 1, len(interface.inputs), len(interface.outputs))]
@@ -320,17 +290,6 @@ def _encode_addresses(interface: ProgramInterface) -> bytes:
         words = [0] * 11 if socket.box is None else [*vars(socket.box.operand()).values()]
         parts.append(struct.pack("<12I", socket.box is not None, *words))
     return b"".join(parts)
-
-
-def _to_rows(values: Array, socket: Socket) -> Array:
-    """Return an input as an array [rows, cols, channels] of its box. Raises InputError for its shape."""
-    box = socket.box
-    assert box is not None
-    if values.shape != socket.shape:
-        raise InputError(
-            f"'{socket.name}' has shape {values.shape}, but was compiled for {socket.shape}"
-        )
-    return np.ascontiguousarray(values).reshape(box.rows, box.cols, box.channels)
 
 
 def _socket_entry(built: CompiledRegion, port: BoundaryPort) -> SocketEntry:

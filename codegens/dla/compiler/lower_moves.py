@@ -19,8 +19,8 @@ from .layer_tensors import (
     memory_axis,
     memory_extents,
 )
-from .layers import ConcatLayer, MoveLayer
-from .lower_arithmetic import arrange_operands
+from .layers import ActivationLayer, ConcatLayer, MoveLayer
+from .lower_arithmetic import arrange_alone, arrange_operands
 from .moved_axes import count_tile_elements, dense_steps
 from .network_builder import NetworkBuilder
 
@@ -38,10 +38,17 @@ def lower_reshape(builder: NetworkBuilder, group: LayerGroup) -> None:
 
 
 def lower_cast(builder: NetworkBuilder, group: LayerGroup) -> None:
-    """Lower a Cast from float32 to float32, which is a view."""
+    """Lower a Cast to float32: from float32 to a view, from int32 to a copy that converts."""
     if group.main.attributes["to"] != onnx.TensorProto.FLOAT:
         raise CompileError("a Cast must be to float32", group.nodes)
-    lower_reshape(builder, group)
+    dtype = builder.tensors[group.main.inputs[0]].dtype
+    if dtype not in ("float32", "int32"):
+        raise CompileError("a Cast must be from float32 or int32", group.nodes)
+    if dtype == "float32":
+        lower_reshape(builder, group)
+    else:
+        x, y = arrange_alone(builder, group)
+        builder.add_layer(ActivationLayer(group.output, group.nodes, y, x))
 
 
 def lower_transpose(builder: NetworkBuilder, group: LayerGroup) -> None:

@@ -29,6 +29,7 @@ from .lower_arithmetic import (
     lower_sub,
     lower_sum,
 )
+from .lower_cached_attention import lower_group_query_attention
 from .lower_convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
 from .lower_int4 import lower_int4_product
 from .lower_moves import (
@@ -85,10 +86,17 @@ LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "com.microsoft.SkipLayerNormalization": lower_skip_layer_normalization,
     "com.microsoft.SkipSimplifiedLayerNormalization": lower_skip_rms_normalization,
     "com.microsoft.MatMulNBits": lower_int4_product,
+    "com.microsoft.GroupQueryAttention": lower_group_query_attention,
     "RotaryEmbedding": lower_rotary_embedding,
     "com.microsoft.RotaryEmbedding": lower_contrib_rotary_embedding,
 }
 """By operator, named as in rule files, the function that lowers a group that begins with it."""
+
+
+WIDE = "int32"
+"""The type of positions, which enter a region and become floats."""
+
+_READ_WIDE = ("Cast", "com.microsoft.GroupQueryAttention")
 
 
 def lower_region(region: Region) -> LayerNetwork:
@@ -97,7 +105,10 @@ def lower_region(region: Region) -> LayerNetwork:
     Raises CompileError for what the machine cannot do, with the nodes at fault.
     """
     reading = RegionReading(region)
-    for contract in (*region.inputs, *region.outputs):
+    for contract in region.inputs:
+        if contract.type.dtype != WIDE:
+            check_dtype(contract.name, contract.type.dtype)
+    for contract in region.outputs:
         check_dtype(contract.name, contract.type.dtype)
     reading.check_shapes()
     builder = NetworkBuilder(reading)
@@ -107,9 +118,18 @@ def lower_region(region: Region) -> LayerNetwork:
         listed = ", ".join(dict.fromkeys(group.operator for group in unknown))
         raise CompileError(f"the machine has no {listed}", [n for group in unknown for n in group.nodes])
     for group in groups:
+        _check_wide_inputs(builder, group)
         LOWERINGS[group.operator](builder, group)
     outputs = [builder.add_output(contract) for contract in region.outputs]
     return LayerNetwork(builder.layers, builder.inputs, outputs, builder.constants)
+
+
+def _check_wide_inputs(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Raise CompileError for a tensor of int32 where the machine has only floats and bytes."""
+    for name in group.main.inputs:
+        is_wide = name in builder.tensors and builder.tensors[name].dtype == WIDE
+        if is_wide and group.operator not in _READ_WIDE:
+            check_dtype(name, WIDE)
 
 
 def check_nodes(model: onnx.ModelProto) -> Sequence[Verdict]:

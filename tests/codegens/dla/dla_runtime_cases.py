@@ -17,6 +17,10 @@ _CONSTANTS = {
     "zeros": np.random.default_rng(1).integers(0, 256, 4, np.uint8),
     "cos": floats(5, 4),
     "sin": floats(5, 4, seed=1),
+    "filled": np.array([4], np.int32),
+    "total": np.array(9, np.int32),
+    "wide_cos": floats(9, 8),
+    "wide_sin": floats(9, 8, seed=1),
     "positions": np.array([[0, 1, 2], [2, 3, 4]]),
 }
 _TEXTS = {
@@ -36,6 +40,12 @@ _TEXTS = {
     "com.microsoft.RotaryEmbedding": [
         "(float[2,3,16] x) => (float[2,3,16] y)"
         " { y = com.microsoft.RotaryEmbedding(x, positions, cos, sin) }"
+    ],
+    "com.microsoft.GroupQueryAttention": [
+        """(float[1,1,128] q, float[1,2,9,16] k, float[1,2,9,16] v) =>
+          (float[1,1,64] y, float[1,2,9,16] nk, float[1,2,9,16] nv) {
+          y, nk, nv = com.microsoft.GroupQueryAttention<num_heads=4, kv_num_heads=2, do_rotary=1>
+            (q, "", "", k, v, filled, total, wide_cos, wide_sin) }"""
     ],
     **{
         f"com.microsoft.{name}": [f"(float[2,8] x) => (float[2,8] y) {{ y = com.microsoft.{name}(x) }}"]
