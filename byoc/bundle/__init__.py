@@ -32,6 +32,7 @@ from byoc.bundle._epcontext import (
     require_contexts,
     write_context_model,
 )
+from byoc.bundle._genai_files import write_genai_files
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     Manifest,

@@ -47,7 +47,9 @@ _CLOCKS = {MeasureClock.wall: time.perf_counter, MeasureClock.processor: time.pr
 @take_options(Requirements, name="requirements")
 @take_options(Options, first=("rules", "output", "strategy"))
 def partition(  # noqa: PLR0913 - the options of the verb
-    model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
+    model: Annotated[
+        str, typer.Argument(help="An ONNX file, a folder of onnxruntime-genai, or zoo:NAME.")
+    ],
     options: Options,
     *,
     threshold: Annotated[

@@ -20,6 +20,7 @@ from byoc.bundle import (
     sign_bundle,
     write_context_model,
     write_decisions,
+    write_genai_files,
     write_manifest,
     write_models,
 )
@@ -97,6 +98,8 @@ class Compile:
         for state, variant in zip(states, variants, strict=True):
             contracts = {entry.name: entry.boundary_contracts for entry in variant.regions}
             write_decisions(folder, make_decision_document(state.plan, contracts), state.variant)
+        if states[0].genai is not None:
+            write_genai_files(folder, states[0].genai)
         plan, originals = states[0].plan, states[0].weights.originals
         bundle = Bundle(
             folder,

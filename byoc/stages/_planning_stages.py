@@ -53,7 +53,7 @@ from byoc.stages._chosen_passes import choose_passes
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import State, run_stages
 from byoc.support import report_step
-from byoc.zoo import load_model
+from byoc.zoo import GenaiFolder, find_genai_folder, load_model
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,29 @@ class Load:
     """Read and check the model and the samples. Raises InputError as their readers do."""
 
     def run(self, state: State) -> State:
-        """Fill in `original` and `samples`."""
+        """Fill in `original`, `samples` and `genai`."""
         report_step("load model")
         options = state.options
         dims = {**(options.dims or {}), **state.variant.dims}
         original = load_model(state.source, dims, options.shapes, _reads_no_weights(options))
         samples = () if options.inputs is None else read_samples(options.inputs, original, MAX_SAMPLES)
-        return replace(state, original=original, samples=samples)
+        genai = None if options.output is None else find_genai_folder(state.source)
+        if genai is not None:
+            _check_genai(genai, original, state)
+        return replace(state, original=original, samples=samples, genai=genai)
+
+
+def _check_genai(genai: GenaiFolder, original: Model, state: State) -> None:
+    """Raise InputError where a bundle would be no folder that onnxruntime-genai loads."""
+    if state.variant.name:
+        raise InputError(
+            f"{genai.path}: onnxruntime-genai runs one model for all shapes, so there are no variants"
+        )
+    if state.options.weights == "reference":
+        raise InputError(
+            f"{genai.path}: onnxruntime-genai follows no path out of its folder: --weights copy or link"
+        )
+    genai.check_open(original)
 
 
 def _reads_no_weights(options: Options) -> bool:

@@ -29,7 +29,7 @@ from byoc.samples import Sample
 from byoc.stages._chosen_passes import ChosenPasses
 from byoc.stages._codegen_answers import CodegenAnswers
 from byoc.verification import NotVerified, Verification
-from byoc.zoo import Source
+from byoc.zoo import GenaiFolder, Source
 
 # A field that is still to be filled in: no stage reads what a later one makes.
 _LATER: Any = None
@@ -66,6 +66,8 @@ class State:
     original: Model = _LATER
     samples: Sequence[Sample] = ()
     """What the user wants the bundle verified on; none where samples are made."""
+    genai: GenaiFolder | None = None
+    """The folder of onnxruntime-genai that the model is from, and the bundle is to be; else None."""
 
     # Rewrite
     rewritten: Model = _LATER

@@ -14,17 +14,22 @@ that `config.yaml` names, and from packages with an entry point of the group `by
 
 from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, load, sample_inputs
 from byoc.zoo._classic_models import load_structure
-from byoc.zoo._model_loading import ZOO, Source, load_model, name_source
+from byoc.zoo._genai_folder import CONFIG_FILE as GENAI_CONFIG_FILE
+from byoc.zoo._genai_folder import GenaiFolder
+from byoc.zoo._model_loading import ZOO, Source, find_genai_folder, load_model, name_source
 from byoc.zoo._provider import Provider, ZooEntry
 from byoc.zoo._trained_models import FetchResult
 
 __all__ = [
+    "GENAI_CONFIG_FILE",
     "ZOO",
     "FetchResult",
+    "GenaiFolder",
     "Provider",
     "Source",
     "ZooEntry",
     "fetch",
+    "find_genai_folder",
     "find_path",
     "find_problems",
     "list_entries",

@@ -19,9 +19,10 @@ from byoc.model import (
 )
 from byoc.samples import suggest_sizes
 from byoc.zoo._catalog import brings_samples, find_path, load, sample_inputs
+from byoc.zoo._genai_folder import GenaiFolder, read_genai_folder
 
 Source = str | Path | onnx.ModelProto
-"""A model: a path, `zoo:NAME`, or a protobuf, which is never changed."""
+"""A model: a path, that of a folder of onnxruntime-genai, `zoo:NAME`, or a protobuf, never changed."""
 
 ZOO = "zoo:"
 
@@ -32,6 +33,16 @@ def name_source(source: Source) -> str:
         return "a model in memory"
     name = str(source)
     return name if name.startswith(ZOO) else Path(name).name
+
+
+def find_genai_folder(source: Source) -> GenaiFolder | None:
+    """Return the folder of onnxruntime-genai that a source names, None for any other source.
+
+    Raises InputError for a configuration that does not name a decoder's model.
+    """
+    if isinstance(source, onnx.ModelProto) or str(source).startswith(ZOO):
+        return None
+    return read_genai_folder(Path(source))
 
 
 def load_model(
@@ -66,7 +77,8 @@ def _read_model(source: Source | Model, given: Dimensions, without_heavy: bool) 
     name = str(source)
     if name.startswith(ZOO):
         return _read_zoo_model(name, given)
-    path = Path(name)
+    genai = find_genai_folder(source)
+    path = Path(name) if genai is None else genai.decoder
     parts = read_without_heavy_weights(path) if without_heavy else None
     proto, heavy = (read_model_file(path), None) if parts is None else parts
     model = prepare_model(proto, name, path.parent, given, heavy)

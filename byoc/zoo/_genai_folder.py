@@ -1,0 +1,82 @@
+"""Folders of onnxruntime-genai: a configuration, the models that it names, files of a tokenizer.
+
+The keys are those of `genai_config.json` (onnxruntime.ai/docs/genai/reference/config.html):
+`model.decoder.filename` is the decoder's model, `model.decoder.inputs.input_ids` its input of tokens.
+Where `model.decoder.pipeline` is given, the decoder is several models instead.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from byoc.errors import InputError
+from byoc.model import Model, find_external_data, read_model_file, walk_tensors
+
+CONFIG_FILE = "genai_config.json"
+_TOKENS = "input_ids"
+
+
+@dataclass(frozen=True, eq=False)
+class GenaiFolder:
+    """A folder of onnxruntime-genai, its configuration, and the file of the decoder's model."""
+
+    path: Path
+    config: dict[str, Any]
+    decoder: Path
+
+    def check_open(self, model: Model) -> None:
+        """Raise InputError where the decoder's prompt has a fixed length, which genai does not know."""
+        decoder = self.config["model"]["decoder"]
+        named = decoder.get("inputs")
+        tokens = named.get(_TOKENS, _TOKENS) if isinstance(named, dict) else _TOKENS
+        kind = model.index.types.get(tokens)
+        length = None if kind is None or not kind.shape else kind.shape[-1]
+        if isinstance(length, int):
+            raise InputError(
+                f"{self.path}: '{tokens}' has {length} tokens, but onnxruntime-genai gives prompts of "
+                "any length: leave that dimension open"
+            )
+
+    def list_others(self) -> Iterator[tuple[str, Path]]:
+        """Yield the names and paths of all files but the decoder's, and hidden ones."""
+        proto = read_model_file(self.decoder)
+        own = {self.decoder.resolve(), (self.path / CONFIG_FILE).resolve()}
+        for tensor in walk_tensors(proto):
+            external = find_external_data(tensor, self.decoder.parent)
+            if external is not None:
+                own.add(external.path)
+        for file in sorted(self.path.rglob("*")):
+            name = file.relative_to(self.path).as_posix()
+            hidden = any(part.startswith(".") for part in PurePosixPath(name).parts)
+            if not hidden and file.is_file() and file.resolve() not in own:
+                yield name, file
+
+
+def read_genai_folder(path: Path) -> GenaiFolder | None:
+    """Read a folder of onnxruntime-genai; None for a path that is none.
+
+    Raises InputError for a configuration that does not name a decoder's model.
+    """
+    file = path / CONFIG_FILE
+    try:
+        if not file.is_file():
+            return None
+    except (OSError, ValueError):  # no file can have this name
+        return None
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{file}: cannot be read: {error}") from None
+    decoder: Any = config
+    for key in ("model", "decoder"):
+        decoder = decoder.get(key) if isinstance(decoder, dict) else None
+    if not isinstance(decoder, dict):
+        raise InputError(f"{file}: model.decoder: must be given, with the decoder's filename")
+    if decoder.get("pipeline"):
+        raise InputError(f"{file}: model.decoder.pipeline: partition its models one by one")
+    name = decoder.get("filename")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{file}: model.decoder.filename: must be given")
+    return GenaiFolder(path, config, path / name)

@@ -1,0 +1,152 @@
+"""A folder of onnxruntime-genai in, a bundle that is such a folder out; genai runs both where it is."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import byoc
+from byoc import zoo
+from byoc.errors import InputError
+
+EVERYTHING = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
+CONFIG: dict[str, Any] = {
+    "model": {
+        "bos_token_id": 1,
+        "context_length": 512,
+        "decoder": {
+            "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+            "filename": "decoder.onnx",
+            "head_size": 32,
+            "hidden_size": 128,
+            "inputs": {
+                "input_ids": "input_ids",
+                "attention_mask": "attention_mask",
+                "past_key_names": "past_key_values.%d.key",
+                "past_value_names": "past_key_values.%d.value",
+            },
+            "outputs": {
+                "logits": "logits",
+                "present_key_names": "present.%d.key",
+                "present_value_names": "present.%d.value",
+            },
+            "num_attention_heads": 4,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+        },
+        "eos_token_id": [1023],
+        "pad_token_id": 0,
+        "type": "llama",
+        "vocab_size": 1024,
+    },
+    "search": {"max_length": 256, "do_sample": False, "past_present_share_buffer": True},
+}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as genai's model builder writes it, with rules beside it; not to be changed."""
+    folder = tmp_path_factory.mktemp("genai")
+    model = folder / "model"
+    (model / "chat").mkdir(parents=True)
+    onnx.save(
+        zoo.load("decoder_int4"),
+        model / "decoder.onnx",
+        save_as_external_data=True,
+        location="decoder.onnx.data",
+    )
+    (model / "genai_config.json").write_text(json.dumps(CONFIG))
+    (model / "tokenizer.json").write_text('{"words": ["é"]}', encoding="utf-8")
+    (model / "chat" / "template.jinja").write_text("{{ messages }}")
+    (model / ".cache").write_text("hidden")
+    (folder / "npu.yaml").write_text(EVERYTHING)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(given: Path) -> Path:
+    rules, output = given / "npu.yaml", given / "out"
+    result = byoc.partition(given / "model", rules, output=output, strategy="all-supported")
+    assert result.verification is not None
+    assert result.verification.passed
+    assert result.report.nodes.offloaded == result.report.nodes.total > 30
+    return output
+
+
+def test_the_bundle_is_a_folder_of_genai(given: Path, bundle: Path) -> None:
+    written = json.loads((bundle / "genai_config.json").read_text())
+    assert written["model"]["decoder"].pop("filename") == "model.onnx"
+    assert written["search"] == CONFIG["search"]
+    for name in ("tokenizer.json", "chat/template.jinja"):
+        assert (bundle / name).read_bytes() == (given / "model" / name).read_bytes()
+    files = {path.name for path in bundle.iterdir()}
+    assert files.isdisjoint({"decoder.onnx", "decoder.onnx.data", ".cache"})
+    listed = byoc.inspect(bundle)["files"]
+    assert {"genai_config.json", "tokenizer.json", "chat/template.jinja"} <= listed.keys()
+    assert byoc.verify(bundle, given / "model", regions=False).passed
+
+
+def generate(folder: Path, prompt: list[int], count: int) -> list[int]:
+    genai = pytest.importorskip("onnxruntime_genai")
+    model = genai.Model(str(folder))
+    parameters = genai.GeneratorParams(model)
+    parameters.set_search_options(max_length=len(prompt) + count, do_sample=False)
+    generator = genai.Generator(model, parameters)
+    generator.append_tokens(np.array([prompt], np.int32))
+    while not generator.is_done():
+        generator.generate_next_token()
+    return [int(token) for token in generator.get_sequence(0)]
+
+
+def test_genai_generates_the_same_tokens(given: Path, bundle: Path) -> None:
+    prompt = [int(token) for token in np.random.default_rng(0).integers(2, 1000, 9)]
+    expected = generate(given / "model", prompt, 200)
+    assert len(expected) > len(prompt) + 1
+    assert generate(bundle, prompt, 200) == expected
+
+
+def test_what_genai_would_not_load_is_refused(given: Path, tmp_path: Path) -> None:
+    rules = given / "npu.yaml"
+    for options, reason in (
+        ({"buckets": {"sequence_length": [1, 8]}}, "onnxruntime-genai runs one model for all shapes"),
+        ({"dims": {"sequence_length": 1}}, "'input_ids' has 1 tokens, but onnxruntime-genai gives"),
+        ({"weights": "reference"}, "onnxruntime-genai follows no path out of its folder"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            byoc.partition(given / "model", rules, output=tmp_path / "b", **options)
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "genai_config.json: cannot be read: Expecting"),
+        ("[]", "model.decoder: must be given, with the decoder's filename"),
+        ('{"model": {"decoder": {}}}', "model.decoder.filename: must be given"),
+        ('{"model": {"decoder": {"filename": 3}}}', "model.decoder.filename: must be given"),
+        (
+            '{"model": {"decoder": {"pipeline": [{"embed": {}}]}}}',
+            "model.decoder.pipeline: partition its models one by one",
+        ),
+        ('{"model": {"decoder": {"filename": "no.onnx"}}}', "no.onnx: no such file"),
+    ],
+)
+def test_a_wrong_configuration_is_one_sentence(
+    content: str, reason: str, given: Path, tmp_path: Path, byoc: Callable[..., Any]
+) -> None:
+    (tmp_path / "genai_config.json").write_text(content)
+    ran = byoc("partition", tmp_path, "--rules", given / "npu.yaml")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert reason in ran.err
+
+
+def test_a_file_with_a_name_of_the_bundles_is_refused(given: Path, tmp_path: Path) -> None:
+    (tmp_path / "genai_config.json").write_text(json.dumps(CONFIG))
+    onnx.save(zoo.load("decoder_int4"), tmp_path / "decoder.onnx")
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match=r"manifest\.json: cannot be passed through: the bundle has"):
+        byoc.partition(tmp_path, given / "npu.yaml", output=tmp_path.parent / "b", verify=False)
