@@ -4,8 +4,8 @@
 
 The decoder has int4 weights and is built as by onnxruntime-genai's model builder. In onnxruntime past
 and present are bound to one buffer with IOBinding, which is the fastest that it can do. The bundles have
-all of the model in one region of `reference`, or only its products and what is elementwise, in many
-regions; their sessions keep the cache in place (`byoc.open_stateful(session, max_length=...)`) or let it
+all of the model in one region of `reference`, only its attention, or only its products and what is
+elementwise, in many regions; their sessions keep the cache in place (`byoc.open_stateful(session, max_length=...)`) or let it
 grow.
 At last one bundle of two variants keeps the cache in place, against padding and cutting it in each call.
 All run on one thread and take turns, a token each; the ratio of a turn is in processor time, and the
@@ -35,6 +35,7 @@ _COSTS = (
 _RULES = "target: near\ncodegen: reference\ncost_model: near.yaml\ndtype: any\nregions: connected\nops: "
 _WHOLE = "[{op: '*'}]\n"
 _PIECES = "[{op: com.microsoft.MatMulNBits}, {op: [Sigmoid, Mul]}]\n"
+_ATTENTION = "[{op: com.microsoft.GroupQueryAttention}]\n"
 _WARM_UP = 4
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -51,7 +52,11 @@ def main(layers: int, tokens: int, context: int) -> None:
     with TemporaryDirectory() as name, with_threads(1):
         folder = Path(name)
         steps = {"onnxruntime, one buffer": _share_buffers(model, cache, length)}
-        for title, operators in (("one region", _WHOLE), ("pieces", _PIECES)):
+        for title, operators in (
+            ("one region", _WHOLE),
+            ("attention", _ATTENTION),
+            ("pieces", _PIECES),
+        ):
             session = _load_bundle(model, folder, operators)
             count = sum(stage.device != "host" for stage in session.stages)
             for kept, most in (("in place", length), ("growing", None)):

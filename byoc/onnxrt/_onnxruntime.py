@@ -201,7 +201,7 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
             else:
                 values = [
                     value if type(value) is np.ndarray else _make_dense(value)
-                    for value in session.run(names, dict(inputs))
+                    for value in session.run(names, inputs if type(inputs) is dict else dict(inputs))
                 ]
         except Exception as error:  # as above
             raise InputError(

@@ -92,16 +92,15 @@ class CheckedExecutor:
     who: str
     lock: AbstractContextManager[Any]
 
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the outputs by name. Raises RegionFailedError."""
-        region = self.check.region
         try:
             self.check.check_inputs(inputs)
             with self.lock:
                 given = run_executor(self.run, inputs)
-            return {v.name: self.check.check_output(v, given, inputs) for v in region.outputs}
+            return self.check.take_outputs(given, inputs)
         except BaseException as error:  # a plug-in can fail in any way
-            raise _region_failure(error, self.who, region, "failed") from error
+            raise _region_failure(error, self.who, self.check.region, "failed") from error
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "CheckedExecutor | None":
         """Return an executor that reads and writes some tensors where they lie, None if it cannot.

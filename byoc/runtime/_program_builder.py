@@ -194,8 +194,12 @@ def _call_stage(region: Stage, index: GraphIndex, call: NodeProto) -> Stage:
     """Return a region's stage with its boundary tensors named as in the graph around its call."""
     inputs = dict(zip(region.inputs, data_inputs(index, call), strict=True))
     outputs = dict(zip(region.types, call.output, strict=True))
+    are_same = all(inside == name for names in (inputs, outputs) for inside, name in names.items())
 
     def rename(execute: Callable[[StageValues], StageValues]) -> Callable[[StageValues], StageValues]:
+        if are_same:
+            return execute
+
         def run(values: StageValues) -> StageValues:
             made = execute({inside: values[name] for inside, name in inputs.items()})
             return {name: made[inside] for inside, name in outputs.items()}

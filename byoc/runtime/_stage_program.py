@@ -130,10 +130,7 @@ class StageProgram:
         """Run the stages one after another, and return the values that were not freed."""
         trace = current_trace()
         found: dict[str, Any] = {**self.constants, **values}
-        readers = {**self.dependencies.readers}
-        for name in set(kept):
-            readers[name] = readers.get(name, 0) + 1
-        for stage in self.stages:
+        for stage, needed, freed in self._lifetimes:
             inputs = {name: found[name] for name in stage.inputs}
             start = perf_counter()
             try:
@@ -142,13 +139,33 @@ class StageProgram:
                 raise InputError(f"{stage.name}: {error}") from error
             if trace is not None:
                 trace.add_event(stage, start, perf_counter(), inputs, outputs)
-            found.update({name: outputs[name] for name in outputs if readers.get(name)})
-            for name in inputs:
-                readers[name] -= 1
-                if not readers[name]:
+            for name in needed:
+                found[name] = outputs[name]
+            for name in kept:
+                if name in outputs:
+                    found[name] = outputs[name]
+            for name in freed:
+                if name not in kept:
                     del found[name]
-            del outputs  # what nobody reads is freed before the next stage runs
+            del inputs, outputs  # what nobody reads is freed before the next stage runs
         return found
+
+    @cached_property
+    def _lifetimes(self) -> Sequence[tuple[Stage, tuple[str, ...], tuple[str, ...]]]:
+        """Each stage, with the outputs that are needed, and the values that nobody needs after it."""
+        readers = {name: i for i, stage in enumerate(self.stages) for name in stage.inputs}
+        last = {name: i for name, i in readers.items() if name not in self.outputs}
+        freed: list[list[str]] = [[] for _ in self.stages]
+        for name, i in last.items():
+            freed[i].append(name)
+        return [
+            (
+                stage,
+                tuple(n for n in stage.output_names if n in readers or n in self.outputs),
+                tuple(gone),
+            )
+            for stage, gone in zip(self.stages, freed, strict=True)
+        ]
 
     @cached_property
     def dependencies(self) -> Dependencies:

@@ -161,18 +161,14 @@ class ArrayForm:
         """Return whether a value is an array of this form, contiguous in memory."""
         if type(value) is not np.ndarray or value.dtype != self.dtype:
             return False
-        if value.shape != self.shape and not (self.is_open and self._fits_open(value.shape)):
-            return False
-        return value.flags.c_contiguous
-
-    def _fits_open(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a shape has the rank and the extents that are not open."""
-        if len(shape) != len(self.shape):
-            return False
-        for axis, extent in self.fixed:  # noqa: SIM110 - a generator takes longer
-            if shape[axis] != extent:
+        shape = value.shape
+        if shape != self.shape:
+            if not self.is_open or len(shape) != len(self.shape):
                 return False
-        return True
+            for axis, extent in self.fixed:
+                if shape[axis] != extent:
+                    return False
+        return value.flags.c_contiguous
 
 
 def describe_mismatch(value: Any, kind: TensorType) -> str:
