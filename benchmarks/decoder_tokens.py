@@ -5,8 +5,8 @@
 The decoder has int4 weights and is built as by onnxruntime-genai's model builder. In onnxruntime past
 and present are bound to one buffer with IOBinding, which is the fastest that it can do. The bundles have
 all of the model in one region of `reference`, only its attention, or only its products and what is
-elementwise, in many regions; their sessions keep the cache in place (`byoc.open_stateful(session, max_length=...)`) or let it
-grow.
+elementwise, in many regions; their sessions keep the cache in place
+(`byoc.open_stateful(session, max_length=...)`) or let it grow.
 At last one bundle of two variants keeps the cache in place, against padding and cutting it in each call.
 All run on one thread and take turns, a token each; the ratio of a turn is in processor time, and the
 median and the quartiles are printed.
