@@ -120,6 +120,7 @@ from byoc.model._tensor_data import (
 )
 from byoc.model._text_check import find_non_text
 from byoc.model._type_origins import TypeOrigin, find_type_origin
+from byoc.model._variable_constants import make_variable
 from byoc.model._walk import (
     NameAllocator,
     copy_without,

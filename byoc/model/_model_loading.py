@@ -59,8 +59,8 @@ class Model:
     all); `source` is the user's name for it, `folder` holds its external data (None if there is none),
     `make_samples` makes suitable inputs from a seed (None if nobody knows how), `planned` are the sizes
     of open dimensions that costs count with. `lost` are the names of nodes and tensors that
-    clean-up dropped, by themselves and behind the paths of their graphs. The protobuf must not be
-    edited.
+    clean-up dropped, by themselves and behind the paths of their graphs. `variable` are inputs that are
+    constants unless the caller gives them. The protobuf must not be edited.
     """
 
     structure: ModelProto
@@ -71,6 +71,7 @@ class Model:
     planned: PlannedSizes = NOTHING_OPEN
     lost: frozenset[str] = frozenset()
     heavy: HeavyWeights | None = None
+    variable: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return the name of the model, without its graph."""

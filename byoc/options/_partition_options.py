@@ -58,6 +58,19 @@ class Options(PlanOptions):
         record_variants,
         record_none=False,
     )
+    variable: str | Sequence[str] = declare_field(
+        (),
+        "constants that are inputs of the model and of its regions, with their value as the default, by "
+        "names or patterns (`*lora*`): weights of an adapter that calls may exchange.",
+        Flag(
+            "Make this constant an input with a default, which calls may exchange: '*lora*'.",
+            Syntax.LIST,
+            metavar="NAME",
+            panel=Panel.BUNDLE,
+        ),
+        lambda names: list_names(names) or None,
+        record_none=False,
+    )
     buckets: Mapping[str, Sequence[int]] | None = declare_field(
         None,
         "sizes of one open dimension: a variant for each, called after it (`seq_16`).",

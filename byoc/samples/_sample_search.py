@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.model import Model
+from byoc.model import Model, read_array
 from byoc.onnxrt import has_runtime, open_session, run_session, without_optimizations
 from byoc.samples._input_sizes import find_open_sizes
 from byoc.samples._input_values import Choice, InputMaker
@@ -27,6 +27,8 @@ _OTHER_SIZES = (1, 2, 4, 8, 32, 64, 128, 256, 512, 3, 5, 7)
 _LARGER, _SMALLER, _OFFSETS = (2, 4), (2, 4, 8), (1, 2, 3)
 # Other samples of a model: other sizes, the other value of a condition.
 _MAX_SAMPLES = 3
+# Of the values that a constant of equal values has instead where it is variable.
+_DEVIATION = 0.02
 
 
 class NoSampleError(InputError):
@@ -83,8 +85,30 @@ def list_samples(model: Model, seed: int = 0) -> tuple[ModelSample, ...]:
     """Return samples of several sizes and choices, the one of `model_samples` first.
 
     A model without open dimensions, or with samples of its own, has one; a decoder has one without a
-    past. Raises as `model_samples` does.
+    past. One with variable constants has another, in which these have other values. Raises as
+    `model_samples` does.
     """
+    found = _list_samples(model, seed)
+    if not model.variable:
+        return found
+    return (*found, ModelSample({**found[0].inputs, **_vary_constants(model, seed)}, found[0].sizes))
+
+
+def _vary_constants(model: Model, seed: int) -> Mapping[str, Any]:
+    """Return other values of a model's variable constants: theirs in another order."""
+    stored = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+    random = np.random.default_rng(seed)
+    found = {}
+    for name in model.variable:
+        value = read_array(stored[name], model.folder)
+        mixed = random.permutation(value.reshape(-1)).reshape(value.shape)
+        if value.size and value.dtype.kind == "f" and np.all(value == value.flat[0]):
+            mixed = random.normal(0, _DEVIATION, value.shape).astype(value.dtype)
+        found[name] = mixed
+    return found
+
+
+def _list_samples(model: Model, seed: int) -> tuple[ModelSample, ...]:
     first = model_samples(model, seed)
     if model.make_samples is not None:
         return (ModelSample(first, {}),)

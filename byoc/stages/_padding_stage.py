@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.model import Model
+from byoc.model import Model, make_variable
+from byoc.options import list_names
 from byoc.padding import PaddingDecision, PaddingRule, decide_padding
 from byoc.samples import model_samples
 from byoc.stages._state import State
@@ -70,7 +71,8 @@ def load_at(state: State, sizes: Mapping[str, int | str]) -> Model:
         if name not in read_sizes(state.variant.dims)
     }
     dims = {**(state.options.dims or {}), **own, **sizes}
-    return load_model(state.source, dims, state.options.shapes)
+    model = load_model(state.source, dims, state.options.shapes)
+    return make_variable(model, list_names(state.options.variable))
 
 
 def _verify(state: State, rule: PaddingRule) -> Verification:

@@ -18,8 +18,8 @@ from byoc.bundle import (
 from byoc.codegen import Codegens, TakesWeights
 from byoc.costs import check_trips
 from byoc.errors import InputError
-from byoc.model import Model, check_domains_unused, get_node_name, unshare_dequantize
-from byoc.options import Options, record_options
+from byoc.model import Model, check_domains_unused, get_node_name, make_variable, unshare_dequantize
+from byoc.options import Options, list_names, record_options
 from byoc.planning import (
     FloatUnit,
     LoweredPrecision,
@@ -147,6 +147,7 @@ class Load:
         options = state.options
         dims = {**(options.dims or {}), **state.variant.dims}
         original = load_model(state.source, dims, options.shapes, _reads_no_weights(options))
+        original = make_variable(original, list_names(options.variable))
         samples = () if options.inputs is None else read_samples(options.inputs, original, MAX_SAMPLES)
         genai = None if options.output is None else find_genai_folder(state.source)
         if genai is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
-from byoc.model import Model, prepare_model, read_recorded_dimensions
+from byoc.model import Model, prepare_model
 from byoc.runtime import RUNTIMES, read_paddings, use_drivers
 from byoc.samples import MAX_SAMPLES, Sample, read_samples
 from byoc.support import check_minimum, report_step
@@ -18,11 +18,12 @@ from byoc.verification._bundle_comparison import VerificationModels
 from byoc.verification._bundle_verification import make_inputs, verify_on_samples
 from byoc.verification._fault_files import write_fault
 from byoc.verification._padding_verification import add_padded, verify_independence, verify_padding
+from byoc.verification._recorded_model import load_recorded_model
 from byoc.verification._sample_verification import verify_samples
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._variant_verification import merge_verifications
 from byoc.verification._verification_result import Verification
-from byoc.zoo import ZOO, load_model
+from byoc.zoo import ZOO
 
 Inputs = Mapping[str, Any] | str | Path
 """The inputs of a model: arrays by name, an `.npz` file of them, or a folder of samples."""
@@ -116,8 +117,7 @@ class BundleCheck:
         def load(sizes: Mapping[str, int]) -> Model:
             variant = self.bundle.variant.variant
             smaller = replace(variant, dims={**variant.dims, **sizes})
-            given = read_recorded_dimensions(self.bundle.manifest.asked, smaller)
-            return load_model(name, given.dims, given.shapes)
+            return load_recorded_model(self.bundle, name, smaller)
 
         padded = verify_padding(self.bundle, rule, load, self.thresholds, self.runtime)
         return add_padded(verification, padded)
@@ -261,17 +261,12 @@ def find_original(bundle: Bundle, against: str | Path | None = None) -> Verifica
     onnxruntime; so is one of lower precision, whose accuracy against the original is told besides.
     Raises InputError when the original cannot be read.
     """
-    asked = bundle.manifest.asked
-    name = str(against or asked.get("model", ""))
+    name = str(against or bundle.manifest.asked.get("model", ""))
     if against is None and not name.startswith(ZOO):
         return VerificationModels(
             prepare_model(bundle.model(), f"its own {bundle.variant.model}", bundle.folder)
         )
-    try:
-        given = read_recorded_dimensions(asked, bundle.variant.variant)
-    except ValueError as error:
-        raise InputError(f"{bundle.display_path}: in the manifest asked.{error}") from None
-    original = load_model(name, given.dims, given.shapes)
+    original = load_recorded_model(bundle, name, bundle.variant.variant)
     precision = bundle.variant.report.precision
     if precision is None:
         return VerificationModels(original)

@@ -12,7 +12,7 @@ import numpy as np
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Executor, open_region_session
 from byoc.errors import InputError
-from byoc.model import Model, read_recorded_dimensions
+from byoc.model import Model
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import Session, VariantSession, load_bundle, load_variants, open_stateful
 from byoc.samples import DecoderInputs, find_decoder_inputs
@@ -30,6 +30,7 @@ from byoc.verification._plain_models import (
     make_reference_executor,
     open_original,
 )
+from byoc.verification._recorded_model import load_recorded_model
 from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._thresholds import (
     DEFAULT_THRESHOLDS,
@@ -46,7 +47,7 @@ from byoc.verification._token_loop import (
     is_state_step,
     run_together,
 )
-from byoc.zoo import ZOO, load_model
+from byoc.zoo import ZOO
 
 _ROUNDINGS = 4.0  # units of a logit's last place that two right executions may differ by
 
@@ -108,18 +109,13 @@ class GenerationCheck:
     @cached_property
     def _original(self) -> Model:
         """The model as the user gave it, the dimensions of variants open. Raises InputError."""
-        asked = self.bundle.manifest.asked
-        name = str(self.against or asked.get("model", ""))
+        name = str(self.against or self.bundle.manifest.asked.get("model", ""))
         if self.against is None and not name.startswith(ZOO):
             raise InputError(
                 f"{self.bundle.display_path}: sequences are compared with those of the original model: "
                 "name it (--against)"
             )
-        try:
-            given = read_recorded_dimensions(asked)
-        except ValueError as error:
-            raise InputError(f"{self.bundle.display_path}: in the manifest asked.{error}") from None
-        return load_model(name, given.dims, given.shapes)
+        return load_recorded_model(self.bundle, name)
 
     @cached_property
     def _decoder(self) -> DecoderInputs:
