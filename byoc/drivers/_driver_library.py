@@ -41,12 +41,14 @@ class DriverLibrary:
     """A driver in a shared library, by its `byoc_get_driver`."""
 
     def __init__(self, path: Path) -> None:
-        """Load a library. Raises InputError if it is none, or has no driver of this interface."""
+        """Load a library. Raises InputError if it is missing, or no driver of this interface."""
         self.path = path
         try:
             self._library = c.CDLL(str(path.resolve()))
             get = self._library.byoc_get_driver
         except OSError as error:
+            if not path.exists():
+                raise InputError(f"{path}: no such file") from None
             raise InputError(f"{path}: not a library that can be loaded: {error}") from None
         except AttributeError:
             raise InputError(f"{path}: not a driver: it has no byoc_get_driver") from None

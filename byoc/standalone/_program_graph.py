@@ -1,6 +1,6 @@
 """The graph that a standalone program runs: a clean model whose extents and constants are all known."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +22,14 @@ from byoc.model import (
     copy_without,
     prepare_model,
     read_array,
+    read_recorded_dimensions,
     to_numpy_dtype,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples
 from byoc.verification import Difference, NoiseGauge
-from byoc.zoo import ZOO, Source, load_model
+from byoc.zoo import ZOO, Source, find_samples, load_model
 
 Array = NDArray[Any]
 
@@ -108,7 +109,7 @@ def read_model_graph(
 
 
 def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
-    """Return the partitioned graph of a bundle.
+    """Return the partitioned graph of a bundle, with the zoo's sample where a model of the zoo was cut.
 
     Regions that compute what their models do (`has_model_driver`) are nodes of the host in it.
     """
@@ -117,7 +118,9 @@ def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
         for entry in bundle.variant.regions
         if has_model_driver(bundle.codegens.find(entry.codegen))
     }
-    model = load_model(bundle.folder / bundle.variant.model)
+    model = replace(
+        load_model(bundle.folder / bundle.variant.model), make_samples=_find_original_samples(bundle)
+    )
     if inlined:
         model = _inline_regions(model, {f"byoc.{target}" for target in inlined})
     regions = {
@@ -128,6 +131,16 @@ def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
     graph = _make_graph(_drop_default_inputs(model), str(bundle.display_path), regions, domains)
     return replace(graph, bundle=bundle)
+
+
+def _find_original_samples(bundle: Bundle) -> Callable[[int], Mapping[str, Any]] | None:
+    """Return a function that makes the zoo's inputs of a bundle's original, None where it has none."""
+    asked = bundle.manifest.asked
+    try:
+        given = read_recorded_dimensions(asked, bundle.variant.variant)
+    except ValueError as error:
+        raise InputError(f"{bundle.display_path}: in the manifest asked.{error}") from None
+    return find_samples(str(asked.get("model", "")), given)
 
 
 def _inline_regions(model: Model, domains: Collection[str]) -> Model:

@@ -55,13 +55,12 @@ class BundleRuns:
         recorded = {region.name: RecordedRuns() for region in bundle.variant.regions}
         not_here: dict[str, str] = {}
         whole: Session | None = None
-        with convert_errors(InputError, "the bundle does not run"), without_optimizations():
-            if runtime == DRIVER_RUNTIME:
-                drivers = RegionDrivers(bundle)
+        if runtime == DRIVER_RUNTIME:
+            drivers = RegionDrivers(bundle)
+            with convert_errors(InputError, "the bundle does not run"), without_optimizations():
                 whole, executors = load_with_provider(bundle, drivers), drivers.open_regions()
-            else:
-                executors = load_executors(bundle, not_here)
-        executors = {**executors, **open_reference_executors(bundle, not_here)}
+        else:
+            executors = load_all_executors(bundle, not_here)
         with convert_errors(InputError, "the bundle does not run"), without_optimizations():
             watched = {
                 name: lambda inputs, name=name, run=run: recorded[name].record(run)(inputs)
@@ -113,16 +112,8 @@ def load_all_executors(bundle: Bundle, not_here: dict[str, str]) -> dict[str, Ex
     The reasons of these are entered in `not_here`. Raises InputError where a region cannot be loaded,
     and NotVerifiableError where plain onnxruntime cannot run one either.
     """
-    executors = load_executors(bundle, not_here)
-    return {**executors, **open_reference_executors(bundle, not_here)}
-
-
-def open_reference_executors(bundle: Bundle, not_here: Mapping[str, str]) -> dict[str, Executor]:
-    """Open regions that cannot run here, by name with the reason, on plain onnxruntime.
-
-    Raises NotVerifiableError, with the reason, where that cannot run one either.
-    """
-    executors = {}
+    with convert_errors(InputError, "the bundle does not run"), without_optimizations():
+        executors = dict(load_executors(bundle, not_here))
     for _, region, _ in bundle.regions() if not_here else ():
         if region.name in not_here:
             why = f"{region.name} cannot run on this machine: {not_here[region.name]}; otherwise"

@@ -162,13 +162,14 @@ class GenerationCheck:
         self, load: Callable[[Bundle], Mapping[str, Executor]], optimized: bool
     ) -> Session | VariantSession:
         """Load all variants of the bundle, with executors that a function gives for each."""
-        with (
-            convert_errors(InputError, "the bundle does not run"),
-            nullcontext() if optimized else without_optimizations(),
-        ):
-            return load_variants(
-                self.bundle, load_one=lambda variant: load_bundle(variant, load(variant))
-            )
+
+        def load_one(variant: Bundle) -> Session:
+            executors = load(variant)
+            with convert_errors(InputError, "the bundle does not run"):
+                return load_bundle(variant, executors)
+
+        with nullcontext() if optimized else without_optimizations():
+            return load_variants(self.bundle, load_one=load_one)
 
     def _open_loop(self, session: Session | VariantSession) -> BundleLoop:
         """Return a loop of a bundle at its beginning, its state empty."""

@@ -16,7 +16,7 @@ from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, loa
 from byoc.zoo._classic_models import load_structure
 from byoc.zoo._genai_folder import CONFIG_FILE as GENAI_CONFIG_FILE
 from byoc.zoo._genai_folder import GenaiFolder
-from byoc.zoo._model_loading import ZOO, Source, find_genai_folder, load_model, name_source
+from byoc.zoo._model_loading import ZOO, Source, find_genai_folder, find_samples, load_model, name_source
 from byoc.zoo._provider import Provider, ZooEntry
 from byoc.zoo._trained_models import FetchResult
 
@@ -32,6 +32,7 @@ __all__ = [
     "find_genai_folder",
     "find_path",
     "find_problems",
+    "find_samples",
     "list_entries",
     "load",
     "load_model",

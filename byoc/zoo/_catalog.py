@@ -88,8 +88,9 @@ def sample_inputs(name: str, seed: int = 0) -> dict[str, NDArray[Any]]:
 
 
 def brings_samples(name: str) -> bool:
-    """Return whether a model comes with realistic inputs, and not with made ones."""
-    return not isinstance(_gather_catalog().find(name).provider, ModelFolder)
+    """Return whether a model is known and comes with realistic inputs, and not with made ones."""
+    catalog = _gather_catalog()
+    return name in catalog.offers and not isinstance(catalog.find(name).provider, ModelFolder)
 
 
 def find_path(name: str) -> Path | None:

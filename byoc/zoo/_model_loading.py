@@ -1,9 +1,10 @@
 """Reading a model from a path, the zoo or memory, checked and ready to be planned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -94,6 +95,16 @@ def _read_zoo_model(source: str, given: Dimensions) -> Model:
         model = prepare_model(load(name), source, given=given)
     else:
         model = prepare_model(read_model_file(path), source, path.parent, given)
-    if given or not brings_samples(name):
-        return model
-    return replace(model, make_samples=partial(sample_inputs, name))
+    return replace(model, make_samples=find_samples(source, given))
+
+
+def find_samples(source: str, given: Dimensions) -> Callable[[int], Mapping[str, Any]] | None:
+    """Return a function that makes from a seed the inputs that the zoo has for `zoo:NAME`.
+
+    Returns None where the zoo has none: for another source, an unknown name, a model in a folder of the
+    user's, and where dimensions are given.
+    """
+    name = source.removeprefix(ZOO)
+    if given or not source.startswith(ZOO) or not brings_samples(name):
+        return None
+    return partial(sample_inputs, name)

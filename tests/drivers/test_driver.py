@@ -127,6 +127,8 @@ def test_what_is_no_driver(tmp_path: Path) -> None:
     library = build_driver(DriverSources("none", (empty,)), tmp_path / "none.so")
     with pytest.raises(InputError, match=r"none\.so: not a driver: it has no byoc_get_driver"):
         DriverLibrary(library)
+    with pytest.raises(InputError, match=r"missing\.so: no such file"):
+        DriverLibrary(tmp_path / "missing.so")
     (tmp_path / "text.so").write_text("text")
     with pytest.raises(InputError, match="not a library that can be loaded"):
         DriverLibrary(tmp_path / "text.so")

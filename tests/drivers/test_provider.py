@@ -282,6 +282,7 @@ def test_drivers_that_are_none_are_named(emit: Emit, dla_library: Path, tmp_path
     assert refusal(path, {"doubling": tmp_path / "text.so"}).endswith(
         "text.so: it is no library that can be loaded"
     )
+    assert refusal(path, {"doubling": tmp_path / "none.so"}).endswith("none.so: there is no such file")
     assert refusal(path, {"doubling": dla_library}).endswith("dla.so: its driver is for another codegen")
     numpy = next(Path(np.__file__).parent.rglob("_multiarray_umath*.so"))
     assert refusal(path, {"doubling": numpy}).endswith("it is no driver: it has no byoc_get_driver")

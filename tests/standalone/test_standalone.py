@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from small_programs import SMALL, WEIGHTS
 from support import VANILLA, Ran, parse
 
-from byoc import partition
+from byoc import partition, zoo
 from byoc.codegen import Artifact, DriverSources, NoOptions, Region
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.standalone import ProgramVerification, export_c, verify_program
@@ -244,6 +244,13 @@ def test_a_bundle_runs_its_region_by_the_driver(embed: bool, tmp_path: Path) -> 
     assert texts.keys() <= {"onnx-byoc", "emx-onnx-cgen", "driver-dla"} >= {"onnx-byoc", "driver-dla"}
     assert all("Apache License" in (tmp_path / "out" / path).read_text() for path in texts.values())
     assert all(f"`{path}`" in (tmp_path / "out/README.md").read_text() for path in texts.values())
+
+
+def test_a_bundle_of_the_zoo_has_the_zoos_sample(tmp_path: Path) -> None:
+    partition("zoo:squeezenet", "dla", output=tmp_path / "b", verify=False)
+    export_c(tmp_path / "b", output=tmp_path / "out")
+    (image,) = zoo.sample_inputs("squeezenet").values()
+    assert (tmp_path / "out/sample.bin").read_bytes().startswith(image.tobytes())
 
 
 def test_the_licence_of_a_vendors_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -159,7 +159,8 @@ const char *load_driver(const char *path, const char *codegen, loaded_driver *dr
     }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-        return "it is no library that can be loaded";
+        int is_missing = access(path, F_OK) && (errno == ENOENT || errno == ENOTDIR);
+        return is_missing ? "there is no such file" : "it is no library that can be loaded";
     }
     const void *symbol = dlsym(library, "byoc_get_driver");
     const char *wrong = "it is no driver: it has no byoc_get_driver";
