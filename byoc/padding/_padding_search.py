@@ -81,7 +81,7 @@ def _prove(
     """Return the rule for padding the open dimensions of a model, or why there is none."""
     left = set(list_open_dims(model.structure)) - sizes.keys()
     if left:
-        return None, Misalignment("", f"{min(left)} is open")
+        return None, Misalignment("", f"{min(left)} is open, and has to be given")
     graph = PaddedGraph(model, sizes)
     padded = [name for name in graph.index.inputs if find_fill_axis(graph, name) is not None]
     if not sizes.keys() <= _list_named_dims(graph):

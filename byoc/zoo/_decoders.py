@@ -77,6 +77,12 @@ def make_decoder(
     `InputError` for widths that are no multiples of the blocks of int4, or heads that do not divide.
     """
     size = size or DecoderSize()
+    check_decoder_size(size, weights)
+    return DecoderWriter(weights, shape, size, fused).write()
+
+
+def check_decoder_size(size: DecoderSize, weights: WeightKind) -> None:
+    """Raise InputError for widths and heads that no decoder has."""
     if size.hidden % size.heads or size.heads % size.kv_heads or size.head % 2:
         raise InputError(
             f"zoo: no decoder has {size.heads} heads, {size.kv_heads} for keys, in {size.hidden}"
@@ -85,7 +91,6 @@ def make_decoder(
         raise InputError(
             f"zoo: int4 weights come in blocks of {_BLOCK}, not for {size.hidden} or {size.wide}"
         )
-    return _DecoderWriter(weights, shape, size, fused).write()
 
 
 def count_decoder_nodes(size: DecoderSize, *, fused: bool) -> int:
@@ -106,8 +111,13 @@ def quantize_blocks(kernel: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDA
     return numbers[..., ::2] | (numbers[..., 1::2] << 4), scales
 
 
-class _DecoderWriter(GraphWriter):
-    """Writer of one decoder's graph, in the builder's order."""
+class DecoderWriter(GraphWriter):
+    """Writer of one decoder's graph, in the builder's order.
+
+    `rotated` is how much of a head is rotated by position, 0 for all of it.
+    """
+
+    rotated = 0
 
     def __init__(self, weights: WeightKind, shape: DecoderShape, size: DecoderSize, fused: bool) -> None:
         super().__init__("main_graph", {"": 21, "com.microsoft": 1}, "decoder")
@@ -126,16 +136,22 @@ class _DecoderWriter(GraphWriter):
         stream = self._add_one("Gather", "/model/embed_tokens/Gather", (table, "input_ids"), size.hidden)
         branch = ""
         for layer in range(size.layers):
-            prefix = f"/model/layers.{layer}"
-            normal, stream = self._add_norm(f"{prefix}/input_layernorm", stream, branch)
-            branch = self._add_attention(layer, normal, lengths)
-            normal, stream = self._add_norm(f"{prefix}/post_attention_layernorm", stream, branch)
-            branch = self._add_feed_forward(f"{prefix}/mlp", normal)
+            stream, branch = self._add_layer(layer, stream, branch, lengths)
         last = f"/model/layers.{size.layers}/final_norm_layernorm"
         normal, _ = self._add_norm(last, stream, branch, is_last=True)
         head = self.draw("lm_head", (size.hidden, size.vocabulary), _SHARPNESS * size.hidden**-0.5)
         self._add_matmul("/lm_head/MatMul", normal, head, "logits")
         return self.model
+
+    def _add_layer(
+        self, layer: int, stream: str, branch: str, lengths: tuple[str, str]
+    ) -> tuple[str, str]:
+        """Add a layer behind a stream and the branch that is to be added to it; return the new ones."""
+        prefix = f"/model/layers.{layer}"
+        normal, stream = self._add_norm(f"{prefix}/input_layernorm", stream, branch)
+        branch = self._add_attention(layer, normal, lengths)
+        normal, stream = self._add_norm(f"{prefix}/post_attention_layernorm", stream, branch)
+        return stream, self._add_feed_forward(f"{prefix}/mlp", normal)
 
     def _hidden(self, width: int) -> tuple[int | str, ...]:
         return self.shape.batch, self.shape.sequence, width
@@ -166,7 +182,8 @@ class _DecoderWriter(GraphWriter):
             )
         size = self.size
         # Rotation by position: Su et al., "RoFormer", 2021; the base is Llama's.
-        frequencies = 10_000.0 ** -(np.arange(0, size.head, 2) / size.head)
+        width = self.rotated or size.head
+        frequencies = 10_000.0 ** -(np.arange(0, width, 2) / width)
         angles = np.arange(size.context)[:, None] * frequencies
         self._store_float("cos_cache", np.cos(angles).astype(np.float32))
         self._store_float("sin_cache", np.sin(angles).astype(np.float32))

@@ -49,8 +49,9 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
             "open",
             ["--generate", "3", "--prompts", "8"],
             "no variant takes a past of 8 and one token, so nothing can be generated behind the first "
-            "token; prefill is not padded along sequence_length: total_sequence_length is open; decode "
-            "is not padded along past_sequence_length: total_sequence_length is open",
+            "token; prefill is not padded along sequence_length: total_sequence_length is open, and has "
+            "to be given; decode is not padded along past_sequence_length: total_sequence_length is "
+            "open, and has to be given",
         ),
         (
             "closed",

@@ -1,5 +1,9 @@
 """Decoders as onnxruntime-genai writes them: valid, alive, and the same in all their variants."""
 
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -7,8 +11,11 @@ from decoding import PROMPT, decode, empty_cache, plain
 
 import byoc
 from byoc.errors import InputError
+from byoc.zoo._decoder_families import make_family_decoder
 from byoc.zoo._decoder_models import GeneratedDecoders
-from byoc.zoo._decoders import DecoderSize, make_decoder, quantize_blocks
+from byoc.zoo._decoders import OPEN, DecoderSize, make_decoder, quantize_blocks
+
+EVERYTHING = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
 
 NAMES = [entry.name for entry in GeneratedDecoders().entries()]
 
@@ -87,6 +94,57 @@ def test_blocks_of_4_bits_are_near_the_kernel() -> None:
     restored = (numbers * scales[..., None]).reshape(3, 64).T
     assert (abs(restored - kernel) <= scales.max() / 2 + 1e-6).all()
     assert abs(restored - kernel).max() > 0.01
+
+
+FAMILIES = {
+    "qwen": {"Add": 6, "Reshape": 8, "SimplifiedLayerNormalization": 5, "GroupQueryAttention": 2},
+    "phi": {"Add": 10, "LayerNormalization": 1, "SkipLayerNormalization": 2, "FastGelu": 2},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_have_their_operators_and_choose_the_same_tokens_in_16_bits(family: Any) -> None:
+    size = DecoderSize(layers=2)
+    model = make_family_decoder(family, "float32", OPEN, size)
+    counts = Counter(node.op_type for node in model.graph.node)
+    assert FAMILIES[family].items() <= counts.items()
+    tokens = _greedy(model, 50)
+    assert len(set(tokens)) > 10
+    assert tokens == _greedy(make_family_decoder(family, "float16", OPEN, size), 50)
+    assert tokens != _greedy(make_family_decoder("llama", "float32", OPEN, size), 50)
+
+
+def test_a_part_of_each_head_is_rotated_in_phi() -> None:
+    stored = {t.name: tuple(t.dims) for t in make_family_decoder("phi").graph.initializer}
+    assert stored["cos_cache"] == stored["sin_cache"] == (512, 8)  # of 32 widths 16, in pairs
+
+
+@pytest.mark.parametrize("family", ["qwen", "phi"])
+@pytest.mark.parametrize(
+    ("layers", "tokens"), [(2, 30), pytest.param(16, 200, marks=pytest.mark.thorough)]
+)
+def test_a_bundle_of_a_family_generates_the_tokens_of_its_model(
+    family: Any, layers: int, tokens: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(make_family_decoder(family, "int4", OPEN, DecoderSize(layers=layers)), path)
+    (tmp_path / "npu.yaml").write_text(EVERYTHING)
+    names = ("sequence_length", "past_sequence_length", "total_sequence_length")
+    lengths = {"read": (16, 0, 16), "step": (1, 256, 256)}
+    variants = {name: dict(zip(names, sizes, strict=True)) for name, sizes in lengths.items()}
+    given: dict[str, Any] = {"strategy": "all-supported", "what_if": False, "verify": False}
+    byoc.partition(
+        path,
+        tmp_path / "npu.yaml",
+        output=tmp_path / "b",
+        dims={"batch_size": 1},
+        variants=variants,
+        **given,
+    )
+    found = byoc.verify_generation(tmp_path / "b", path, tokens=tokens, seeds=1)
+    assert found.passed
+    assert not found.not_reached
+    assert all(run.choices == tokens and not run.differences for run in found.runs)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""Generated decoders like Qwen's and Phi's, as the model builder of onnxruntime-genai writes them.
+
+They differ from Llama's (`make_decoder`) where the builder's classes do: Qwen's (Qwen Team, "Qwen2
+Technical Report", 2024, and "Qwen3 Technical Report", 2025) add biases to queries, keys and values and
+normalize each head of queries and keys; in Phi's (Li et al., "Textbooks Are All You Need II: phi-1.5",
+2023) attention and feed-forward layer read the same normalization, which has biases, as all products
+have, a part of each head is rotated, and the activation is a Gelu.
+"""
+
+from typing import Literal
+
+import numpy as np
+import onnx
+
+from byoc.zoo._decoders import (
+    OPEN,
+    DecoderShape,
+    DecoderSize,
+    DecoderWriter,
+    WeightKind,
+    check_decoder_size,
+    make_decoder,
+)
+
+Family = Literal["llama", "qwen", "phi"]
+_EPSILON = 1e-5
+_BIAS = 0.1  # deviation
+
+
+def make_family_decoder(
+    family: Family,
+    weights: WeightKind = "int4",
+    shape: DecoderShape = OPEN,
+    size: DecoderSize | None = None,
+) -> onnx.ModelProto:
+    """Make a decoder of a family, with positions rotated in GroupQueryAttention, else as `make_decoder`.
+
+    Raises as that does.
+    """
+    size = size or DecoderSize()
+    check_decoder_size(size, weights)
+    if family == "llama":
+        return make_decoder(weights, shape, size)
+    writer = _QwenWriter if family == "qwen" else _PhiWriter
+    return writer(weights, shape, size, True).write()
+
+
+class _BiasWriter(DecoderWriter):
+    """Writer of products with biases."""
+
+    def _add_bias(self, name: str, x: str, width: int) -> str:
+        """Add a bias to a product."""
+        weight = f"{name[1:].replace('/', '.')}.bias"
+        self._store_float(weight, self.draw(weight, (width,), _BIAS))
+        return self._add_one("Add", name, (x, weight), width)
+
+
+class _QwenWriter(_BiasWriter):
+    """Writer of a decoder like Qwen's."""
+
+    def _add_projections(self, prefix: str, normal: str, widths: dict[str, int]) -> tuple[str, ...]:
+        """Add the projections with biases, and normalize each head of queries and keys."""
+        made = {}
+        for part, width in widths.items():
+            kernel = self.draw(f"{prefix}/{part}", (self.size.hidden, width), self.size.hidden**-0.5)
+            product = self._add_matmul(f"{prefix}/{part}_proj/MatMul", normal, kernel)
+            made[part] = self._add_bias(f"{prefix}/{part}_proj/Add", product, width)
+        for part in ("q", "k"):
+            made[part] = self._normalize_heads(f"{prefix}/{part}_norm", made[part], widths[part])
+        return made["q"], made["k"], made["v"]
+
+    def _normalize_heads(self, prefix: str, x: str, width: int) -> str:
+        head = self.size.head
+        apart = self._add_reshape(f"{prefix}/Reshape_1", x, head)
+        weight = f"{prefix[1:].replace('/', '.')}.layernorm.weight"
+        self._store_float(weight, self.draw(weight, (head,), 0.1, 1.0))
+        norm = f"{prefix}/SimplifiedLayerNormalization"
+        normal = f"{norm}/output_0"
+        attributes = {"epsilon": _EPSILON, "axis": -1, "stash_type": 1}
+        self.add_node("SimplifiedLayerNormalization", norm, (apart, weight), (normal,), **attributes)
+        self.state_type(normal, self.dtype, (self.shape.batch, None, head))
+        return self._add_reshape(f"{prefix}/Reshape_2", normal, width)
+
+    def _add_reshape(self, name: str, x: str, width: int) -> str:
+        shape = f"/model/constants/INT64/[0, -1, {width}]"
+        if all(tensor.name != shape for tensor in self.graph.initializer):
+            self.store(shape, np.array([0, -1, width], np.int64))
+        output = f"{name}/output_0"
+        self.add_node("Reshape", name, (x, shape), (output,))
+        self.state_type(output, self.dtype, (self.shape.batch, None, width))
+        return output
+
+
+class _PhiWriter(_BiasWriter):
+    """Writer of a decoder like Phi's."""
+
+    def __init__(self, weights: WeightKind, shape: DecoderShape, size: DecoderSize, fused: bool) -> None:
+        super().__init__(weights, shape, size, fused)
+        self.rotated = size.head // 2
+
+    def _add_layer(
+        self, layer: int, stream: str, branch: str, lengths: tuple[str, str]
+    ) -> tuple[str, str]:
+        """Add attention and feed-forward layer side by side."""
+        prefix = f"/model/layers.{layer}"
+        normal, stream = self._add_norm(f"{prefix}/input_layernorm", stream, branch)
+        attended = self._add_attention(layer, normal, lengths)
+        attended = self._add_bias(f"{prefix}/attn/o_proj/Add", attended, self.size.hidden)
+        made = self._add_feed_forward(f"{prefix}/mlp", normal)
+        name = f"{prefix}/residual_add/Add"
+        return stream, self._add_one("Add", name, (attended, made), self.size.hidden)
+
+    def _add_projections(self, prefix: str, normal: str, widths: dict[str, int]) -> tuple[str, ...]:
+        packed, *others = super()._add_projections(prefix, normal, widths)
+        return self._add_bias(f"{prefix}/qkv_proj/Add", packed, sum(widths.values())), *others
+
+    def _add_norm(self, name: str, stream: str, branch: str, is_last: bool = False) -> tuple[str, str]:
+        """Add a branch to the stream, if there is one, and normalize it; return both results."""
+        hidden = self.size.hidden
+        weights = tuple(f"{name[1:].replace('/', '.')}.{part}" for part in ("weight", "bias"))
+        for weight, deviation, centre in zip(weights, (0.1, _BIAS), (1.0, 0.0), strict=True):
+            self._store_float(weight, self.draw(weight, (hidden,), deviation, centre))
+        output, following = f"{name}/output_0", f"{name}/output_3"
+        self.state_type(output, self.dtype, self._hidden(hidden))
+        if not branch:
+            attributes = {"epsilon": _EPSILON, "axis": -1, "stash_type": 1}
+            inputs = (stream, *weights)
+            self.add_node("LayerNormalization", f"{name}/LayerNorm", inputs, (output,), **attributes)
+            return output, stream
+        outputs = (output,) if is_last else (output, "", "", following)
+        operator, inputs = "com.microsoft.SkipLayerNormalization", (stream, branch, *weights)
+        self.add_node(operator, f"{name}/SkipLayerNorm", inputs, outputs, epsilon=_EPSILON)
+        if not is_last:
+            self.state_type(following, self.dtype, self._hidden(hidden))
+        return output, following
+
+    def _add_feed_forward(self, prefix: str, normal: str) -> str:
+        """Add two products with a Gelu between them, by its approximation with tanh."""
+        hidden, wide = self.size.hidden, self.size.wide
+        first = self.draw(f"{prefix}/fc1", (hidden, wide), hidden**-0.5)
+        made = self._add_matmul(f"{prefix}/fc1/MatMul", normal, first)
+        made = self._add_bias(f"{prefix}/fc1/Add", made, wide)
+        made = self._add_one("com.microsoft.FastGelu", f"{prefix}/act_fn/FastGelu", (made,), wide)
+        second = self.draw(f"{prefix}/fc2", (wide, hidden), 0.5 * wide**-0.5)
+        made = self._add_matmul(f"{prefix}/fc2/MatMul", made, second)
+        return self._add_bias(f"{prefix}/fc2/Add", made, hidden)
