@@ -156,6 +156,9 @@ def _session_options(ort: Any, folder: Path | None) -> Any:
         options.intra_op_num_threads = min(share, threads)
     # Each session has its own threads; spinning threads of idle sessions slow down the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # A MatMul behind a DequantizeLinear of blocks becomes a MatMulNBits, whose activations onnxruntime
+    # would round to int8 unless told otherwise.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "0")
     if folder is not None:
         # As bytes: a folder's name need not be UTF-8 text.
         options.add_session_config_entry(

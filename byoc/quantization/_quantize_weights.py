@@ -55,6 +55,11 @@ def check_block(block: int) -> None:
         raise InputError(f"--block {block}: must be a power of two of at least {_LEAST_BLOCK}")
 
 
+def _shorten_block(block: int, inputs: int) -> int:
+    """Return the shortest block that holds all inputs, where that is shorter."""
+    return min(block, max(_LEAST_BLOCK, 1 << (inputs - 1).bit_length()))
+
+
 def quantize_weights(model: Model, targets: Sequence[Target], block: int) -> QuantizedWeights:
     """Return a model whose MatMul and Gemm nodes have weights of 4 bits in blocks.
 
@@ -63,6 +68,8 @@ def quantize_weights(model: Model, targets: Sequence[Target], block: int) -> Qua
     Raises InputError for weights that are not finite.
     """
     products, left = _find_products(model.index)
+    if products:  # before IR 4 every initializer is an input, and integers and scales are none
+        model = upgrade_ir(model)
     rewriter = _ProductRewriter(model, block)
     result = rewriter.rewrite([product for product in products if product.fits])
     before, after = (_find_taken(each.index, targets) for each in (model, result))
@@ -70,7 +77,7 @@ def quantize_weights(model: Model, targets: Sequence[Target], block: int) -> Qua
     if not plain:
         return QuantizedWeights(result, tuple(rewriter.described), left)
     try:
-        raised = upgrade_opset(upgrade_ir(model), SIXTEEN_BITS)
+        raised = upgrade_opset(model, SIXTEEN_BITS)
     except InputError as error:
         left |= {product.weights: str(error) for product in plain.values()}
         rewriter = _ProductRewriter(model, block, rounded=rewriter.rounded)
@@ -226,7 +233,7 @@ class _ProductRewriter:
                 [made],
                 self.names.new_node(f"{product.weights}_DequantizeLinear"),
                 axis=product.inputs,
-                block_size=self.block,
+                block_size=blocks.block,
             )
             result = NodeProto()
             result.CopyFrom(node)
@@ -244,7 +251,7 @@ class _ProductRewriter:
             K=product.shape[product.inputs],
             N=product.shape[1 - product.inputs],
             bits=_BITS,
-            block_size=self.block,
+            block_size=blocks.block,
         )
         result.metadata_props.extend(node.metadata_props)
         yield result
@@ -255,7 +262,8 @@ class _ProductRewriter:
             value = read_constant(self.model.index, product.weights, self.model.folder)
             if not np.isfinite(value).all():
                 raise InputError(f"{self.model.source}: '{product.weights}' is not finite everywhere")
-            self.rounded[key] = round_to_blocks(value if product.inputs else value.T, self.block)
+            block = _shorten_block(self.block, product.shape[product.inputs])
+            self.rounded[key] = round_to_blocks(value if product.inputs else value.T, block)
         return self.rounded[key]
 
     def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, str]:

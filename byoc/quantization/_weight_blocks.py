@@ -35,6 +35,11 @@ class WeightBlocks:
     error: float
 
     @property
+    def block(self) -> int:
+        """The number of weights that share a scale."""
+        return int(self.stored.shape[-1])
+
+    @property
     def decibels(self) -> float:
         """The ratio of the weights to their errors; infinite where there are none."""
         return inf if not self.error else 10 * log10(self.squares / self.error)
@@ -103,9 +108,10 @@ _Rounded = tuple[NDArray[np.uint8], NDArray[np.floating], NDArray[np.float64]]
 def _measure_scales(values: NDArray[np.float32], scales: NDArray[np.floating]) -> _Rounded:
     """Return the integers for some scales, the scales, and the squared error of each block."""
     wide = scales.astype(np.float32)[..., None]
-    inverse = np.divide(1, wide, out=np.zeros_like(wide), where=wide != 0)
-    centered = np.clip(np.rint(values * inverse), _LEAST - _ZERO, _MOST - _ZERO)
-    errors = np.square(values - centered * wide, dtype=np.float64).sum(axis=2)
+    ratios = values / np.where(wide == 0, np.float32(1), wide)  # 1 over a small scale may be infinite
+    centered = np.clip(np.rint(ratios), _LEAST - _ZERO, _MOST - _ZERO)
+    with np.errstate(invalid="ignore"):
+        errors = np.square(values - centered * wide, dtype=np.float64).sum(axis=2)
     return (centered + _ZERO).astype(np.uint8), scales, errors
 
 
@@ -115,7 +121,8 @@ def _fit_scales(
     """Return the scales of the least squared error for given integers."""
     centered = stored.astype(np.float32) - _ZERO
     energy = np.square(centered).sum(axis=2)
-    products = (values * centered).sum(axis=2)
+    with np.errstate(over="ignore"):  # what is infinite is not chosen
+        products = (values * centered).sum(axis=2)
     scales: NDArray[np.float32] = np.zeros_like(energy)
     np.divide(products, energy, out=scales, where=energy != 0)
     return scales.astype(dtype, copy=False)

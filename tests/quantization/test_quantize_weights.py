@@ -118,9 +118,11 @@ def test_what_is_stored_is_what_onnxruntime_computes_with(tmp_path: Path) -> Non
         stored["u"] = round_to_blocks(np.ascontiguousarray(draw(SHAPES["u"], 2).T), 32).restore().T
         hidden = np.maximum(inputs["x"] @ stored["v"].T, 0)
         with without_optimizations():
-            made = run_session(open_session(done.model.proto), inputs)
-        np.testing.assert_allclose(made["y"], hidden @ stored["w"].T + draw((40,), 9), atol=2e-5)
-        np.testing.assert_allclose(made["z"], 2 * hidden @ stored["u"], atol=2e-5)
+            exact = run_session(open_session(done.model.proto), inputs)
+        # optimized: onnxruntime fuses DequantizeLinear and MatMul, and must not round activations
+        for made in (exact, run_session(open_session(done.model.proto), inputs)):
+            np.testing.assert_allclose(made["y"], hidden @ stored["w"].T + draw((40,), 9), atol=2e-5)
+            np.testing.assert_allclose(made["z"], 2 * hidden @ stored["u"], atol=2e-5)
 
 
 def test_the_form_is_the_one_that_a_target_takes(tmp_path: Path) -> None:
@@ -207,3 +209,36 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(broken, "w"))
     with pytest.raises(InputError, match="'w' is not finite everywhere"):
         quantize_weights(prepare_model(model, "net"), [load(write_rules(tmp_path, "*"))], 32)
+
+
+@pytest.mark.parametrize("largest", [1e-43, 1e-39, 3.4e38])
+def test_weights_at_the_ends_of_their_type_are_rounded_without_a_warning(largest: float) -> None:
+    weights = np.linspace(-1, 1, 210).reshape(3, 70).astype(np.float32) * np.float32(largest)
+    done = round_to_blocks(weights, 32)
+    assert abs(done.restore() - weights).max() <= largest / 7
+    assert done.decibels > 20
+
+
+def test_a_block_is_at_most_as_long_as_the_inputs(tmp_path: Path) -> None:
+    done = quantize_weights(prepare_model(build(), "net"), [load(write_rules(tmp_path, "*"))], 1 << 40)
+    sizes = [
+        attribute.i
+        for node in done.model.proto.graph.node
+        for attribute in node.attribute
+        if attribute.name == "block_size"
+    ]
+    assert sizes == [128, 64, 64]
+
+
+def test_a_model_whose_weights_are_all_inputs_is_raised(tmp_path: Path) -> None:
+    """Before IR 4 each initializer is a graph input as well, which integers and scales are not."""
+    model = parse("old (float[2, 64] x, float[64, 32] w) => (float[2, 32] y) { y = MatMul(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(draw((64, 32), 3), "w"))
+    model.ir_version = 3
+    model.opset_import[0].version = 9
+    done = quantize_weights(prepare_model(model, "old"), [load(write_rules(tmp_path, "*"))], 32)
+    assert [each.operator for each in done.weights] == ["MatMulNBits"]
+    inputs = {"x": draw((2, 64), 4)}
+    stored = round_to_blocks(np.ascontiguousarray(draw((64, 32), 3).T), 32).restore()
+    made = run_session(open_session(done.model.proto), inputs)
+    np.testing.assert_allclose(made["y"], inputs["x"] @ stored.T, atol=2e-5)
