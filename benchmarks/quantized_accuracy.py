@@ -3,6 +3,7 @@
     pip install scikit-image scikit-learn pillow
     python benchmarks/quantized_accuracy.py --model ppocr_cls_v2 --model yunet
     python benchmarks/quantized_accuracy.py --nncf PYTHON     # of an environment with nncf
+    python benchmarks/quantized_accuracy.py --write FOLDER    # models and samples, and no figures
 
 Ranges are measured on 16 samples, figures on 8 others: signal to noise in decibels of the worst output
 and of all on average, and how far the task's answers are those of the float model (`model_tasks.py`).
@@ -33,7 +34,7 @@ from byoc.numerics import compute_powers, convert_to_db
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.rules import load_rules
 
-CALIBRATION, HELD_OUT = 16, 8
+CALIBRATION, HELD_OUT, WRITTEN = 16, 8, 6
 SCALES_BY_CHANNEL = (
     13  # the operator set from which on onnxruntime's quantizer can give each channel a scale
 )
@@ -76,6 +77,14 @@ class Case:
         decibels = list(_measure_outputs(self.expected, outputs))
         task = measure_agreement(self.name, self.expected, outputs)
         return Figures(min(decibels), float(np.mean(decibels)), task, **more)
+
+
+def write_case(name: str, folder: Path) -> None:
+    """Write a model and a few of its samples, `model.onnx` and `.npz` files, to a new folder."""
+    folder.mkdir(parents=True)
+    onnx.save(_fix_shapes(name), folder / "model.onnx")
+    for number, sample in enumerate(make_samples(name, WRITTEN, 0)):
+        np.savez(folder / f"{number:03}.npz", **dict(sample))
 
 
 def _fix_shapes(name: str) -> onnx.ModelProto:
@@ -193,7 +202,14 @@ def main() -> None:
         "--only", choices=("byoc", "onnxruntime", "nncf"), action="append", help="only this quantizer"
     )
     parser.add_argument("--nncf", metavar="PYTHON", help="the interpreter of an environment with nncf")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="write models and samples for planted_faults.py"
+    )
     given = parser.parse_args()
+    if given.write is not None:
+        for name in given.model or SAMPLE_MAKERS:
+            write_case(name, given.write / name)
+        return
     wanted = given.only or ["byoc", "onnxruntime", "nncf"]
     if "nncf" in wanted and given.nncf is None:
         print("NNCF is left out: say which interpreter has it (--nncf PYTHON)")

@@ -6,6 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from byoc.model import Model
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._calibrate import calibrate
@@ -13,21 +15,33 @@ from byoc.quantization._equalization import equalize
 from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._output_tail import count_levels, find_tail_units
 from byoc.quantization._quantize_model import QuantizedModel, prepare_floats, quantize
+from byoc.quantization._range_refinement import (
+    Float64Array,
+    RangeRefinement,
+    falls_on_samples,
+    measure_noise_by_sample,
+    read_roundings,
+)
 from byoc.quantization._ranges import Ranges
 from byoc.quantization._sensitivity import measure_accuracy, run_samples
 from byoc.rules import Target
-from byoc.samples import Preprocessing, find_samples
+from byoc.samples import NO_PREPROCESSING, Preprocessing, find_samples
 from byoc.support import report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
 _METHODS = ("minmax", "mse")  # that are compared unless one is asked for
+_TENSOR_METHODS = ("minmax", "mse", "percentile")  # that are compared for the noisiest tensors
+_PERCENTILE = 99.9
 # With fewer of 255 steps for a Concat's operand, the tail stays in float whatever the noise: large
 # errors of boxes hide those of scores.
 _FEW_STEPS = 32
 _TAIL_GAIN = 1.0  # dB for which what stands before outputs is left to the host
 _TAIL_SECONDS = 1.03  # what that may take, as a share of the predicted seconds with all in integers
-_GAIN = 0.5  # dB for which channels or ranges are changed: less is chance on so few samples
+_GAIN = 0.25  # dB for which channels or ranges are changed: less is chance on so few samples
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
+_REFINED = (
+    "{} tensors have ranges by another method than the rest, which lowers the noise on the samples"
+)
 _SHIFTED = "biases are corrected by mean errors, which lowers the noise on the samples"
 
 
@@ -67,9 +81,10 @@ class DataQuantizer:
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
 
-        What is tried: channels equalized, ranges by several methods, biases corrected, and the units
-        before the outputs left in floating point, unless `predict` finds that too slow. Data that is
-        made up chooses nothing. Raises InputError as `calibrate` and `quantize` do.
+        What is tried: channels equalized, ranges by several methods, for all tensors and for the
+        noisiest alone, biases corrected, and the units before the outputs left in floating point, unless
+        `predict` finds that too slow. Data that is made up chooses nothing. Raises InputError as
+        `calibrate` and `quantize` do.
         """
         floats = prepare_floats(model, self.targets, self.dtype)
         source = find_samples(self.data, floats, self.images, None)
@@ -89,6 +104,9 @@ class DataQuantizer:
         for variant in tried:
             if variant is not best:
                 trials.add(variant)
+        if methods:
+            tried += trials.refine_ranges(tried)
+        for variant in tried:
             trials.add(replace(variant, corrected=True, steps=(*variant.steps, _SHIFTED)))
         trials.add_without_tail()
         return trials.finish()
@@ -98,23 +116,44 @@ class DataQuantizer:
 class _QuantizationVariant:
     """A way to quantize: the float model, how ranges are chosen, and whether biases are corrected.
 
-    `in_float` are units that are left in floating point, `steps` says what was done.
+    `of_tensors` are the methods of tensors that have another than `method`. `in_float` are units that
+    are left in floating point, `steps` says what was done.
     """
 
     floats: Model
     method: str
+    of_tensors: tuple[tuple[str, str], ...] = ()
     corrected: bool = False
     in_float: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
 
+    @property
+    def ranges_key(self) -> object:
+        """What is equal for variants of the same ranges."""
+        return id(self.floats), self.method, self.of_tensors
+
 
 @dataclass(frozen=True, eq=False)
 class _QuantizationTrial:
-    """A variant, one of the models that it was measured with, and their signal-to-noise ratio."""
+    """A variant, one of the models that it was measured with, and their signal-to-noise ratio.
+
+    `noise` is that of each sample, `[samples]`.
+    """
 
     variant: _QuantizationVariant
     quantized: QuantizedModel
     decibels: float
+    noise: Float64Array
+
+    @property
+    def score(self) -> float:
+        """The mean of two measures (dB): of the worst output over all samples, and sample by sample.
+
+        A few samples with large values decide the former, however many there are; the latter is
+        of all outputs, and each sample counts alike.
+        """
+        samples = -10 * np.log10(np.maximum(self.noise * len(self.noise), 1e-30))
+        return float((self.decibels + samples.mean()) / 2) if samples.size else 0.0
 
 
 @dataclass(eq=False)
@@ -129,19 +168,40 @@ class _QuantizationTrials:
 
     @property
     def best(self) -> _QuantizationTrial:
-        """The first trial, or a later one that has less noise.
+        """The first trial, or a later one that has less noise, and that on average over samples.
 
         One of other channels or ranges has to have less by more than chance.
         """
         best = self.found[0]
         for one in self.found[1:]:
-            alike = (one.variant.floats, one.variant.method) == (
-                best.variant.floats,
-                best.variant.method,
-            )
-            if one.decibels > best.decibels + (0.0 if alike else _GAIN):
+            alike = one.variant.ranges_key == best.variant.ranges_key
+            gain, deviations = (0.0, 0.0) if alike else (_GAIN, 1.0)
+            if one.score > best.score + gain and falls_on_samples(best.noise, one.noise, deviations):
                 best = one
         return best
+
+    def refine_ranges(self, variants: Sequence[_QuantizationVariant]) -> list[_QuantizationVariant]:
+        """Measure the variants with ranges of the noisiest tensors by other methods, and return them."""
+        made = []
+        for variant in variants:
+            methods = dict.fromkeys((variant.method, *_TENSOR_METHODS))
+            roundings = {
+                method: [
+                    read_roundings(self._quantize(replace(variant, method=method), half)[0].model)
+                    for half in range(2)
+                ]
+                for method in (methods if len(self.samples) > 1 else ())
+            }
+            if not roundings:
+                continue
+            refinement = RangeRefinement(variant.floats, self.samples, self.expected, roundings)
+            chosen = refinement.choose()
+            if chosen:
+                step = _REFINED.format(len(chosen))
+                one = replace(variant, of_tensors=(*chosen.items(),), steps=(*variant.steps, step))
+                self.add(one)
+                made.append(one)
+        return made
 
     def add(self, variant: _QuantizationVariant) -> _QuantizationTrial:
         """Measure a variant: each half of the samples with what the other half gives.
@@ -156,7 +216,8 @@ class _QuantizationTrials:
             part = slice(half, None, count)
             outputs[part] = run_samples(made.model.proto, made.model, self.samples[part])
         decibels = measure_accuracy(self.expected, outputs).signal_to_noise if outputs else 0.0
-        self.found.append(_QuantizationTrial(variant, made, decibels))
+        noise = measure_noise_by_sample(self.expected, outputs)
+        self.found.append(_QuantizationTrial(variant, made, decibels, noise))
         return self.found[-1]
 
     def finish(self) -> QuantizedOnData:
@@ -181,7 +242,7 @@ class _QuantizationTrials:
             )
             note = f"{len(tail)} units before the outputs are left in floating point{why}"
             other = self.add(replace(one, in_float=tail, steps=(*one.steps, note)))
-            gains = other.decibels >= best.decibels + _TAIL_GAIN and not self._is_slow(other, best)
+            gains = other.score >= best.score + _TAIL_GAIN and not self._is_slow(other, best)
             self.found = [other if levels < _FEW_STEPS or gains else best]
 
     def _is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial) -> bool:
@@ -207,13 +268,21 @@ class _QuantizationTrials:
         return quantize(variant.floats, asked.targets, ranges, asked.dtype, variant.in_float), ranges
 
     def _measure_ranges(self, variant: _QuantizationVariant, half: int | None) -> Ranges:
-        key = id(variant.floats), variant.method, half
+        found = self._measure_method(variant.floats, variant.method, half)
+        if not variant.of_tensors:
+            return found
+        tensors = dict(found.tensors)
+        for name, method in variant.of_tensors:
+            tensors[name] = self._measure_method(variant.floats, method, half).tensors[name]
+        return replace(found, tensors=tensors)
+
+    def _measure_method(self, floats: Model, method: str, half: int | None) -> Ranges:
+        key = id(floats), method, half
         if key not in self._ranges:
             report_step("calibrate")
-            floats, images = variant.floats, self.asked.images
-            if half is None:
-                ranges = calibrate(floats, self.asked.data, method=variant.method, images=images)
-            else:
-                ranges = calibrate(floats, self.samples[half::2], method=variant.method)
+            data = self.asked.data if half is None else self.samples[half::2]
+            images = self.asked.images if half is None else NO_PREPROCESSING
+            percentile = _PERCENTILE if method == "percentile" else None
+            ranges = calibrate(floats, data, method=method, percentile=percentile, images=images)
             self._ranges[key] = fix_ranges(floats.index, ranges)
         return self._ranges[key]

@@ -150,7 +150,7 @@ def test_the_best_of_what_is_tried_is_kept(folder: Path) -> None:
 def test_a_variant_that_is_better_by_chance_is_not_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranges and channels are changed for half a decibel and more: less says little of other data."""
+    """Ranges and channels are changed for a quarter of a decibel and more: less is chance."""
     monkeypatch.setattr(_quantize_on_data, "_GAIN", 100.0)
     found = DataQuantizer([target()], folder, NO_PREPROCESSING, None, None).quantize(network())
     assert found.ranges.method == "minmax"

@@ -7,7 +7,9 @@ quantized are quantized on seeded samples. Printed are what is verified, the ver
 The exit code is 1 where the right machine is refused, a fault is not found, or another layer is named.
 With `--rules RULES` the bundle is for these rules. With `--clean` no faults are planted, the codegen of
 the rules is used, and the bundle is verified when it is made as well, on the same samples. `--samples
-FOLDER` has samples of yours in FOLDER/MODEL, `.npz` files; seeded ones are used unless it is given.
+FOLDER` has samples of yours in FOLDER/MODEL, `.npz` files, and where a model is of other shapes than in
+the zoo, FOLDER/MODEL/model.onnx (`benchmarks/quantized_accuracy.py --write FOLDER` makes realistic
+ones); seeded samples are used unless it is given.
 """
 
 import argparse
@@ -50,8 +52,14 @@ class Case:
         """Return the samples that the bundle is quantized and verified on."""
         if self.samples is not None:
             return [dict(np.load(path)) for path in sorted((self.samples / self.name).glob("*.npz"))]
-        model = byoc.load_model(f"zoo:{self.name}")
+        model = byoc.load_model(self.source)
         return [dict(model_samples(model, seed)) for seed in range(_SAMPLES)]
+
+    @property
+    def source(self) -> str:
+        """The model: the file beside its samples where there is one, or that of the zoo."""
+        file = None if self.samples is None else self.samples / self.name / "model.onnx"
+        return str(file) if file is not None and file.exists() else f"zoo:{self.name}"
 
 
 def make_bundle(case: Case, folder: Path, codegen: str | None) -> byoc.Result:
@@ -59,8 +67,8 @@ def make_bundle(case: Case, folder: Path, codegen: str | None) -> byoc.Result:
 
     It is verified where the codegen is that of the rules.
     """
-    name, samples = case.name, case.read_samples()
-    model = byoc.load_model(f"zoo:{name}")
+    samples = case.read_samples()
+    model = byoc.load_model(case.source)
     data = folder / "data"
     data.mkdir()
     for number, sample in enumerate(samples):
@@ -68,7 +76,7 @@ def make_bundle(case: Case, folder: Path, codegen: str | None) -> byoc.Result:
     quantized = any(node.op_type == "QuantizeLinear" for node in model.proto.graph.node)
     precision = byoc.Precision() if quantized else byoc.Precision(quantize="int8", data=data)
     return byoc.partition(
-        f"zoo:{name}",
+        case.source,
         case.rules,
         output=folder / "b",
         strategy="all-supported",
@@ -113,14 +121,14 @@ def plant_all(case: Case) -> Iterator[tuple[str, bool]]:
         make_bundle(case, Path(folder), "rough")
         path = Path(folder) / "b"
         planted_layers.RoughMachine.fault = None
-        found = byoc.verify(path, f"zoo:{name}", inputs=Path(folder) / "data")
+        found = byoc.verify(path, case.source, inputs=Path(folder) / "data")
         yield f"{name} | nothing | {describe(found)}", found.passed
         for fault, tensor in find_planted(open_bundle(path)):
             if not tensor:
                 yield f"{name} | {fault.name} | no layer can have it |", True
                 continue
             planted_layers.RoughMachine.fault, planted_layers.RoughMachine.tensor = fault, tensor
-            found = byoc.verify(path, f"zoo:{name}", inputs=Path(folder) / "data")
+            found = byoc.verify(path, case.source, inputs=Path(folder) / "data")
             wrong = [error.tensor for error in list_wrong(found)]
             yield f"{name} | {fault.name} | {describe(found)}", not found.passed and wrong == [tensor]
 
@@ -130,7 +138,7 @@ def verify_clean(case: Case) -> Iterator[tuple[str, bool]]:
     name = case.name
     with tempfile.TemporaryDirectory() as folder:
         made = make_bundle(case, Path(folder), None).verification
-        found = byoc.verify(Path(folder) / "b", f"zoo:{name}", inputs=Path(folder) / "data")
+        found = byoc.verify(Path(folder) / "b", case.source, inputs=Path(folder) / "data")
         regions = len(found.regions)
         layers = sum(len(r.layers.errors) for r in found.regions if r.layers is not None)
         first = "not verified" if made is None else "passes" if made.passed else "refused"
