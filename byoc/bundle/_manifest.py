@@ -173,6 +173,11 @@ class Manifest(StrictModel):
         default_factory=dict,
         description="Files outside of the bundle, by the paths in it by which its models name them.",
     )
+    state: dict[str, str] = Field(
+        default_factory=dict,
+        description="Inputs that take what outputs gave in the last call, to these; empty where nobody "
+        "declared any, and a session looks for them.",
+    )
     _digest: bytes = PrivateAttr(default=b"")
 
     @property

@@ -138,6 +138,7 @@ def build_manifest(
         format=MANIFEST_FORMAT,
         versions={"byoc": read_byoc_version(), "onnx": onnx.__version__},
         asked=dict(plan.asked),
+        state=dict(plan.state),
         targets=tuple(target.name for target in plan.targets),
         variants=tuple(variants),
         files={name: entry for name, entry in files.items() if name not in references},

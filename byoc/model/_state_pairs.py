@@ -103,6 +103,26 @@ def choose_state_pairs(
     return tuple(known.get(names, StatePair(*names)) for names in given.items())
 
 
+def match_state_patterns(patterns: Mapping[str, str], proto: ModelProto) -> dict[str, str]:
+    """Return the outputs that inputs take their values from, by names of inputs, as patterns say.
+
+    Each maps the name of an input to that of an output; a `*` in both stands for the same text, of any
+    length. The first pattern that fits an input holds; inputs without such an output are left out.
+    """
+    outputs = {value.name for value in proto.graph.output}
+    found: dict[str, str] = {}
+    for past, present in patterns.items():
+        before, star, behind = past.partition("*")
+        for name in (value.name for value in proto.graph.input):
+            longer = len(name) >= len(before) + len(behind)
+            fits = longer and name.startswith(before) and name.endswith(behind) if star else name == past
+            middle = name[len(before) : len(name) - len(behind)]
+            made = present.replace("*", middle)
+            if fits and made in outputs:
+                found.setdefault(name, made)
+    return found
+
+
 def _pairs_by_operators(
     proto: ModelProto, types: Mapping[str, TensorType | None]
 ) -> Iterator[StatePair]:

@@ -1,7 +1,7 @@
 """The plan of a model, all graphs together: what was decided, before anything is compiled."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
 from typing import Any
@@ -180,7 +180,8 @@ class Plan:
     where regions compute as the model says; `notes` what is to be told of that.
     `refusals` are those that were known as it was made; `predicted_at` are predictions at the ends of
     ranges of open dimensions; `passes` are the effects of those that rewrote the model, and the regions
-    once these are written. `variant` is the variant of a bundle that it is the plan of.
+    once these are written. `variant` is the variant of a bundle that it is the plan of. `state` maps
+    inputs to the outputs whose values they take in the next call, where that was declared.
     """
 
     asked: Mapping[str, Any]
@@ -197,6 +198,7 @@ class Plan:
     predicted_at: tuple[PredictionAtSizes, ...] = ()
     passes: tuple[PassEffect, ...] = ()
     variant: Variant = ONLY_VARIANT
+    state: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the model and the accelerators, without what was decided."""

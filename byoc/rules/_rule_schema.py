@@ -27,6 +27,7 @@ from byoc.rules._schema_values import (
     OptionText,
     Size,
     SizeBounds,
+    StatePatterns,
     make_optional_field,
     wrap_single_part,
 )
@@ -287,6 +288,11 @@ class RuleFile(StrictModel):
     state: Literal["sent", "kept"] = Field(
         default="sent",
         description="A decoder's cache: sent in each call, or kept on the accelerator between calls.",
+    )
+    state_pairs: StatePatterns = Field(
+        default_factory=dict,
+        description="Inputs of models that take what outputs gave in the last call, by name, where that "
+        "cannot be seen; a `*` in both stands for the same text: {cache_in_*: cache_out_*}.",
     )
     layout: Layout = Field(default=Layout(), description="How the accelerator wants its data.")
     quantization: Quantization = Field(

@@ -71,6 +71,14 @@ _AXIS = re.compile(r"-?[0-9]{1,9}")
 _REFERENCE = r"^[A-Za-z_][A-Za-z0-9_]*\[-?[0-9]{1,9}\]$"
 
 
+def _check_state_patterns(patterns: dict[str, str]) -> dict[str, str]:
+    """Raise ValueError for names that have not the same number of `*`, none or one."""
+    for past, present in patterns.items():
+        if past.count("*") > 1 or past.count("*") != present.count("*"):
+            raise ValueError(f"'{past}: {present}' must have one `*` in both names, or none")
+    return patterns
+
+
 def _check_reference(value: str) -> str:
     if value.endswith("\n") or not re.match(_REFERENCE, value):
         raise ValueError(f"'{format_short(value)}' is not a tensor and a dimension such as W[1]")
@@ -128,6 +136,9 @@ Size = Annotated[
     BeforeValidator(_parse_size, json_schema_input_type=_Bytes),
 ]
 """A number of bytes, or text such as 512KiB."""
+
+StatePatterns = Annotated[dict[str, str], AfterValidator(_check_state_patterns)]
+"""Names of inputs to names of outputs, with a `*` in both or in none."""
 
 Reference = Annotated[
     str, AfterValidator(_check_reference), Field(json_schema_extra={"pattern": _REFERENCE})

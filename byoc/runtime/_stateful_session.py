@@ -225,8 +225,9 @@ def open_stateful(
 ) -> StatefulSession:
     """Return a session that keeps the state of a sequence on a loaded `session`, as a decoder's cache.
 
-    `pairs` maps inputs to the outputs whose values they take in the next call; by default they are found
-    by operators and names (`byoc.model.find_state_pairs`).
+    `pairs` maps inputs to the outputs whose values they take in the next call; by default they are those
+    that were declared when the bundle was made (`--state`, or a rule file), else found by operators and
+    names (`byoc.model.find_state_pairs`).
 
     With `max_length` the state lies in buffers of that length, which the model updates in place: nothing
     is copied from call to call. That is possible where GroupQueryAttention alone reads and makes it, on
@@ -243,7 +244,9 @@ def open_stateful(
         raise InputError(f"a maximal length of {max_length}: it has to be at least 1")
     if max_length is not None and isinstance(session, VariantSession):
         raise InputError("variants have lengths of their own: leave out max_length")
-    chosen = choose_state_pairs(_get_bundle(session).model(), pairs, session.types)
+    bundle = _get_bundle(session)
+    declared = pairs if pairs is not None else bundle.manifest.state or None
+    chosen = choose_state_pairs(bundle.model(), declared, session.types)
     if not chosen and pairs is None:
         raise InputError("no input takes what an output gave; name the pairs")
     return StatefulSession(session, chosen, max_length)

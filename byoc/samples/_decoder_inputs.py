@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import Dim, Model, StatePair, TensorType, evaluate_dim, find_state_pairs
+from byoc.model import Dim, Model, StatePair, TensorType, choose_state_pairs, evaluate_dim
 from byoc.samples._input_roles import Role
 from byoc.samples._input_sizes import find_open_sizes
 from byoc.samples._input_values import InputMaker
@@ -110,14 +110,15 @@ class DecoderInputs:
         return self.maker.make(seed, self._complete(past, length), names=names)
 
 
-def find_decoder_inputs(model: Model) -> DecoderInputs:
+def find_decoder_inputs(model: Model, state: Mapping[str, str] | None = None) -> DecoderInputs:
     """Find what takes the tokens of a decoder, what weighs the next one, and its state.
 
-    Raises InputError, which says what is missing, for a model that is no decoder with open lengths.
+    `state` maps inputs to the outputs whose values they take, where that is declared. Raises InputError,
+    which says what is missing, for a model that is no decoder with open lengths.
     """
     maker = InputMaker(find_open_sizes(model.index))
     types = maker.sizes.traced.types
-    pairs = find_state_pairs(model.proto)
+    pairs = choose_state_pairs(model.proto, state)
     if not pairs:
         raise InputError(f"{model.source}: no input takes what an output gave, so it keeps no state")
     tokens = _find_tokens(model, maker, {pair.past for pair in pairs})

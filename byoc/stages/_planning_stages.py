@@ -18,7 +18,16 @@ from byoc.bundle import (
 from byoc.codegen import Codegens, TakesWeights
 from byoc.costs import check_trips
 from byoc.errors import InputError
-from byoc.model import Model, check_domains_unused, get_node_name, make_variable, unshare_dequantize
+from byoc.model import (
+    Model,
+    check_domains_unused,
+    choose_state_pairs,
+    find_state_pairs,
+    get_node_name,
+    make_variable,
+    match_state_patterns,
+    unshare_dequantize,
+)
 from byoc.options import Options, list_names, record_options
 from byoc.planning import (
     FloatUnit,
@@ -142,7 +151,7 @@ class Load:
     """Read and check the model and the samples. Raises InputError as their readers do."""
 
     def run(self, state: State) -> State:
-        """Fill in `original`, `samples` and `genai`."""
+        """Fill in `original`, `samples` and `genai`; update the settings' state."""
         report_step("load model")
         options = state.options
         dims = {**(options.dims or {}), **state.variant.dims}
@@ -152,7 +161,27 @@ class Load:
         genai = None if options.output is None else find_genai_folder(state.source)
         if genai is not None:
             _check_genai(genai, original, state)
-        return replace(state, original=original, samples=samples, genai=genai)
+        settings = replace(state.settings, state=_find_state(state.settings, original))
+        return replace(state, original=original, samples=samples, genai=genai, settings=settings)
+
+
+def _find_state(settings: PlanSettings, model: Model) -> dict[str, str] | None:
+    """Return the pairs of state that are declared, by the user or by patterns of rule files.
+
+    Those of rule files come before what is found. Returns None where there are none. Raises InputError
+    for pairs that cannot be.
+    """
+    if settings.state is not None:
+        return {pair.past: pair.present for pair in choose_state_pairs(model.proto, settings.state)}
+    declared: dict[str, str] = {}
+    for target in settings.targets:
+        declared = match_state_patterns(target.rules.state_pairs, model.proto) | declared
+    if not declared:
+        return None
+    found = {pair.past: pair.present for pair in find_state_pairs(model.proto)}
+    others = {past: made for past, made in found.items() if made not in declared.values()}
+    pairs = others | declared
+    return {pair.past: pair.present for pair in choose_state_pairs(model.proto, pairs)}
 
 
 def _check_genai(genai: GenaiFolder, original: Model, state: State) -> None:
@@ -358,6 +387,7 @@ class Convert:
             notes=state.precision.notes,
             passes=state.pass_effects,
             variant=state.variant,
+            state=state.settings.state or {},
         )
         return replace(state, plan=plan)
 

@@ -60,7 +60,8 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
         )
         for target in targets
     )
-    if options.state and not any(target.rules.state == "kept" for target in targets):
+    written = isinstance(options, Options) and options.output is not None  # for sessions
+    if options.state and not written and not any(each.rules.state == "kept" for each in targets):
         raise InputError("state is given, and no accelerator keeps it (`state: kept` in a rule file)")
     host = str(options.host_cost_model)
     if host == DEFAULT_HOST_COSTS:

@@ -119,7 +119,7 @@ class GenerationCheck:
 
     @cached_property
     def _decoder(self) -> DecoderInputs:
-        return find_decoder_inputs(self._original)
+        return find_decoder_inputs(self._original, self.bundle.manifest.state or None)
 
     @cached_property
     def _region_dtype(self) -> str:
