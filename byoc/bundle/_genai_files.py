@@ -7,17 +7,22 @@ from pathlib import Path
 
 from byoc.bundle._manifest import MANIFEST_FILE
 from byoc.bundle._writing import MODEL_FILE
+from byoc.codegen import describe_path_problem
 from byoc.errors import InputError
 from byoc.trust import SIGNATURE_FILE
 from byoc.zoo import GENAI_CONFIG_FILE, GenaiFolder
 
 
-def write_genai_files(folder: Path, genai: GenaiFolder) -> None:
+def write_genai_files(folder: Path, genai: GenaiFolder, bundle: Path) -> None:
     """Write genai's configuration into a bundle's folder, for its model, and copy all other files.
 
-    Raises InputError for a file whose name is that of one of the bundle's, and one that cannot be read.
+    `bundle` is where the bundle will be. Raises InputError for a file whose name is that of one of the
+    bundle's or that no bundle may have, and one that cannot be read.
     """
-    for name, source in genai.list_others():
+    for name, source in genai.list_others(bundle):
+        problem = describe_path_problem(name)
+        if problem:
+            raise InputError(f"{source}: cannot be passed through: it {problem}")
         target = folder / name
         if target.exists() or name in {MANIFEST_FILE, SIGNATURE_FILE}:
             raise InputError(f"{source}: cannot be passed through: the bundle has a file of that name")

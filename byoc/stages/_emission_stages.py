@@ -35,7 +35,7 @@ from byoc.stages._calibration_samples import attach_samples, read_user_samples
 from byoc.stages._region_estimates import add_estimate_notes, estimate_regions
 from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import State
-from byoc.support import Note, report_step
+from byoc.support import Note, report_step, resolve_path
 from byoc.verification import (
     NotVerifiableError,
     NotVerified,
@@ -99,7 +99,8 @@ class Compile:
             contracts = {entry.name: entry.boundary_contracts for entry in variant.regions}
             write_decisions(folder, make_decision_document(state.plan, contracts), state.variant)
         if states[0].genai is not None:
-            write_genai_files(folder, states[0].genai)
+            assert states[0].output is not None
+            write_genai_files(folder, states[0].genai, resolve_path(states[0].output))
         plan, originals = states[0].plan, states[0].weights.originals
         bundle = Bundle(
             folder,

@@ -31,7 +31,7 @@ class GenaiFolder:
         decoder = self.config["model"]["decoder"]
         named = decoder.get("inputs")
         tokens = named.get(_TOKENS, _TOKENS) if isinstance(named, dict) else _TOKENS
-        kind = model.index.types.get(tokens)
+        kind = model.index.types.get(tokens) if isinstance(tokens, str) else None
         length = None if kind is None or not kind.shape else kind.shape[-1]
         if isinstance(length, int):
             raise InputError(
@@ -39,8 +39,12 @@ class GenaiFolder:
                 "any length: leave that dimension open"
             )
 
-    def list_others(self) -> Iterator[tuple[str, Path]]:
-        """Yield the names and paths of all files but the decoder's, and hidden ones."""
+    def list_others(self, bundle: Path) -> Iterator[tuple[str, Path]]:
+        """Yield the names and paths of all files but the decoder's, hidden ones, and those of a bundle.
+
+        The bundle is what is to be written, where an earlier one may be. Raises InputError for what is
+        neither a file nor a folder of its own, such as a link to a folder.
+        """
         proto = read_model_file(self.decoder)
         own = {self.decoder.resolve(), (self.path / CONFIG_FILE).resolve()}
         for tensor in walk_tensors(proto):
@@ -50,7 +54,12 @@ class GenaiFolder:
         for file in sorted(self.path.rglob("*")):
             name = file.relative_to(self.path).as_posix()
             hidden = any(part.startswith(".") for part in PurePosixPath(name).parts)
-            if not hidden and file.is_file() and file.resolve() not in own:
+            if hidden:
+                continue
+            if not file.is_file() and (file.is_symlink() or not file.is_dir()):
+                raise InputError(f"{file}: cannot be passed through: it is neither a file nor a folder")
+            real = file.resolve()
+            if file.is_file() and real not in own and not real.is_relative_to(bundle):
                 yield name, file
 
 
@@ -79,4 +88,8 @@ def read_genai_folder(path: Path) -> GenaiFolder | None:
     name = decoder.get("filename")
     if not isinstance(name, str) or not name:
         raise InputError(f"{file}: model.decoder.filename: must be given")
+    try:
+        json.dumps(config, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise InputError(f"{file}: is not text: {error}") from None
     return GenaiFolder(path, config, path / name)

@@ -37,8 +37,15 @@ class ProgramExecutor:
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Executor:
         """Return an executor that writes `outputs` where they lie, over the inputs that lie there.
 
-        A cache that is both stays in these arrays, which stand for memory of the machine.
+        A cache that is both stays in these arrays, which stand for memory of the machine. Raises
+        InputError for an array of another shape than the output has.
         """
+        shapes = {socket.name: tuple(socket.shape) for socket in self.outputs}
+        for name, array in outputs.items():
+            if array.shape != shapes[name]:
+                raise InputError(
+                    f"output '{name}' is {list(shapes[name])}, its array {list(array.shape)}"
+                )
 
         def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
             made = self({**given, **inputs})

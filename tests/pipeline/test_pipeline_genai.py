@@ -133,6 +133,7 @@ def test_what_genai_would_not_load_is_refused(given: Path, tmp_path: Path) -> No
             "model.decoder.pipeline: partition its models one by one",
         ),
         ('{"model": {"decoder": {"filename": "no.onnx"}}}', "no.onnx: no such file"),
+        (r'{"model": {"decoder": {"filename": "a"}}, "x": "\ud800"}', "genai_config.json: is not text"),
     ],
 )
 def test_a_wrong_configuration_is_one_sentence(
@@ -150,3 +151,48 @@ def test_a_file_with_a_name_of_the_bundles_is_refused(given: Path, tmp_path: Pat
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(InputError, match=r"manifest\.json: cannot be passed through: the bundle has"):
         byoc.partition(tmp_path, given / "npu.yaml", output=tmp_path.parent / "b", verify=False)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A folder of genai whose model is one Relu."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    net = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[b, n] input_ids) => (float[b, n] y) '
+        "{ y = Relu(input_ids) }"
+    )
+    onnx.save(net, folder / "decoder.onnx")
+    (folder / "genai_config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def test_a_bundle_in_its_own_folder_is_not_passed_through(small: Path, given: Path) -> None:
+    for _ in range(2):
+        byoc.partition(small, given / "npu.yaml", output=small / "out", verify=False)
+    assert (small / "out" / "tokenizer.json").is_file()
+    assert not (small / "out" / "out").exists()
+
+
+def test_what_cannot_be_passed_through_is_refused(small: Path, given: Path, tmp_path: Path) -> None:
+    def refuse(reason: str) -> None:
+        with pytest.raises(InputError, match=f"cannot be passed through: it {reason}"):
+            byoc.partition(small, given / "npu.yaml", output=tmp_path / "b", verify=False)
+        assert not (tmp_path / "b").exists()
+
+    (small / "chat").symlink_to(tmp_path, target_is_directory=True)
+    refuse("is neither a file nor a folder")
+    (small / "chat").unlink()
+    (small / "lost.json").symlink_to("nowhere")
+    refuse("is neither a file nor a folder")
+    (small / "lost.json").unlink()
+    (small / "a\nb").write_text("")
+    refuse("does not have a plain name")
+
+
+def test_the_name_of_the_tokens_may_be_of_any_type(small: Path, given: Path, tmp_path: Path) -> None:
+    config = {"model": {"decoder": {"filename": "decoder.onnx", "inputs": {"input_ids": ["x"]}}}}
+    (small / "genai_config.json").write_text(json.dumps(config))
+    byoc.partition(small, given / "npu.yaml", output=tmp_path / "b", verify=False)
+    assert json.loads((tmp_path / "b" / "genai_config.json").read_text())["model"]["decoder"]["inputs"]

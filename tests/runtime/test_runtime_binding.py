@@ -140,3 +140,15 @@ def test_tensors_of_other_libraries_are_read_by_dlpack(session: Session) -> None
     np.testing.assert_array_equal(found["y"], session({"x": X, "w": W})["y"])
     with pytest.raises(InputError, match="input 'x' cannot be read as an array: it is on a GPU"):
         session({"x": Tensor(X, "it is on a GPU"), "w": W})
+
+
+class Unfinished:
+    """A tensor of another library that does not say where it lies."""
+
+    def __dlpack__(self) -> Any:
+        raise NotImplementedError
+
+
+def test_whatever_a_tensor_of_another_library_raises_is_one_sentence(session: Session) -> None:
+    with pytest.raises(InputError, match=r"input 'x' cannot be read as an array: "):
+        session({"x": Unfinished(), "w": W})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import examples
 
 import byoc
-from byoc.codegen import CompileError, find_codegen, parse_codegen_options
+from byoc.codegen import CompileError, InputError, find_codegen, parse_codegen_options
 from byoc.zoo._decoders import DecoderShape, DecoderSize, make_decoder
 
 
@@ -186,6 +186,8 @@ def test_a_cache_that_is_bound_is_updated_where_it_lies(tmp_path: Path) -> None:
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
     assert not np.array_equal(keys, inputs["pk"])
+    with pytest.raises(InputError, match=r"output 'nk' is .*, its array"):  # it would be broadcast
+        run.bind({}, {"nk": np.stack([keys, keys])})
 
 
 SIZE = DecoderSize(layers=2, hidden=64, heads=4, kv_heads=2, wide=96, vocabulary=128, context=64)
