@@ -57,7 +57,7 @@ class BoundSession:
 def bind_tensors(
     session: Session | VariantSession, inputs: Arrays | None = None, outputs: Arrays | None = None
 ) -> BoundSession:
-    """Bind inputs and outputs of a session to arrays, by name; other inputs are given in each call.
+    """Bind `inputs` and `outputs` of a `session` to arrays, by name; others are given in each call.
 
     The arrays are C-contiguous, of the tensors' dtypes and of the shapes that they have in each run.
     What is in an input's array when a call begins is what is read. An output is written to its array by
