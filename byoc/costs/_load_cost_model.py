@@ -131,6 +131,11 @@ def _read_for_threads(path: Path, threads: int | None) -> tuple[Path, CostFile]:
     other = read_cost_file(others[chosen])
     if other.threads:
         raise InputError(f"{path}: threads: {others[chosen]} names files for threads itself")
+    if (other.link is None) != (found.link is None):
+        which, lacks = ("no", "has one") if other.link is None else ("a", "has none")
+        raise InputError(
+            f"{path}: threads: {others[chosen]} has {which} link, and the file itself {lacks}"
+        )
     return others[chosen], other
 
 

@@ -250,6 +250,10 @@ def test_a_file_names_others_for_runs_on_several_threads(tmp_path: Path) -> None
         ("threads: two.yaml", "{one}: threads: expected"),
         ("threads: {2: three.yaml}", "{one}: threads: {three} names files for threads itself"),
         ("threads: {2: wrong.yaml}", "{wrong}: kind: must be given"),
+        (
+            "threads: {2: linked.yaml}",
+            "{one}: threads: {linked} has a link, the file itself has none",
+        ),
     ],
 )
 def test_wrong_files_for_threads(tmp_path: Path, line: str, message: str) -> None:
@@ -258,9 +262,11 @@ def test_wrong_files_for_threads(tmp_path: Path, line: str, message: str) -> Non
     (tmp_path / "two.yaml").write_text(TABLE)
     three.write_text(TABLE + "threads: {4: two.yaml}\n")
     (tmp_path / "wrong.yaml").write_text("name: a\n")
+    (tmp_path / "linked.yaml").write_text(TABLE + "link: {bandwidth: .inf}\n")
     with pytest.raises(InputError) as caught:
         load_cost_model(str(one), threads=3)
     paths = {"one": one, "three": three, "wrong": tmp_path / "wrong.yaml"}
+    paths["linked"] = tmp_path / "linked.yaml"
     assert str(caught.value).startswith(message.format(**paths))
 
 
