@@ -38,6 +38,7 @@ _FEW_STEPS = 32
 _TAIL_GAIN = 1.0  # dB for which what stands before outputs is left to the host
 _TAIL_SECONDS = 1.03  # what that may take, as a share of the predicted seconds with all in integers
 _GAIN = 0.25  # dB for which channels or ranges are changed: less is chance on so few samples
+_DEVIATIONS = 1.5  # standard errors by which noise then has to fall: once in fifteen it does by chance
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _REFINED = (
     "{} tensors have ranges by another method than the rest, which lowers the noise on the samples"
@@ -129,7 +130,7 @@ class _QuantizationVariant:
 
     @property
     def ranges_key(self) -> object:
-        """What is equal for variants of the same ranges."""
+        """A key that variants of the same ranges have in common."""
         return id(self.floats), self.method, self.of_tensors
 
 
@@ -175,7 +176,7 @@ class _QuantizationTrials:
         best = self.found[0]
         for one in self.found[1:]:
             alike = one.variant.ranges_key == best.variant.ranges_key
-            gain, deviations = (0.0, 0.0) if alike else (_GAIN, 1.0)
+            gain, deviations = (0.0, 0.0) if alike else (_GAIN, _DEVIATIONS)
             if one.score > best.score + gain and falls_on_samples(best.noise, one.noise, deviations):
                 best = one
         return best

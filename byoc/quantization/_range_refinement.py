@@ -39,7 +39,7 @@ _DEVIATIONS = 2.0  # standard errors by which the noise of a tensor has to fall,
 
 @dataclass(frozen=True, eq=False)
 class Rounding:
-    """How a tensor is rounded: the arrays and attributes of its QuantizeLinear."""
+    """The rounding of a tensor: arrays and attributes of its QuantizeLinear."""
 
     scale: NDArray[Any]
     zero_point: NDArray[Any]
@@ -47,7 +47,7 @@ class Rounding:
 
     @property
     def key(self) -> tuple[bytes, bytes, str]:
-        """What is equal for tensors that share one scale and zero point."""
+        """A key that tensors of one scale and zero point have in common."""
         return self.scale.tobytes(), self.zero_point.tobytes(), str(self.zero_point.dtype)
 
 
@@ -56,7 +56,7 @@ Roundings = Mapping[str, Rounding]
 
 
 def read_roundings(quantized: Model) -> dict[str, Rounding]:
-    """Return how the tensors of a quantized model are rounded."""
+    """Return the rounding of each tensor of a quantized model."""
     found: dict[str, Rounding] = {}
     for node in quantized.index.nodes:
         if is_quantize(node) and is_inserted(node):
