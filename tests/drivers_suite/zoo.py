@@ -7,8 +7,8 @@ Regions of the provider run by the driver in C, which for `--codegen reference` 
 those of the Python runtime run as the codegen loads them. An output is right if it is off by at most
 1e-5 of its range; otherwise both run once more without onnxruntime's optimizations, which may differ in
 the two sessions. What is off then, too, is right if `byoc.verify` by the provider passes, which compares
-with the model itself, and knows its noise. What was found is a line of the results file, and not asked
-again. Leaves with 1 if a model is wrong.
+with the model itself, and knows its noise; then each region is also compared alone, on equal inputs.
+What was found is a line of the results file, and not asked again. Leaves with 1 if a model is wrong.
 """
 
 import argparse
@@ -26,10 +26,12 @@ import numpy as np
 import onnx
 
 import byoc
-from byoc.bundle import CONTEXT_MODEL_FILE, open_bundle
+from byoc.bundle import CONTEXT_MODEL_FILE, Bundle, open_bundle
+from byoc.codegen import Executor
 from byoc.errors import ByocError
 from byoc.model import Model
 from byoc.onnxrt import open_provider_session, without_optimizations
+from byoc.runtime import RegionDrivers, load_bundle, load_executors, use_drivers
 from byoc.samples import model_samples
 from byoc.standalone import make_driver
 from byoc.zoo import list_entries, load_model
@@ -80,6 +82,36 @@ def compare_runtimes(bundle: Path, drivers: Mapping[str, Path], inputs: Mapping[
     return max(measure_error(expected[each], found[each]) for each in names)
 
 
+def compare_regions(bundle: Bundle, drivers: Mapping[str, Path], inputs: Mapping[str, Any]) -> Row:
+    """Return the largest errors of regions alone, on what reaches them in the Python runtime.
+
+    `alone` is that of floats as a share of the range, `units` the largest difference of integers, of
+    which `differing` differ.
+    """
+    row: Row = {"alone": 0.0, "units": 0, "differing": 0}
+
+    def watch(run: Executor, driven: Executor) -> Executor:
+        def run_both(given: Mapping[str, Any]) -> Mapping[str, Any]:
+            expected = run(given)
+            found = driven({name: np.asarray(value) for name, value in given.items()})
+            for name, wanted in expected.items():
+                if wanted.dtype.kind == "f":
+                    row["alone"] = max(row["alone"], measure_error(wanted, found[name]))
+                elif wanted.size:
+                    apart = np.abs(wanted.astype(np.int64) - found[name].astype(np.int64))
+                    row["units"] = max(row["units"], int(apart.max()))
+                    row["differing"] += int(np.count_nonzero(apart))
+            return expected
+
+        return run_both
+
+    with without_optimizations(), use_drivers(drivers):
+        driven = RegionDrivers(bundle).open_regions()
+        both = {name: watch(run, driven[name]) for name, run in load_executors(bundle).items()}
+        load_bundle(bundle, both)(inputs)
+    return row
+
+
 def compare(name: str, rules: str, codegen: str, strategy: str, folder: Path) -> Row:
     """Return what the two runtimes make of a model."""
     row: Row = {"model": name}
@@ -104,7 +136,8 @@ def compare(name: str, rules: str, codegen: str, strategy: str, folder: Path) ->
             row["unoptimized"] = compare_runtimes(folder / "b", drivers, inputs)
         if row["unoptimized"] <= TOLERANCE:
             return row | {"verdict": "right"}
-        verified = byoc.verify(bundle, runtime="ort-plugin", drivers=drivers)
+        row |= compare_regions(bundle, drivers, inputs)
+        verified = byoc.verify(bundle, inputs=inputs, runtime="ort-plugin", drivers=drivers)
         return row | {"verdict": "right by its noise" if verified.passed else "WRONG"}
     except ByocError as error:
         return row | {"verdict": f"refused: {error}"}
@@ -142,11 +175,22 @@ def main() -> int:
             rows[name] = compare_apart(name, given.rules, given.codegen, given.strategy, Path(folder))
         with given.results.open("a") as file:
             print(json.dumps(rows[name]), file=file)
-    lines = ["| | regions | in bodies | off by | without optimizations | |\n|---|---|---|---|---|---|"]
+    keys = ("regions", "inside", "error", "unoptimized", "alone", "units", "differing", "verdict")
+    heads = (
+        "regions",
+        "in bodies",
+        "off by",
+        "without optimizations",
+        "regions alone",
+        "units",
+        "of",
+        "",
+    )
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for row in rows.values():
-        error = " | ".join(f"{row[key]:.1e}" if key in row else "" for key in ("error", "unoptimized"))
-        counts = f"{row.get('regions', '')} | {row.get('inside', '')}"
-        lines.append(f"| {row['model']} | {counts} | {error} | {row['verdict']} |")
+        cells = [row.get(key, "") for key in keys]
+        texts = [f"{cell:.1e}" if isinstance(cell, float) else str(cell) for cell in cells]
+        lines.append(f"| {row['model']} | {' | '.join(texts)} |")
     sys.stdout.write("\n".join([*lines, ""]))
     return int(any(row["verdict"].startswith(("WRONG", "FAILED")) for row in rows.values()))
 
