@@ -132,9 +132,9 @@ def _read_for_threads(path: Path, threads: int | None) -> tuple[Path, CostFile]:
     if other.threads:
         raise InputError(f"{path}: threads: {others[chosen]} names files for threads itself")
     if (other.link is None) != (found.link is None):
-        which, lacks = ("no", "has one") if other.link is None else ("a", "has none")
+        which, own = ("no", "one") if other.link is None else ("a", "none")
         raise InputError(
-            f"{path}: threads: {others[chosen]} has {which} link, and the file itself {lacks}"
+            f"{path}: threads: {others[chosen]} has {which} link, the file itself has {own}"
         )
     return others[chosen], other
 
