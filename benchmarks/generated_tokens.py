@@ -6,8 +6,8 @@ The zoo's decoders, and decoders like Llama's, Qwen's and Phi's of several layer
 cut for codegens: those of onnxruntime-genai, whose caches are padded, into two variants that read
 prompts and two that read a token; those that torch exports, whose caches a Concat makes longer, with
 open lengths. Every operator is offered but GroupQueryAttention to `openvino`, which takes no empty
-cache; what a codegen refuses is on the host. Sequences are generated behind prompts that reach every
-variant. A line is printed for each bundle.
+cache, and `dla` has its own rules; what a codegen refuses is on the host. Sequences are generated
+behind prompts that reach every variant. A line is printed for each bundle.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from byoc.zoo._decoders import OPEN, DecoderSize
 
 _RULES = "target: npu\ncost_model: openvino-cpu\ndtype: any\nops: [{op: '*'}]\n"
 _ON_HOST = {"openvino": "host: {ops: [com.microsoft.GroupQueryAttention]}\n"}
+_OWN_RULES = ("dla",)  # its compiler takes no region with inputs of int64
 _OPTIONS = {("openvino", "int4"): {"dynamic_quantization": "32"}}
 _PADDED = ("decoder_int4", "decoder_fp16")
 _OPEN = ("gpt2_cached", "t5_cached", "whisper_cached")
@@ -50,8 +51,7 @@ def main(tokens: int, seeds: int, codegens: list[str], models: list[str]) -> Non
 
 def _measure(name: str, codegen: str, tokens: int, seeds: int, folder: Path) -> str:
     """Write a bundle, generate sequences, and return the cells of its line."""
-    rules = folder / f"{codegen}.yaml"
-    rules.write_text(_RULES + _ON_HOST.get(codegen, ""), encoding="utf-8")
+    rules = _write_rules(codegen, folder)
     output = folder / f"{name}-{codegen}.byoc"
     variants = {each: _give_sizes(*lengths) for each, lengths in _LENGTHS.items()}
     options = {} if name in _OPEN else {"dims": {"batch_size": 1}, "variants": variants}
@@ -102,6 +102,15 @@ def _write_decoder(name: str, folder: Path) -> Path:
     size = DecoderSize(layers=int(layers))
     onnx.save(make_family_decoder(family, _WEIGHTS[kind], OPEN, size), path)
     return path
+
+
+def _write_rules(codegen: str, folder: Path) -> str | Path:
+    """Return the rule file of a codegen: its own, or one that offers everything."""
+    if codegen in _OWN_RULES:
+        return codegen
+    rules = folder / f"{codegen}.yaml"
+    rules.write_text(_RULES + _ON_HOST.get(codegen, ""), encoding="utf-8")
+    return rules
 
 
 def _give_sizes(sequence: int, past: int) -> dict[str, int]:

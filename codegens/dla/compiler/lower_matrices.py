@@ -14,7 +14,8 @@ from .region_reading import Operand
 def lower_matrix_product(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a MatMul of two tensors of as many matrices."""
     shapes = [builder.shape_of(each.name) for each in group.operands]
-    if len(shapes[0]) not in (2, 3, 4) or shapes[0][:-2] != shapes[1][:-2]:
+    ranks = {len(shape) for shape in shapes}
+    if ranks not in ({2}, {3}, {4}) or shapes[0][:-2] != shapes[1][:-2]:
         reason = "a MatMul must be by a constant matrix, or of 2 to 4 axes, all but the last two equal"
         raise CompileError(reason, group.nodes)
     a, b = (

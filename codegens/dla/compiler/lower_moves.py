@@ -28,7 +28,7 @@ _TILE_BYTES = 1024  # of a transposition; larger ones are no better than matrice
 
 
 def lower_reshape(builder: NetworkBuilder, group: LayerGroup) -> None:
-    """Lower a Reshape, Flatten or Dropout to a view, unless bytes have to move or scales differ."""
+    """Lower a Reshape or its like to a view, unless bytes have to move or scales differ."""
     if any(builder.is_read(name) for name in group.main.outputs[1:]):
         raise CompileError(f"the machine does not compute the mask of a {group.main.op}", group.nodes)
     name, after = group.main.inputs[0], builder.shapes[group.output]

@@ -72,7 +72,7 @@ LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     **dict.fromkeys(FUNCTIONS, lower_function),
     "Concat": lower_concat,
     "Reshape": lower_reshape,
-    "Flatten": lower_reshape,
+    **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), lower_reshape),
     "Dropout": lower_reshape,
     "Cast": lower_cast,
     "Transpose": lower_transpose,

@@ -167,6 +167,19 @@ def _mean_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequenc
     return (*shapes[0][:-1], *[1] * bool(attributes["keepdims"]))
 
 
+def _squeezed_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    x = shapes[0]
+    axes = {axis % len(x) for axis in target or attributes.get("axes", ())}
+    return tuple(n for axis, n in enumerate(x) if (axis not in axes if axes else n != 1))
+
+
+def _unsqueezed_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
+    axes = target or attributes.get("axes", ())
+    rank = len(shapes[0]) + len(axes)
+    kept, added = iter(shapes[0]), {axis % rank for axis in axes}
+    return tuple(1 if axis in added else next(kept) for axis in range(rank))
+
+
 def _same_shape(attributes: Attributes, shapes: Sequence[Shape], target: Sequence[int]) -> Shape:
     return shapes[0]
 
@@ -189,6 +202,8 @@ _RULES: Mapping[str, Callable[[Attributes, Sequence[Shape], Sequence[int]], Shap
     "ReduceMean": _mean_shape,
     "MatMulNBits": _int4_product_shape,
     "Flatten": _flatten_shape,
+    "Squeeze": _squeezed_shape,
+    "Unsqueeze": _unsqueezed_shape,
     "Reshape": _reshape_shape,
     **dict.fromkeys(("BatchNormalization", "Clip", "Dropout", "DequantizeLinear"), _same_shape),
     "QuantizeLinear": _same_shape,

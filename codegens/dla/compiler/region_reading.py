@@ -11,7 +11,7 @@ from byoc.codegen import CompileError, Operation, Quantization, Region, TensorCo
 from .layer_tensors import FROM_NHWC, Array, Shape
 from .output_shapes import infer_shapes
 
-_TARGETS = {"Reshape": 1, "Split": 1, "GroupQueryAttention": 6}
+_TARGETS = {"Reshape": 1, "Split": 1, "Squeeze": 1, "Unsqueeze": 1, "GroupQueryAttention": 6}
 """Operators whose results have a shape that depends on the value of an input, with its position."""
 
 
