@@ -19,7 +19,7 @@ def write_genai_files(folder: Path, genai: GenaiFolder, bundle: Path) -> None:
     `bundle` is where the bundle will be. Raises InputError for a file whose name is that of one of the
     bundle's or that no bundle may have, and one that cannot be read.
     """
-    for name, source in genai.list_others(bundle):
+    for name, source in genai.list_other_files(bundle):
         problem = describe_path_problem(name)
         if problem:
             raise InputError(f"{source}: cannot be passed through: it {problem}")

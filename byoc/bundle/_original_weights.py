@@ -15,7 +15,6 @@ from typing import Literal
 
 from onnx import TensorProto
 
-from byoc.bundle._region_description import HashedFile
 from byoc.errors import InputError
 from byoc.model import ExternalData, Model, find_external_data, is_large, write_raw_bytes
 from byoc.support import clone_file
@@ -34,15 +33,19 @@ _ALIGNMENT = 8
 class OriginalFiles:
     """The user's files whose weights a bundle shares, as files of the bundle's folder.
 
-    `bundle` is where the bundle will be. A file is placed in `folder` when a weight in it is first used.
+    The bundle is written in `folder`, and `bundle` is where it will be. A user's file appears in
+    `folder`, under a name of the bundle's, when a weight in it is first found.
     """
 
     folder: Path
     bundle: Path
     sharing: Sharing
     _names: dict[Path, str] = field(default_factory=dict)
+    """The names in `folder` of the user's files that are there."""
     _tensors: dict[int, dict[tuple[Path, int], TensorProto]] = field(default_factory=dict)
+    """The tensors in the user's files by their length in bytes, their file, and their offset there."""
     _digests: dict[int, dict[bytes, ExternalData]] = field(default_factory=dict)
+    """The places of these tensors by length and SHA-256, for the lengths that were asked for."""
     _model_folder: Path | None = None
 
     def add_model(self, model: Model) -> None:
@@ -58,14 +61,18 @@ class OriginalFiles:
                 same_length[external.path, external.offset] = tensor
 
     def find(self, external: ExternalData | None) -> ExternalData | None:
-        """Return the place of a tensor in the bundle's folder, None where no user's file has it."""
+        """Return where the bundle's folder has a tensor of the user's, by where that stands.
+
+        The result has a file's name in the folder, and the offset and length there in bytes. Returns
+        None for a tensor that is in no file, or in none that is shared. Raises as `place_file`.
+        """
         if external is None:
             return None
         known = (external.path, external.offset) in self._tensors.get(external.length, {})
         return self._place(external) if known else None
 
     def find_equal(self, length: int, digest: bytes) -> ExternalData | None:
-        """Return the place of bytes in the bundle's folder by their SHA-256, None for no place."""
+        """Return where the bundle's folder has so many bytes of a SHA-256; else as `find`."""
         if length not in self._digests:
             self._digests[length] = self._hash_tensors(length)
         found = self._digests[length].get(digest)
@@ -76,16 +83,16 @@ class OriginalFiles:
         for (path, offset), tensor in self._tensors.get(length, {}).items():
             if offset % _ALIGNMENT == 0:
                 digest = hashlib.sha256()
-                write_raw_bytes(tensor, self._model_folder, HashedFile(digest))  # type: ignore[arg-type]
+                write_raw_bytes(tensor, self._model_folder, digest.update)
                 found.setdefault(digest.digest(), ExternalData(path, offset, length))
         return found
 
     def _place(self, external: ExternalData) -> ExternalData:
-        """Return a place in the bundle's folder; the file is placed there at first."""
+        """Return where the bundle's folder has what stands in a user's file, and let that appear."""
         name = self._names.get(external.path)
         if name is None:
             name = f"{_NAME}_{len(self._names) + 1}.bin"
-            place_file(external.path, self.folder / name, copies=self.sharing == "reference")
+            place_file(external.path, self.folder / name, may_copy=self.sharing == "reference")
             self._names[external.path] = name
         return ExternalData(Path(name), external.offset, external.length)
 
@@ -126,18 +133,18 @@ def _name_path(source: Path, bundle: Path) -> str:
     return relative.as_posix() if near else source.as_posix()
 
 
-def place_file(source: Path, target: Path, *, copies: bool) -> None:
-    """Let a file appear at another path: share its blocks, else link it, else copy it if it may be.
+def place_file(source: Path, target: Path, *, may_copy: bool) -> None:
+    """Let a file appear at another path: share its blocks, else link it, else copy it.
 
-    Raises InputError where it can neither be shared nor linked, and is not to be copied; OSError where
-    it cannot be copied.
+    Raises InputError, which names `--weights link`, instead of copying without `may_copy`; OSError where
+    the file cannot be read, or copied.
     """
     if clone_file(source, target):
         return
     try:
         os.link(source, target)
     except OSError as error:
-        if copies:
+        if may_copy:
             shutil.copyfile(source, target)
             return
         reason = error.strerror or error

@@ -48,10 +48,10 @@ from byoc.model import check_model, walk_tensors
 class Bundle:
     """A bundle on disk whose files all match their hashes.
 
-    `packed` is the zip that it was unpacked from, None for a folder. `folder` is then temporary, as it
-    is where the bundle refers to files outside, and removed with this object, so keep the object as long
-    as its regions are used. `given_path` is a
-    folder's path as given by the user. `codegens` finds those that load its artifacts, and `consent` is
+    `folder` has all of its files. It is temporary, and removed with this object, where the bundle was
+    unpacked or refers to files outside, so keep the object as long as its regions are used. `packed` is
+    the zip that was unpacked, None for a folder, whose path as given by the user is `given_path`.
+    `codegens` finds those that load its artifacts, and `consent` is
     what the user allows them to execute. `just_compiled` says that its artifacts were made here and now,
     so that one which does not fit this machine is for another.
 
@@ -281,6 +281,10 @@ def open_staged_bundle(folder: Path, destination: Path) -> Bundle:
 def _open(
     path: Path, isolation: Isolation | None, consent: Consent, destination: Path | None = None
 ) -> Bundle:
+    """Open the bundle at a path; a folder's references are those of a bundle at `destination`, if given.
+
+    Raises as `open_bundle`.
+    """
     if not path.is_dir() and not path.is_file():
         raise InputError(f"{path}: no such bundle")
     with ExitStack() as stack:  # leaves nothing behind, even after an interrupt

@@ -54,22 +54,29 @@ def open_whole_folder(
     They share blocks with the others or are links where one file system holds both, else copies. Raises
     InputError, which calls the bundle `shown`, where the folder cannot be made.
     """
-    devices = {path.stat().st_dev for path in references.values()}
-    places = [Path(tempfile.gettempdir()), resolve_path(bundle).parent]
-    near = [place for place in places if {place.stat().st_dev} == devices and os.access(place, os.W_OK)]
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(open_workspace([*near, *places][0])) / "bundle"
+            folder = stack.enter_context(open_workspace(_choose_place(bundle, references))) / "bundle"
             folder.mkdir()
             for name, source in _list_files(bundle, manifest, references):
                 target = folder / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                place_file(source, target, copies=True)
+                place_file(source, target, may_copy=True)
         except OSError as error:
             raise InputError(
                 f"{shown}: its files cannot be put into one folder: {error.strerror or error}"
             ) from None
         yield folder
+
+
+def _choose_place(bundle: Path, references: Mapping[str, Path]) -> Path:
+    """Return a folder for all files: where they are on one file system, so that none is copied."""
+    temporary = Path(tempfile.gettempdir())
+    devices = {path.stat().st_dev for path in references.values()}
+    for place in (temporary, resolve_path(bundle).parent):
+        if {place.stat().st_dev} == devices and os.access(place, os.W_OK):
+            return place
+    return temporary
 
 
 def _list_files(

@@ -32,19 +32,8 @@ def hash_region_model(folder: Path, entry: RegionEntry) -> str:
     digest = hashlib.sha256(content)
     for tensor in walk_tensors(onnx.load_from_string(content)):
         if tensor.data_location == TensorProto.EXTERNAL:
-            write_raw_bytes(tensor, path.parent, HashedFile(digest))  # type: ignore[arg-type]
+            write_raw_bytes(tensor, path.parent, digest.update)
     return digest.hexdigest()
-
-
-class HashedFile:
-    """An open file whose content is hashed and not kept."""
-
-    def __init__(self, digest: "hashlib._Hash") -> None:
-        self._digest = digest
-
-    def write(self, block: bytes | memoryview) -> int:
-        self._digest.update(block)
-        return len(block)
 
 
 def describe_region(folder: Path, entry: RegionEntry, of_model: bool = False) -> bytes:

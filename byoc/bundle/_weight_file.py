@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 from onnx import ModelProto, TensorProto
 
@@ -72,27 +72,20 @@ class WeightFile:
         before = self._file.tell()
         self._file.write(b"\0" * (-before % _ALIGNMENT))
         offset = self._file.tell()
-        writer = _HashingWriter(self._file)
-        length = write_raw_bytes(tensor, folder, writer)  # type: ignore[arg-type]
-        digest = writer.hash.digest()
+        hashed = hashlib.sha256()
+
+        def write(block: bytes | memoryview) -> None:
+            hashed.update(block)
+            self._file.write(block)
+
+        length = write_raw_bytes(tensor, folder, write)
+        digest = hashed.digest()
         found = self._stored.get(digest) or self.originals.find_equal(length, digest)
         if found is not None:
             self._file.truncate(before)
             self._file.seek(before)
         self._stored[digest] = found or ExternalData(self._path, offset, length)
         return self._stored[digest]
-
-
-class _HashingWriter:
-    """A file that hashes what is written to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.hash = hashlib.sha256()
-
-    def write(self, content: bytes) -> int:
-        self.hash.update(content)
-        return self._file.write(content)
 
 
 def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) -> ModelProto:

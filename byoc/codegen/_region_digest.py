@@ -152,7 +152,7 @@ def _digest_tensor(tensor: TensorProto, region: Region) -> bytes:
     except MissingRuntimeError:
         code = _Sha256Code()
     known = _find_folder(region).files
-    write_raw_bytes(tensor, region.path.parent, _Sink(code), known)  # type: ignore[arg-type]
+    write_raw_bytes(tensor, region.path.parent, code.update, known)
     return code.finalize()
 
 
@@ -167,17 +167,6 @@ def _find_folder(region: Region) -> _RegionFolder:
         found = _RegionFolder(path, key or _OWN_KEY)
         _FOLDERS[:] = [found]
     return found
-
-
-@dataclass
-class _Sink:
-    """A file-like sink for the blocks of a tensor, which need not fit in memory together."""
-
-    code: DataCode
-
-    def write(self, block: bytes | memoryview) -> int:
-        self.code.update(block)
-        return len(block)
 
 
 class _Sha256Code:

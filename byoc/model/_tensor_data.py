@@ -5,13 +5,13 @@ the model's folder, `offset` and `length` are in bytes. Locations outside of tha
 be it by `..`, an absolute path or a link.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import onnx
@@ -328,22 +328,29 @@ def read_array(tensor: TensorProto, folder: Path | None) -> NDArray[Any]:
 
 
 def write_raw_bytes(
-    tensor: TensorProto, folder: Path | None, file: BinaryIO, known: dict[str, Path] | None = None
+    tensor: TensorProto,
+    folder: Path | None,
+    write: Callable[[bytes | memoryview], object],
+    known: dict[str, Path] | None = None,
 ) -> int:
-    """Write a tensor's bytes in raw form to an open file, and return their number.
+    """Pass a tensor's bytes in raw form to `write`, as of a file or a hash, and return their number.
 
-    External data is copied in blocks, whatever its size; `known` is as in `find_external_data`. Raises
-    InputError when its file has become too short, and as `read_raw_bytes`.
+    External data is passed in blocks, whatever its size, and a block is good until `write` returns.
+    `known` is as in `find_external_data`. Raises InputError when its file has become too short, and as
+    `read_raw_bytes`.
     """
     external = find_external_data(tensor, folder, known)
     if external is None:
-        return file.write(read_raw_bytes(tensor, folder))
+        content = read_raw_bytes(tensor, folder)
+        write(content)
+        return len(content)
     left = external.length
     block = memoryview(bytearray(min(left, _BLOCK_BYTES)))
     with external.path.open("rb", buffering=0) as source:
         source.seek(external.offset)
         while left and (count := source.readinto(block[: min(left, len(block))])):
-            left -= file.write(block[:count])
+            write(block[:count])
+            left -= count
     if left:
         missing = f"the data of tensor '{tensor.name}' ends {left} bytes early"
         raise InputError(f"{missing} in {external.path}")

@@ -194,7 +194,7 @@ def _check_genai(genai: GenaiFolder, original: Model, state: State) -> None:
         raise InputError(
             f"{genai.path}: onnxruntime-genai follows no path out of its folder: --weights copy or link"
         )
-    genai.check_open(original)
+    genai.check_prompt_length(original)
 
 
 def _reads_no_weights(options: Options) -> bool:

@@ -26,8 +26,8 @@ class GenaiFolder:
     config: dict[str, Any]
     decoder: Path
 
-    def check_open(self, model: Model) -> None:
-        """Raise InputError where the decoder's prompt has a fixed length, which genai does not know."""
+    def check_prompt_length(self, model: Model) -> None:
+        """Raise InputError unless the loaded decoder's prompt may have any length, as genai's has."""
         decoder = self.config["model"]["decoder"]
         named = decoder.get("inputs")
         tokens = named.get(_TOKENS, _TOKENS) if isinstance(named, dict) else _TOKENS
@@ -39,11 +39,13 @@ class GenaiFolder:
                 "any length: leave that dimension open"
             )
 
-    def list_others(self, bundle: Path) -> Iterator[tuple[str, Path]]:
-        """Yield the names and paths of all files but the decoder's, hidden ones, and those of a bundle.
+    def list_other_files(self, bundle: Path) -> Iterator[tuple[str, Path]]:
+        """Yield the name in the folder, and the path, of each file that a bundle takes as it is.
 
-        The bundle is what is to be written, where an earlier one may be. Raises InputError for what is
-        neither a file nor a folder of its own, such as a link to a folder.
+        All are taken but the configuration, the decoder's model and weights, hidden files, and those in
+        `bundle`, the path of what is to be written, where an earlier one may be. Raises InputError when
+        the model cannot be read, and for what is neither a file nor a folder of its own, such as a link
+        to a folder.
         """
         proto = read_model_file(self.decoder)
         own = {self.decoder.resolve(), (self.path / CONFIG_FILE).resolve()}
