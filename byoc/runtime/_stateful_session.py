@@ -231,8 +231,9 @@ def open_stateful(
 
     With `max_length` the state lies in buffers of that length, which the model updates in place: nothing
     is copied from call to call. That is possible where GroupQueryAttention alone reads and makes it, on
-    the host or in regions of `reference`. A state whose extents are fixed, the same before
-    and after a call, is updated so in any case.
+    the host or in regions whose executors have `bind` (`byoc.codegen.BindableExecutor`), as those of
+    `reference` and `dla`. A state whose extents are fixed, the same before and after a call, is updated
+    so in any case.
 
     Of a bundle of several variants each call runs the one that inputs and state fit, which are padded
     where they have to be: the variant limits the length of the state.

@@ -8,14 +8,11 @@ from byoc.stages._planning_stages import (
     Annotate,
     Convert,
     Group,
-    LeaveInFloat,
-    Load,
     Outline,
     Place,
-    Quantize,
-    Resolve,
     record_accuracy,
 )
+from byoc.stages._preparation_stages import LeaveInFloat, Load, Quantize, Resolve
 from byoc.stages._rewriting import Rewrite, rewrite_model
 from byoc.stages._settings_loader import find_threads, load_settings, load_strategy, load_targets
 from byoc.stages._state import JointStage, Stage, State, run_stages, run_stages_jointly

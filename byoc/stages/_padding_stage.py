@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.model import Model, make_variable
-from byoc.options import list_names
+from byoc.model import Model
 from byoc.padding import PaddingDecision, PaddingRule, decide_padding
 from byoc.samples import model_samples
+from byoc.stages._preparation_stages import load_original
 from byoc.stages._state import State
 from byoc.support import Note, report_step
 from byoc.verification import (
@@ -18,7 +18,6 @@ from byoc.verification import (
     verify_independence,
     verify_padding,
 )
-from byoc.zoo import load_model
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,7 @@ def load_at(state: State, sizes: Mapping[str, int | str]) -> Model:
         if name not in read_sizes(state.variant.dims)
     }
     dims = {**(state.options.dims or {}), **own, **sizes}
-    model = load_model(state.source, dims, state.options.shapes)
-    return make_variable(model, list_names(state.options.variable))
+    return load_original(state, dims)
 
 
 def _verify(state: State, rule: PaddingRule) -> Verification:
