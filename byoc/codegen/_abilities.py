@@ -26,8 +26,8 @@ class Executable(Protocol):
 class BindableExecutor(Protocol):
     """An executor that can read and write tensors in arrays that stay the same from run to run.
 
-    A session with state keeps a decoder's cache so; other executors get the cache as an input and give
-    it as an output.
+    A session with state keeps a decoder's cache so, and `byoc.bind_tensors` binds the caller's arrays.
+    Other executors get the cache as an input and give it as an output.
     """
 
     def __call__(self, inputs: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:

@@ -156,10 +156,16 @@ def _fits_contrib(index: GraphIndex, node: NodeProto, outputs: int) -> bool:
     if node.op_type == "MatMul":
         return True
     attributes = get_stated_attributes(node)
-    has_bias = len(node.input) > _MATRIX_RANK and bool(node.input[2])
-    scales = [attributes.get("alpha", 1.0), attributes.get("beta", 1.0) if has_bias else 1.0]
-    bias = index.get_shape(node.input[2]) if has_bias else (outputs,)
-    return scales == [1.0, 1.0] and not attributes.get("transA", 0) and bias == (outputs,)
+    bias = _get_bias(node)
+    scales = [attributes.get("alpha", 1.0), attributes.get("beta", 1.0) if bias else 1.0]
+    shape = index.get_shape(bias) if bias else (outputs,)
+    return scales == [1.0, 1.0] and not attributes.get("transA", 0) and shape == (outputs,)
+
+
+def _get_bias(node: NodeProto) -> str:
+    """Return the name of what a Gemm adds to its product, empty where it adds nothing."""
+    _, _, *added = node.input
+    return added[0] if added else ""
 
 
 def _find_taken(index: GraphIndex, targets: Sequence[Target]) -> frozenset[str]:
@@ -225,35 +231,21 @@ class _ProductRewriter:
         stored, scales = self._store(product, blocks, contrib)
         operator = "MatMulNBits" if contrib else f"DequantizeLinear and {node.op_type}"
         self.described.append(QuantizedWeight(product.weights, product.shape, operator, blocks.decibels))
-        if not contrib:
-            made = self.names.new_tensor(f"{product.weights}_dq")
-            yield helper.make_node(
-                "DequantizeLinear",
-                [stored, scales],
-                [made],
-                self.names.new_node(f"{product.weights}_DequantizeLinear"),
-                axis=product.inputs,
-                block_size=blocks.block,
-            )
-            result = NodeProto()
-            result.CopyFrom(node)
-            result.input[1] = made
-            yield result
+        if contrib:
+            yield _make_contrib_product(node, product, [stored, scales], blocks.block)
             return
-        bias = ["", "", node.input[2]] if len(node.input) > _MATRIX_RANK and node.input[2] else []
-        result = helper.make_node(
-            "MatMulNBits",
-            [node.input[0], stored, scales, *bias],
-            list(node.output),
-            node.name,
-            doc_string=node.doc_string,
-            domain=_CONTRIB,
-            K=product.shape[product.inputs],
-            N=product.shape[1 - product.inputs],
-            bits=_BITS,
+        made = self.names.new_tensor(f"{product.weights}_dq")
+        yield helper.make_node(
+            "DequantizeLinear",
+            [stored, scales],
+            [made],
+            self.names.new_node(f"{product.weights}_DequantizeLinear"),
+            axis=product.inputs,
             block_size=blocks.block,
         )
-        result.metadata_props.extend(node.metadata_props)
+        result = NodeProto()
+        result.CopyFrom(node)
+        result.input[1] = made
         yield result
 
     def _round(self, product: _Product) -> WeightBlocks:
@@ -285,6 +277,27 @@ class _ProductRewriter:
         self.tensors |= {names[0]: numbers, names[1]: scaling}
         self.stored[key] = names
         return names
+
+
+def _make_contrib_product(
+    node: NodeProto, product: _Product, weights: Sequence[str], block: int
+) -> NodeProto:
+    """Return the MatMulNBits that does what a node does, with integers and scales of these names."""
+    bias = ["", "", _get_bias(node)] if _get_bias(node) else []  # behind zero points and an order
+    result = helper.make_node(
+        "MatMulNBits",
+        [node.input[0], *weights, *bias],
+        list(node.output),
+        node.name,
+        doc_string=node.doc_string,
+        domain=_CONTRIB,
+        K=product.shape[product.inputs],
+        N=product.shape[1 - product.inputs],
+        bits=_BITS,
+        block_size=block,
+    )
+    result.metadata_props.extend(node.metadata_props)
+    return result
 
 
 def _make_int4(values: NDArray[np.int8]) -> TensorProto:

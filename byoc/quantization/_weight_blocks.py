@@ -8,6 +8,7 @@ points. Real values below zero reach further: from -8 to 7 scales.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, log10
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,32 +88,35 @@ def _split_rows(count: int, inputs: int) -> Iterator[slice]:
     yield from (slice(first, first + step) for first in range(0, count, step))
 
 
-def _round_blocks(
-    values: NDArray[np.float32], dtype: "np.dtype[np.floating]"
-) -> tuple[NDArray[np.uint8], NDArray[np.floating], NDArray[np.float64]]:
-    """Return integers `[N, B, block]`, and scales and squared errors `[N, B]`, for weights."""
+class _RoundedBlocks(NamedTuple):
+    """Weights as integers `[N, B, block]`, with the scales and the squared errors `[N, B]` of blocks."""
+
+    stored: NDArray[np.uint8]
+    scales: NDArray[np.floating]
+    errors: NDArray[np.float64]
+
+
+def _round_blocks(values: NDArray[np.float32], dtype: "np.dtype[np.floating]") -> _RoundedBlocks:
+    """Round weights `[N, B, block]` by the best of several scales, as `round_to_blocks` says."""
     largest = np.take_along_axis(values, abs(values).argmax(axis=2)[..., None], axis=2)[..., 0]
-    best = _measure_scales(values, (largest / -_ZERO).astype(dtype))
+    best = _round_by_scales(values, (largest / -_ZERO).astype(dtype))
     starts = [largest / -_ZERO * shrink for shrink in _SHRINKS]
     starts.append(abs(largest) / (_MOST - _ZERO))
     for start in starts:
-        first = _measure_scales(values, start.astype(dtype))
-        best = _choose_better(best, first)
-        best = _choose_better(best, _measure_scales(values, _fit_scales(values, first[0], dtype)))
+        first = _round_by_scales(values, start.astype(dtype))
+        fitted = _fit_scales(values, first.stored, dtype)
+        best = _choose_better(_choose_better(best, first), _round_by_scales(values, fitted))
     return best
 
 
-_Rounded = tuple[NDArray[np.uint8], NDArray[np.floating], NDArray[np.float64]]
-
-
-def _measure_scales(values: NDArray[np.float32], scales: NDArray[np.floating]) -> _Rounded:
-    """Return the integers for some scales, the scales, and the squared error of each block."""
+def _round_by_scales(values: NDArray[np.float32], scales: NDArray[np.floating]) -> _RoundedBlocks:
+    """Round weights `[N, B, block]` by scales `[N, B]`."""
     wide = scales.astype(np.float32)[..., None]
     ratios = values / np.where(wide == 0, np.float32(1), wide)  # 1 over a small scale may be infinite
     centered = np.clip(np.rint(ratios), _LEAST - _ZERO, _MOST - _ZERO)
     with np.errstate(invalid="ignore"):
         errors = np.square(values - centered * wide, dtype=np.float64).sum(axis=2)
-    return (centered + _ZERO).astype(np.uint8), scales, errors
+    return _RoundedBlocks((centered + _ZERO).astype(np.uint8), scales, errors)
 
 
 def _fit_scales(
@@ -128,7 +132,11 @@ def _fit_scales(
     return scales.astype(dtype, copy=False)
 
 
-def _choose_better(one: _Rounded, other: _Rounded) -> _Rounded:
-    better = other[2] < one[2]
-    stored = np.where(better[..., None], other[0], one[0])
-    return stored, np.where(better, other[1], one[1]), np.where(better, other[2], one[2])
+def _choose_better(one: _RoundedBlocks, other: _RoundedBlocks) -> _RoundedBlocks:
+    """Take each block from the one that has the smaller error; the first where errors are equal."""
+    better = other.errors < one.errors
+    return _RoundedBlocks(
+        np.where(better[..., None], other.stored, one.stored),
+        np.where(better, other.scales, one.scales),
+        np.where(better, other.errors, one.errors),
+    )

@@ -1,7 +1,6 @@
 """Loading what the options name: accelerators, cost models, the strategy, a saved placement."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,9 +51,9 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
     given = _split_by_owner(targets, options.cost_options or {}, "cost option")
     changed = _split_by_owner(targets, parameters or {}, "parameter")
     devices = tuple(
-        _load_target_costs(
+        _apply_parameters(
             target,
-            partial(load_device_costs, str(costs[target.name]), given[target.name], threads),
+            load_device_costs(str(costs[target.name]), given[target.name], threads),
             changed[target.name],
             options.cost_model,
         )
@@ -95,18 +94,17 @@ def find_threads(options: PlanOptions, targets: Sequence[Target]) -> int | None:
     return max((int(text) for text in asked if text.isdecimal()), default=0) or None
 
 
-def _load_target_costs(
+def _apply_parameters(
     target: Target,
-    load: Callable[[], CostModel],
+    costs: CostModel,
     changed: Mapping[str, Any],
     asked: str | Path | Mapping[str, str | Path] | None,
 ) -> CostModel:
-    """Load the cost model of a target, with the parameters of its rule file if that names the model.
+    """Return a target's costs with the parameters of its rule file, if that names them, and others.
 
-    `asked` are the cost models that the user names. Raises InputError when it cannot be loaded.
+    `asked` are the cost models that the user names. Raises InputError for parameters that do not fit.
     """
     own = not (asked.get(target.name) if isinstance(asked, Mapping) else asked)
-    costs = load()
     return with_parameters(apply_rule_parameters(costs, target) if own else costs, changed)
 
 

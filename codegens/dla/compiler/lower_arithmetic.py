@@ -127,7 +127,7 @@ def arrange_operands(
 ) -> tuple[list[LayerTensor], LayerTensor]:
     """Return the operands as tensors of the rank of the result, and the result.
 
-    All are in ONNX's order if one of them is that was computed, or all are; else images.
+    All are in ONNX's order where `NetworkBuilder.is_plain` says so, else images.
     """
     made = builder.shapes[group.main.outputs[0]]
     plain = builder.is_plain([each.name for each in group.operands])

@@ -194,7 +194,7 @@ class NetworkBuilder:
         return float(bound.item())
 
     def share(self, key: Hashable, make: Callable[[], LayerTensor]) -> LayerTensor:
-        """Return what `make` added under a key, the first time; later groups read the same tensor."""
+        """Return the tensor of a key. The first call for the key adds its layers by `make`."""
         if key not in self._shared:
             self._shared[key] = make()
         return self._shared[key]
