@@ -43,6 +43,11 @@ class LayerGroup:
         """The operands of the operation that determines the kind."""
         return list_operands(self.main)
 
+    def take_operands(self, count: int) -> list[Operand]:
+        """Return so many operands and all behind them; those that are left out have empty names."""
+        missing = count - len(self.operands)
+        return [*self.operands, *[Operand("", None)] * missing]
+
     @property
     def followers(self) -> Sequence[Operation]:
         """The operations that are fused."""

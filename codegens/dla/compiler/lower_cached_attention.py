@@ -40,7 +40,11 @@ _ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class CacheShape:
-    """The extents of an attention: `length` is that of the cache behind it, `past` that before it."""
+    """The extents of an attention, in sequences, positions, heads and channels.
+
+    `count` is the number of new positions, `past` that of the cache that is read, 0 where there is none,
+    and `length` that of the cache that is made. `head` is the width of a head.
+    """
 
     batch: int
     count: int
@@ -59,8 +63,9 @@ class CacheShape:
 def lower_group_query_attention(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a GroupQueryAttention whose cache has a fixed length."""
     group.require_float()
-    operands = [*group.operands, *[Operand("", None)] * 17][:17]
-    query, key, value, past_key, past_value, lengths, total, cosines, sines, *others = operands
+    query, key, value, past_key, past_value, lengths, total, cosines, sines, *others = (
+        group.take_operands(9)
+    )
     _check_attributes(builder, group, others)
     shape = _read_shape(builder, group)
     attention = _CachedAttention(
@@ -203,10 +208,10 @@ class _CachedAttention:
             if rows.min() < 0 or rows.max() >= len(table):
                 raise CompileError("there are no cosines of some positions", self.group.nodes)
             return self.layers.add_constant(table[rows][:, :, None])
-        made = np.arange(size.count)[:, None] - np.arange(len(table))
-        place = self._mark(made[None, :, None])  # [1, positions, 1, rows of the table]
+        offsets = np.arange(size.count)[:, None] - np.arange(len(table))
+        marks = self._mark(offsets[None, :, None])  # [1, positions, 1, rows of the table]
         return self.builder.share(
-            ("row", name, self.start.name, size), lambda: self.layers.project(place, table)
+            ("row", name, self.start.name, size), lambda: self.layers.project(marks, table)
         )
 
     def _step(self, offsets: Array) -> LayerTensor:
@@ -244,9 +249,9 @@ class _CachedAttention:
         before = self.builder.arrange(past.name, extents, self.group.nodes, image=False, extents=extents)
         if size.past < size.length:
             before = self._append_zeros(before, self.layers.new_tensor(whole))
-        places = np.arange(size.length)
-        kept = self.layers.multiply(before, self._step(-places[None, None, :, None]))
-        return self.layers.add(kept, self._place_rows(rows, places), made)
+        positions = np.arange(size.length)
+        kept = self.layers.multiply(before, self._step(-positions[None, None, :, None]))
+        return self.layers.add(kept, self._spread_rows(rows, positions), made)
 
     @property
     def _is_behind_past(self) -> bool:
@@ -258,17 +263,17 @@ class _CachedAttention:
         zeros = self.layers.add_constant(np.zeros((x.images, x.height, missing, x.channels)))
         return self.builder.add_layer(ConcatLayer(y.name, self.group.nodes, y, (x, zeros), 2))
 
-    def _place_rows(self, rows: LayerTensor, places: Array) -> LayerTensor:
-        """Return new rows at their places in the cache, zeros elsewhere."""
+    def _spread_rows(self, rows: LayerTensor, positions: Array) -> LayerTensor:
+        """Return the new rows at their positions in the cache, and zeros at the others."""
         size = self.shape
-        marks = self._mark(np.arange(size.count) - places[None, None, :, None])
+        marks = self._mark(np.arange(size.count) - positions[None, None, :, None])
         if size.count == 1:
             return self.layers.multiply(marks, rows)
         ones = self.layers.add_constant(np.ones((size.batch, size.kv_heads, 1, 1)))
         return self.layers.multiply_matrices(self.layers.multiply(marks, ones), rows)
 
     def attend(self, queries: LayerTensor, keys: LayerTensor, values: LayerTensor) -> None:
-        """Add the attention itself: the softmax of masked scores, times values."""
+        """Add the attention itself: the softmax of masked scores, multiplied by the values."""
         size, layers = self.shape, self.layers
         factor = self.group.main.attributes.get("scale", 0.0) or 1 / sqrt(size.head)
         grouped = layers.scale(self._group_queries(queries), factor)

@@ -4,6 +4,7 @@ import numpy as np
 
 from byoc.codegen import CompileError
 
+from ..machine import split_bytes
 from .int4_weights import Int4Weights
 from .layer_groups import LayerGroup
 from .layer_tensors import Array, SlidingWindow
@@ -17,8 +18,7 @@ _NO_MULTIPLIERS = np.zeros(0)
 def lower_int4_product(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a MatMulNBits: x by numbers of four bits, with scales, zero points and a bias."""
     group.require_float()
-    operands = [*group.operands, *[Operand("", None)] * 3][:6]
-    x, numbers, scales, zeros, order, bias = operands
+    x, numbers, scales, zeros, order, bias = group.take_operands(6)
     if group.main.attributes["bits"] != 4 or order.name:
         raise CompileError("a MatMulNBits must be of 4 bits, with blocks in order", group.nodes)
     weights = _read_weights(builder, group, numbers, scales, zeros)
@@ -69,9 +69,7 @@ def _read_zeros(
     width = -(-blocks // 2)
     if stored.dtype != np.uint8 or stored.size != outputs * width:
         raise CompileError("its zero points must be of 4 bits, two in a byte", group.nodes)
-    halves = stored.reshape(outputs, width)
-    whole = np.stack([halves & 15, halves >> 4], axis=2).reshape(outputs, 2 * width)
-    return np.ascontiguousarray(whole[:, :blocks])
+    return np.ascontiguousarray(split_bytes(stored.reshape(outputs, width), blocks))
 
 
 def _read_constant(builder: NetworkBuilder, group: LayerGroup, operand: Operand) -> Array:

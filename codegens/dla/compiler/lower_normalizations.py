@@ -106,16 +106,18 @@ def _add_normalization(
     """Add the layer; `factors` are a scale and a shift of each channel, as far as there are any."""
     group.require_float()
     x = x or builder.rows_tensor(group, group.operands[0])
-    scale, bias = (*(_factor(builder, group, each, x.channels) for each in factors), None, None)[:2]
+    scale, shift = (*(_read_factor(builder, group, each, x.channels) for each in factors), None, None)[
+        :2
+    ]
     epsilon = 0.0 if kind is NormalizeKind.SOFTMAX else group.main.attributes["epsilon"]
     y = builder.result_tensor(group, x.extents)
-    builder.add_layer(NormalizeLayer(group.output, group.nodes, y, x, kind, scale, bias, epsilon))
+    builder.add_layer(NormalizeLayer(group.output, group.nodes, y, x, kind, scale, shift, epsilon))
 
 
-def _factor(
+def _read_factor(
     builder: NetworkBuilder, group: LayerGroup, operand: Operand, channels: int
 ) -> LayerTensor | None:
-    """Return the scale or bias of each channel, None for one that is left out."""
+    """Return the scale or shift of each channel, None for one that is left out."""
     if not operand.name:
         return None
     if not builder.reading.is_constant(operand.name):

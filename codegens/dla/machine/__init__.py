@@ -7,6 +7,7 @@ from .arithmetic import (
     round_half_even,
     saturate,
     shift_half_even,
+    split_bytes,
     to_common_multipliers,
     to_multiplier,
 )

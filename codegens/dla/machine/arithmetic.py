@@ -150,3 +150,12 @@ def build_table(  # noqa: PLR0913, PLR0917 - a scale, a zero point and a type on
     limits = np.iinfo(y_dtype.array_type)
     rounded = np.rint(real / np.float32(y_scale)) + np.float32(y_zero)
     return bytes(np.clip(rounded, limits.min, limits.max).astype(y_dtype.array_type))
+
+
+def split_bytes(packed: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
+    """Return the first `count` numbers of 4 bits in rows of bytes, uint8 [rows, count].
+
+    The earlier of two numbers is in the lower half of a byte, as in UNPACK and in MatMulNBits.
+    """
+    halves = np.stack([packed & 15, packed >> 4], axis=2)
+    return halves.reshape(len(packed), 2 * packed.shape[1])[:, :count]

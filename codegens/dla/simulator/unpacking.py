@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..machine import DType, Unpack
+from ..machine import DType, Unpack, split_bytes
 from .tagged_memory import Array, FaultError
 
 
@@ -24,8 +24,7 @@ def unpack_weights(command: Unpack, packed: Array) -> Array:
             f"{packed.size} bytes, but {sum(sizes)} are needed for {outputs} x {inputs} weights"
         )
     numbers, scales, zeros = np.split(packed.reshape(-1), np.cumsum(sizes[:2]))
-    halves = numbers.reshape(outputs, width)
-    whole = np.stack([halves & 15, halves >> 4], axis=2).reshape(outputs, 2 * width)[:, :inputs]
+    whole = split_bytes(numbers.reshape(outputs, width), inputs)
     block = np.arange(inputs) // command.block
     factors = np.ascontiguousarray(scales).view("<f4").reshape(outputs, blocks)[:, block]
     zero = zeros.reshape(outputs, blocks)[:, block] if command.has_zeros else np.float32(8)
