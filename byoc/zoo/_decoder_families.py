@@ -20,6 +20,7 @@ from byoc.zoo._decoders import (
     WeightKind,
     check_decoder_size,
     make_decoder,
+    name_weight,
 )
 
 Family = Literal["llama", "qwen", "phi"]
@@ -33,9 +34,10 @@ def make_family_decoder(
     shape: DecoderShape = OPEN,
     size: DecoderSize | None = None,
 ) -> onnx.ModelProto:
-    """Make a decoder of a family, with positions rotated in GroupQueryAttention, else as `make_decoder`.
+    """Make a decoder of a family: token ids, mask and cache in, logits and the longer cache out.
 
-    Raises as that does.
+    Positions are rotated in GroupQueryAttention. `weights`, `shape`, `size` and what is raised are as in
+    `make_decoder`.
     """
     size = size or DecoderSize()
     check_decoder_size(size, weights)
@@ -50,7 +52,7 @@ class _BiasWriter(DecoderWriter):
 
     def _add_bias(self, name: str, x: str, width: int) -> str:
         """Add a bias to a product."""
-        weight = f"{name[1:].replace('/', '.')}.bias"
+        weight = name_weight(name, "bias")
         self._store_float(weight, self.draw(weight, (width,), _BIAS))
         return self._add_one("Add", name, (x, weight), width)
 
@@ -70,9 +72,10 @@ class _QwenWriter(_BiasWriter):
         return made["q"], made["k"], made["v"]
 
     def _normalize_heads(self, prefix: str, x: str, width: int) -> str:
+        """Normalize each head of a projection [batch, sequence, width]; return the result, as wide."""
         head = self.size.head
         apart = self._add_reshape(f"{prefix}/Reshape_1", x, head)
-        weight = f"{prefix[1:].replace('/', '.')}.layernorm.weight"
+        weight = name_weight(prefix, "layernorm.weight")
         self._store_float(weight, self.draw(weight, (head,), 0.1, 1.0))
         norm = f"{prefix}/SimplifiedLayerNormalization"
         normal = f"{norm}/output_0"
@@ -82,6 +85,7 @@ class _QwenWriter(_BiasWriter):
         return self._add_reshape(f"{prefix}/Reshape_2", normal, width)
 
     def _add_reshape(self, name: str, x: str, width: int) -> str:
+        """Add a Reshape to rows of a width; the shape is stored once for all that have it."""
         shape = f"/model/constants/INT64/[0, -1, {width}]"
         if all(tensor.name != shape for tensor in self.graph.initializer):
             self.store(shape, np.array([0, -1, width], np.int64))
@@ -117,7 +121,7 @@ class _PhiWriter(_BiasWriter):
     def _add_norm(self, name: str, stream: str, branch: str, is_last: bool = False) -> tuple[str, str]:
         """Add a branch to the stream, if there is one, and normalize it; return both results."""
         hidden = self.size.hidden
-        weights = tuple(f"{name[1:].replace('/', '.')}.{part}" for part in ("weight", "bias"))
+        weights: tuple[str, ...] = (name_weight(name), name_weight(name, "bias"))
         for weight, deviation, centre in zip(weights, (0.1, _BIAS), (1.0, 0.0), strict=True):
             self._store_float(weight, self.draw(weight, (hidden,), deviation, centre))
         output, following = f"{name}/output_0", f"{name}/output_3"

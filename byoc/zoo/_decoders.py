@@ -111,10 +111,15 @@ def quantize_blocks(kernel: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDA
     return numbers[..., ::2] | (numbers[..., 1::2] << 4), scales
 
 
+def name_weight(node: str, part: str = "weight") -> str:
+    """Return the builder's name of a node's weight, `model.x.MatMul.weight` for `/model/x/MatMul`."""
+    return f"{node[1:].replace('/', '.')}.{part}"
+
+
 class DecoderWriter(GraphWriter):
     """Writer of one decoder's graph, in the builder's order.
 
-    `rotated` is how much of a head is rotated by position, 0 for all of it.
+    `rotated` is the number of channels of a head that are rotated by position, 0 for all of them.
     """
 
     rotated = 0
@@ -211,7 +216,7 @@ class DecoderWriter(GraphWriter):
 
     def _add_norm(self, name: str, stream: str, branch: str, is_last: bool = False) -> tuple[str, str]:
         """Add a branch to the stream, if there is one, and normalize it; return both results."""
-        weight = f"{name[1:].replace('/', '.')}.weight"
+        weight = name_weight(name)
         self._store_float(weight, self.draw(weight, (self.size.hidden,), 0.1, 1.0))
         output, following = f"{name}/output_0", f"{name}/output_3"
         self.state_type(output, self.dtype, self._hidden(self.size.hidden))
@@ -306,7 +311,7 @@ class DecoderWriter(GraphWriter):
 
     def _add_matmul(self, name: str, x: str, kernel: NDArray[np.float32], output: str = "") -> str:
         """Add a product with a kernel `[K, N]`, MatMulNBits for int4, and return its output."""
-        weight = f"{name[1:].replace('/', '.')}.weight"
+        weight = name_weight(name)
         rows, columns = kernel.shape
         if not output:
             output = f"{name}/output_0"
