@@ -61,7 +61,7 @@ class OriginalFiles:
                 same_length[external.path, external.offset] = tensor
 
     def find(self, external: ExternalData | None) -> ExternalData | None:
-        """Return where the bundle's folder has a tensor of the user's, by where that stands.
+        """Find a tensor in the shared files, by its file, offset and length.
 
         The result has a file's name in the folder, and the offset and length there in bytes. Returns
         None for a tensor that is in no file, or in none that is shared. Raises as `place_file`.
@@ -72,7 +72,7 @@ class OriginalFiles:
         return self._place(external) if known else None
 
     def find_equal(self, length: int, digest: bytes) -> ExternalData | None:
-        """Return where the bundle's folder has so many bytes of a SHA-256; else as `find`."""
+        """Find bytes in the shared files by their number and SHA-256; returns and raises as `find`."""
         if length not in self._digests:
             self._digests[length] = self._hash_tensors(length)
         found = self._digests[length].get(digest)
@@ -88,7 +88,7 @@ class OriginalFiles:
         return found
 
     def _place(self, external: ExternalData) -> ExternalData:
-        """Return where the bundle's folder has what stands in a user's file, and let that appear."""
+        """Return the file, offset and length in the bundle's folder; place the file there at first."""
         name = self._names.get(external.path)
         if name is None:
             name = f"{_NAME}_{len(self._names) + 1}.bin"

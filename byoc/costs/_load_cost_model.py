@@ -103,8 +103,8 @@ def _load(
         return _as_model(found)
     beside = path.parent / found.otherwise
     try:
-        name = str(beside) if is_file(beside) else found.otherwise
-        second = _load(name, (*asking, real), options, threads)
+        fallback = str(beside) if is_file(beside) else found.otherwise
+        second = _load(fallback, (*asking, real), options, threads)
     except _TooDeepError:
         raise
     except InputError as error:

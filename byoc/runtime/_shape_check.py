@@ -23,6 +23,7 @@ from byoc.onnxrt import without_optimizations
 from byoc.samples import ArrayForm, describe_mismatch
 
 _TensorTest = tuple[str, Callable[[Any], bool]]
+"""A tensor's name, and whether a value of it needs no closer look."""
 
 _notes: ContextVar[dict[str, None] | None] = ContextVar("contradictions", default=None)
 
@@ -105,15 +106,15 @@ class ShapeCheck:
         return list(map(self._make_test, self.region.outputs))
 
     def _make_test(self, value: TensorContract) -> _TensorTest:
-        """Return a tensor's name, and what says whether an array needs no closer look.
+        """Return the test of a tensor, which is passed by most arrays in most runs.
 
-        It needs none where it is the one that was bound, or as both the contract and the file say.
+        The array that was bound passes, or one that is as both the contract and the file say.
         """
         if value.name in self.bound:
             return value.name, partial(is_, self.bound[value.name])
         agree = not _is_as_in_model(value) or value.logical == value.type
         form = ArrayForm.of(value.type) if agree else None
-        return value.name, _needs_look if form is None else form.fits
+        return value.name, _always_needs_look if form is None else form.fits
 
     def _find_plain_shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """Return the shapes of outputs as plain onnxruntime makes them, empty where it does not run."""
@@ -141,7 +142,8 @@ def _all_fit(tests: Sequence[_TensorTest], values: Mapping[str, Any]) -> bool:
     return True
 
 
-def _needs_look(value: Any) -> bool:
+def _always_needs_look(value: Any) -> bool:
+    """Return False: the test of a tensor that nothing can be said of beforehand."""
     return False
 
 
