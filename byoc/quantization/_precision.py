@@ -54,16 +54,6 @@ class Precision:
             choices=(*INTEGERS, *FLOATS, WEIGHTS),
         ),
     )
-    block: int | None = declare_field(
-        None,
-        "how many weights share a scale with `int4-weights`: a power of two from 16 on, by default 32.",
-        Flag(
-            "With --quantize int4-weights: so many weights share a scale; 32 unless given.",
-            Syntax.INTEGER,
-            metavar="NUMBER",
-            panel=Panel.PRECISION,
-        ),
-    )
     calibration: str | Path | Ranges | None = declare_field(
         None,
         "the ranges of tensors, or a file of them.",
@@ -89,6 +79,16 @@ class Precision:
             names=("--accuracy-budget",),
             metavar="30dB|top1=0.99",
             read=read_budget,
+            panel=Panel.PRECISION,
+        ),
+    )
+    block: int | None = declare_field(
+        None,
+        "how many weights share a scale with `int4-weights`: a power of two from 16 on, by default 32.",
+        Flag(
+            "With --quantize int4-weights: so many weights share a scale; 32 unless given.",
+            Syntax.INTEGER,
+            metavar="NUMBER",
             panel=Panel.PRECISION,
         ),
     )

@@ -160,7 +160,8 @@ def _find_state(settings: PlanSettings, model: Model) -> dict[str, str] | None:
         return {pair.past: pair.present for pair in choose_state_pairs(model.proto, settings.state)}
     declared: dict[str, str] = {}
     for target in settings.targets:
-        declared = match_state_patterns(target.rules.state_pairs, model.proto) | declared
+        if target.rules.state_pairs:  # what reads the whole model, heavy weights, too
+            declared = match_state_patterns(target.rules.state_pairs, model.proto) | declared
     if not declared:
         return None
     found = {pair.past: pair.present for pair in find_state_pairs(model.proto)}

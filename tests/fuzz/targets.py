@@ -262,8 +262,10 @@ def look_up_once() -> None:
     load = _load_cost_model.load_cost_model
     load_plainly = functools.cache(load)
 
-    def load_with(name: str, options: Mapping[str, str] | None = None) -> CostModel:
-        return load(name, options) if options else load_plainly(name)
+    def load_with(
+        name: str, options: Mapping[str, str] | None = None, threads: int | None = None
+    ) -> CostModel:
+        return load(name, options, threads) if options else load_plainly(name, threads=threads)
 
     _load_cost_model.load_cost_model = load_with
     _plugins.find_entry_points = functools.cache(_plugins.find_entry_points)

@@ -88,6 +88,7 @@ overlaps: placement
 dtype: [float32]
 shapes: ranked
 state: kept
+state_pairs: {'past_*': 'present_*'}
 layout: {activations: NHWC, weights: OHWI, convert: either}
 annotations: {layer_ann: [encoder, '^head']}
 quantization:
