@@ -128,7 +128,9 @@ def test_a_user_finds_why_a_conv_is_on_the_host(show: Any) -> None:
 
 def test_a_user_finds_the_largest_boundary_tensor(show: Any, ssdlite: Any) -> None:
     page = show(ssdlite.make_page())
-    assert "1,950 that run: 201 on accelerators, 1,749 on the host" in page.inner_text("#summary")
+    nodes = ssdlite.report.nodes
+    counts = f"{nodes.offloaded:,} on accelerators, {nodes.host:,} on the host"
+    assert f"{nodes.total:,} that run: {counts}" in page.inner_text("#summary")
     page.click("#tab-boundary")
     page.click("#list tbody tr >> nth=0")
     regions = ssdlite.report.regions
@@ -137,7 +139,7 @@ def test_a_user_finds_the_largest_boundary_tensor(show: Any, ssdlite: Any) -> No
 
 
 def test_a_user_finds_the_slowest_region(show: Any) -> None:
-    result = byoc.partition("zoo:t5", "dla.yaml")
+    result = byoc.partition("zoo:bert", "nnpa.yaml")
     assert len(result.report.regions) > 1
     page = show(result.make_page())
     page.click("#tab-regions")

@@ -85,6 +85,15 @@ def test_misspelt_names_are_errors() -> None:
     assert lint("[{op: com.acme.Anything}]") == []
 
 
+def test_an_input_that_only_later_versions_have_may_be_absent() -> None:
+    assert lint(f"[{{op: {GROUPED}, tensors: {{of_tomorrow: {{absent: true}}}}}}]") == []
+    for constraint in ("past_keys: {absent: true}", "of_tomorrow: {rank: 4}"):
+        (problem,) = lint(f"[{{op: {GROUPED}, tensors: {{{constraint}}}}}]")
+        assert "has no such input or output" in problem
+    (problem,) = lint("[{op: Relu, tensors: {of_tomorrow: {absent: true}}}]")
+    assert "has no such input or output" in problem
+
+
 def test_a_dimension_of_open_size_meets_what_holds_for_all_sizes() -> None:
     text = "g (float16[N,4] x) => (float16[L,4] y) { c = Concat <axis = 0> (x, x)\n y = Relu (c) }"
 
