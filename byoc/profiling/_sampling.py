@@ -71,7 +71,9 @@ def measure_in_turn(
 ) -> list[list[float]]:
     """Measure several functions in turn, so that load on the machine slows all of them.
 
-    Each round begins with another function. Return the seconds of each run that counts, by function.
+    Each round has an order of its own, from a fixed seed: what a library leaves behind, as threads that
+    spin for a while or a cold cache, meets all others alike. Return the seconds of each run that counts,
+    by function.
     Measuring ends when all have settled, or after a round for each run of `patience`; its `seconds` are
     for each function. With `drop_slow` a function that is clearly slower than the fastest takes no part
     in further rounds, and measuring ends when one is left.
@@ -81,10 +83,10 @@ def measure_in_turn(
             run()
     found: list[list[float]] = [[] for _ in runs]
     left = list(range(len(runs)))
+    orders = np.random.default_rng(0)
     start, paused = clock(), 0.0
-    for first in range(max(patience.most, 1)):
-        for number in range(len(left)):
-            turn = left[(first + number) % len(left)]
+    for number in range(max(patience.most, 1)):
+        for turn in orders.permutation(left).tolist():
             before = clock()
             if patience.pause:
                 sleep(patience.pause)
@@ -93,7 +95,7 @@ def measure_in_turn(
             runs[turn]()
             after = clock()
             found[turn].append(after - before)
-        if first + 1 < patience.least:
+        if number + 1 < patience.least:
             continue
         if after - start - paused >= patience.seconds * len(runs):
             break

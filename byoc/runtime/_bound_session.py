@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import TensorType, read_type
-from byoc.runtime._session import Session
+from byoc.runtime._session import Session, bind_stages
 from byoc.runtime._stage_program import Stage, StageValues
 from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import VariantSession
@@ -84,7 +84,7 @@ def bind_tensors(
             raise InputError(f"output '{name}': its array cannot be written to")
     _check_apart(given, wanted)
     stages = [_bind_stage(stage, given, wanted) for stage in chosen.stages]
-    return BoundSession(chosen.bind(stages, given))
+    return BoundSession(bind_stages(chosen, stages, given))
 
 
 def _get_only_session(session: Session | VariantSession) -> Session:

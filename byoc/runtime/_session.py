@@ -118,16 +118,6 @@ class Session:
             return {name: found[name] for name in self.outputs}
         return {name: self._copy_constant(name, found[name]) for name in self.outputs}
 
-    def bind(self, stages: Sequence[Stage], inputs: StageValues) -> "Session":
-        """Return a session with other stages, and with some inputs in the same arrays in each run."""
-        constants = {**self.program.constants, **inputs}
-        return replace(
-            self,
-            inputs=tuple(name for name in self.inputs if name not in inputs),
-            types={name: kind for name, kind in self.types.items() if name not in inputs},
-            program=replace(self.program, stages=stages, constants=constants),
-        )
-
     def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
         """Return the values of tensors by name, in the order of `names`, by default `boundary_tensors`.
 
@@ -309,3 +299,14 @@ def _region_stage(region: Region, run: Executor, turn: str) -> Stage:
     inputs = tuple(value.name for value in region.inputs)
     bind = run.bind if isinstance(run, BindableExecutor) else None
     return Stage(region.name, inputs, run, types, device=region.target, exclusive_group=turn, bind=bind)
+
+
+def bind_stages(session: Session, stages: Sequence[Stage], inputs: StageValues) -> Session:
+    """Return a session with other stages, and with some inputs in the same arrays in each run."""
+    constants = {**session.program.constants, **inputs}
+    return replace(
+        session,
+        inputs=tuple(name for name in session.inputs if name not in inputs),
+        types={name: kind for name, kind in session.types.items() if name not in inputs},
+        program=replace(session.program, stages=stages, constants=constants),
+    )

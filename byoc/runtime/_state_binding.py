@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from byoc.model import StatePair, evaluate_dim, get_stated_types, read_tensor_types, to_numpy_dtype
 from byoc.padding import EDGE, PaddingRule, pad_inputs
-from byoc.runtime._session import Session
+from byoc.runtime._session import Session, bind_stages
 from byoc.runtime._stage_program import Stage
 from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import FittedInputs
@@ -35,7 +35,7 @@ def bind_state(session: Session, pairs: Mapping[str, StatePair], buffers: Buffer
         run = stage.bind(reads, makes) if reads and stage.bind else None
         stages.append(stage if run is None else replace(stage, run=run))
         bound |= {} if run is None else reads
-    return BoundState(session.bind(stages, bound), bound)
+    return BoundState(bind_stages(session, stages, bound), bound)
 
 
 def _makes(stage: Stage, pair: StatePair) -> bool:

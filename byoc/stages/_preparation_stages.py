@@ -112,15 +112,18 @@ def _check_emit(options: Options, compilers: Mapping[str, RegionCompiler]) -> No
 
 def _check_weights(options: Options) -> None:
     """Raise InputError where weights cannot be shared with the user's files in what is written."""
+    if options.weights == "copy":
+        return
     what = f"--weights {options.weights}"
-    if options.weights != "copy" and options.output is not None:
-        if is_packed_name(Path(options.output)):
-            raise InputError(f"{what}: a packed bundle holds its weights: write a folder")
-        if options.weights == "reference" and options.emit is not None:
-            raise InputError(
-                f"{what}: applications load what --emit {options.emit} writes, and ONNX Runtime follows "
-                "no path out of the bundle: take --weights link or copy"
-            )
+    if options.output is None:
+        raise InputError(f"{what} is about the bundle: say where that is to be written (-o)")
+    if is_packed_name(Path(options.output)):
+        raise InputError(f"{what}: a packed bundle holds its weights: write a folder")
+    if options.weights == "reference" and options.emit is not None:
+        raise InputError(
+            f"{what}: applications load what --emit {options.emit} writes, and ONNX Runtime follows "
+            "no path out of the bundle: take --weights link or copy"
+        )
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,9 @@ class IREEExecutor:
         made = runtime.VmVariantList(len(self.outputs))
         self.context.invoke(self.function, given, made)
         return {
-            value.name: _to_array(made.get_as_object(position, runtime.HalBufferView), value.type.dtype)
+            value.name: self._to_array(
+                made.get_as_object(position, runtime.HalBufferView), value.type.dtype
+            )
             for position, value in enumerate(self.outputs)
         }
 
@@ -76,16 +78,16 @@ class IREEExecutor:
         kind = getattr(runtime.HalElementType, _ELEMENTS[dtype])
         return runtime.HalBufferView(buffer, array.shape, kind)
 
-
-def _to_array(view: Any, dtype: str) -> AnyArray:
-    """Return a copy of a buffer as an array of a dtype."""
-    wanted = to_numpy_dtype(dtype)
-    shape = tuple(view.shape)
-    if 0 in shape:
-        return np.empty(shape, wanted)
-    size = int(np.prod(shape, dtype=np.int64)) * wanted.itemsize
-    flat = view.map().asarray([size], np.dtype(np.uint8))
-    return np.array(flat).view(wanted).reshape(shape)
+    def _to_array(self, view: Any, dtype: str) -> AnyArray:
+        """Return a copy of a buffer as an array of a dtype; memory that cannot be mapped is copied out."""
+        runtime = runtime_package()
+        wanted = to_numpy_dtype(dtype)
+        shape = tuple(view.shape)
+        if 0 in shape:
+            return np.empty(shape, wanted)
+        size = int(np.prod(shape, dtype=np.int64)) * wanted.itemsize
+        flat = runtime.HalBufferView(view.get_buffer(), (size,), runtime.HalElementType.UINT_8)
+        return np.array(runtime.DeviceArray(self.device, flat).to_host()).view(wanted).reshape(shape)
 
 
 @cache

@@ -178,6 +178,8 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=reason):
             write(model, output, **given)
         assert not output.exists()
+    with pytest.raises(InputError, match=r"--weights link is about the bundle: say where .* \(-o\)"):
+        byoc.partition(model, tmp_path / "npu.yaml", weights="link")
 
 
 def test_a_file_on_another_file_system_is_not_linked(tmp_path: Path, other_folder: Path) -> None:
