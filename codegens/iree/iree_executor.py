@@ -79,15 +79,34 @@ class IREEExecutor:
         return runtime.HalBufferView(buffer, array.shape, kind)
 
     def _to_array(self, view: Any, dtype: str) -> AnyArray:
-        """Return a copy of a buffer as an array of a dtype; memory that cannot be mapped is copied out."""
-        runtime = runtime_package()
+        """Return a copy of a buffer as an array of a dtype."""
         wanted = to_numpy_dtype(dtype)
         shape = tuple(view.shape)
         if 0 in shape:
             return np.empty(shape, wanted)
         size = int(np.prod(shape, dtype=np.int64)) * wanted.itemsize
-        flat = runtime.HalBufferView(view.get_buffer(), (size,), runtime.HalElementType.UINT_8)
-        return np.array(runtime.DeviceArray(self.device, flat).to_host()).view(wanted).reshape(shape)
+        flat = self._to_mappable(view.get_buffer()).map().asarray([size], np.dtype(np.uint8))
+        return np.array(flat).view(wanted).reshape(shape)
+
+    def _to_mappable(self, buffer: Any) -> Any:
+        """Return a buffer if this process can map its memory, else a copy in memory that it can map.
+
+        `DeviceArray` of IREE 3.13 copies into memory of numpy, which Vulkan refuses by its alignment.
+        """
+        runtime = runtime_package()
+        usage, memory = runtime.BufferUsage, runtime.MemoryType
+        if buffer.allowed_usage() & int(usage.MAPPING_SCOPED):
+            return buffer
+        copy = self.device.allocator.allocate_buffer(
+            memory_type=memory.HOST_LOCAL | memory.DEVICE_VISIBLE,
+            allowed_usage=usage.TRANSFER_TARGET | usage.MAPPING_SCOPED,
+            allocation_size=buffer.byte_length(),
+        )
+        semaphore = self.device.create_semaphore(0)
+        start, end = (runtime.HalFence.create_at(semaphore, time) for time in (0, 1))
+        self.device.queue_copy(buffer, copy, wait_semaphores=start, signal_semaphores=end)
+        end.wait()
+        return copy
 
 
 @cache
