@@ -34,7 +34,6 @@ from byoc.zoo import ZOO, Source
 
 PROGRAM_FILE = "program.json"
 FORMAT = 1
-_OWN_FILES = ("kernels.h", "kernels.c", "windows.c", "main.c")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +151,7 @@ def _make_files(
     """Return all files but the weights, by path from the program's folder."""
     text = write_model_text(graph, steps, weights, embed)
     found = {"model.h": text.header.encode(), "model.c": text.source.encode()}
-    found |= {name: read_source(name) for name in _OWN_FILES}
+    found |= {name: read_source(name) for name in (*steps.kernel_files, "main.c")}
     if steps.functions is not None:
         found["nodes.c"] = steps.functions.format_source().encode()
         found["nodes.h"] = steps.functions.format_header().encode()

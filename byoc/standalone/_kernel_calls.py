@@ -8,6 +8,7 @@ from onnx import NodeProto
 
 from byoc.model import is_onnx
 from byoc.standalone._c_text import format_float
+from byoc.standalone._decoder_calls import is_decoder_operator, make_decoder_call
 from byoc.standalone._fused_nodes import FusedNodes
 from byoc.standalone._operands import SCRATCH, Call
 from byoc.standalone._program_graph import ProgramGraph
@@ -19,8 +20,13 @@ _FLOAT_BYTES = 4
 
 
 def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
-    """Return the call of a kernel that computes some nodes, None where no kernel does."""
+    """Return the call of a kernel that computes some nodes, None where no kernel does.
+
+    Raises UnsupportedNodeError with the reason where no other function does, either.
+    """
     node = graph.index.nodes[fused.nodes[0]]
+    if is_decoder_operator(node):
+        return make_decoder_call(graph, node)
     maker = _MAKERS.get(node.op_type) if is_onnx(node) else None
     if maker is None or any(
         name and graph.get_dtype(name) != "float32" for name in (*node.input, node.output[0])

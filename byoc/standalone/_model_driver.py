@@ -21,8 +21,6 @@ from byoc.standalone._program_steps import plan_steps
 from byoc.standalone._source_text import WEIGHTS_FILE, write_run_text
 from byoc.standalone._weight_file import ByteOrder, ProgramWeights
 
-_KERNELS = ("kernels.h", "kernels.c", "windows.c")
-
 
 def write_model_driver(
     bundle: Bundle, codegen: str, folder: Path, byte_order: ByteOrder = "little"
@@ -63,7 +61,6 @@ def write_model_driver(
         },
     )
     contents["weights.S"] = _format_weights(folder / WEIGHTS_FILE)
-    contents |= {name: read_source(name).decode() for name in _KERNELS}
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -150,6 +147,7 @@ def _write_region(region: Region, name: str, identity: str, weights: ProgramWeig
             },
         )
     }
+    found |= {each: read_source(each).decode() for each in steps.kernel_files}
     if steps.functions is not None:
         found[f"{name}_nodes.c"] = steps.functions.format_source(f"{name}_nodes.h")
         found[f"{name}_nodes.h"] = steps.functions.format_header()

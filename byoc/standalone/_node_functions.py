@@ -18,7 +18,7 @@ from onnx.helper import make_tensor_value_info
 from byoc.errors import MissingRuntimeError, describe_error, shorten_text
 from byoc.memory.reading import written_outputs
 from byoc.model import DTYPE_NUMBERS, TensorType, is_onnx, list_bodies
-from byoc.standalone._operands import Call
+from byoc.standalone._operands import Call, UnsupportedNodeError
 from byoc.standalone._program_graph import ProgramGraph
 
 _MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'), and C for this model needs it"
@@ -48,10 +48,6 @@ _UNUSED = """\
 #pragma GCC diagnostic ignored "-Wunused-but-set-variable"
 #endif
 """
-
-
-class UnsupportedNodeError(Exception):
-    """A node for which no C can be emitted; the message is the reason."""
 
 
 @dataclass(frozen=True, eq=False)

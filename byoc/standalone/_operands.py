@@ -1,4 +1,4 @@
-"""Calls of C functions: their operands, and what a call needs beside them."""
+"""Calls of C functions: their operands, what a call needs beside them, and nodes that have none."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,10 @@ Operand = str | None
 
 SCRATCH = "\0scratch"
 """The operand that points to a step's scratch memory; no tensor has this name."""
+
+
+class UnsupportedNodeError(Exception):
+    """A node for which there is no C; the message is the reason."""
 
 
 @dataclass(frozen=True)

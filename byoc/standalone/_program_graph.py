@@ -28,7 +28,7 @@ from byoc.model import (
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples
-from byoc.verification import Difference, NoiseGauge
+from byoc.verification import Difference, NoiseGauge, make_exact_products
 from byoc.zoo import ZOO, Source, find_samples, load_model
 
 Array = NDArray[Any]
@@ -48,7 +48,8 @@ class ProgramGraph:
     """A graph to make a program of, and the values of its tensors that are known before it runs.
 
     `regions` are those that its nodes call, by name, and `domains` the domains of such calls. `sample`
-    are inputs, and `expected` the outputs that onnxruntime computes from them, without optimizations.
+    are inputs, and `expected` the outputs that onnxruntime computes from them, without optimizations or
+    the rounding to int8 that `accuracy_level` lets it do.
     `noise` has, by output of floats, the differences of right results: by how onnxruntime evaluates the
     last operator, and by the quantization of activations.
     """
@@ -200,7 +201,8 @@ def _make_graph(
     graph = ProgramGraph(index, source, model.folder, regions, domains, {}, {}, {}, {})
     wanted = _find_computed(graph)
     sample = _take_sample(model)
-    values = _run_model(model, wanted, sample)
+    exact = make_exact_products(model.proto) or model.proto
+    values = _run_model(model, exact, wanted, sample)
     expected = {name: values[name] for name in index.outputs}
     computed = {name: values[name] for name in wanted}
     for name, value in values.items():
@@ -209,7 +211,7 @@ def _make_graph(
             raise InputError(
                 f"{source}: '{name}' is {known}, but onnxruntime made it {list(value.shape)}"
             )
-    gauge = NoiseGauge(model.proto, model.folder, sample, expected)
+    gauge = NoiseGauge(exact, model.folder, sample, expected)
     noise = {
         name: (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
         for name, value in expected.items()
@@ -244,11 +246,13 @@ def _take_sample(model: Model) -> dict[str, Array]:
     }
 
 
-def _run_model(model: Model, wanted: Sequence[str], sample: Mapping[str, Array]) -> dict[str, Array]:
-    """Run a model once, and return its outputs and the tensors in `wanted`."""
-    proto = copy_without(model.proto, "output")
+def _run_model(
+    model: Model, exact: onnx.ModelProto, wanted: Sequence[str], sample: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Run the exact form of a model once, and return its outputs and the tensors in `wanted`."""
+    proto = copy_without(exact, "output")
     outputs = list(model.index.outputs)
-    proto.graph.output.extend(model.proto.graph.output)
+    proto.graph.output.extend(exact.graph.output)
     proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
     with without_optimizations():
         made = run_session(open_session(proto, model.folder), sample)

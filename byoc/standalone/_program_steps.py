@@ -8,13 +8,15 @@ from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import describe_node
 from byoc.numerics import round_up
+from byoc.standalone._decoder_calls import DECODER_FILE, DECODER_KERNELS
 from byoc.standalone._fused_nodes import FusedNodes, find_fused_nodes
 from byoc.standalone._kernel_calls import make_kernel_call
-from byoc.standalone._node_functions import EmittedFunctions, NodeFunctions, UnsupportedNodeError
-from byoc.standalone._operands import Call
+from byoc.standalone._node_functions import EmittedFunctions, NodeFunctions
+from byoc.standalone._operands import Call, UnsupportedNodeError
 from byoc.standalone._program_graph import ProgramGraph
 
 ALIGNMENT = 64
+_KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,12 @@ class ProgramSteps:
     functions: EmittedFunctions | None
     memory: MemoryModel
     plan: ArenaPlan
+
+    @property
+    def kernel_files(self) -> tuple[str, ...]:
+        """The files of the folder `source` with the kernels that steps call."""
+        called = {step.call.function for step in self.steps if step.call}
+        return (*_KERNEL_FILES, *((DECODER_FILE,) if called & DECODER_KERNELS else ()))
 
     def find_offset(self, tensor: str) -> int | None:
         """Return the offset of a tensor in the arena, None for a tensor known before a run."""
@@ -90,13 +98,13 @@ def _choose_calls(
     for step, nodes in enumerate(memory.nodes):
         call = None
         if not graph.is_region(nodes[0]):
-            call = make_kernel_call(graph, fused.get(nodes, FusedNodes(nodes)))
-            if call is None:
-                try:
+            try:
+                call = make_kernel_call(graph, fused.get(nodes, FusedNodes(nodes)))
+                if call is None:
                     numbers[step] = functions.add(graph, nodes[0])
-                except UnsupportedNodeError as error:
-                    node = describe_node(graph.index.nodes[nodes[0]])
-                    refused.append(f"{graph.source}: {node} has no function in C: {error}")
+            except UnsupportedNodeError as error:
+                node = describe_node(graph.index.nodes[nodes[0]])
+                refused.append(f"{graph.source}: {node} has no function in C: {error}")
         calls.append(call)
     if refused:
         raise InputError(*refused)

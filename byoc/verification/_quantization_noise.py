@@ -175,27 +175,31 @@ _INT8_LEVEL, _FLOAT_LEVEL = 4, 1  # of accuracy_level
 
 
 def make_exact_products(model: ModelProto) -> ModelProto | None:
-    """Return a model without functions whose MatMulNBits do not round their activations.
+    """Return a model whose MatMulNBits, also those of its functions, do not round their activations.
 
     `accuracy_level` is the least accuracy that is asked for; at 4 onnxruntime rounds to int8. None where
-    no product of the main graph has it.
+    no product has it; those in bodies are left as they are.
     """
-    if not any(map(_may_round, model.graph.node)):
+    if not any(map(_may_round, _list_nodes(model))):
         return None
-    result = copy_without(model, "node")
-    for node in model.graph.node:
-        kept = result.graph.node.add()
-        kept.CopyFrom(node)
-        for attribute in kept.attribute if _may_round(node) else ():
+    result = copy_without(model)
+    for node in filter(_may_round, _list_nodes(result)):
+        for attribute in node.attribute:
             if attribute.name == "accuracy_level":
                 attribute.i = _FLOAT_LEVEL
     return result
 
 
+def _list_nodes(model: ModelProto) -> list[NodeProto]:
+    """Return the nodes of the main graph and of functions."""
+    return [*model.graph.node, *(node for function in model.functions for node in function.node)]
+
+
 def _may_round(node: NodeProto) -> bool:
     """Return whether a product lets its activations be rounded to int8."""
-    level = get_stated_attributes(node).get("accuracy_level", 0)
-    return (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits") and level == _INT8_LEVEL
+    return (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits") and any(
+        attribute.name == "accuracy_level" and attribute.i == _INT8_LEVEL for attribute in node.attribute
+    )
 
 
 def run_float_twin(model: ModelProto, folder: Path | None, inputs: Mapping[str, Any]) -> dict[str, Any]:

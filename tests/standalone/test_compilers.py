@@ -22,6 +22,7 @@ STRICT = ("-Wall", "-Wextra", "-Werror", "-Wshadow", "-pedantic")
 # gcc finds some faults while it optimizes, clang finds all while it reads.
 WORK = {"gcc": ("-O1", "-c"), "clang": ("-fsyntax-only",)}
 ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "byoc" / "standalone" / "source"
 EMITTED = "nodes.c"  # at the end of what is by emx-onnx-cgen
 
 
@@ -42,6 +43,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def list_sources(program: Path) -> Iterator[Path]:
     """Yield each file of C that byoc has or writes."""
     yield from sorted(program.rglob("*.c"))
+    yield from sorted(each for each in SOURCES.glob("*.c") if not (program / each.name).exists())
     yield from find_codegen("dla").driver().files
     yield from sorted(get_provider_folder().glob("*.c"))
     for folder in ("tests/drivers", "tests/drivers_suite", "benchmarks"):

@@ -84,10 +84,20 @@ MACHINES = (
 NAMES = (
     *("squeezenet", "resnet50", "mobilenet_v3_large", "yunet", "centerface", "bert", "vit_tiny"),
     *("khmercut_int8", "eff_word_net_qint8", "smart_turn_v3_qdq"),
+    *("decoder_int4", "decoder_int4_decode", "decoder_int4_prefill"),
 )
 MODELS = tuple(f"zoo:{name}{rules}" for name in NAMES for rules in ("", "@dla"))
 
-SIZES = {"zoo:khmercut_int8": {"batch": 1, "time": 64}, "zoo:smart_turn_v3_qdq": {"s6": 1}}
+SIZES = {
+    "zoo:khmercut_int8": {"batch": 1, "time": 64},
+    "zoo:smart_turn_v3_qdq": {"s6": 1},
+    "zoo:decoder_int4": {
+        "batch_size": 1,
+        "sequence_length": 8,
+        "past_sequence_length": 24,
+        "total_sequence_length": 32,
+    },
+}
 """Sizes of the open extents of models."""
 
 Row = dict[str, Any]

@@ -52,6 +52,27 @@ typedef struct kernel_product {
     kernel_activation activation;
 } kernel_product;
 
+/* A normalization of rows by their root mean square: y = x * scale / sqrt(mean(x * x) + epsilon). A skip of
+ * `skip_rows` rows, repeated, is added before. */
+typedef struct kernel_norm {
+    int32_t rows, cols, skip_rows;
+    float epsilon;
+} kernel_norm;
+
+/* A product y[rows][cols] of x[rows][depth] and weights of four bits: for each column `blocks` blocks of `block`
+ * numbers, each block with a scale, and a zero point where there are some, else 8. */
+typedef struct kernel_packed {
+    int32_t rows, depth, cols, blocks, block;
+} kernel_packed;
+
+/* Attention by `count` new positions of each sequence to those before, whose keys and values are in a cache of
+ * `past` positions; that with the new ones has `length`. The first `rotated` channels of the `head` that each
+ * head has are rotated by position: pairs are neighbours if `interleaved`, else half of them apart. */
+typedef struct kernel_attention {
+    int32_t batch, count, heads, kv_heads, head, past, length, rotated, interleaved;
+    float scale, softcap; /* softcap: 0 for none */
+} kernel_attention;
+
 /* Convolve; `bias` may be NULL. `scratch` holds KERNEL_DEPTH rows, or as many as a sum has terms, of
  * KERNEL_COLUMNS floats, or as many as an image has pixels, rounded up to 16. */
 void kernel_convolve(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
@@ -74,6 +95,27 @@ void kernel_pool_max(const kernel_pool *pool, const float *x, float *y);
 
 /* Take the mean of each window. */
 void kernel_pool_average(const kernel_pool *pool, const float *x, float *y);
+
+/* Normalize rows; `bias`, one number a column, is added with `skip`, and `sum` is what is normalized. All three may
+ * be NULL. */
+void kernel_normalize(const kernel_norm *norm, const float *x, const float *skip, const float *bias,
+                      const float *scale, float *sum, float *y);
+
+/* Multiply by weights of four bits, the earlier of two in the lower half of a byte. `zeros` are as many numbers as
+ * scales, packed as well; they and `bias` may be NULL. `scratch` holds a column of weights. */
+void kernel_multiply_packed(const kernel_packed *packed, const float *x, const uint8_t *numbers,
+                            const float *scales, const uint8_t *zeros, const float *bias, float *y,
+                            float *scratch);
+
+/* Attend with a cache. `q` is [batch][count][heads][head], `k` and `v` have `kv_heads`; where `k` is NULL, `q` has
+ * all three, one behind another in each row. Caches are [batch][kv_heads][positions][head]. `lengths` are those of
+ * sequences with the new positions, less 1, and `total` is the largest; where that is `count`, sequences begin
+ * here. Row p of `cosines` and `sines` has the angles of position p; they are NULL if nothing is rotated, as are
+ * past caches without positions. `scratch` holds a head, and `length` floats. */
+void kernel_attend(const kernel_attention *attention, const float *q, const float *k, const float *v,
+                   const float *past_key, const float *past_value, const int32_t *lengths, const int32_t *total,
+                   const float *cosines, const float *sines, float *y, float *present_key, float *present_value,
+                   float *scratch);
 
 /* Apply an activation to a line of results. */
 static inline void kernel_activate(kernel_activation activation, float *line, int32_t count) {
