@@ -17,6 +17,7 @@ from byoc.standalone._program_graph import ProgramGraph
 _DEPTH, _COLUMNS, _WIDTH, _BAND = 256, 64, 16, 2048
 _IMAGE_RANKS = (3, 4)
 _FLOAT_BYTES = 4
+_SOFTMAX_OF_ONE_AXIS = 13  # the operator set
 
 
 def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
@@ -157,6 +158,17 @@ def _make_pool(graph: ProgramGraph, node: NodeProto, function: str, result: str)
     return Call(function, (node.input[0], result), "kernel_pool", structure)
 
 
+def _make_softmax(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
+    shape, old = graph.get_shape(node.input[0]), graph.index.get_opset(node) < _SOFTMAX_OF_ONE_AXIS
+    axis = int(graph.index.get_attributes(node).get("axis", 1 if old else -1))
+    axis += len(shape) if axis < 0 else 0
+    cols = prod(shape[axis:])  # up to operator set 12 of all axes from that one on
+    if not prod(shape) or (not old and cols != shape[axis]):
+        return None
+    structure = f"{{{prod(shape) // cols}, {cols}}}"
+    return Call("kernel_softmax", (node.input[0], result), "kernel_rows", structure)
+
+
 def _get_bias(node: NodeProto) -> str | None:
     return (node.input[2] or None) if len(node.input) > 2 else None
 
@@ -241,4 +253,5 @@ _MAKERS: Mapping[str, Any] = {
     "AveragePool": _make_average_pool,
     "GlobalAveragePool": _make_global_pool,
     "GlobalMaxPool": _make_global_pool,
+    "Softmax": _make_softmax,
 }

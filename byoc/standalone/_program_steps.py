@@ -16,7 +16,7 @@ from byoc.standalone._operands import Call, UnsupportedNodeError
 from byoc.standalone._program_graph import ProgramGraph
 
 ALIGNMENT = 64
-_KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c")
+_KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c")
 
 
 @dataclass(frozen=True, eq=False)

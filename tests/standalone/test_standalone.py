@@ -151,10 +151,27 @@ def test_products_and_pools(tmp_path: Path) -> None:
     net.add("AveragePool", (1, 2, 20), kernel_shape=[4], strides=[2], auto_pad="SAME_UPPER")
     net.add("GlobalAveragePool", (2, 3, 7, 5))
     net.add("GlobalMaxPool", (2, 3, 7, 5))
+    net.add("Softmax", (2, 3, 7))
+    net.add("Softmax", (2, 3, 7), axis=1)  # emx-onnx-cgen's
     made = export_c(net.build(), output=tmp_path / "out")
     found = verify_program(tmp_path / "out", STRICT)
-    assert (found.problem, made.kernels, made.steps) == ("", 14, 16)
+    assert (found.problem, made.kernels, made.steps) == ("", 15, 18)
     assert max(each.error for each in found.outputs) < 1e-6
+
+
+@needs_compiler
+def test_a_softmax_of_many_classes(tmp_path: Path) -> None:
+    """Its sum is right to the last digits."""
+    logits = 3 * np.random.default_rng(5).standard_normal((1, 20000)).astype(np.float32)
+    logits[0, 0] = np.log(np.exp(logits.astype(np.float64)).sum())  # half of all
+    model = parse(
+        "net (float[2, 1] x, float[1, 20000] logits) => (float[2, 20000] y) "
+        "{ a = Add(x, logits) y = Softmax(a) }"
+    )
+    model.graph.input.pop()
+    model.graph.initializer.append(numpy_helper.from_array(logits, "logits"))
+    found = check(model, tmp_path / "out")
+    assert found.outputs[0].error < 2e-6
 
 
 @needs_compiler

@@ -52,6 +52,11 @@ typedef struct kernel_product {
     kernel_activation activation;
 } kernel_product;
 
+/* A matrix whose rows are normalized one by one. */
+typedef struct kernel_rows {
+    int32_t rows, cols;
+} kernel_rows;
+
 /* A normalization of rows by their root mean square: y = x * scale / sqrt(mean(x * x) + epsilon). A skip of
  * `skip_rows` rows, repeated, is added before. */
 typedef struct kernel_norm {
@@ -95,6 +100,9 @@ void kernel_pool_max(const kernel_pool *pool, const float *x, float *y);
 
 /* Take the mean of each window. */
 void kernel_pool_average(const kernel_pool *pool, const float *x, float *y);
+
+/* Make each row the exponentials of its numbers as shares of their sum. */
+void kernel_softmax(const kernel_rows *matrix, const float *x, float *y);
 
 /* Normalize rows; `bias`, one number a column, is added with `skip`, and `sum` is what is normalized. All three may
  * be NULL. */

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#define LANES 16
+
 static float multiply_floats(const dla_command *c, const uint8_t *memory, uint32_t row, uint32_t col, uint32_t channel) {
     const uint8_t *a = memory + find_element(&c->x, row, col, 0);
     const uint8_t *b = memory + find_element(&c->other, row, 0, channel);
@@ -59,8 +61,17 @@ typedef struct pixel {
     uint32_t count;
 } pixel;
 
+/* Return the sum of lanes. A sum of thousands of numbers in one lane would be off by many roundings. */
+static float add_lanes(const float sums[LANES]) {
+    float sum = 0;
+    for (int lane = 0; lane < LANES; lane++) {
+        sum += sums[lane];
+    }
+    return sum;
+}
+
 static void compute_softmax(const pixel *p) {
-    float most = -INFINITY, sum = 0;
+    float most = -INFINITY, sums[LANES] = {0};
     for (uint32_t k = 0; k < p->count; k++) {
         float value = read_float(p->x + k * p->x_pitch);
         most = value > most || value != value ? value : most;
@@ -68,8 +79,9 @@ static void compute_softmax(const pixel *p) {
     for (uint32_t k = 0; k < p->count; k++) {
         float value = expf(read_float(p->x + k * p->x_pitch) - most);
         write_float(p->y + k * p->y_pitch, value);
-        sum += value;
+        sums[k % LANES] += value;
     }
+    const float sum = add_lanes(sums);
     for (uint32_t k = 0; k < p->count; k++) {
         write_float(p->y + k * p->y_pitch, read_float(p->y + k * p->y_pitch) / sum);
     }
@@ -80,16 +92,16 @@ static float read_factor(const uint8_t *memory, const dla_box *factor, uint32_t 
 }
 
 static void normalize_pixel(const dla_command *c, const uint8_t *memory, const pixel *p) {
-    float mean = 0, square = 0;
+    float sums[LANES] = {0}, squares[LANES] = {0};
     for (uint32_t k = 0; c->kind == DLA_LAYER && k < p->count; k++) {
-        mean += read_float(p->x + k * p->x_pitch);
+        sums[k % LANES] += read_float(p->x + k * p->x_pitch);
     }
-    mean /= (float)p->count;
+    const float mean = add_lanes(sums) / (float)p->count;
     for (uint32_t k = 0; k < p->count; k++) {
         float distance = read_float(p->x + k * p->x_pitch) - mean;
-        square += distance * distance;
+        squares[k % LANES] += distance * distance;
     }
-    float deviation = sqrtf(square / (float)p->count + c->low);
+    const float deviation = sqrtf(add_lanes(squares) / (float)p->count + c->low);
     for (uint32_t k = 0; k < p->count; k++) {
         float value = (read_float(p->x + k * p->x_pitch) - mean) / deviation;
         value = value * read_factor(memory, &c->other, k, 1) + read_factor(memory, &c->parameters, k, 0);

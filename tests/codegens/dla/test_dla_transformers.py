@@ -54,6 +54,17 @@ def test_a_layer_of_a_transformer(options: dict[str, str], tmp_path: Path) -> No
     agrees(model(LAYER, WEIGHTS), {"x": floats(2, 16, 32), "mask": mask}, tmp_path, **options)
 
 
+def test_a_softmax_of_many_classes(tmp_path: Path) -> None:
+    """Its sum is right to the last digits, in the driver in C as well."""
+    x = 3 * floats(1, 20000)
+    x[0, 0] = np.log(np.exp(x.astype(np.float64)).sum())  # half of all
+    agrees(
+        model("g (float[1,20000] x) => (float[1,20000] y) { y = Softmax<axis=-1>(x) }"),
+        {"x": x},
+        tmp_path,
+    )
+
+
 def test_a_transformer_moves_its_heads_alone(tmp_path: Path) -> None:
     found = network(model(LAYER, WEIGHTS), tmp_path).layers
 
