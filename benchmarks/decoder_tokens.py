@@ -1,6 +1,6 @@
 """What a token costs: bundles of a decoder that keep its cache, against onnxruntime with shared buffers.
 
-    python benchmarks/decoder_tokens.py [--layers N] [--tokens N] [--context N]
+    python benchmarks/decoder_tokens.py [--layers N] [--hidden N] [--tokens N] [--context N]
 
 The decoder has int4 weights and is built as by onnxruntime-genai's model builder. In onnxruntime past
 and present are bound to one buffer with IOBinding, which is the fastest that it can do. The bundles have
@@ -42,11 +42,15 @@ Arrays = Mapping[str, NDArray[Any]]
 Step = Callable[[Arrays], NDArray[Any]]
 
 
-def main(layers: int, tokens: int, context: int) -> None:
+def main(layers: int, hidden: int, tokens: int, context: int) -> None:
     """Print a line for each way to run the decoder."""
-    size = DecoderSize(layers, 512, 8, 4, 1408, 4096, context + tokens + _WARM_UP + 1)
+    heads = hidden // 64
+    size = DecoderSize(
+        layers, hidden, heads, heads // 2, hidden * 11 // 4, 4096, context + tokens + _WARM_UP + 1
+    )
     model = make_decoder("int4", size=size)
-    print(f"{machine()}, onnxruntime {onnxruntime.__version__}, {layers} layers, context {context}")
+    shape = f"{layers} layers of {hidden}, context {context}"
+    print(f"{machine()}, onnxruntime {onnxruntime.__version__}, {shape}")
     length = size.context
     cache = _make_cache(model, context)
     with TemporaryDirectory() as name, with_threads(1):
@@ -65,7 +69,8 @@ def main(layers: int, tokens: int, context: int) -> None:
                 step = _make_step(stateful)
                 steps[f"bundle, {title} ({count}), {kept}"] = step
         _print_ratios(steps, context, tokens)
-        _compare_variants(model, context, min(tokens, context - 64 - _WARM_UP))
+        if context > 64 + _WARM_UP + 1:
+            _compare_variants(model, context, min(tokens, context - 64 - _WARM_UP))
 
 
 def _compare_variants(model: onnx.ModelProto, length: int, tokens: int) -> None:
@@ -174,7 +179,8 @@ def _print_ratios(steps: Mapping[str, Step], context: int, tokens: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=512, help="numbers of a token between layers")
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--context", type=int, default=2048)
     chosen = parser.parse_args()
-    main(chosen.layers, chosen.tokens, chosen.context)
+    main(chosen.layers, chosen.hidden, chosen.tokens, chosen.context)

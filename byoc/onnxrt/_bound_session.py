@@ -34,9 +34,8 @@ def bind_session(
     for name, array in outputs.items():
         binding.bind_output(name, *_CPU, array.dtype.type, array.shape, array.ctypes.data)
     others = [value.name for value in session.get_inputs() if value.name not in inputs]
-    names = [value.name for value in session.get_outputs()]
-    made = [name for name in names if name not in outputs]
-    order = [*outputs, *made]  # that of binding them
+    made = [value.name for value in session.get_outputs() if value.name not in outputs]
+    first = len(outputs)  # outputs come in the order in which they were bound
 
     def run(given: Arrays) -> dict[str, Any]:
         for name in others:
@@ -49,8 +48,11 @@ def bind_session(
             raise InputError(
                 f"onnxruntime cannot run the model: {describe_runtime_error(error)}"
             ) from None
-        values = dict(zip(order, binding.get_outputs(), strict=True))
-        return {name: outputs[name] if name in outputs else values[name].numpy() for name in names}
+        if not made:
+            return dict(outputs)
+        values = binding.get_outputs_as_ortvaluevector()
+        fresh = {name: values[first + i].numpy() for i, name in enumerate(made)}
+        return {**outputs, **fresh}
 
     return run
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import TensorType, read_type
+from byoc.runtime._held_tensors import HeldTensors, find_inner_types, hold_tensors
 from byoc.runtime._session import Session, bind_stages
 from byoc.runtime._stage_program import Stage, StageValues
 from byoc.runtime._trace import Trace
@@ -83,7 +84,8 @@ def bind_tensors(
         if not array.flags.writeable:
             raise InputError(f"output '{name}': its array cannot be written to")
     _check_apart(given, wanted)
-    stages = [_bind_stage(stage, given, wanted) for stage in chosen.stages]
+    held = hold_tensors(find_inner_types(chosen), _find_sizes(chosen, given))
+    stages = [_bind_stage(held, stage, given, wanted) for stage in chosen.stages]
     return BoundSession(bind_stages(chosen, stages, given))
 
 
@@ -121,15 +123,13 @@ def _check_apart(inputs: Arrays, outputs: Arrays) -> None:
             raise InputError(f"the arrays of {one} and {other} overlap")
 
 
-def _bind_stage(stage: Stage, inputs: Arrays, outputs: Arrays) -> Stage:
+def _bind_stage(held: HeldTensors, stage: Stage, inputs: Arrays, outputs: Arrays) -> Stage:
     """Return a stage that writes its outputs to arrays; one that cannot has them copied there."""
     makes = {name: outputs[name] for name in stage.output_names if name in outputs}
-    if not makes:
-        return stage
     reads = {name: inputs[name] for name in stage.inputs if name in inputs}
-    run = stage.bind(reads, makes) if stage.bind else None
-    if run is not None:
-        return replace(stage, run=run)
+    bound = held.bind(stage, reads, makes)
+    if bound is not None or not makes:
+        return bound or stage
 
     def run_and_copy(values: StageValues) -> StageValues:
         found = stage.run(values)
@@ -141,3 +141,13 @@ def _bind_stage(stage: Stage, inputs: Arrays, outputs: Arrays) -> Stage:
         return {**found, **makes}
 
     return replace(stage, run=run_and_copy)
+
+
+def _find_sizes(session: Session, inputs: Arrays) -> dict[str, int]:
+    """Return the sizes that names in extents have by the arrays of bound inputs."""
+    return {
+        dim: extent
+        for name, array in inputs.items()
+        for dim, extent in zip(session.types[name].shape or (), array.shape, strict=False)
+        if isinstance(dim, str)
+    }

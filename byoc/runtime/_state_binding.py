@@ -1,7 +1,7 @@
 """State in buffers: stages that update it there are bound to them, so that no call copies it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from byoc.model import StatePair, evaluate_dim, get_stated_types, read_tensor_types, to_numpy_dtype
 from byoc.padding import EDGE, PaddingRule, pad_inputs
+from byoc.runtime._held_tensors import HeldTensors, find_inner_types, hold_tensors
 from byoc.runtime._session import Session, bind_stages
 from byoc.runtime._stage_program import Stage
 from byoc.runtime._trace import Trace
@@ -25,16 +26,18 @@ class BoundState:
     buffers: Buffers = field(default_factory=dict)
 
 
-def bind_state(session: Session, pairs: Mapping[str, StatePair], buffers: Buffers) -> BoundState:
-    """Bind the stages of a session to those buffers of its state that they update."""
+def bind_state(
+    session: Session, pairs: Mapping[str, StatePair], buffers: Buffers, held: HeldTensors
+) -> BoundState:
+    """Bind the stages of a session to the buffers of its state that they update, and to what is held."""
     bound: dict[str, NDArray[Any]] = {}
     stages = []
     for stage in session.stages:
         reads = {n: buffers[n] for n in stage.inputs if n in buffers and _makes(stage, pairs[n])}
         makes = {pairs[name].present: buffer for name, buffer in reads.items()}
-        run = stage.bind(reads, makes) if reads and stage.bind else None
-        stages.append(stage if run is None else replace(stage, run=run))
-        bound |= {} if run is None else reads
+        found = held.bind(stage, reads, makes)
+        stages.append(found or stage)
+        bound |= {} if found is None else reads
     return BoundState(bind_stages(session, stages, bound), bound)
 
 
@@ -86,7 +89,8 @@ class VariantState:
             is_fixed = kind.shape is not None and len(shape) == len(kind.shape)
             if is_fixed and (padded is None or (padded.value == EDGE and padded.first is None)):
                 buffers[name] = np.zeros(shape, to_numpy_dtype(kind.dtype))
-        return cls(bind_state(session, pairs, buffers), pairs)
+        held = hold_tensors(find_inner_types(session), {})
+        return cls(bind_state(session, pairs, buffers, held), pairs)
 
     def run(
         self, fitted: FittedInputs, trace: Trace | None

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import Dim, StatePair, choose_state_pairs, to_numpy_dtype
+from byoc.model import Dim, StatePair, TensorType, choose_state_pairs, to_numpy_dtype
+from byoc.runtime._held_tensors import find_inner_types, hold_tensors
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import StageValues
 from byoc.runtime._state_binding import VariantState, bind_state, find_updatable
@@ -40,6 +41,8 @@ class StatefulSession:
         self._initial: dict[str, NDArray[Any]] = {}
         self._state: dict[str, NDArray[Any]] = {}
         self._buffers: dict[str, NDArray[Any]] = {}
+        self._sizes: dict[str, int] = {}
+        self._held_sizes: dict[str, int] = {}
         for name in self._pairs if max_length is not None else ():
             self._check_growing(name)
 
@@ -91,6 +94,7 @@ class StatefulSession:
         if isinstance(self._session, VariantSession):
             found = self._run_variant(self._session, inputs, trace)
         else:
+            self._hold(self._session, inputs)
             others = {name: array for name, array in self._state.items() if name not in self._buffers}
             found = self._bound.run({**inputs, **others}, trace)
         for past, pair in self._pairs.items():
@@ -187,12 +191,48 @@ class StatefulSession:
             how = f"{pair.maker} makes '{pair.present}' anew" if pair.maker else "it is made anew"
             raise InputError(f"input '{name}' cannot have a maximal length: {how} in each call")
 
+    def _hold(self, session: Session, inputs: StageValues) -> None:
+        """Hold tensors between stages whose extents stayed from the last call to this one.
+
+        From token to token those are all but what depends on the number of tokens so far.
+        """
+        if not self._inner_types:
+            return
+        last, self._sizes = (
+            self._sizes,
+            {
+                dim: np.shape(inputs[name])[axis]
+                for name, axis, dim in self._open_extents
+                if name in inputs and axis < np.ndim(inputs[name])
+            },
+        )
+        held = {dim: size for dim, size in self._sizes.items() if last.get(dim) == size}
+        if held != self._held_sizes:
+            self._held_sizes = held
+            self._bind(session, self._buffers)
+
+    @cached_property
+    def _inner_types(self) -> Mapping[str, TensorType]:
+        assert isinstance(self._session, Session)
+        return find_inner_types(self._session)
+
+    @cached_property
+    def _open_extents(self) -> list[tuple[str, int, str]]:
+        """The inputs that are not state with the axes of open extents, and their names."""
+        return [
+            (name, axis, dim)
+            for name in self.inputs
+            for axis, dim in enumerate(self._list_dims(name))
+            if isinstance(dim, str)
+        ]
+
     def _bind(self, session: Session, buffers: Mapping[str, NDArray[Any]]) -> None:
         """Have stages update the state in buffers, and keep those of which a stage does.
 
         Raises InputError where one that has a maximal length is not updated in place.
         """
-        bound = bind_state(session, self._pairs, buffers)
+        held = hold_tensors(self._inner_types, self._held_sizes)
+        bound = bind_state(session, self._pairs, buffers, held)
         self._buffers = dict(bound.buffers)
         for name in buffers if self._max_length is not None else ():
             if name not in self._buffers and self._find_open_axis(name) is not None:
