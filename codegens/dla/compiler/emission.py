@@ -17,7 +17,7 @@ import numpy as np
 
 from byoc.codegen import ResourceError
 
-from ..machine import Command, DType, Load, Memory, Operand, Store, Unpack, to_multiplier
+from ..machine import Command, DType, Load, Memory, Operand, Store, Unpack
 from .boxes import TensorBox
 from .int4_weights import Int4Weights
 from .layer_tensors import LayerTensor, dtype_of
@@ -52,14 +52,6 @@ class WeightsImage:
     def content(self) -> bytes:
         """Return all bytes."""
         return b"".join(self._parts)
-
-
-def conv_parameters(bias: Array, multipliers: Array) -> Array:
-    """Return the parameters of a CONV: biases, and for integers the mantissas and shifts."""
-    if not multipliers.size:
-        return bias.astype("<f4")
-    pairs = np.array([to_multiplier(float(each)) for each in multipliers], np.int64)
-    return np.concatenate([bias.astype(np.int64), pairs[:, 0], pairs[:, 1]]).astype("<i4")
 
 
 LayerT = TypeVar("LayerT", bound=MachineLayer)

@@ -3,8 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
-from ..machine import ABSENT, Add, ConvFlags, DType, Operand, Pair, to_common_multipliers
+import numpy as np
+
+from ..machine import (
+    ABSENT,
+    Add,
+    ConvFlags,
+    DType,
+    Operand,
+    Pair,
+)
 from ..machine import Conv as Convolve
 from .boxes import (
     AxisSpan,
@@ -20,11 +30,11 @@ from .emission import (
     LayerEmission,
     TileStep,
     begin_layer,
-    conv_parameters,
 )
+from .emit_scaling import conv_parameters, emit_scaling
 from .int4_weights import Int4Weights
 from .layer_limits import residual_bits
-from .layers import Array, ConvLayer
+from .layers import ConvLayer
 from .tiling import Tiling, conv_slots, find_conv_tiling
 from .weight_pieces import PARAMETERS, WEIGHTS
 
@@ -134,7 +144,7 @@ def _add_convolution(
     source = TileBox(area.image, field.rows, field.cols, part)
     last = bool(flags & ConvFlags.LAST)
     adds = last and layer.residual is not None
-    wide = adds and y.is_integer
+    wide = adds and y.is_integer and layer.function is None
     command = Convolve(
         layer=emitting.number,
         flags=flags,
@@ -150,6 +160,7 @@ def _add_convolution(
         pads=field.pads,
         groups=result.channels.groups,
         x_zero=layer.x.zero,
+        **_stage_fields(layer),
     )
     if not last:
         emitting.add_command(command)
@@ -163,6 +174,17 @@ def _add_convolution(
         low, high = layer.clamp.saturate_limits(y)
         emitting.add_command(replace(command, y=made, y_zero=y.zero, low=low, high=high))
     emitting.store(made, y, result.box)
+
+
+def _stage_fields(layer: ConvLayer) -> dict[str, Any]:
+    """Return the fields of the output stage of a CONV with a function."""
+    if layer.function is None:
+        return {}
+    residual = {}
+    if layer.residual is not None and layer.y.is_integer:
+        residual = {"residual_zero": layer.residual.zero, "residual_scale": layer.residual.scale}
+    alpha, beta = layer.parameters
+    return {"function": layer.function, "alpha": alpha, "beta": beta, **residual}
 
 
 def _load_weights(result: _ResultTile, part: AxisSpan) -> Operand:
@@ -183,20 +205,14 @@ def _load_weights(result: _ResultTile, part: AxisSpan) -> Operand:
 
 
 def _load_parameters(result: _ResultTile) -> Operand:
-    """Return biases, and in integers the multipliers, of some output channels.
-
-    Where a residual is to be added, the multipliers make units that are finer than the result's.
-    """
+    """Return the parameters of some output channels."""
     layer, made = result.layer, result.channels.made
     taken = slice(made.start, made.end)
-    finer = 2 ** residual_bits(layer) if layer.residual is not None else 1
 
-    def array() -> Array:
-        return conv_parameters(layer.bias[taken], layer.multipliers[taken] * finer)
-
-    count = made.count * (3 if layer.y.is_integer else 1)
-    span = (made.start, made.end)
-    return result.emitting.constant(PARAMETERS, made, array, count, _sum_dtype(layer), span)
+    count, span = made.count * layer.count_parameters(), (made.start, made.end)
+    return result.emitting.constant(
+        PARAMETERS, made, lambda: conv_parameters(layer, taken), count, _sum_dtype(layer), span
+    )
 
 
 def _load_residual(result: _ResultTile) -> Operand:
@@ -208,19 +224,7 @@ def _residual_command(result: _ResultTile, sums: Operand, made: Operand) -> Add:
     """Return the command that adds the residual to a result in finer units."""
     layer, residual = result.layer, result.layer.residual
     assert residual is not None
-    y = layer.y
-    mantissas = to_common_multipliers(2.0 ** -residual_bits(layer), residual.scale / y.scale)
-    low, high = layer.clamp.saturate_limits(y)
-    return Add(
-        layer=result.emitting.number,
-        a=sums,
-        b=_load_residual(result),
-        y=made,
-        b_zero=residual.zero,
-        y_zero=y.zero,
-        a_mantissa=mantissas[0],
-        b_mantissa=mantissas[1],
-        shift=mantissas[2],
-        low=low,
-        high=high,
-    )
+    y, bits = layer.y, residual_bits(layer)
+    wide = replace(y, dtype="int32").encoded_by(np.squeeze(y.scales / 2.0**bits), np.squeeze(0 * bits))
+    scaling = emit_scaling(result.emitting, Add, layer, (wide, residual), result.channels.made)
+    return Add(result.emitting.number, sums, _load_residual(result), made, **scaling)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from ..machine import (
     ABSENT,
     Add,
-    Command,
     DType,
     Function,
     MatMul,
@@ -17,13 +16,13 @@ from ..machine import (
     PoolKind,
     Scale,
     Table,
-    to_common_multipliers,
     to_multiplier,
 )
 from ..machine import Pool as PoolCommand
 from .boxes import AxisSpan, TileBox, receptive_field, split_images, split_span
 from .emission import EmitterState, LayerEmission, LayerT, TileStep, begin_layer
-from .layer_tensors import Clamp, LayerTensor
+from .emit_scaling import emit_scaling
+from .layer_tensors import Array, Clamp, LayerTensor
 from .layers import (
     ActivationLayer,
     ConcatLayer,
@@ -56,8 +55,6 @@ def compute_pool(emitting: LayerEmission, layer: PoolLayer, box: TileBox) -> Ope
     x, y = layer.x, layer.y
     field = receptive_field(layer.window, x, box.rows, box.cols)
     source = TileBox(box.image, field.rows, field.cols, box.channels)
-    mantissa, shift = to_multiplier(x.scale / y.scale)
-    low, high = layer.clamp.saturate_limits(y)
     made = emitting.result_operand(y, box.of(y))
     emitting.add_command(
         PoolCommand(
@@ -71,12 +68,7 @@ def compute_pool(emitting: LayerEmission, layer: PoolLayer, box: TileBox) -> Ope
             pads=field.pads,
             overhang=field.overhang,
             padding_counts=int(layer.counts_pads),
-            x_zero=x.zero,
-            y_zero=y.zero,
-            mantissa=mantissa,
-            shift=shift,
-            low=low,
-            high=high,
+            **emit_scaling(emitting, PoolCommand, layer, (x,), box.channels),
         )
     )
     return made
@@ -87,20 +79,10 @@ def compute_eltwise(emitting: LayerEmission, layer: EltwiseLayer, box: TileBox) 
     a = _load_broadcast(emitting, "x0", layer.a, box)
     b = a if layer.b == layer.a else _load_broadcast(emitting, "x1", layer.b, box)
     made = emitting.result_operand(layer.y, box.of(layer.y))
-    emitting.add_command(_eltwise_command(emitting.number, layer, a, b, made))
+    kind = Mul if layer.multiplies else Add
+    scaling = emit_scaling(emitting, kind, layer, (layer.a, layer.b), box.channels)
+    emitting.add_command(kind(emitting.number, a, b, made, **scaling))
     return made
-
-
-def _eltwise_command(number: int, layer: EltwiseLayer, a: Operand, b: Operand, made: Operand) -> Command:
-    """Return the command that adds or multiplies two tiles."""
-    y = layer.y
-    zeros = (layer.a.zero, layer.b.zero, y.zero)
-    bounds = layer.clamp.saturate_limits(y)
-    if layer.multiplies:
-        factor = to_multiplier(layer.a.scale * layer.b.scale / y.scale)
-        return Mul(number, a, b, made, *zeros, *factor, *bounds)
-    factors = to_common_multipliers(layer.a.scale / y.scale, layer.b.scale / y.scale)
-    return Add(number, a, b, made, *zeros, *factors, *bounds)
 
 
 def _load_broadcast(emitting: LayerEmission, slot: str, x: LayerTensor, box: TileBox) -> Operand:
@@ -142,8 +124,7 @@ def compute_activation(emitting: LayerEmission, layer: ActivationLayer, box: Til
     x = emitting.load("x0", layer.x, box.of(layer.y))
     number = emitting.number
     if layer.table is not None:
-        entries = layer.table
-        table = emitting.constant("table", "table", lambda: entries, entries.size, DType.UINT8)
+        table = _load_table(emitting, layer.table, box.channels)
         made = emitting.result_operand(layer.y, box.of(layer.y))
         emitting.add_command(Table(number, x, table, made))
         return made
@@ -152,6 +133,15 @@ def compute_activation(emitting: LayerEmission, layer: ActivationLayer, box: Til
         emitting.add_command(Function(number, layer.function, x, made, *layer.parameters))
         return made
     return _rescale_tile(emitting, layer, layer.x, x, box)
+
+
+def _load_table(emitting: LayerEmission, table: Array, channels: AxisSpan) -> Operand:
+    """Return the table of all channels, or those of some of them."""
+    if table.ndim == 1:
+        return emitting.constant("table", "table", lambda: table, table.size, DType.UINT8)
+    taken = table[channels.start : channels.end]
+    dense = emitting.constant("table", channels, lambda: taken, taken.size, DType.UINT8)
+    return replace(dense, cols=len(taken), channels=256, pixel_pitch=256)
 
 
 def _rescale_tile(
@@ -163,10 +153,8 @@ def _rescale_tile(
     if same and not emitting.is_near(y):
         return tile
     made = emitting.result_operand(y, box.of(y))
-    factor = to_multiplier(x.scale / y.scale)
-    emitting.add_command(
-        Scale(emitting.number, tile, made, x.zero, y.zero, *factor, *layer.clamp.saturate_limits(y))
-    )
+    scaling = emit_scaling(emitting, Scale, layer, (x,), box.channels)
+    emitting.add_command(Scale(emitting.number, tile, made, **scaling))
     return made
 
 

@@ -64,6 +64,11 @@ class LayerGroup:
         return self.operations[-1].output_quantization[0]
 
     @property
+    def has_channel_scales(self) -> bool:
+        """Whether each channel of the result has a scale."""
+        return self.quantization is not None and not self.quantization.is_per_tensor
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the region's nodes in the group."""
         every = (one for each in self.operations for one in (each, *each.fused))

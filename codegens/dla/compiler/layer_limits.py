@@ -4,7 +4,7 @@ A layer within the limits runs for all data: no sum overflows, and each factor i
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from math import floor, log2, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from byoc.codegen import CompileError, InputError
 
 from ..machine import to_multiplier
 from .int4_weights import Int4Weights
-from .layer_tensors import LayerTensor, SlidingWindow
+from .layer_tensors import Array, LayerTensor, SlidingWindow
 from .layers import (
     ActivationLayer,
     ConcatLayer,
@@ -40,29 +40,33 @@ def check_limits(layer: MachineLayer) -> None:
         raise CompileError(reason, layer.nodes)
 
 
-def residual_bits(layer: ConvLayer) -> int:
-    """Return the fractional bits of a result before its residual is added.
+def residual_bits(layer: ConvLayer) -> Array:
+    """Return the fractional bits of a result before its residual is added, `[1]`, or `[channels]`.
 
     There are as many as an int32 has room for beside every value that a residual could bring back into
     the 256 values of the result. So saturation to int32 changes no result.
     """
-    return max(0, min(_WIDE, floor(_WORD - log2(_residual_reach(layer)))))
+    bits = np.floor(_WORD - np.log2(_residual_reach(layer)))
+    clipped: Array = np.clip(bits, 0, _WIDE).astype(np.int64)
+    return clipped
 
 
-def _residual_reach(layer: ConvLayer) -> float:
+def _residual_reach(layer: ConvLayer) -> Array:
     assert layer.residual is not None
-    return _VALUES * (1 + layer.residual.scale / layer.y.scale)
+    return _VALUES * (1 + layer.residual.scale / layer.y.scales)
 
 
 def _check_conv(layer: ConvLayer) -> Iterator[str]:
     yield from _check_windows(layer.window, layer.x, layer.y, dense=True)
     if not layer.y.is_integer:
         return
-    if layer.residual is not None and _residual_reach(layer) >= 2**_WORD:
-        yield f"its residual's scale is {layer.residual.scale / layer.y.scale:.3g} times its result's"
-    finer = 1 if layer.residual is None else 2 ** residual_bits(layer)
-    for factor in np.unique(layer.multipliers):
-        yield from _check_factor(float(factor) * finer)
+    if layer.function is None:
+        is_wide = layer.residual is not None
+        if layer.residual is not None and (_residual_reach(layer) >= 2**_WORD).any():
+            ratio = (layer.residual.scale / layer.y.scales).max()
+            yield f"its residual's scale is {ratio:.3g} times its result's"
+        finer = 2.0 ** residual_bits(layer) if is_wide else np.ones(1)
+        yield from _check_factors(layer.multipliers * finer)
     least, most = _sum_limits(layer)
     if least < -(2**_WORD) or most >= 2**_WORD:
         yield f"its sums can be from {least} to {most}, and leave the range of int32"
@@ -74,7 +78,9 @@ def _sum_limits(layer: ConvLayer) -> tuple[int, int]:
     Zero is in the range of the input, so no partial sum exceeds the limits of the whole.
     """
     info = np.iinfo(layer.x.dtype)
-    low, high = info.min - layer.x.zero, info.max - layer.x.zero
+    times = layer.y.channels // len(layer.x.zeros) if layer.x.has_channel_scales else 1
+    zeros = np.repeat(layer.x.zeros, times)
+    low, high = info.min - zeros, info.max - zeros
     bias = layer.bias.astype(np.int64)
     assert not isinstance(layer.weights, Int4Weights)  # which are for float32
     up = np.maximum(layer.weights, 0).sum(axis=(1, 2, 3), dtype=np.int64)
@@ -86,12 +92,15 @@ def _check_pool(layer: PoolLayer) -> Iterator[str]:
     yield from _check_windows(layer.window, layer.x, layer.y, dense=False)
     if not layer.y.is_integer:
         return
-    factor = layer.x.scale / layer.y.scale
-    yield from _check_factor(factor)
-    mantissa, shift = to_multiplier(factor)
     count = prod(layer.window.kernel)
-    if layer.average and (count << shift >= 2 ** (_LONG - 1) or count * _VALUES * mantissa >= 2**_LONG):
-        yield f"the mean of {count} numbers by a scale of {factor:.3g} needs more than 64 bits"
+    factors = np.unique(layer.x.scales / layer.y.scales)
+    yield from _check_factors(factors)
+    for factor in factors:
+        mantissa, shift = to_multiplier(factor)
+        if layer.average and (
+            count << shift >= 2 ** (_LONG - 1) or count * _VALUES * mantissa >= 2**_LONG
+        ):
+            yield f"the mean of {count} numbers by a scale of {factor:.3g} needs more than 64 bits"
 
 
 def _check_eltwise(layer: EltwiseLayer) -> Iterator[str]:
@@ -100,16 +109,16 @@ def _check_eltwise(layer: EltwiseLayer) -> Iterator[str]:
         if any(extent not in (1, made) for extent, made in zip(x.extents, y.extents, strict=True)):
             yield "the machine has four axes, but only some of the axes that share one are broadcast"
     if layer.multiplies:
-        yield from _check_factor(a.scale * b.scale / y.scale)
+        yield from _check_factors(a.scale * b.scale / y.scales)
     else:
-        yield from _check_factor(a.scale / y.scale)
-        yield from _check_factor(b.scale / y.scale)
+        yield from _check_factors(a.scale / y.scales)
+        yield from _check_factors(b.scale / y.scales)
 
 
 def _check_matmul(layer: MatMulLayer) -> Iterator[str]:
     if not layer.y.is_integer:
         return
-    yield from _check_factor(layer.a.scale * layer.b.scale / layer.y.scale)
+    yield from _check_factors(layer.a.scales * layer.b.scales / layer.y.scales)
     most = prod(_reach(x) for x in (layer.a, layer.b)) * layer.a.channels
     if most >= 2**_WORD:
         yield f"its sums can be {most}, and leave the range of int32"
@@ -124,15 +133,16 @@ def _reach(x: LayerTensor) -> int:
 def _check_rescaling(layer: ActivationLayer | ConcatLayer) -> Iterator[str]:
     if isinstance(layer, ConcatLayer) or layer.table is None:
         for x in layer.reads:
-            yield from _check_factor(x.scale / layer.y.scale)
+            yield from _check_factors(x.scales / layer.y.scales)
 
 
-def _check_factor(factor: float) -> Iterator[str]:
-    """Yield the reason if a factor cannot be a multiplier."""
-    try:
-        to_multiplier(factor)
-    except InputError as error:
-        yield str(error)
+def _check_factors(factors: Array) -> Iterator[str]:
+    """Yield the reasons why factors cannot be multipliers."""
+    for factor in np.unique(factors):
+        try:
+            to_multiplier(float(factor))
+        except InputError as error:
+            yield str(error)
 
 
 def _check_windows(window: SlidingWindow, x: LayerTensor, y: LayerTensor, dense: bool) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, prod
+from math import inf, nan, prod
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,9 @@ INTEGERS = ("int8", "uint8")
 class LayerTensor:
     """A tensor in memory: `extents` are images, rows of an image, pixels of a row, and channels.
 
-    For an integer dtype, real = (stored - zero) * scale. `storage` is the name of the tensor with the
-    bytes of a view, and empty for a tensor with bytes of its own.
+    For an integer dtype, real = (stored - zero) * scale. Where each channel has a scale and a zero point
+    of its own, these are `channel_scales` and `channel_zeros`, and `scale` is NaN. `storage` is the name
+    of the tensor with the bytes of a view, and empty for a tensor with bytes of its own.
     """
 
     name: str
@@ -38,6 +39,8 @@ class LayerTensor:
     scale: float = 1.0
     zero: int = 0
     storage: str = ""
+    channel_scales: tuple[float, ...] = ()
+    channel_zeros: tuple[int, ...] = ()
 
     @property
     def images(self) -> int:
@@ -99,7 +102,41 @@ class LayerTensor:
 
     def has_encoding_of(self, other: "LayerTensor") -> bool:
         """Whether the same stored numbers stand for the same values as in another tensor."""
+        if self.has_channel_scales or other.has_channel_scales:
+            mine = self.dtype, self.channel_scales, self.channel_zeros
+            return mine == (other.dtype, other.channel_scales, other.channel_zeros)
         return (self.dtype, self.scale, self.zero) == (other.dtype, other.scale, other.zero)
+
+    @property
+    def has_channel_scales(self) -> bool:
+        """Whether each channel has a scale and a zero point of its own."""
+        return bool(self.channel_scales)
+
+    @property
+    def scales(self) -> Array:
+        """The scales in float64, `[channels]`, or `[1]` where one holds for all."""
+        return np.array(self.channel_scales or [self.scale], np.float64)
+
+    @property
+    def zeros(self) -> Array:
+        """The zero points in int64, of the shape of `scales`."""
+        return np.array(self.channel_zeros or [self.zero], np.int64)
+
+    def at_channel(self, channel: int) -> "LayerTensor":
+        """Return the tensor with the scale and the zero point of one of its channels."""
+        if not self.has_channel_scales:
+            return self
+        scale, zero = self.channel_scales[channel], self.channel_zeros[channel]
+        return replace(self, scale=scale, zero=zero, channel_scales=(), channel_zeros=())
+
+    def encoded_by(self, scales: Array, zeros: Array) -> "LayerTensor":
+        """Return the same bytes with a scale and a zero point, rank 0, or with those of `[channels]`."""
+        if not scales.ndim:
+            return replace(
+                self, scale=float(scales), zero=int(zeros), channel_scales=(), channel_zeros=()
+            )
+        each = tuple(map(float, scales)), tuple(map(int, zeros))
+        return replace(self, scale=nan, zero=0, channel_scales=each[0], channel_zeros=each[1])
 
 
 def dtype_of(tensor: LayerTensor) -> DType:
@@ -133,7 +170,10 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class Clamp:
-    """The least and greatest value of a result, of an integer one as it is stored."""
+    """The least and greatest value of a result, of an integer one as it is stored.
+
+    Where each channel of a result has a scale, they are real numbers.
+    """
 
     low: float = -inf
     high: float = inf
@@ -149,6 +189,17 @@ class Clamp:
             return self.low, self.high
         info = np.iinfo(y.dtype)
         return float(max(self.low, info.min)), float(min(self.high, info.max))
+
+    def channel_limits(self, y: LayerTensor) -> tuple[Array, Array]:
+        """Return the limits of the stored numbers of each channel, int64 `[channels]`."""
+        info = np.iinfo(y.dtype)
+        reals = self.low, self.high
+        if not y.has_channel_scales:
+            low, high = (np.full(y.channels, limit) for limit in self.saturate_limits(y))
+        else:
+            low, high = (np.rint(real / y.scales) + y.zeros for real in reals)
+        limits = (np.clip(each, info.min, info.max).astype(np.int64) for each in (low, high))
+        return next(limits), next(limits)
 
 
 TO_NHWC = (0, 2, 3, 1)

@@ -41,7 +41,8 @@ class ConvLayer(MachineLayer):
     int8 with zero points 0, or for a fully connected layer in float32 of four bits. `bias` has one
     float32 for each output channel, or one int32 in units of the accumulators. `multipliers` bring int32
     accumulators to units of `y`, one for each output channel; they are empty in float32. `residual` is
-    added to the result before the clamp.
+    added to the result before the clamp. A `function` with its `parameters` is applied to real numbers
+    behind that; then `multipliers` make real numbers of accumulators.
     """
 
     operation = "CONV"
@@ -53,6 +54,15 @@ class ConvLayer(MachineLayer):
     window: SlidingWindow
     groups: int = 1
     residual: LayerTensor | None = None
+    function: FunctionKind | None = None
+    parameters: tuple[float, float] = (0.0, 0.0)
+
+    def count_parameters(self) -> int:
+        """Return the rows of CONV's parameters, of a number for each output channel."""
+        if not self.y.is_integer:
+            return 1
+        by_channel = self.x.has_channel_scales or self.y.has_channel_scales
+        return 9 if by_channel or self.function is not None else 3
 
     def take_weights(self, outputs: slice, inputs: slice) -> Array:
         """Return the weights of some output and input channels as they are in WEIGHTS."""
@@ -87,6 +97,8 @@ class EltwiseLayer(MachineLayer):
 @dataclass(frozen=True, eq=False)
 class ActivationLayer(MachineLayer):
     """A function of each element: a `table` in integers, a `function` of the machine in float32.
+
+    A table is uint8, `[256]`, or `[channels, 256]` where each channel of the result has a scale.
 
     With neither it is a copy, clamped and converted to the scale of `y`.
     """

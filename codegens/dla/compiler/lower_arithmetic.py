@@ -19,7 +19,7 @@ from .region_reading import Operand
 
 def lower_sum(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower an Add, or a Sum of any number of operands to additions one after another."""
-    operands, y = arrange_operands(builder, group)
+    operands, y = arrange_operands(builder, group, by_channel=True)
     clamp = builder.fused_clamp(group)
     if len(operands) == 1:
         builder.add_layer(ActivationLayer(group.output, group.nodes, y, operands[0], clamp=clamp))
@@ -43,7 +43,7 @@ def lower_sum(builder: NetworkBuilder, group: LayerGroup) -> None:
 
 def lower_mul(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a Mul."""
-    (a, b), y = arrange_operands(builder, group)
+    (a, b), y = arrange_operands(builder, group, by_channel=True)
     clamp = builder.fused_clamp(group)
     builder.add_layer(EltwiseLayer(group.output, group.nodes, y, a, b, multiplies=True, clamp=clamp))
 
@@ -123,21 +123,25 @@ def _mean_axes(builder: NetworkBuilder, group: LayerGroup) -> list[int]:
 
 
 def arrange_operands(
-    builder: NetworkBuilder, group: LayerGroup
+    builder: NetworkBuilder, group: LayerGroup, *, by_channel: bool = False
 ) -> tuple[list[LayerTensor], LayerTensor]:
     """Return the operands as tensors of the rank of the result, and the result.
 
-    All are in ONNX's order where `NetworkBuilder.is_plain` says so, else images.
+    All are in ONNX's order where `NetworkBuilder.is_plain` says so, else images. With `by_channel` each
+    channel of the result may have a scale; then all are images.
     """
     made = builder.shapes[group.main.outputs[0]]
-    plain = builder.is_plain([each.name for each in group.operands])
+    channels = by_channel and group.has_channel_scales
+    plain = not channels and builder.is_plain([each.name for each in group.operands])
     constants = {
         each.name: builder.constant_tensor(group, each, len(made), not plain)
         for each in group.operands
         if builder.reading.is_constant(each.name)
     }
     computed = [each.name for each in group.operands if each.name not in constants]
-    common = _common_extents(builder, computed, [*constants.values()], made, not plain)
+    common = None
+    if not channels:
+        common = _common_extents(builder, computed, [*constants.values()], made, not plain)
     extents_of = matrix_extents if plain else memory_extents
 
     def arrange(operand: Operand) -> LayerTensor:
@@ -150,7 +154,9 @@ def arrange_operands(
         return builder.scale_operand(group, operand, x)
 
     operands = [arrange(each) for each in group.operands]
-    y = builder.result_tensor(group, (common or extents_of(made)) if plain else None)
+    y = builder.result_tensor(
+        group, (common or extents_of(made)) if plain else None, by_channel=channels
+    )
     return operands, replace(y, extents=common or y.extents)
 
 
@@ -172,9 +178,16 @@ def _common_extents(
     return extents if fits or memory_extents(shape) == extents else None
 
 
-def arrange_alone(builder: NetworkBuilder, group: LayerGroup) -> tuple[LayerTensor, LayerTensor]:
-    """Return the only operand as it is, and the result in the same order."""
+def arrange_alone(
+    builder: NetworkBuilder, group: LayerGroup, *, by_channel: bool = False
+) -> tuple[LayerTensor, LayerTensor]:
+    """Return the only operand as it is, and the result in the same order.
+
+    With `by_channel` each channel of the result may have a scale; then both are images.
+    """
     (operand,) = group.operands[:1]
+    if by_channel and group.has_channel_scales:
+        return builder.operand_tensor(group, operand), builder.result_tensor(group, by_channel=True)
     x = builder.scale_operand(group, operand, builder.tensors[operand.name])
     y = replace(builder.result_tensor(group), extents=x.extents)
     if operand.name in builder.plain:

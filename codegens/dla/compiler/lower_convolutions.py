@@ -87,13 +87,16 @@ def lower_batch_normalization(builder: NetworkBuilder, group: LayerGroup) -> Non
         weights = ConvWeights(stored, factors, shifts)
     else:
         weights = normalization_weights(factors, shifts, x.scale)
-    _add_convolution(builder, group, weights, _POINT, x.channels)
+    _add_conv_layer(builder, group, weights, x, builder.result_tensor(group), _POINT, x.channels)
 
 
 def _add_convolution(
     builder: NetworkBuilder, group: LayerGroup, weights: ConvWeights, window: SlidingWindow, groups: int
 ) -> None:
-    x, y = builder.operand_tensor(group, group.operands[0]), builder.result_tensor(group)
+    """Add a convolution of an image; if depthwise, each channel of it may have a scale."""
+    image = builder.shapes[group.operands[0].name]
+    x = builder.operand_tensor(group, group.operands[0], by_channel=groups == image[1])
+    y = builder.result_tensor(group, by_channel=True)
     _add_conv_layer(builder, group, weights, x, y, window, groups)
 
 
@@ -134,7 +137,8 @@ def _layer_constants(
         return _float_weights(group, weights), weights.bias.astype(np.float32), _NO_MULTIPLIERS
     if not (np.isfinite(weights.factors).all() and np.isfinite(weights.bias).all()):
         raise CompileError("a scale of its weights or a bias is not finite", group.nodes)
-    found = requantize_weights(weights, x.scale, y.scale)
+    times = y.channels // len(x.scales) if x.has_channel_scales else 1  # outputs for each channel
+    found = requantize_weights(weights, np.repeat(x.scales, times), y.scales)
     if found is None:
         reason = "the bias does not fit into an int32 at its scale, or is too fine for it"
         raise CompileError(reason, group.nodes)

@@ -37,22 +37,28 @@ FUNCTIONS: Mapping[str, FunctionKind] = {
 
 def lower_clamp(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a Relu or Clip that is not fused."""
-    x, y = arrange_alone(builder, group)
+    x, y = arrange_alone(builder, group, by_channel=True)
     builder.add_layer(ActivationLayer(group.output, group.nodes, y, x, clamp=builder.fused_clamp(group)))
 
 
 def lower_function(builder: NetworkBuilder, group: LayerGroup) -> None:
-    """Lower a function to a table of 256 bytes in integers, to the machine's own in float32."""
-    x, y = arrange_alone(builder, group)
+    """Lower a function to tables of 256 bytes in integers, to the machine's own in float32."""
+    x, y = arrange_alone(builder, group, by_channel=True)
     if any(group.main.inputs[1:]):
         raise CompileError(f"the bias of a {group.main.op} must be an addition of its own", group.nodes)
     kind, parameters = _machine_function(group)
     if not y.is_integer:
         builder.add_layer(ActivationLayer(group.output, group.nodes, y, x, None, kind, parameters))
         return
-    low, high = builder.fused_clamp(group).saturate_limits(y)
-    table = _function_table(kind, parameters, x, y).view(y.dtype).clip(int(low), int(high))
-    builder.add_layer(ActivationLayer(group.output, group.nodes, y, x, table.view(np.uint8)))
+    lows, highs = builder.fused_clamp(group).channel_limits(y)
+    count = y.channels if y.has_channel_scales else 1
+    tables = [
+        _function_table(kind, parameters, x, y.at_channel(c)).view(y.dtype).clip(lows[c], highs[c])
+        for c in range(count)
+    ]
+    table = np.array(tables).astype(y.dtype).view(np.uint8)
+    table = table if y.has_channel_scales else table[0]
+    builder.add_layer(ActivationLayer(group.output, group.nodes, y, x, table))
 
 
 def _machine_function(group: LayerGroup) -> tuple[FunctionKind, tuple[float, float]]:
@@ -106,7 +112,8 @@ def lower_global_pool(builder: NetworkBuilder, group: LayerGroup) -> None:
 def _add_pool(
     builder: NetworkBuilder, group: LayerGroup, average: bool, window: SlidingWindow, counts_pads: bool
 ) -> None:
-    x, y = builder.operand_tensor(group, group.operands[0]), builder.result_tensor(group)
+    x = builder.operand_tensor(group, group.operands[0], by_channel=True)
+    y = builder.result_tensor(group, by_channel=True)
     clamp = builder.fused_clamp(group)
     builder.add_layer(
         PoolLayer(group.output, group.nodes, y, x, average, window, counts_pads, clamp=clamp)

@@ -7,7 +7,7 @@ from math import isnan
 
 import numpy as np
 
-from byoc.codegen import CompileError, Operation, Quantization, TensorContract
+from byoc.codegen import CompileError, Operation, TensorContract
 
 from . import layer_limits as limits
 from .layer_groups import LayerGroup
@@ -29,7 +29,7 @@ from .layer_tensors import (
     to_memory_layout,
 )
 from .layers import ActivationLayer, Array, BoundaryPort, MachineLayer, MoveLayer, RestackLayer
-from .region_reading import Operand, RegionReading, list_operands
+from .region_reading import Operand, RegionReading, list_operands, read_encoding
 
 _GREATEST = float(np.finfo(np.float32).max)
 
@@ -82,14 +82,17 @@ class NetworkBuilder:
         self.tensors[layer.y.name] = layer.y
         return layer.y
 
-    def operand_tensor(self, group: LayerGroup, operand: Operand) -> LayerTensor:
+    def operand_tensor(
+        self, group: LayerGroup, operand: Operand, *, by_channel: bool = False
+    ) -> LayerTensor:
         """Return a tensor that a group reads with its scale and zero point, four axes as an image.
 
-        Raises CompileError if only one of the group and the tensor is quantized.
+        With `by_channel` each channel of an image may have its own. Raises CompileError if only one of
+        the group and the tensor is quantized.
         """
         shape = self.shapes[operand.name]
         x = self.arrange(operand.name, shape, group.nodes, extents=memory_extents(shape))
-        return self.scale_operand(group, operand, x)
+        return self.scale_operand(group, operand, x, by_channel=by_channel and len(shape) == 4)
 
     def rows_tensor(self, group: LayerGroup, operand: Operand) -> LayerTensor:
         """Return a tensor that a group reads, in ONNX's order, with its last axis as channels.
@@ -103,32 +106,38 @@ class NetworkBuilder:
             x = self.arrange(operand.name, shape, group.nodes, image=False, extents=extents)
         return self.scale_operand(group, operand, x)
 
-    def scale_operand(self, group: LayerGroup, operand: Operand, x: LayerTensor) -> LayerTensor:
+    def scale_operand(
+        self, group: LayerGroup, operand: Operand, x: LayerTensor, *, by_channel: bool = False
+    ) -> LayerTensor:
         """Return a tensor with the scale and zero point of an operand. Raises as `operand_tensor`."""
-        scale, zero = self._operand_scale(group, operand)
-        return x if operand.quantization is None else replace(x.view(x.name), scale=scale, zero=zero)
+        if not self._is_quantized(group, operand):
+            return x
+        channels = x.channels if by_channel else 0
+        return x.view(x.name).encoded_by(*read_encoding(operand.quantization, group.nodes, channels))
 
     def constant_tensor(
         self, group: LayerGroup, operand: Operand, rank: int, image: bool = True
     ) -> LayerTensor:
         """Return a constant as a tensor, broadcast to a rank. Raises as `operand_tensor`."""
-        scale, zero = self._operand_scale(group, operand)
         array = to_memory_layout(self.reading.stored_array(operand.name), rank, image)
         unused = self.unused_name(operand.name)
         self.constants[unused] = array
-        return LayerTensor(unused, array.shape, str(array.dtype), scale, zero)
+        return self.scale_operand(group, operand, LayerTensor(unused, array.shape, str(array.dtype)))
 
-    def _operand_scale(self, group: LayerGroup, operand: Operand) -> tuple[float, int]:
+    def _is_quantized(self, group: LayerGroup, operand: Operand) -> bool:
+        """Whether an operand is quantized. Raises CompileError unless the group's result is as well."""
         quantization = operand.quantization
         if (quantization is None) == (group.quantization is None):
-            return (1.0, 0) if quantization is None else scale_of(quantization, group)
+            return quantization is not None
         how = "is not quantized" if quantization is None else "is quantized, but its result is not"
         raise CompileError(f"'{operand.name}', which {group.main.op} reads, {how}", group.nodes)
 
-    def result_tensor(self, group: LayerGroup, plain: Extents | None = None) -> LayerTensor:
+    def result_tensor(
+        self, group: LayerGroup, plain: Extents | None = None, *, by_channel: bool = False
+    ) -> LayerTensor:
         """Return the tensor of a group's result: an image, or in ONNX's order with `plain` extents.
 
-        Raises CompileError for its dtype.
+        With `by_channel` each channel of an image may have a scale. Raises CompileError for its dtype.
         """
         shape = self.shapes[group.output]
         extents = plain or memory_extents(shape)
@@ -139,7 +148,9 @@ class NetworkBuilder:
         dtype = group.quantization.dtype
         if dtype not in INTEGERS:
             raise CompileError(f"'{group.output}' is {dtype}, but must be int8 or uint8", group.nodes)
-        return LayerTensor(group.output, extents, dtype, *scale_of(group.quantization, group))
+        channels = extents[3] if by_channel and len(shape) == 4 and not plain else 0
+        encoding = read_encoding(group.quantization, group.nodes, channels)
+        return LayerTensor(group.output, extents, dtype).encoded_by(*encoding)
 
     def add_view(self, group: LayerGroup, view: LayerTensor, plain: bool) -> None:
         """Make a tensor the result of a group: the same bytes, unless scales differ or it is clamped.
@@ -156,7 +167,7 @@ class NetworkBuilder:
 
     def fused_clamp(self, group: LayerGroup) -> Clamp:
         """Return the clamp that is equal to all Relus and Clips of a group."""
-        if group.quantization is not None:
+        if group.quantization is not None and group.quantization.is_per_tensor:
             limits = group.operations[-1].output_limits[0]
             return Clamp() if limits in {None, group.quantization.limits} else Clamp(*limits)
         found = Clamp()
@@ -315,20 +326,3 @@ class NetworkBuilder:
         self.constants[unused] = array
         x = LayerTensor(unused, array.shape, str(array.dtype))
         return self.add_layer(ActivationLayer(name, (), x.like(name), x))
-
-
-def scale_of(quantization: Quantization, group: LayerGroup) -> tuple[float, int]:
-    """Return the only scale and zero point of a tensor.
-
-    Raises CompileError if there are several, or the scale is not positive, or too large.
-    """
-    if not quantization.is_per_tensor:
-        raise CompileError(
-            "activations have a scale for each channel, but must have one scale", group.nodes
-        )
-    scale = float(quantization.scale)
-    if not 0 < scale <= _GREATEST / 256:
-        raise CompileError(
-            f"a scale of {scale}: it must be positive, and 256 times it finite in float32", group.nodes
-        )
-    return scale, int(quantization.zero_point)

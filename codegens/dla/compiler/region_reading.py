@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import onnx
 
 from byoc.codegen import CompileError, Operation, Quantization, Region, TensorContract
@@ -11,6 +12,7 @@ from byoc.codegen import CompileError, Operation, Quantization, Region, TensorCo
 from .layer_tensors import FROM_NHWC, Array, Shape
 from .output_shapes import infer_shapes
 
+_GREATEST = float(np.finfo(np.float32).max)
 _TARGETS = {"Reshape": 1, "Split": 1, "Squeeze": 1, "Unsqueeze": 1, "GroupQueryAttention": 6}
 """Operators whose results have a shape that depends on the value of an input, with its position."""
 
@@ -32,6 +34,26 @@ def list_operands(operation: Operation) -> list[Operand]:
             "the scales are of blocks, but must be of a tensor or an axis", [operation.name]
         )
     return found
+
+
+def read_encoding(
+    quantization: Quantization | None, nodes: Sequence[str], channels: int = 0
+) -> tuple[Array, Array]:
+    """Return the scale and the zero point of activations, rank 0, or one of each for each channel.
+
+    That is allowed where `channels`, their number, is not 0. Raises CompileError for other scales, or
+    for one that is not positive, or too large.
+    """
+    assert quantization is not None
+    scales, zeros = quantization.scale.astype(np.float64), quantization.zero_point
+    if not quantization.is_per_tensor and (quantization.axis, scales.shape) != (1, (channels,)):
+        raise CompileError("activations have a scale for each channel, but must have one scale", nodes)
+    wrong = scales[~((scales > 0) & (scales <= _GREATEST / 256))]
+    if wrong.size:
+        raise CompileError(
+            f"a scale of {wrong[0]}: it must be positive, and 256 times it finite in float32", nodes
+        )
+    return scales, zeros
 
 
 @dataclass(frozen=True, eq=False)

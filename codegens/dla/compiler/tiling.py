@@ -149,6 +149,9 @@ class TileBudget:
         return max(moving, computing) + min(moving, computing) / steps + issued
 
 
+_CHANNEL_BYTES = 32  # of at most eight numbers by channel
+
+
 def slot_tensors(layer: MachineLayer) -> dict[str, LayerTensor]:
     """Return the tensor of each slot, by name; slots of constants and sums have none."""
     if not isinstance(layer, ConvLayer):
@@ -171,15 +174,17 @@ def conv_slots(layer: ConvLayer, tile: TileShape) -> dict[str, SlotNeed]:
         "weights": SlotNeed(
             tile.channels * kernel * tile.inputs // tile.groups * layer.weights.itemsize
         ),
-        "parameters": SlotNeed(tile.channels * (12 if y.is_integer else 4)),
+        "parameters": SlotNeed(tile.channels * 4 * layer.count_parameters()),
         "y": SlotNeed(made * y.itemsize),
     }
     if tile.inputs * layer.groups < x.channels * tile.groups:
         needs["accumulator"] = SlotNeed(made * 4, twice=False)
     if layer.residual is not None:
         needs["residual"] = SlotNeed(made * layer.residual.itemsize)
-        if y.is_integer:
+        if y.is_integer and layer.function is None:
             needs["wide"] = SlotNeed(made * 4, twice=False)
+            if y.has_channel_scales:
+                needs["channels"] = SlotNeed(tile.channels * _CHANNEL_BYTES)
     return needs
 
 
@@ -283,8 +288,11 @@ def simple_slots(layer: MachineLayer, tile: TileShape) -> dict[str, SlotNeed]:
             cols, channels = (cols, x.channels) if number == 0 else (x.width, channels)
         needs[f"x{number}"] = SlotNeed(rows * cols * channels * x.itemsize)
     needs["y"] = SlotNeed(tile.rows * tile.cols * tile.channels * layer.y.itemsize)
+    by_channel = layer.y.has_channel_scales or any(x.has_channel_scales for x in layer.reads)
     if isinstance(layer, ActivationLayer) and layer.table is not None:
-        needs["table"] = SlotNeed(256, twice=False)
+        needs["table"] = SlotNeed(256 * (tile.channels if by_channel else 1), twice=by_channel)
+    elif by_channel:
+        needs["channels"] = SlotNeed(tile.channels * _CHANNEL_BYTES)
     return needs
 
 

@@ -68,28 +68,30 @@ class IntegerWeights:
 
 
 def requantize_weights(
-    weights: ConvWeights, input_scale: float, output_scale: float
+    weights: ConvWeights, input_scales: Array, output_scales: Array
 ) -> IntegerWeights | None:
     """Return integer weights for the given scales of input and output, or None if that is impossible.
 
-    An accumulator counts units of input_scale * |factor|; a negative factor changes the sign of its
+    Scales are one for all output channels, or one for each, that of the input channel it is made of.
+
+    An accumulator counts units of an input's scale * |factor|; a negative factor changes the sign of its
     channel's weights. It is impossible if a bias does not fit into an int32 or is rounded by more than
     half a unit of the output, or if a weight of -128 would change its sign.
     """
-    units = input_scale * np.abs(weights.factors)
+    units = input_scales * np.abs(weights.factors)
     dead = units == 0
-    units = np.where(dead, output_scale * _FINE, units)
+    units = np.where(dead, output_scales * _FINE, units)
     signs = np.where(dead, 0, np.sign(weights.factors)).astype(np.int64)
     stored = weights.stored.astype(np.int64) * signs.reshape(-1, 1, 1, 1)
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused below
         exact = weights.bias / units
         bias = np.rint(exact)
-        coarse = np.abs(bias - exact) * units > output_scale / 2
+        coarse = np.abs(bias - exact) * units > output_scales / 2
     if coarse.any():
         return None
     if stored.max(initial=0) > 127 or np.abs(bias).max(initial=0) > _MOST:
         return None
-    return IntegerWeights(stored.astype(np.int8), bias.astype(np.int32), units / output_scale)
+    return IntegerWeights(stored.astype(np.int8), bias.astype(np.int32), units / output_scales)
 
 
 def normalization_weights(factors: Array, shifts: Array, input_scale: float) -> ConvWeights:

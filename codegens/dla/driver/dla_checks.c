@@ -53,6 +53,22 @@ static const char *check_windows(const dla_command *c) {
     return NULL;
 }
 
+static int is_zero_point(int32_t zero) {
+    return zero >= -128 && zero <= 255;
+}
+
+/* Check a table of numbers, which is one row and column. */
+static const char *check_table(const dla_box *table, uint64_t elements, uint32_t dtype, size_t memory) {
+    const char *wrong = dla_check_box(table, memory);
+    if (wrong) {
+        return wrong;
+    }
+    if (table->rows != 1 || table->cols != 1 || table->channels != elements || table->dtype != dtype) {
+        return "its parameters do not fit";
+    }
+    return NULL;
+}
+
 static const char *check_conv(const dla_command *c, size_t memory) {
     int floats = c->x.dtype == DLA_FLOAT32, first = c->kind & DLA_FIRST, last = c->kind & DLA_LAST;
     const char *wrong = dla_check_box(&c->other, memory);
@@ -66,7 +82,10 @@ static const char *check_conv(const dla_command *c, size_t memory) {
                : !is_byte(&c->x) || c->y.dtype == DLA_FLOAT32 || c->other.dtype != DLA_INT8) {
         return "its types do not go together";
     }
-    if (c->x_zero < -128 || c->x_zero > 255) {
+    if (c->function > DLA_IDENTITY) {
+        return "its function is unknown";
+    }
+    if (!is_zero_point(c->scaling.x_zero)) {
         return "its zero point is not one of its type";
     }
     if (!c->groups || c->x.channels % c->groups || c->y.channels % c->groups) {
@@ -80,13 +99,12 @@ static const char *check_conv(const dla_command *c, size_t memory) {
         return "its weights do not fit";
     }
     if (c->parameters.rows || (!floats && (first || last))) {
-        uint64_t channels = floats ? c->y.channels : 3 * (uint64_t)c->y.channels;
-        if ((wrong = dla_check_box(&c->parameters, memory)) != NULL) {
+        uint64_t rows = floats ? 1 : dla_count_rows(c);
+        if ((wrong = check_table(&c->parameters, rows * c->y.channels, floats ? DLA_FLOAT32 : DLA_INT32, memory))) {
             return wrong;
         }
-        if (c->parameters.rows != 1 || c->parameters.cols != 1 || c->parameters.channels != channels ||
-            c->parameters.dtype != (floats ? DLA_FLOAT32 : DLA_INT32)) {
-            return "its parameters do not fit";
+        if (!floats && last && c->function != DLA_IDENTITY && rows == 3) {
+            return "its function lacks parameters";
         }
     }
     if (first && last) {
@@ -106,20 +124,28 @@ static const char *check_conv(const dla_command *c, size_t memory) {
         if ((wrong = dla_check_box(&c->residual, memory)) != NULL) {
             return wrong;
         }
-        if (!floats || !dla_have_same_extents(&c->residual, &c->y) || c->residual.dtype != DLA_FLOAT32) {
+        if (!dla_have_same_extents(&c->residual, &c->y) ||
+            (floats ? c->residual.dtype != DLA_FLOAT32 : !is_byte(&c->residual) || c->function == DLA_IDENTITY)) {
             return "its residual does not fit";
         }
     }
     return check_windows(c);
 }
 
+/* Check the numbers by channel of a command that may have some. */
+static const char *check_channels(const dla_command *c, size_t memory) {
+    if (!c->parameters.rows) {
+        return NULL;
+    }
+    if (c->y.dtype == DLA_FLOAT32) {
+        return "floats have no numbers by channel";
+    }
+    return check_table(&c->parameters, (uint64_t)dla_count_rows(c) * c->y.channels, DLA_INT32, memory);
+}
+
 static int can_broadcast(const dla_box *from, const dla_box *to) {
     return (from->rows == 1 || from->rows == to->rows) && (from->cols == 1 || from->cols == to->cols) &&
            (from->channels == 1 || from->channels == to->channels);
-}
-
-static int is_zero_point(int32_t zero) {
-    return zero >= -128 && zero <= 255;
 }
 
 static const char *check_matmul(const dla_command *c, size_t memory) {
@@ -135,7 +161,7 @@ static const char *check_matmul(const dla_command *c, size_t memory) {
     if (floats ? c->x.dtype != DLA_FLOAT32 || c->other.dtype != DLA_FLOAT32 : !is_byte(&c->x) || !is_byte(&c->other)) {
         return "its types do not go together";
     }
-    if (!is_zero_point(c->x_zero) || !is_zero_point(c->other_zero)) {
+    if (!is_zero_point(c->scaling.x_zero) || !is_zero_point(c->scaling.other_zero)) {
         return "a zero point is not in [-128, 255]";
     }
     return NULL;
@@ -146,14 +172,7 @@ static const char *check_factor(const dla_command *c, const dla_box *factor, siz
     if (!factor->rows) {
         return NULL;
     }
-    const char *wrong = dla_check_box(factor, memory);
-    if (wrong) {
-        return wrong;
-    }
-    if (c->kind == DLA_SOFTMAX || !dla_has_extents(factor, 1, 1, c->x.channels) || factor->dtype != DLA_FLOAT32) {
-        return "its scale or bias does not fit";
-    }
-    return NULL;
+    return c->kind == DLA_SOFTMAX ? "it has a scale or bias" : check_table(factor, c->x.channels, DLA_FLOAT32, memory);
 }
 
 static const char *check_normalize(const dla_command *c, size_t memory) {
@@ -181,7 +200,7 @@ static const char *check_compute(const dla_command *c, size_t memory) {
     } else if ((wrong = dla_check_box(&c->y, memory)) != NULL) {
         return wrong;
     }
-    if (c->shift > 62) {
+    if (c->scaling.shift > 62) {
         return "its shift is above 62";
     }
     switch (c->opcode) {
@@ -194,7 +213,8 @@ static const char *check_compute(const dla_command *c, size_t memory) {
         if (c->x.channels != c->y.channels || c->x.dtype != c->y.dtype || c->x.dtype == DLA_INT32) {
             return "its types or channels do not go together";
         }
-        return check_windows(c);
+        wrong = check_channels(c, memory);
+        return wrong ? wrong : check_windows(c);
     case DLA_ADD:
     case DLA_MUL:
         if ((wrong = dla_check_box(&c->other, memory)) != NULL) {
@@ -206,19 +226,19 @@ static const char *check_compute(const dla_command *c, size_t memory) {
         if ((c->x.dtype == DLA_FLOAT32) != floats || (c->other.dtype == DLA_FLOAT32) != floats) {
             return "its types do not go together";
         }
-        return NULL;
+        return check_channels(c, memory);
     case DLA_SCALE:
         if (!dla_have_same_extents(&c->x, &c->y) ||
             ((c->x.dtype == DLA_FLOAT32) != floats && !(floats && c->x.dtype == DLA_INT32))) {
             return "its types or extents do not go together";
         }
-        return NULL;
+        return check_channels(c, memory);
     case DLA_TABLE:
         if ((wrong = dla_check_box(&c->other, memory)) != NULL) {
             return wrong;
         }
         if (!dla_have_same_extents(&c->x, &c->y) || !is_byte(&c->x) || !is_byte(&c->y) || !is_byte(&c->other) ||
-            !dla_has_extents(&c->other, 1, 1, 256)) {
+            !dla_has_extents(&c->other, 1, c->other.cols == 1 ? 1 : c->y.channels, 256)) {
             return "its table or extents do not fit";
         }
         return NULL;
@@ -227,7 +247,7 @@ static const char *check_compute(const dla_command *c, size_t memory) {
     case DLA_NORMALIZE:
         return check_normalize(c, memory);
     default: /* FUNCTION */
-        if (c->kind > DLA_SWISH) {
+        if (c->kind > DLA_IDENTITY) {
             return "its kind is unknown";
         }
         if (!dla_have_same_extents(&c->x, &c->y) || c->x.dtype != DLA_FLOAT32 || !floats) {

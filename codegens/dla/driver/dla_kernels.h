@@ -20,6 +20,12 @@ const char *dla_execute_matmul(const dla_command *command, const uint8_t *memory
 void dla_execute_normalize(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
 const char *dla_execute_elements(const dla_command *command, const uint8_t *memory, uint8_t *to, const dla_box *result);
 
+/* The function of a number, by its kind. */
+double dla_evaluate_function(uint32_t kind, double x, float alpha, float beta);
+
+/* Return the scaling of a channel: the command's own, or that of its `parameters`. */
+dla_scaling dla_read_scaling(const dla_command *command, const uint8_t *memory, uint32_t channel);
+
 /* Copy a dense tensor in the machine's byte order into a box, and back. */
 void dla_write_box(uint8_t *memory, const dla_box *box, const void *dense);
 void dla_read_dense(const uint8_t *memory, const dla_box *box, void *dense);

@@ -66,7 +66,7 @@ dla_box dla_read_box(const uint8_t *bytes) {
 
 /* The words of each command behind its opcode and their number; 0 where there is none. */
 static uint32_t count_words(uint32_t opcode) {
-    static const uint8_t words[] = {0, 24, 23, 83, 43, 42, 41, 29, 34, 26, 1, 41, 47, 26};
+    static const uint8_t words[] = {0, 24, 23, 88, 54, 53, 52, 40, 34, 26, 1, 41, 47, 26};
     return opcode < sizeof words ? words[opcode] : 0;
 }
 
@@ -90,13 +90,18 @@ static void read_window(reader *from, dla_command *command) {
 }
 
 static void read_range(reader *from, dla_command *command) {
-    command->low = next_float(from);
-    command->high = next_float(from);
+    command->scaling.low = next_float(from);
+    command->scaling.high = next_float(from);
 }
 
 static void read_multiplier(reader *from, dla_command *command) {
-    command->mantissa = next_word(from);
-    command->shift = next_word(from);
+    command->scaling.mantissa = next_word(from);
+    command->scaling.shift = next_word(from);
+}
+
+static void read_parameters(reader *from, dla_command *command) {
+    command->alpha = next_float(from);
+    command->beta = next_float(from);
 }
 
 static void read_fields(reader *from, dla_command *command) {
@@ -122,9 +127,13 @@ static void read_fields(reader *from, dla_command *command) {
         read_conv(from, command);
         read_window(from, command);
         command->groups = next_word(from);
-        command->x_zero = next_signed(from);
-        command->y_zero = next_signed(from);
+        command->scaling.x_zero = next_signed(from);
+        command->scaling.y_zero = next_signed(from);
         read_range(from, command);
+        command->function = next_word(from);
+        read_parameters(from, command);
+        command->residual_zero = next_signed(from);
+        command->residual_scale = next_float(from);
         break;
     case DLA_POOL:
         command->kind = next_word(from);
@@ -133,10 +142,11 @@ static void read_fields(reader *from, dla_command *command) {
         read_window(from, command);
         command->overhang = next_pair(from);
         command->padding_counts = next_word(from);
-        command->x_zero = next_signed(from);
-        command->y_zero = next_signed(from);
+        command->scaling.x_zero = next_signed(from);
+        command->scaling.y_zero = next_signed(from);
         read_multiplier(from, command);
         read_range(from, command);
+        command->parameters = next_box(from);
         break;
     case DLA_ADD:
     case DLA_MUL:
@@ -144,23 +154,27 @@ static void read_fields(reader *from, dla_command *command) {
         command->x = next_box(from);
         command->other = next_box(from);
         command->y = next_box(from);
-        command->x_zero = next_signed(from);
-        command->other_zero = next_signed(from);
-        command->y_zero = next_signed(from);
-        command->mantissa = next_word(from);
+        command->scaling.x_zero = next_signed(from);
+        command->scaling.other_zero = next_signed(from);
+        command->scaling.y_zero = next_signed(from);
+        command->scaling.mantissa = next_word(from);
         if (command->opcode == DLA_ADD) {
-            command->other_mantissa = next_word(from);
+            command->scaling.other_mantissa = next_word(from);
         }
-        command->shift = next_word(from);
+        command->scaling.shift = next_word(from);
         read_range(from, command);
+        if (command->opcode != DLA_MATMUL) {
+            command->parameters = next_box(from);
+        }
         break;
     case DLA_SCALE:
         command->x = next_box(from);
         command->y = next_box(from);
-        command->x_zero = next_signed(from);
-        command->y_zero = next_signed(from);
+        command->scaling.x_zero = next_signed(from);
+        command->scaling.y_zero = next_signed(from);
         read_multiplier(from, command);
         read_range(from, command);
+        command->parameters = next_box(from);
         break;
     case DLA_TABLE:
         command->x = next_box(from);
@@ -171,7 +185,7 @@ static void read_fields(reader *from, dla_command *command) {
         command->kind = next_word(from);
         command->x = next_box(from);
         command->y = next_box(from);
-        read_range(from, command);
+        read_parameters(from, command);
         break;
     case DLA_NORMALIZE:
         command->kind = next_word(from);
@@ -179,7 +193,7 @@ static void read_fields(reader *from, dla_command *command) {
         command->other = next_box(from);
         command->parameters = next_box(from);
         command->y = next_box(from);
-        command->low = next_float(from);
+        command->alpha = next_float(from);
         break;
     default: /* END */
         break;
@@ -207,6 +221,19 @@ const char *dla_read_command(const uint8_t *program, size_t bytes, size_t *place
     read_fields(&from, command);
     *place += (size_t)words * 4;
     return NULL;
+}
+
+uint32_t dla_count_rows(const dla_command *command) {
+    switch (command->opcode) {
+    case DLA_CONV:
+        return command->parameters.channels == 3 * (uint64_t)command->y.channels ? 3 : 9;
+    case DLA_ADD:
+        return 8;
+    case DLA_MUL:
+        return 7;
+    default: /* SCALE and POOL */
+        return 6;
+    }
 }
 
 const dla_box *dla_result_box(const dla_command *command) {

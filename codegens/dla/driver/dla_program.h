@@ -12,7 +12,7 @@ enum { DLA_FIRST = 1, DLA_LAST = 2 };
 enum { DLA_MAX = 0, DLA_AVERAGE = 1 };
 enum {
     DLA_SIGMOID, DLA_TANH, DLA_EXP, DLA_SQRT, DLA_HARD_SIGMOID, DLA_HARD_SWISH, DLA_LEAKY_RELU, DLA_ELU,
-    DLA_ERF, DLA_GELU, DLA_GELU_TANH, DLA_RECIPROCAL, DLA_SWISH
+    DLA_ERF, DLA_GELU, DLA_GELU_TANH, DLA_RECIPROCAL, DLA_SWISH, DLA_IDENTITY
 };
 enum { DLA_SOFTMAX = 0, DLA_LAYER = 1, DLA_RMS = 2 };
 enum {
@@ -21,28 +21,37 @@ enum {
 };
 
 /* The version of the instruction set. */
-#define DLA_VERSION 3u
+#define DLA_VERSION 4u
 
 typedef struct dla_pair {
     uint32_t rows, cols;
 } dla_pair;
 
+/* What makes integers of integers: zero points, factors over 2**shift, and the limits of the result. */
+typedef struct dla_scaling {
+    int32_t x_zero, other_zero, y_zero;
+    uint32_t mantissa, other_mantissa, shift;
+    float low, high;
+} dla_scaling;
+
 /* A command. Operands that a command does not have are zeros. */
 typedef struct dla_command {
     uint32_t opcode;
-    uint32_t kind;         /* of LOAD and UNPACK: the memory; of CONV: the flags; of POOL, FUNCTION and NORMALIZE: the kind */
+    uint32_t kind;         /* of LOAD and UNPACK: the memory; of CONV: the flags; of others: the kind */
     dla_box x;             /* the first operand that is read */
     dla_box other;         /* `b` of ADD, MUL and MATMUL, `weights` of CONV, `table` of TABLE, `scale` of NORMALIZE */
-    dla_box parameters;    /* of CONV; `bias` of NORMALIZE */
+    dla_box parameters;    /* of CONV; `bias` of NORMALIZE; `channels` of POOL, ADD, MUL and SCALE */
     dla_box accumulator, residual; /* of CONV */
     dla_box y;             /* as the program has it: where CONV writes depends on its flags */
     dla_pair kernel, strides, dilations, overhang;
     uint32_t pads[4];      /* top, left, bottom, right */
     uint32_t groups, padding_counts;
     uint32_t block, has_zeros; /* of UNPACK */
-    int32_t x_zero, other_zero, y_zero;
-    uint32_t mantissa, other_mantissa, shift;
-    float low, high;       /* of FUNCTION: alpha and beta; of NORMALIZE: epsilon and nothing */
+    dla_scaling scaling;   /* of all channels, unless there are `parameters`; in float32 low and high alone */
+    uint32_t function;     /* of CONV; of FUNCTION it is the kind */
+    float alpha, beta;     /* of CONV and FUNCTION; of NORMALIZE: epsilon and nothing */
+    int32_t residual_zero; /* of CONV, as the next */
+    float residual_scale;
 } dla_command;
 
 /* The sizes of a program's memories in bytes, and of the results that overlap what they are made from. */
@@ -65,6 +74,9 @@ const char *dla_check_program(const uint8_t *program, size_t bytes, dla_sizes *s
 
 /* The place of a program's first command. */
 #define DLA_FIRST_COMMAND 20u
+
+/* Return the rows of a table of a command's numbers by channel: of CONV 3 or 9, of others all of their scaling. */
+uint32_t dla_count_rows(const dla_command *command);
 
 /* Return the box that a command writes. */
 const dla_box *dla_result_box(const dla_command *command);

@@ -6,7 +6,9 @@
 
 #define LANES 16
 
-static float multiply_floats(const dla_command *c, const uint8_t *memory, uint32_t row, uint32_t col, uint32_t channel) {
+static float multiply_floats(
+    const dla_command *c, const uint8_t *memory, uint32_t row, uint32_t col, uint32_t channel
+) {
     const uint8_t *a = memory + find_element(&c->x, row, col, 0);
     const uint8_t *b = memory + find_element(&c->other, row, 0, channel);
     float sum = 0;
@@ -24,8 +26,8 @@ static int64_t multiply_integers(
     const uint8_t *b = memory + find_element(&c->other, row, 0, channel);
     int64_t sum = 0;
     for (uint32_t k = 0; k < c->x.channels; k++) {
-        int64_t one = read_integer(a + (size_t)k * c->x.channel_pitch, c->x.dtype) - c->x_zero;
-        sum += one * (read_integer(b + (size_t)k * c->other.pixel_pitch, c->other.dtype) - c->other_zero);
+        int64_t one = read_integer(a + (size_t)k * c->x.channel_pitch, c->x.dtype) - c->scaling.x_zero;
+        sum += one * (read_integer(b + (size_t)k * c->other.pixel_pitch, c->other.dtype) - c->scaling.other_zero);
     }
     return sum;
 }
@@ -36,14 +38,14 @@ const char *dla_execute_matmul(const dla_command *c, const uint8_t *memory, uint
             for (uint32_t channel = 0; channel < c->y.channels; channel++) {
                 uint8_t *place = to + find_element(result, row, col, channel);
                 if (c->y.dtype == DLA_FLOAT32) {
-                    write_float(place, clamp_float(multiply_floats(c, memory, row, col, channel), c));
+                    write_float(place, clamp_float(multiply_floats(c, memory, row, col, channel), &c->scaling));
                     continue;
                 }
                 int64_t sum = multiply_integers(c, memory, row, col, channel);
                 if (sum <= INT32_MIN || sum > INT32_MAX) {
                     return "a sum leaves the range of int32";
                 }
-                const char *wrong = write_rescaled(place, sum, c);
+                const char *wrong = write_rescaled(place, c->y.dtype, sum, &c->scaling);
                 if (wrong) {
                     return wrong;
                 }
@@ -101,7 +103,7 @@ static void normalize_pixel(const dla_command *c, const uint8_t *memory, const p
         float distance = read_float(p->x + k * p->x_pitch) - mean;
         squares[k % LANES] += distance * distance;
     }
-    const float deviation = sqrtf(add_lanes(squares) / (float)p->count + c->low);
+    const float deviation = sqrtf(add_lanes(squares) / (float)p->count + c->alpha);
     for (uint32_t k = 0; k < p->count; k++) {
         float value = (read_float(p->x + k * p->x_pitch) - mean) / deviation;
         value = value * read_factor(memory, &c->other, k, 1) + read_factor(memory, &c->parameters, k, 0);

@@ -94,30 +94,39 @@ static inline int multiply(int64_t value, uint32_t mantissa, int64_t *product) {
     return 1;
 }
 
-static inline float clamp_float(float value, const dla_command *c) {
-    return value < c->low ? c->low : value > c->high ? c->high : value;
+static inline float clamp_float(float value, const dla_scaling *s) {
+    return value < s->low ? s->low : value > s->high ? s->high : value;
 }
 
+/* Return a value within limits; of what is no number, `low`. */
 static inline double limit(double value, double low, double high) {
-    value = value < low ? low : value;
+    value = value > low ? value : low;
     return value > high ? high : value;
 }
 
-/* Write `value` plus the zero point of `y`, within the command's range and that of its type. */
-static inline void write_shifted(uint8_t *place, int64_t value, const dla_command *c) {
-    double low = c->y.dtype == DLA_INT8 ? -128 : c->y.dtype == DLA_UINT8 ? 0 : -2147483648.0;
-    double high = c->y.dtype == DLA_INT8 ? 127 : c->y.dtype == DLA_UINT8 ? 255 : 2147483647.0;
-    double limited = limit((double)value + c->y_zero, c->low, c->high);
-    write_integer(place, c->y.dtype, (int64_t)limit(limited, low, high));
+/* Write an integer plus the zero point of the result, within the range of the scaling and of the type. */
+static inline void write_shifted(uint8_t *place, uint32_t dtype, double value, const dla_scaling *s) {
+    double low = dtype == DLA_INT8 ? -128 : dtype == DLA_UINT8 ? 0 : -2147483648.0;
+    double high = dtype == DLA_INT8 ? 127 : dtype == DLA_UINT8 ? 255 : 2147483647.0;
+    double limited = limit(value + s->y_zero, s->low, s->high);
+    write_integer(place, dtype, (int64_t)limit(limited, low, high));
 }
 
-static inline const char *write_rescaled(uint8_t *place, int64_t value, const dla_command *c) {
+static inline const char *write_rescaled(uint8_t *place, uint32_t dtype, int64_t value, const dla_scaling *s) {
     int64_t product;
-    if (!multiply(value, c->mantissa, &product)) {
+    if (!multiply(value, s->mantissa, &product)) {
         return "a product leaves the range of int64";
     }
-    write_shifted(place, shift_half_even(product, c->shift), c);
+    write_shifted(place, dtype, (double)shift_half_even(product, s->shift), s);
     return NULL;
+}
+
+/* Return an element of a table of int32 [rows][channels], which is one row and column. */
+static inline int32_t read_row(
+    const dla_box *table, const uint8_t *memory, uint64_t row, uint32_t channels, uint32_t channel
+) {
+    size_t place = find_element(table, 0, 0, 0) + (size_t)(row * channels + channel) * table->channel_pitch;
+    return (int32_t)read_integer(memory + place, DLA_INT32);
 }
 
 #endif

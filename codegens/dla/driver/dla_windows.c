@@ -78,7 +78,9 @@ static float convolve_float(const dla_command *c, const uint8_t *memory, const w
     return total;
 }
 
-static int64_t convolve_integer(const dla_command *c, const uint8_t *memory, const window *w, uint32_t o) {
+static int64_t convolve_integer(
+    const dla_command *c, const uint8_t *memory, const window *w, uint32_t o, int32_t zero
+) {
     uint32_t depth = c->x.channels / c->groups, first = o / (c->y.channels / c->groups) * depth;
     const uint8_t *weights = memory + find_element(&c->other, 0, 0, 0);
     int64_t total = 0; /* below 2**28 products of less than 2**40 */
@@ -87,7 +89,7 @@ static int64_t convolve_integer(const dla_command *c, const uint8_t *memory, con
             size_t at = (((size_t)o * c->kernel.rows + u) * c->kernel.cols + v) * depth;
             const uint8_t *x = find_tap(c, memory, w, u, v) + (size_t)first * c->x.channel_pitch;
             for (uint32_t k = 0; k < depth; k++) {
-                int64_t value = read_integer(x + (size_t)k * c->x.channel_pitch, c->x.dtype) - c->x_zero;
+                int64_t value = read_integer(x + (size_t)k * c->x.channel_pitch, c->x.dtype) - zero;
                 total += value * read_integer(weights + at + k, DLA_INT8);
             }
         }
@@ -95,8 +97,82 @@ static int64_t convolve_integer(const dla_command *c, const uint8_t *memory, con
     return total;
 }
 
-static int64_t read_parameter(const dla_command *c, const uint8_t *memory, uint32_t which, uint32_t o) {
-    return read_integer(memory + find_element(&c->parameters, 0, 0, which * c->y.channels + o), DLA_INT32);
+/* The numbers of one output channel of a convolution of integers. */
+typedef struct conv_channel {
+    dla_scaling scaling;
+    int32_t bias, mantissa, shift, y_mantissa, y_shift;
+} conv_channel;
+
+static conv_channel read_channel(const dla_command *c, const uint8_t *memory, uint32_t o) {
+    conv_channel channel = {c->scaling, 0, 0, 0, 0, 0};
+    int32_t rows[9] = {0};
+    if (!(c->kind & (DLA_FIRST | DLA_LAST))) {
+        return channel; /* whose sums go on alone */
+    }
+    uint32_t count = dla_count_rows(c);
+    for (uint32_t row = 0; row < count; row++) {
+        rows[row] = read_row(&c->parameters, memory, row, c->y.channels, o);
+    }
+    channel.bias = rows[0];
+    channel.mantissa = rows[1];
+    channel.shift = rows[2];
+    if (count == 9) {
+        channel.scaling.x_zero = rows[3];
+        channel.scaling.y_zero = rows[4];
+        channel.scaling.low = (float)rows[5];
+        channel.scaling.high = (float)rows[6];
+        channel.y_mantissa = rows[7];
+        channel.y_shift = rows[8];
+    }
+    return channel;
+}
+
+static int is_real_shift(int32_t shift) {
+    return shift >= -2000 && shift <= 2000;
+}
+
+/* Write the function of a sum, which is computed in real numbers. */
+static const char *write_function(
+    const dla_command *c, const uint8_t *residual, const conv_channel *channel, int64_t sum, uint8_t *place
+) {
+    if (!is_real_shift(channel->shift) || !is_real_shift(channel->y_shift)) {
+        return "a shift is not in [-2000, 2000]";
+    }
+    double real = ldexp((double)(sum * channel->mantissa), -channel->shift);
+    if (residual) {
+        real += (double)(read_integer(residual, c->residual.dtype) - c->residual_zero) * c->residual_scale;
+    }
+    double made = dla_evaluate_function(c->function, real, c->alpha, c->beta) * channel->y_mantissa;
+    write_shifted(place, c->y.dtype, rint(ldexp(made, -channel->y_shift)), &channel->scaling);
+    return NULL;
+}
+
+static const char *convolve_element(
+    const dla_command *c, const uint8_t *memory, const window *w, const uint8_t *before, const uint8_t *residual,
+    uint32_t o, uint8_t *place
+) {
+    const conv_channel channel = read_channel(c, memory, o);
+    if (channel.scaling.x_zero < -128 || channel.scaling.x_zero > 255) {
+        return "its zero point is not one of its type";
+    }
+    int64_t sum = convolve_integer(c, memory, w, o, channel.scaling.x_zero);
+    sum += before ? read_integer(before, DLA_INT32) : channel.bias;
+    if (sum < INT32_MIN || sum > INT32_MAX) {
+        return "a sum leaves the range of int32";
+    }
+    if (!(c->kind & DLA_LAST)) {
+        write_integer(place, DLA_INT32, sum);
+        return NULL;
+    }
+    if (c->function != DLA_IDENTITY) {
+        return write_function(c, residual, &channel, sum, place);
+    }
+    if (channel.shift < 0 || channel.shift > 62) {
+        return "a shift is not in [0, 62]";
+    }
+    int64_t whole = shift_half_even(sum * channel.mantissa, (uint32_t)channel.shift);
+    write_shifted(place, c->y.dtype, (double)whole, &channel.scaling);
+    return NULL;
 }
 
 const char *dla_execute_conv(const dla_command *c, const uint8_t *memory, uint8_t *to, const dla_box *result) {
@@ -107,33 +183,31 @@ const char *dla_execute_conv(const dla_command *c, const uint8_t *memory, uint8_
             for (uint32_t o = 0; o < c->y.channels; o++) {
                 uint8_t *place = to + find_element(result, i, j, o);
                 const uint8_t *before = first ? NULL : memory + find_element(&c->accumulator, i, j, o);
-                if (floats) {
-                    float sum = convolve_float(c, memory, &w, o);
-                    if (before) {
-                        sum += read_float(before);
-                    } else if (c->parameters.rows) {
-                        sum += read_float(memory + find_element(&c->parameters, 0, 0, o));
+                const uint8_t *residual = NULL;
+                if (last && c->residual.rows) {
+                    residual = memory + find_element(&c->residual, i, j, o);
+                }
+                if (!floats) {
+                    const char *wrong = convolve_element(c, memory, &w, before, residual, o, place);
+                    if (wrong) {
+                        return wrong;
                     }
-                    if (last && c->residual.rows) {
-                        sum += read_float(memory + find_element(&c->residual, i, j, o));
-                    }
-                    write_float(place, last ? clamp_float(sum, c) : sum);
                     continue;
                 }
-                int64_t sum = convolve_integer(c, memory, &w, o);
-                sum += before ? read_integer(before, DLA_INT32) : read_parameter(c, memory, 0, o);
-                if (sum < INT32_MIN || sum > INT32_MAX) {
-                    return "a sum leaves the range of int32";
+                float sum = convolve_float(c, memory, &w, o);
+                if (before) {
+                    sum += read_float(before);
+                } else if (c->parameters.rows) {
+                    sum += read_float(memory + find_element(&c->parameters, 0, 0, o));
                 }
-                if (!last) {
-                    write_integer(place, DLA_INT32, sum);
-                    continue;
+                if (residual) {
+                    sum += read_float(residual);
                 }
-                int64_t mantissa = read_parameter(c, memory, 1, o), shift = read_parameter(c, memory, 2, o);
-                if (shift < 0 || shift > 62) {
-                    return "a shift is not in [0, 62]";
+                if (last) {
+                    sum = (float)dla_evaluate_function(c->function, sum, c->alpha, c->beta);
+                    sum = clamp_float(sum, &c->scaling);
                 }
-                write_shifted(place, shift_half_even(sum * mantissa, (uint32_t)shift), c);
+                write_float(place, sum);
             }
         }
     }
@@ -175,23 +249,27 @@ static float pool_float(const dla_command *c, const uint8_t *memory, const windo
 static const char *pool_integer(
     const dla_command *c, const uint8_t *memory, const window *w, uint32_t channel, uint8_t *place
 ) {
+    const dla_scaling s = dla_read_scaling(c, memory, channel);
+    if (s.shift > 62) {
+        return "a shift is not in [0, 62]";
+    }
     int64_t best = INT64_MIN, sum = 0;
     for (uint32_t u = w->top; u < w->bottom; u++) {
         for (uint32_t v = w->left; v < w->right; v++) {
             const uint8_t *x = find_tap(c, memory, w, u, v) + (size_t)channel * c->x.channel_pitch;
-            int64_t value = read_integer(x, c->x.dtype) - c->x_zero;
+            int64_t value = read_integer(x, c->x.dtype) - s.x_zero;
             best = value > best ? value : best;
             sum += value;
         }
     }
     if (c->kind == DLA_MAX) {
-        return write_rescaled(place, best, c);
+        return write_rescaled(place, c->y.dtype, best, &s);
     }
     int64_t count = count_window(c, w), product;
-    if (count >= (int64_t)1 << (62 - c->shift) || !multiply(sum, c->mantissa, &product)) {
+    if (count >= (int64_t)1 << (62 - s.shift) || !multiply(sum, s.mantissa, &product)) {
         return "an average leaves the range of int64";
     }
-    write_shifted(place, divide_half_even(product, count << c->shift), c);
+    write_shifted(place, c->y.dtype, (double)divide_half_even(product, count << s.shift), &s);
     return NULL;
 }
 
@@ -205,7 +283,7 @@ const char *dla_execute_pool(const dla_command *c, const uint8_t *memory, uint8_
             for (uint32_t channel = 0; channel < c->y.channels; channel++) {
                 uint8_t *place = to + find_element(result, i, j, channel);
                 if (c->x.dtype == DLA_FLOAT32) {
-                    write_float(place, clamp_float(pool_float(c, memory, &w, channel), c));
+                    write_float(place, clamp_float(pool_float(c, memory, &w, channel), &c->scaling));
                     continue;
                 }
                 const char *wrong = pool_integer(c, memory, &w, channel, place);

@@ -1,6 +1,7 @@
 """The machine: instructions, operands, arithmetic, the program file, and timing."""
 
 from .arithmetic import (
+    MAX_SHIFT,
     build_table,
     evaluate_function,
     requantize,
@@ -10,6 +11,7 @@ from .arithmetic import (
     split_bytes,
     to_common_multipliers,
     to_multiplier,
+    to_real_multiplier,
 )
 from .element_commands import (
     Add,
@@ -20,6 +22,7 @@ from .element_commands import (
     NormalizeKind,
     Scale,
     Table,
+    scaling_fields,
 )
 from .instructions import Command, End, Load, Store, Unpack
 from .operands import ABSENT, NO_PADS, ZERO, DType, Memory, Operand, Pads, Pair

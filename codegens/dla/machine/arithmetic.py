@@ -8,6 +8,7 @@ Functions of one variable, and tables of 256 bytes for them between int8 or uint
 
 from collections.abc import Callable, Mapping
 from math import frexp, pi
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,9 @@ def shift_half_even(values: Integers, shift: Integers | int) -> Integers:
     return result
 
 
-def requantize(sums: Integers, mantissa: Integers | int, shift: Integers | int, zero: int) -> Integers:
+def requantize(
+    sums: Integers, mantissa: Integers | int, shift: Integers | int, zero: Integers | int
+) -> Integers:
     """Return sums * mantissa / 2**shift, rounded, plus the zero point.
 
     The product must fit into int64, as the product of an int32 and a mantissa always does.
@@ -84,51 +87,70 @@ def requantize(sums: Integers, mantissa: Integers | int, shift: Integers | int, 
 
 
 def saturate(
-    values: Integers, low: float, high: float, dtype: np.dtype[np.integer]
+    values: NDArray[Any],
+    low: NDArray[Any] | float,
+    high: NDArray[Any] | float,
+    dtype: np.dtype[np.integer],
 ) -> NDArray[np.integer]:
-    """Return values limited to [low, high] and to the range of a type, as that type."""
+    """Return values limited to [low, high] and to the range of a type, as that type; of a NaN, low."""
     limits = np.iinfo(dtype)
-    return np.clip(values, max(low, limits.min), min(high, limits.max)).astype(dtype)
+    least, most = np.maximum(low, limits.min), np.minimum(high, limits.max)
+    limited: NDArray[np.integer] = np.fmin(np.fmax(values, least), most).astype(dtype)
+    return limited
 
 
-Floats = NDArray[np.float32]
+def to_real_multiplier(factor: float) -> tuple[int, int]:
+    """Return the mantissa and the shift of a factor of CONV's output stage; the shift may be negative.
+
+    The factor is finite and at least 0.
+    """
+    fraction, exponent = frexp(factor)
+    mantissa, shift = round(fraction * 2**_BITS), _BITS - exponent
+    return (mantissa // 2, shift - 1) if mantissa == 2**_BITS else (mantissa, shift)
+
+
+Floats = NDArray[Any]
+"""float32 or float64; a function's result has the type of its argument."""
 
 
 def _erf(x: Floats) -> Floats:
-    return np.asarray(erf(x), np.float32)
+    return np.asarray(erf(x), x.dtype)
 
 
-_ZERO, _HALF, _ONE, _SIX = (np.float32(value) for value in (0, 0.5, 1, 6))
-_CUBIC, _ROOT_HALF, _ROOT_TWO_PI = (np.float32(value) for value in (0.044715, 0.5**0.5, (2 / pi) ** 0.5))
+_ROOT_HALF, _ROOT_TWO_PI = 0.5**0.5, (2 / pi) ** 0.5
 
 
 def _gelu_tanh(x: Floats) -> Floats:
-    inner: Floats = x + _CUBIC * x * x * x
-    made: Floats = _HALF * x * (_ONE + np.tanh(_ROOT_TWO_PI * inner))
+    inner: Floats = x + 0.044715 * x * x * x
+    made: Floats = 0.5 * x * (1 + np.tanh(_ROOT_TWO_PI * inner))
     return made
 
 
-_FORMULAS: Mapping[FunctionKind, Callable[[Floats, np.float32, np.float32], Floats]] = {
-    FunctionKind.SIGMOID: lambda x, a, b: _ONE / (_ONE + np.exp(-x)),
+_FORMULAS: Mapping[FunctionKind, Callable[[Floats, float, float], Floats]] = {
+    FunctionKind.SIGMOID: lambda x, a, b: 1 / (1 + np.exp(-x)),
     FunctionKind.TANH: lambda x, a, b: np.tanh(x),
     FunctionKind.EXP: lambda x, a, b: np.exp(x),
     FunctionKind.SQRT: lambda x, a, b: np.sqrt(x),
-    FunctionKind.HARD_SIGMOID: lambda x, a, b: np.clip(a * x + b, _ZERO, _ONE),
-    FunctionKind.HARD_SWISH: lambda x, a, b: x * np.clip(x / _SIX + _HALF, _ZERO, _ONE),
+    FunctionKind.HARD_SIGMOID: lambda x, a, b: np.clip(a * x + b, 0, 1),
+    FunctionKind.HARD_SWISH: lambda x, a, b: x * np.clip(x / 6 + 0.5, 0, 1),
     FunctionKind.LEAKY_RELU: lambda x, a, b: np.where(x < 0, a * x, x),
-    FunctionKind.ELU: lambda x, a, b: np.where(x < 0, a * (np.exp(np.minimum(x, _ZERO)) - _ONE), x),
+    FunctionKind.ELU: lambda x, a, b: np.where(x < 0, a * (np.exp(np.minimum(x, 0)) - 1), x),
     FunctionKind.ERF: lambda x, a, b: _erf(x),
-    FunctionKind.GELU: lambda x, a, b: _HALF * x * (_ONE + _erf(x * _ROOT_HALF)),
+    FunctionKind.GELU: lambda x, a, b: 0.5 * x * (1 + _erf(x * _ROOT_HALF)),
     FunctionKind.GELU_TANH: lambda x, a, b: _gelu_tanh(x),
-    FunctionKind.RECIPROCAL: lambda x, a, b: _ONE / x,
-    FunctionKind.SWISH: lambda x, a, b: x / (_ONE + np.exp(-a * x)),
+    FunctionKind.RECIPROCAL: lambda x, a, b: 1 / x,
+    FunctionKind.SWISH: lambda x, a, b: x / (1 + np.exp(-a * x)),
+    FunctionKind.IDENTITY: lambda x, a, b: x,
 }
 
 
 def evaluate_function(kind: FunctionKind, x: Floats, alpha: float = 0.0, beta: float = 0.0) -> Floats:
-    """Apply a function to each element in float32, by the formula of ONNX's operator of that name."""
+    """Apply a function to each element of an array, by the formula of ONNX's operator of that name.
+
+    `alpha` and `beta` are rounded to float32, as a program has them.
+    """
     with np.errstate(all="ignore"):  # exp of large numbers, roots of negative ones, one over 0
-        return _FORMULAS[kind](x, np.float32(alpha), np.float32(beta))
+        return _FORMULAS[kind](x, float(np.float32(alpha)), float(np.float32(beta)))
 
 
 def build_table(  # noqa: PLR0913, PLR0917 - a scale, a zero point and a type on either side

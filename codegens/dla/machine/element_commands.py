@@ -1,11 +1,11 @@
 """Commands that compute element by element, and normalizations of pixels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import ClassVar
 
 from .instructions import INFINITY, Command
-from .operands import Operand, Signed
+from .operands import ABSENT, Operand, Signed
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Add(Command):
     shift: int = 30
     low: float = -INFINITY
     high: float = INFINITY
+    channels: Operand = ABSENT
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Mul(Command):
     shift: int = 30
     low: float = -INFINITY
     high: float = INFINITY
+    channels: Operand = ABSENT
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,15 @@ class Scale(Command):
     shift: int = 30
     low: float = -INFINITY
     high: float = INFINITY
+    channels: Operand = ABSENT
 
 
 @dataclass(frozen=True)
 class Table(Command):
     """Look up each byte of `x`, taken as unsigned, in the 256 bytes of `table`: y = table[x].
 
-    `x` and `y` are int8 or uint8, of the same extents. `table` is one row and column of 256 channels.
+    `x` and `y` are int8 or uint8, of the same extents. `table` is one row of 256 channels, with one
+    column, or one for each channel of `y`.
     """
 
     opcode: ClassVar[int] = 8
@@ -90,11 +94,18 @@ class Table(Command):
     y: Operand
 
 
+def scaling_fields(kind: type[Command]) -> tuple[str, ...]:
+    """Return the names of the fields that a command may have by channel, from a zero point to `high`."""
+    every = [field.name for field in fields(kind)]
+    first = next(number for number, name in enumerate(every) if name.endswith("_zero"))
+    return tuple(every[first : every.index("high") + 1])
+
+
 class FunctionKind(IntEnum):
     """A function of one variable; the formulas are those of ONNX's operators of that name.
 
     GELU and GELU_TANH are ONNX's Gelu, exact and with the attribute `approximate`. SWISH is
-    x / (1 + exp(-alpha * x)).
+    x / (1 + exp(-alpha * x)), IDENTITY is x.
     """
 
     SIGMOID = 0
@@ -110,6 +121,7 @@ class FunctionKind(IntEnum):
     GELU_TANH = 10
     RECIPROCAL = 11
     SWISH = 12
+    IDENTITY = 13
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ products are exact before that, in 64 bits, and an overflow is an error: each co
 CLAMP(v) limits v to the command's [low, high], then to the range of the output's type; a fused Relu is
 low = zero point of the output.
 
+Scales by channel. Of POOL, ADD, MUL and SCALE all of these numbers may be another one for each channel
+of the result: `channels` is one row and column of int32 [fields][channels], with a row for each field
+from the first zero point to `high` in their order, which then do not count. CONV has them among its
+parameters. `channels` is ABSENT in float32.
+
 In a program file, every field is one 32-bit word, in the order of the fields here; `Operand` and the
 other small classes are written as their fields in a row.
 """

@@ -19,7 +19,7 @@ from .operands import Memory, Operand, Signed
 from .program import COMMANDS, Program
 
 MAGIC = b"DLA1"
-VERSION = 3
+VERSION = 4
 _HEADER = struct.Struct("<4sIIII")
 _START = struct.Struct("<II")
 

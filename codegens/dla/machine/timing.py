@@ -16,7 +16,7 @@ import numpy as np
 
 from byoc.codegen import InputError, Roofline, load_cost_model
 
-from .element_commands import Function, Normalize
+from .element_commands import Add, Function, Mul, Normalize, Scale
 from .instructions import Command, Load, Store
 from .operands import DType, Operand
 from .program import Program
@@ -51,6 +51,8 @@ def _unread_fields(command: Command) -> Iterator[str]:
         yield from _unread_by_conv(command)
     if isinstance(command, Normalize):
         yield from (name for name in ("scale", "bias") if not getattr(command, name).rows)
+    if isinstance(command, Add | Mul | Pool | Scale) and not command.channels.rows:
+        yield "channels"
 
 
 def _unread_by_conv(command: Conv) -> Iterator[str]:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import ClassVar
 
+from .element_commands import FunctionKind
 from .instructions import INFINITY, Command
-from .operands import NO_PADS, ONE, ZERO, Operand, Pads, Pair, Signed
+from .operands import ABSENT, NO_PADS, ONE, ZERO, Operand, Pads, Pair, Signed
 
 
 class ConvFlags(IntFlag):
@@ -31,18 +32,31 @@ class Conv(Command):
     that are neither in `x` nor in `pads` is an error.
 
     `weights` is one row and column of dense elements [y.channels][kernel.rows][kernel.cols][K], of
-    float32 or int8 (zero point 0), with input channels innermost. `parameters` is one row and column as
-    well: for float32, float32 [y.channels], the biases; else int32 [3][y.channels]: biases, mantissas m,
-    shifts. ABSENT, for float32 only, is a bias of 0. They are read by FIRST (biases) and LAST (m and
-    shift) only.
+    float32 or int8 (zero point 0), with input channels innermost. The sum of a float32 `x` is in
+    float32, in any order. For int8 and uint8, x_zero is subtracted from x, and the sum is exact in
+    int32; an overflow is an error. With FIRST the sum starts from the bias, else from `accumulator`, of
+    the extents of `y` and dtype float32 or int32. With LAST `y` is written, else the sum goes to
+    `accumulator`. `accumulator` is ABSENT if both are set.
 
-    The sum of a float32 `x` is in float32, in any order. For int8 and uint8, x_zero is subtracted from
-    x, and the sum is exact in int32; an overflow is an error. With FIRST the sum starts from the bias,
-    else from `accumulator`, of the extents of `y` and dtype float32 or int32. With LAST `y` is written,
-    else the sum goes to `accumulator`. `accumulator` is ABSENT if both are set.
+    float32: y = CLAMP(f(sum + residual)), where f is `function` of `alpha` and `beta`, and `residual` is
+    ABSENT or a box like `y`. `parameters` is one row and column of the biases, float32 [y.channels], or
+    ABSENT for 0.
 
-    float32: y = CLAMP(sum + residual), where `residual` is ABSENT or a float32 box like `y`.
-    int8, uint8: y = CLAMP(RHE(sum * m / 2**shift) + y_zero), `residual` is ABSENT.
+    int8, uint8: `parameters` is one row and column of int32 [3][y.channels] or [9][y.channels]. Rows are
+    the biases, mantissas m and shifts, and, where there are nine, x_zero, y_zero, low, high, m' and
+    shift', which hold instead of the fields. The x_zero of several input channels differ only where
+    K = 1. FIRST reads biases and x_zero, LAST all. Without a function
+    y = CLAMP(RHE(sum * m / 2**shift) + y_zero), and `residual` is ABSENT.
+
+    The output stage. With a function there are nine rows, and LAST computes in real numbers between the
+    sum and the result: m / 2**shift makes the sum one, m' / 2**shift' brings f of it to units of `y`,
+    and these shifts are in [-2000, 2000]. `residual` is ABSENT, or a box of bytes like `y`:
+
+        y = CLAMP(RHE(f(sum * m / 2**shift + (residual - residual_zero) * residual_scale)
+                      * m' / 2**shift') + y_zero)
+
+    where f, products and sums are those of float64, what is no number becomes low, and nothing else is
+    rounded.
     """
 
     opcode: ClassVar[int] = 3
@@ -63,6 +77,11 @@ class Conv(Command):
     y_zero: Signed = 0
     low: float = -INFINITY
     high: float = INFINITY
+    function: FunctionKind = FunctionKind.IDENTITY
+    alpha: float = 0.0
+    beta: float = 0.0
+    residual_zero: Signed = 0
+    residual_scale: float = 1.0
 
 
 class PoolKind(IntEnum):
@@ -104,6 +123,7 @@ class Pool(Command):
     shift: int = 30
     low: float = -INFINITY
     high: float = INFINITY
+    channels: Operand = ABSENT
 
 
 @dataclass(frozen=True)

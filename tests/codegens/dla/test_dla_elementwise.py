@@ -155,6 +155,7 @@ FUNCTIONS = {
     FunctionKind.GELU_TANH: 'Gelu<approximate="tanh">',
     FunctionKind.RECIPROCAL: "Reciprocal",
     FunctionKind.SWISH: "com.microsoft.QuickGelu<alpha=0.3>",
+    FunctionKind.IDENTITY: "Identity",
 }
 
 

@@ -77,7 +77,7 @@ def test_words_lie_as_the_manual_says():
     words = np.frombuffer(assemble(SMALL), "<u4").tolist()
     operand = [1, 64, 0, 2, 2, 3, 4, 12, 4, 1, 1]
     assert words[0].to_bytes(4, "little") == b"DLA1"
-    assert words[1:5] == [3, 128, 256, 0]
+    assert words[1:5] == [4, 128, 256, 0]
     assert words[5:] == [Load.opcode, 24, 0, 0, *operand, *operand, End.opcode, 1, 0]
 
 
@@ -91,7 +91,7 @@ def test_a_program_that_breaks_off_is_refused(size: int):
     ("word", "value", "message"),
     [
         (0, 7, "not a program of the dla"),
-        (1, 1, "version 1, but only version 3 is supported"),
+        (1, 1, "version 1, but only version 4 is supported"),
         (5, 99, "command 0 at byte 20: no command has the opcode 99"),
         (6, 23, "command 0 at byte 20: 23 words, but LOAD has 24"),
         (8, 5, "command 0 at byte 20: 5 is not a valid Memory"),
