@@ -40,9 +40,9 @@ if _TYPE_CHECKING:
     from byoc.page import make_page as make_page
     from byoc.pipeline import Result as Result
     from byoc.pipeline import partition as partition
-    from byoc.pipeline import save_placement as save_placement
     from byoc.planning import Plan as Plan
     from byoc.planning import place as place
+    from byoc.planning import save_placement as save_placement
     from byoc.profiling import Profile as Profile
     from byoc.profiling import profile as profile
     from byoc.quantization import Budget as Budget
@@ -94,8 +94,8 @@ _NAMES = {
     "model": ("Model",),
     "options": ("Options",),
     "page": ("make_page",),
-    "pipeline": ("Result", "partition", "save_placement"),
-    "planning": ("Plan", "place"),
+    "pipeline": ("Result", "partition"),
+    "planning": ("Plan", "place", "save_placement"),
     "profiling": ("Profile", "profile"),
     "quantization": ("Budget", "Precision", "Ranges", "calibrate"),
     "reporting": ("Explanation", "Requirements", "RuleCheck", "check_rules", "explain", "plan_memory"),

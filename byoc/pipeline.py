@@ -21,7 +21,7 @@ from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.options import Options
-from byoc.planning import Plan, PlanSettings, format_placement
+from byoc.planning import Plan, PlanSettings
 from byoc.quantization import NATIVE, FloatTrial, Precision, search_float_units
 from byoc.reporting import Requirements, check_requirements, make_report, summarize_report
 from byoc.stages import (
@@ -56,10 +56,9 @@ from byoc.support import (
     resolve_path,
     show_progress,
     take_keywords,
-    write_text,
 )
 from byoc.verification import NotVerified, Verification
-from byoc.zoo import Source, name_source
+from byoc.zoo import Source
 
 __all__ = [
     "EMISSION",
@@ -70,7 +69,6 @@ __all__ = [
     "emit",
     "make_plan",
     "partition",
-    "save_placement",
 ]
 
 PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Rewrite(), Quantize())
@@ -128,8 +126,8 @@ class Result:
 
     def __repr__(self) -> str:
         """Return the summary of each variant's report, and the bundle."""
-        told = "\n".join(summarize_report(each.report) for each in self.variants)
-        return f"<Result {told}{f'; {self.bundle}' if self.bundle else ''}>"
+        summary = "\n".join(summarize_report(each.report) for each in self.variants)
+        return f"<Result {summary}{f'; {self.bundle}' if self.bundle else ''}>"
 
     @property
     def only(self) -> VariantResult:
@@ -230,7 +228,7 @@ def plan_variant(state: State) -> State:
     """Plan a prepared variant, with the limits that are known by now."""
     budget = state.accuracy_test is not None
     state = meet_accuracy_budget(state) if budget else run_stages(PLANNING, state)
-    return replace(state, plan=replace(state.plan, refusals=state.history.told))
+    return replace(state, plan=replace(state.plan, refusals=state.history.refused))
 
 
 def meet_accuracy_budget(state: State) -> State:
@@ -335,21 +333,3 @@ def make_plan(
     )
     with collect_rarely():
         return run_stages((Quantize(), *PLANNING, EstimateGains()), state).plan
-
-
-def save_placement(plan: Plan, path: str | Path) -> None:
-    """Write where each node of a `plan` runs to a file at `path`, for `partition(placement=...)`.
-
-    Raises InputError when the file cannot be written.
-    """
-    graphs = []
-    for graph in plan.root.walk():
-        names = ("host", *(target.name for target in plan.targets))
-        labels = graph.placement.labels.tolist()
-        devices = {
-            node: names[label]
-            for unit, label in zip(graph.units, labels, strict=True)
-            for node in unit.nodes
-        }
-        graphs.append((graph.index, graph.path, devices))
-    write_text(Path(path), format_placement(name_source(plan.model.source), graphs))

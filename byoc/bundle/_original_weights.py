@@ -22,6 +22,9 @@ from byoc.support import clone_file
 Sharing = Literal["copy", "link", "reference"]
 """What a bundle does with weights in the user's files: copy them, link the files, or refer to them."""
 
+FileCopy = Literal["reflink", "hard link", "copy"]
+"""What a file at another path is: it shares the blocks of the first, is the same file, or a copy."""
+
 _NAME = "original_weights"
 _MOST_LEVELS_UP = 3
 """A file is named relative to the bundle where so many folders up lead to a common one."""
@@ -42,6 +45,8 @@ class OriginalFiles:
     sharing: Sharing
     _names: dict[Path, str] = field(default_factory=dict)
     """The names in `folder` of the user's files that are there."""
+    _is_hard_linked: bool = False
+    """Whether one of these is a hard link."""
     _tensors: dict[int, dict[tuple[Path, int], TensorProto]] = field(default_factory=dict)
     """The tensors in the user's files by their length in bytes, their file, and their offset there."""
     _digests: dict[int, dict[bytes, ExternalData]] = field(default_factory=dict)
@@ -92,7 +97,9 @@ class OriginalFiles:
         name = self._names.get(external.path)
         if name is None:
             name = f"{_NAME}_{len(self._names) + 1}.bin"
-            place_file(external.path, self.folder / name, may_copy=self.sharing == "reference")
+            may_copy = self.sharing == "reference"
+            how = place_file(external.path, self.folder / name, may_copy=may_copy)
+            self._is_hard_linked |= how == "hard link"
             self._names[external.path] = name
         return ExternalData(Path(name), external.offset, external.length)
 
@@ -118,7 +125,7 @@ class OriginalFiles:
         paths = ", ".join(f"'{path}'" for path in self._names)
         if self.sharing == "reference":
             return f"the bundle refers to {paths}, which it needs as it is, where it is"
-        if any(path.stat().st_nlink > 1 for path in self._names):
+        if self._is_hard_linked:
             return f"{paths} is linked into the bundle: onnx.load refuses a file with several hard links"
         return f"the bundle shares the blocks of {paths} (a reflink)"
 
@@ -133,20 +140,20 @@ def _name_path(source: Path, bundle: Path) -> str:
     return relative.as_posix() if near else source.as_posix()
 
 
-def place_file(source: Path, target: Path, *, may_copy: bool) -> None:
-    """Let a file appear at another path: share its blocks, else link it, else copy it.
+def place_file(source: Path, target: Path, *, may_copy: bool) -> FileCopy:
+    """Let a file appear at another path, and return how: share its blocks, else link it, else copy it.
 
     Raises InputError, which names `--weights link`, instead of copying without `may_copy`; OSError where
     the file cannot be read, or copied.
     """
     if clone_file(source, target):
-        return
+        return "reflink"
     try:
         os.link(source, target)
     except OSError as error:
         if may_copy:
             shutil.copyfile(source, target)
-            return
+            return "copy"
         reason = error.strerror or error
         if error.errno == errno.EXDEV:
             reason = "it is on another file system than the bundle"
@@ -154,3 +161,4 @@ def place_file(source: Path, target: Path, *, may_copy: bool) -> None:
             f"--weights link: '{source}' cannot be linked into the bundle: {reason}; take --weights "
             "copy or reference"
         ) from None
+    return "hard link"

@@ -27,8 +27,9 @@ from byoc.cli._option_flags import take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
 from byoc.console import make_console, print_errors, print_line
 from byoc.options import Options
-from byoc.pipeline import Result, save_placement
-from byoc.pipeline import partition as run
+from byoc.pipeline import Result
+from byoc.pipeline import partition as partition_model
+from byoc.planning import save_placement
 from byoc.reporting import SCREEN, WHOLE, Requirements, make_report_suite, print_reports
 from byoc.support import Panel, check_output, keywords_of, write_text
 from byoc.verification import read_thresholds
@@ -109,13 +110,13 @@ def partition(  # noqa: PLR0913 - the options of the verb
             raise typer.BadParameter("it is of one placement, and each variant has one", param_hint=flag)
     if threshold:
         options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
-    cut: Callable[..., Result] = run
+    make_result: Callable[..., Result] = partition_model
     if measure:
         from byoc.comparison import fastest  # noqa: PLC0415 - a room that nothing else here needs
 
-        cut = partial(fastest, clock=_CLOCKS[measure_clock or MeasureClock.wall])
+        make_result = partial(fastest, clock=_CLOCKS[measure_clock or MeasureClock.wall])
     with tests.record_errors(model), show_status(), reserve_stdout():
-        result = cut(model, **keywords_of(options, Options))
+        result = make_result(model, **keywords_of(options, Options))
     if result.not_signed:
         print_errors([result.not_signed])
     if save is not None:

@@ -39,6 +39,6 @@ from byoc.planning._problem_file import format_problem
 from byoc.planning._refusals import RefusalHistory
 from byoc.planning._region_names import name_regions
 from byoc.planning._region_neighbours import RegionNeighbour, find_neighbours
-from byoc.planning._saved_placement import SavedPlacement, format_placement, read_placement
+from byoc.planning._saved_placement import SavedPlacement, read_placement, save_placement
 from byoc.planning._size_predictions import predict_at_ends, price_placement
 from byoc.planning._what_ifs import estimate_gains

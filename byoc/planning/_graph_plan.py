@@ -74,6 +74,14 @@ class GraphPlan:
         """The number of the unit that each node is part of; constant nodes are in none."""
         return {node: row for row, unit in enumerate(self.units) for node in unit.nodes}
 
+    @property
+    def device_of_node(self) -> dict[int, str]:
+        """The name of the device that each node is on, `host` or a target; constant nodes have none."""
+        names = ("host", *(target.name for target in self.targets))
+        labels = self.placement.labels.tolist()
+        pairs = zip(self.units, labels, strict=True)
+        return {node: names[label] for unit, label in pairs for node in unit.nodes}
+
     @cached_property
     def host_units(self) -> list[tuple[JointUnit, Verdict]]:
         """The units of this graph that stay on the host, each with the reason."""

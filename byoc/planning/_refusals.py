@@ -77,11 +77,11 @@ class KnownLimits:
 class RefusalHistory:
     """The rounds of planning so far in which codegens refused regions.
 
-    `known` is what the next plan has to keep to, `told` what the report says, in order.
+    `limits` are what the next plan has to keep to, `refused` the regions, in order.
     """
 
-    known: KnownLimits = field(default_factory=KnownLimits)
-    told: tuple[RefusedRegion, ...] = ()
+    limits: KnownLimits = field(default_factory=KnownLimits)
+    refused: tuple[RefusedRegion, ...] = ()
     rounds: int = 0
 
     def add(self, plan: Plan, refusals: Sequence[Refusal]) -> "RefusalHistory":
@@ -112,7 +112,7 @@ class RefusalHistory:
 
     def _refuse(self, refusal: Refusal, nodes: tuple[str, ...]) -> "RefusalHistory":
         """Return the history with nodes refused, all of the target's where none are given."""
-        told = RefusedRegion(
+        region = RefusedRegion(
             refusal.target,
             refusal.region,
             refusal.codegen,
@@ -120,17 +120,17 @@ class RefusalHistory:
             nodes,
             failed=refusal.failed,
         )
-        known = self.known.with_refused(refusal.target, nodes or (_EVERYTHING,), told.why)
-        return replace(self, known=known, told=(*self.told, told))
+        limits = self.limits.with_refused(refusal.target, nodes or (_EVERYTHING,), region.why)
+        return replace(self, limits=limits, refused=(*self.refused, region))
 
     def _split(self, target: str, refusals: Sequence[Refusal], most: int) -> "RefusalHistory":
         """Return the history with regions of a target limited to a number of nodes."""
-        told = [
+        regions = [
             RefusedRegion(target, each.region, each.codegen, each.reason, split=most)
             for each in refusals
         ]
-        known = self.known.with_size(target, SizeLimit(most, told[0].why))
-        return replace(self, known=known, told=(*self.told, *told))
+        limits = self.limits.with_size(target, SizeLimit(most, regions[0].why))
+        return replace(self, limits=limits, refused=(*self.refused, *regions))
 
 
 def _is_splittable(region: PlannedRegion) -> bool:

@@ -6,7 +6,7 @@ told, and left to the strategy.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,7 +17,9 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, name_nodes
 from byoc.planning._node_names import Node, NodeNames, find_output, identify, sign_nodes
 from byoc.planning._pinned_nodes import HOST, PinnedNode, PinnedNodes, describe_nodes, list_names
-from byoc.support import StrictModel, dump_yaml, read_yaml
+from byoc.planning._plan_data import Plan
+from byoc.support import StrictModel, dump_yaml, read_yaml, write_text
+from byoc.zoo import name_source
 
 _HEAD = """\
 # Where each node runs. Edit it and give it to `byoc partition --placement`: what is listed goes where it
@@ -177,20 +179,27 @@ def read_placement(path: Path) -> SavedPlacement:
     return SavedPlacement(str(path), read_yaml(path, SavedPlacementFile))
 
 
-def format_placement(model: str, graphs: Iterable[tuple[GraphIndex, str, Mapping[int, str]]]) -> str:
-    """Return the text of a file for some graphs: each with its place and its nodes' devices."""
+def save_placement(plan: Plan, path: str | Path) -> None:
+    """Write where each node of a `plan` runs to a file at `path`, for `partition(placement=...)`.
+
+    Raises InputError when the file cannot be written.
+    """
+    write_text(Path(path), _format_placement(plan))
+
+
+def _format_placement(plan: Plan) -> str:
     nodes: dict[str, str] = {}
     outputs: dict[str, str] = {}
     signatures: dict[str, str] = {}
-    for index, place, devices in graphs:
-        signs = sign_nodes(index)
-        for node, name in name_nodes(index, place).items():
+    for graph in plan.root.walk():
+        devices, signs = graph.device_of_node, sign_nodes(graph.index)
+        for node, name in name_nodes(graph.index, graph.path).items():
             if node in devices:
                 nodes[name] = devices[node]
                 signatures[name] = signs[node]
-                output = find_output(index, node, place)
+                output = find_output(graph.index, node, graph.path)
                 if output not in ("", name):
                     outputs[name] = output
     content = {"nodes": nodes, "outputs": outputs, "signatures": signatures}
     kept = {key: value for key, value in content.items() if value}
-    return _HEAD + dump_yaml({"format": 1, "model": model, **kept})
+    return _HEAD + dump_yaml({"format": 1, "model": name_source(plan.model.source), **kept})

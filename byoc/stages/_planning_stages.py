@@ -193,8 +193,7 @@ def record_accuracy(state: State) -> State:
 def _devices_of_nodes(plan: Plan) -> dict[str, str]:
     """Return the device of each node, by its name or first output."""
     return {
-        node: graph.targets[label - 1].name if label else "host"
+        get_node_name(graph.index.nodes[node]): device
         for graph in plan.root.walk()
-        for unit, label in zip(graph.units, graph.placement.labels.tolist(), strict=True)
-        for node in (get_node_name(graph.index.nodes[n]) for n in unit.nodes)
+        for node, device in graph.device_of_node.items()
     }

@@ -200,7 +200,7 @@ class Quantize:
     """
 
     def run(self, state: State) -> State:
-        """Fill in `concluded`, `model`, `lowered` and `accuracy_test`; update the settings' targets."""
+        """Fill in `precision`, `model`, `lowered` and `accuracy_test`; update the settings' targets."""
         precision = state.options.precision
 
         def predict(model: Model) -> float:
@@ -208,27 +208,27 @@ class Quantize:
             return run_stages(stages, replace(state, model=model)).root.whole_cost.total
 
         targets = state.settings.targets
-        concluded = choose_precision(state.rewritten, targets, precision, predict)
-        if concluded.ranges is None and precision.budget is not None:
+        chosen = choose_precision(state.rewritten, targets, precision, predict)
+        if chosen.ranges is None and precision.budget is not None:
             raise InputError(f"accuracy budget {precision.budget}: nothing is quantized (--quantize)")
         test = None
         if precision.budget is not None:
-            test = prepare_accuracy_test(state.original, concluded, precision)
+            test = prepare_accuracy_test(state.original, chosen, precision)
         return replace(
             state,
-            settings=replace(state.settings, targets=concluded.targets),
-            precision=concluded,
-            model=concluded.model,
-            lowered=_describe_lowering(state.original, concluded, precision),
+            settings=replace(state.settings, targets=chosen.targets),
+            precision=chosen,
+            model=chosen.model,
+            lowered=_describe_lowering(state.original, chosen, precision),
             accuracy_test=test,
         )
 
 
 def _describe_lowering(
-    original: Model, concluded: ChosenPrecision, precision: Precision
+    original: Model, chosen: ChosenPrecision, precision: Precision
 ) -> LoweredPrecision | None:
     """Return the lowered precision, None where regions compute as the model says."""
-    ranges = concluded.ranges
+    ranges = chosen.ranges
     if ranges is not None:
         return LoweredPrecision(
             original=original,
@@ -237,12 +237,12 @@ def _describe_lowering(
             method=ranges.method,
             samples=ranges.samples,
             random=ranges.random,
-            units=len(concluded.units),
+            units=len(chosen.units),
         )
     if precision.quantize not in (*FLOATS, WEIGHTS):
         return None
     return LoweredPrecision(
-        original, precision.quantize, units=len(concluded.weights), weights=concluded.weights
+        original, precision.quantize, units=len(chosen.weights), weights=chosen.weights
     )
 
 
@@ -254,7 +254,8 @@ class LeaveInFloat:
 
     def run(self, state: State) -> State:
         """Fill in `model` and `in_float`."""
-        concluded, model = state.precision, state.precision.model
-        if self.units:
-            model = concluded.leave_in_float(self.units, state.options.precision)
+        chosen = state.precision
+        model = (
+            chosen.leave_in_float(self.units, state.options.precision) if self.units else chosen.model
+        )
         return replace(state, model=model, in_float=self.units)

@@ -138,7 +138,7 @@ class State:
         if not own:
             return self
         history = self.history.add(self.plan, own)
-        settings = replace(self.settings, known_limits=history.known)
+        settings = replace(self.settings, known_limits=history.limits)
         return replace(self, history=history, settings=settings, plan=_LATER)
 
 

@@ -98,6 +98,22 @@ def test_a_link_takes_no_room_and_has_a_hash(tmp_path: Path) -> None:
         byoc.load(tmp_path / "b")
 
 
+def test_a_file_with_another_hard_link_that_shares_blocks_is_no_hard_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_model(tmp_path / "model")
+    (tmp_path / "elsewhere.data").hardlink_to(tmp_path / "model" / "net.data")
+
+    def clone(source: Path, target: Path) -> bool:  # as a file system with reflinks does
+        shutil.copyfile(source, target)
+        return True
+
+    monkeypatch.setattr("byoc.bundle._original_weights.clone_file", clone)
+    notes = " ".join(map(str, write(model, tmp_path / "b", weights="link").plan.notes))
+    assert "shares the blocks of" in notes
+    assert "hard links" not in notes
+
+
 def test_a_reference_is_followed_where_both_were_moved_together(tmp_path: Path) -> None:
     model = save_model(tmp_path / "project" / "models")
     (tmp_path / "project" / "out").mkdir()

@@ -9,7 +9,8 @@ from accelerators import Files, everywhere, notes
 from support import parse
 
 from byoc.errors import InputError
-from byoc.pipeline import partition, save_placement
+from byoc.pipeline import partition
+from byoc.planning import save_placement
 
 CHAIN = """
 chain (float[1, 4] x) => (float[1, 4] y) {

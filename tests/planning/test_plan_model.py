@@ -7,7 +7,8 @@ from accelerators import Files, everywhere, notes
 from support import parse
 
 from byoc.errors import InputError
-from byoc.pipeline import partition, save_placement
+from byoc.pipeline import partition
+from byoc.planning import save_placement
 
 # A body that an accelerator with dear launches would better leave alone, run 100 times.
 LOOP = """g (float[64] x) => (float[64] y) {

@@ -12,7 +12,8 @@ from cutting import CHAIN
 from support import parse
 
 from byoc.errors import InputError
-from byoc.pipeline import Result, partition, save_placement
+from byoc.pipeline import Result, partition
+from byoc.planning import save_placement
 
 # Its first Neg and Abs have names, the rest do not.
 NAMED = """

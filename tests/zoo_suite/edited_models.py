@@ -25,10 +25,10 @@ from model_edits import EditedModel, Tag, is_weight, point_weights_at_one_file
 import byoc
 from byoc.costs import load_device_costs, load_host_costs
 from byoc.model import GraphIndex, Model, list_bodies, prepare_model
-from byoc.pipeline import make_plan, save_placement
+from byoc.pipeline import make_plan
 from byoc.placement import Placement, Problem, Strategy
 from byoc.placement.strategies import AllSupported
-from byoc.planning import GraphPlan, Plan, PlanSettings, read_placement
+from byoc.planning import GraphPlan, Plan, PlanSettings, read_placement, save_placement
 from byoc.rules import Target, load_rules
 
 MODELS = (
