@@ -5,9 +5,9 @@
     python benchmarks/quantized_accuracy.py --nncf PYTHON     # of an environment with nncf
     python benchmarks/quantized_accuracy.py --write FOLDER    # models and samples, and no figures
 
-Ranges are measured on 16 samples, figures on 8 others: signal to noise in decibels of the worst output
-and of all on average, and how far the task's answers are those of the float model (`model_tasks.py`).
-Seconds are predicted ones.
+Ranges are measured on 16 samples, figures on 64 others (`--samples`, `--seed`): signal to noise in
+decibels of the worst output and of all on average, and how far the task's answers are those of the float
+model (`model_tasks.py`). Seconds are predicted ones.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from byoc.numerics import compute_powers, convert_to_db
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.rules import load_rules
 
-CALIBRATION, HELD_OUT, WRITTEN = 16, 8, 6
+CALIBRATION, WRITTEN = 16, 6
 SCALES_BY_CHANNEL = (
     13  # the operator set from which on onnxruntime's quantizer can give each channel a scale
 )
@@ -57,6 +57,8 @@ class Case:
 
     name: str
     folder: Path
+    count: int
+    seed: int
     path: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class Case:
         self.path = self.folder / f"{self.name}.onnx"
         onnx.save(_fix_shapes(self.name), self.path)
         self.samples = make_samples(self.name, CALIBRATION, 0)
-        self.held_out = make_samples(self.name, HELD_OUT, 1)
+        self.held_out = make_samples(self.name, self.count, self.seed)
         self.data = self.folder / "calibration"
         self.data.mkdir()
         for number, sample in enumerate(self.samples):
@@ -201,6 +203,8 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=("byoc", "onnxruntime", "nncf"), action="append", help="only this quantizer"
     )
+    parser.add_argument("--samples", type=int, default=64, help="so many samples are held out")
+    parser.add_argument("--seed", type=int, default=77, help="the seed of those (0: the ranges')")
     parser.add_argument("--nncf", metavar="PYTHON", help="the interpreter of an environment with nncf")
     parser.add_argument(
         "--write", type=Path, metavar="FOLDER", help="write models and samples for planted_faults.py"
@@ -217,7 +221,7 @@ def main() -> None:
     print(f"{'model':22} {'quantizer':14} {'worst':>6} {'mean':>6}  {'task':5} predicted")
     for name in given.model or SAMPLE_MAKERS:
         with tempfile.TemporaryDirectory() as folder:
-            case = Case(name, Path(folder))
+            case = Case(name, Path(folder), given.samples, given.seed)
             for plain in (True, False) if "byoc" in wanted else ():
                 found = measure_byoc(case, given.rules, plain=plain)
                 print_figures(name, "byoc minmax" if plain else "byoc data", found)

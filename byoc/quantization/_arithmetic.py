@@ -51,6 +51,15 @@ def find_channels(index: GraphIndex, node: NodeProto) -> tuple[int, int] | None:
     return (rank - 1, 1) if rank > 1 else None
 
 
+def is_depthwise(index: GraphIndex, node: NodeProto) -> bool:
+    """Return whether a node is a Conv each of whose output channels reads one of several channels."""
+    if not is_onnx(node) or node.op_type != "Conv":
+        return False
+    shape = index.get_shape(node.input[1])
+    groups = get_stated_attributes(node).get("group", 1)
+    return shape is not None and shape[1] == 1 and groups > 1
+
+
 def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
     """Return the value of a constant: the stored one, or computed by ONNX's reference implementation."""
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
@@ -179,14 +188,15 @@ def widen_scales(
 ) -> QuantizationParams:
     """Return the weights' quantization with scales large enough for a bias `[C]` to fit into int32.
 
+    `activation` is the scale of what the weights are multiplied with, `[]`, or `[C]` by output channel.
     A bias is counted in steps of `activation * scale`; a channel with tiny weights and a normal bias
     would overflow. So would the sum of a bias that fills the int32 and of `products`, the largest sum of
     the products that it is added to. onnxruntime's quantizer widens the weights' scale likewise.
     """
-    most = np.abs(bias.astype(np.float64))
+    room = activation.astype(np.float64) * max(_INT32 - products, _LEAST_ROOM)
+    least = np.abs(bias.astype(np.float64)) / room
     if weights.scale.ndim == 0:
-        most = np.asarray(most.max(initial=0.0))
-    least = most / (float(activation) * max(_INT32 - products, _LEAST_ROOM))
+        least = np.asarray(least.max(initial=0.0))
     scale = weights.scale.astype(np.float64)
     if np.all(scale >= least):
         return weights

@@ -17,6 +17,8 @@ from byoc.model import (
     may_be_float,
 )
 from byoc.patterns import ANY_OPERATOR, Mark, Unit, group_units
+from byoc.quantization._arithmetic import WEIGHTED, is_depthwise
+from byoc.quantization._channel_statistics import CHANNELS
 from byoc.quantization._ranges import DTYPES
 from byoc.rules import OpRule, QuantizedRule, QuantizedTensors, Target
 
@@ -25,12 +27,16 @@ _DEFAULT_DTYPE = "int8"
 
 @dataclass(frozen=True)
 class TensorRequirement:
-    """The requirements on a tensor at one of its uses; the first of its `dtypes` is preferred."""
+    """The requirements on a tensor at one of its uses; the first of its `dtypes` is preferred.
+
+    `channels` says whether an activation may have a scale for each channel (axis 1).
+    """
 
     dtypes: tuple[str, ...]
     symmetric: bool
     per_channel: bool
     power_of_two: bool
+    channels: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +57,27 @@ class TargetRequirements:
         """Return whether inputs and output of a node must share one scale and zero point."""
         return get_operator_name(node) in (self.target.rules.quantization.same_scale or ())
 
+    @property
+    def names_channels(self) -> bool:
+        """Whether a rule for a quantized operator names an axis of scales."""
+        return any(
+            tensor.quantized is not None and tensor.quantized.axis is not None
+            for rule in self.target.rules.ops
+            if rule.quantized
+            for tensor in rule.tensors.values()
+        )
+
     def find_requirement(
         self, index: GraphIndex, node: NodeProto, position: int, role: str, *, out: bool
     ) -> TensorRequirement:
         """Return the requirements on an input or output; `role` is activations, weights or bias.
 
         The first rule for the quantized operator is used; if a node only fits a later one, the annotator
-        refuses it.
+        refuses it. An activation may have a scale for each channel if any rule names the axis, and the
+        node does not add up products of several channels.
         """
-        rule = self._find_rule(get_operator_name(node))
+        rules = self._find_rules(get_operator_name(node))
+        rule = rules[0] if rules else None
         formal = find_formal_name(index, node, position, out=out)
         tensor = rule.tensors.get(formal) if rule is not None and formal else None
         own = (tensor.quantized if tensor else None) or QuantizedRule()
@@ -74,12 +92,31 @@ class TargetRequirements:
         power_of_two = own.power_of_two if "power_of_two" in stated else scheme.scales == "power_of_two"
         per_channel = own.per_channel if "per_channel" in stated else part.per_channel
         integers = tuple(dtype for dtype in dtypes if dtype in DTYPES) or (_DEFAULT_DTYPE,)
-        return TensorRequirement(integers, bool(symmetric), bool(per_channel), bool(power_of_two))
+        rank = index.get_rank((node.output if out else node.input)[position]) or 0
+        return TensorRequirement(
+            integers,
+            bool(symmetric),
+            bool(per_channel),
+            bool(power_of_two),
+            (out or node.op_type not in WEIGHTED or is_depthwise(index, node))
+            and any(_names_channels(rule, formal, rank, part) for rule in rules),
+        )
 
-    def _find_rule(self, op: str) -> OpRule | None:
+    def _find_rules(self, op: str) -> list[OpRule]:
+        """Return the rules for a quantized operator, those for any operator where none names it."""
         rules = [rule for rule in self.target.rules.ops if rule.quantized]
         named = [rule for rule in rules if op in rule.op]
-        return next(iter(named or [rule for rule in rules if ANY_OPERATOR in rule.op]), None)
+        return named or [rule for rule in rules if ANY_OPERATOR in rule.op]
+
+
+def _names_channels(rule: OpRule, formal: str, rank: int, part: QuantizedTensors) -> bool:
+    """Return whether a rule names the channels as an axis that scales of a tensor may lie along."""
+    tensor = rule.tensors.get(formal)
+    own = tensor.quantized if tensor else None
+    if own is None or own.axis is None or rank <= CHANNELS:
+        return False
+    per_channel = own.per_channel if "per_channel" in own.model_fields_set else part.per_channel
+    return per_channel is not False and CHANNELS in {axis % rank for axis in own.axis}
 
 
 def find_formal_name(index: GraphIndex, node: NodeProto, position: int, *, out: bool) -> str:

@@ -1,6 +1,6 @@
 """Statistics of each channel of tensors, measured on samples inside the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class ChannelStatistics:
 
 
 def measure_channels(
-    model: Model, names: Sequence[str], samples: Sequence[Mapping[str, Any]], title: str
+    model: Model, names: Sequence[str], samples: Iterable[Mapping[str, Any]], title: str
 ) -> dict[str, ChannelStatistics]:
     """Return the statistics of tensors of the main graph over samples; all have more than one axis.
 
@@ -60,7 +60,7 @@ def measure_channels(
         session = open_session(proto, model.folder)
     seen: list[list[Float64Array]] = []
     for number, sample in enumerate(samples, 1):
-        report_step(f"{title}: sample {number} of {len(samples)}")
+        report_step(f"{title}: sample {number}")
         seen.append([np.asarray(value, np.float64) for value in run_session(session, sample).values()])
     merge = ("min", "max", "mean", "mean")
     return {

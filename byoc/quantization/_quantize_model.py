@@ -6,7 +6,7 @@ floating point, and this repeats until none is refused.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from byoc.errors import InputError, Verdict, suggest_nearest
 from byoc.model import GraphIndex, Model, get_node_name, is_qdq_node, unshare_dequantize
@@ -42,13 +42,15 @@ class QuantizedModel:
     """A quantized model.
 
     `floats` is the float model it was made from, prepared (`prepare_floats`). `units` are the quantized
-    units by name, each with the names of its nodes.
+    units by name, each with the names of its nodes. `channels` are the tensors with a scale for each
+    channel.
     """
 
     model: Model
     floats: Model
     units: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
+    channels: tuple[str, ...] = ()
 
 
 def quantize(
@@ -148,12 +150,17 @@ class _Quantizer:
             schemes = choose_scheme(store, units, self.ranges, self.dtype)
             if self._refuse(units, schemes.refused):
                 continue
-            if not self._refuse(units, *self._find_refusals(store, units, schemes)):
+            reasons, nodes = self._find_refusals(store, units, schemes)
+            if self._merge_channels(schemes, nodes):
+                continue
+            if not self._refuse(units, reasons, nodes):
                 break
         done, _ = insert_quantization(self.floats, store, units, schemes)
         names = {unit.name: find_node_names(self.index, unit.unit) for unit in units}
         reasons = {name: reason for name, reason in self.reasons.items() if name in known}
-        return QuantizedModel(done, self.floats, names, tuple(_format_notes(reasons, names)))
+        channels = tuple(name for name in self.ranges.channels if _has_channels(schemes, name))
+        notes = tuple(_format_notes(reasons, names))
+        return QuantizedModel(done, self.floats, names, notes, channels)
 
     def _find_excluded(self) -> set[int]:
         found: set[int] = set()
@@ -208,6 +215,19 @@ class _Quantizer:
                 self.reasons.update(dict.fromkeys(names, reasons[unit.name]))
         return bool(reasons)
 
+    def _merge_channels(self, schemes: QuantizationScheme, nodes: Mapping[str, Collection[int]]) -> bool:
+        """Give the tensors of refused nodes one scale where each channel has one; return if any had."""
+        refused = {number for numbers in nodes.values() for number in numbers}
+        names = {
+            name
+            for number in refused
+            for name in (*self.index.nodes[number].input, *self.index.nodes[number].output)
+            if name in self.ranges.channels and _has_channels(schemes, name)
+        }
+        kept = {name: each for name, each in self.ranges.channels.items() if name not in names}
+        self.ranges = replace(self.ranges, channels=kept)
+        return bool(names)
+
     def _find_refusals(
         self, store: ConstantStore, units: Sequence[QuantizationCandidate], schemes: QuantizationScheme
     ) -> tuple[dict[str, str], dict[str, Collection[int]]]:
@@ -259,6 +279,12 @@ class _Quantizer:
             if given and formal and re.search(rf"\b{re.escape(formal)}\b", reason):
                 remarks[f"{formal} is '{name}', whose scale was given"] = None
         return f" ({'; '.join(remarks)})" if remarks else ""
+
+
+def _has_channels(schemes: QuantizationScheme, name: str) -> bool:
+    """Return whether a tensor has a scale for each channel."""
+    params = schemes.activations.get(name)
+    return params is not None and params.axis is not None
 
 
 def _describe_node_refusal(annotator: Annotator, number: int, verdict: Verdict) -> str:

@@ -7,43 +7,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from byoc.model import Model
+from byoc.quantization._arithmetic import is_depthwise
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._calibrate import calibrate
+from byoc.quantization._candidates import TargetRequirements
+from byoc.quantization._channel_statistics import CHANNELS, measure_channels
 from byoc.quantization._equalization import equalize
 from byoc.quantization._fixed_ranges import fix_ranges
-from byoc.quantization._output_tail import count_levels, find_tail_units
-from byoc.quantization._quantize_model import QuantizedModel, prepare_floats, quantize
-from byoc.quantization._range_refinement import (
-    Float64Array,
-    RangeRefinement,
-    falls_on_samples,
-    measure_noise_by_sample,
-    read_roundings,
+from byoc.quantization._network_ends import count_levels, find_head_units, find_tail_units
+from byoc.quantization._quantize_model import (
+    QuantizedModel,
+    prepare_floats,
+    quantize,
 )
-from byoc.quantization._ranges import Ranges
-from byoc.quantization._sensitivity import measure_accuracy, run_samples
+from byoc.quantization._ranges import ChannelRange, Ranges
+from byoc.quantization._sensitivity import measure_accuracy, measure_noise_by_sample, run_samples
 from byoc.rules import Target
 from byoc.samples import NO_PREPROCESSING, Preprocessing, find_samples
 from byoc.support import report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
 _METHODS = ("minmax", "mse")  # that are compared unless one is asked for
-_TENSOR_METHODS = ("minmax", "mse", "percentile")  # that are compared for the noisiest tensors
-_PERCENTILE = 99.9
 # With fewer of 255 steps for a Concat's operand, the tail stays in float whatever the noise: large
 # errors of boxes hide those of scores.
 _FEW_STEPS = 32
-_TAIL_GAIN = 1.0  # dB for which what stands before outputs is left to the host
-_TAIL_SECONDS = 1.03  # what that may take, as a share of the predicted seconds with all in integers
+_END_GAIN = 1.0  # dB for which units at the ends of a network are left to the host
+_END_SECONDS = 1.03  # what that may take, as a share of the predicted seconds with all in integers
 _GAIN = 0.25  # dB for which channels or ranges are changed: less is chance on so few samples
-_DEVIATIONS = 1.5  # standard errors by which noise then has to fall: once in fifteen it does by chance
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
-_REFINED = (
-    "{} tensors have ranges by another method than the rest, which lowers the noise on the samples"
-)
-_SHIFTED = "biases are corrected by mean errors, which lowers the noise on the samples"
+_SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,56 +77,41 @@ class DataQuantizer:
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
 
-        What is tried: channels equalized, ranges by several methods, for all tensors and for the
-        noisiest alone, biases corrected, and the units before the outputs left in floating point, unless
-        `predict` finds that too slow. Data that is made up chooses nothing. Raises InputError as
+        What is tried: channels equalized, ranges by several methods, and the units behind the inputs and
+        before the outputs left in floating point, unless `predict` finds that too slow. Biases are
+        corrected in each. Data that is made up chooses and corrects nothing. Raises InputError as
         `calibrate` and `quantize` do.
         """
         floats = prepare_floats(model, self.targets, self.dtype)
         source = find_samples(self.data, floats, self.images, None)
-        first, *methods = [self.method] if self.method else _METHODS
         read = [] if source.random else islice(source.read_from(0), _SAMPLES)
         samples = [each.inputs for each in read]
+        methods = [self.method] if self.method else _METHODS
         expected = run_samples(floats.proto, floats, samples) if samples else []
-        trials = _QuantizationTrials(self, samples, expected)
-        plain = trials.add(_QuantizationVariant(floats, first))
+        trials = _QuantizationTrials(self, floats, samples, expected)
+        plain = trials.add(_QuantizationVariant(methods[0]))
         if not samples or not plain.quantized.units:
             return trials.finish()
-        equalized = equalize(floats, samples)
-        if equalized is not floats:
-            trials.add(_QuantizationVariant(equalized, first, steps=(_EQUALIZED,)))
-        best = trials.best.variant  # those that change less come first
-        tried = [best, *(replace(best, method=method) for method in methods)]
-        for variant in tried:
-            if variant is not best:
-                trials.add(variant)
-        if methods:
-            tried += trials.refine_ranges(tried)
-        for variant in tried:
-            trials.add(replace(variant, corrected=True, steps=(*variant.steps, _SHIFTED)))
-        trials.add_without_tail()
+        variants = [_QuantizationVariant(method) for method in methods]
+        if trials.equalize(None) is not floats:
+            variants += [replace(each, equalized=True, steps=(_EQUALIZED,)) for each in variants]
+        for variant in variants[1:]:  # those that change less come first
+            trials.add(variant)
+        trials.leave_ends_in_float()
         return trials.finish()
 
 
 @dataclass(frozen=True, eq=False)
 class _QuantizationVariant:
-    """A way to quantize: the float model, how ranges are chosen, and whether biases are corrected.
+    """A way to quantize: how ranges are chosen, and whether channels are equalized before.
 
-    `of_tensors` are the methods of tensors that have another than `method`. `in_float` are units that
-    are left in floating point, `steps` says what was done.
+    `steps` says what was done, `in_float` are units that are left in floating point.
     """
 
-    floats: Model
     method: str
-    of_tensors: tuple[tuple[str, str], ...] = ()
-    corrected: bool = False
-    in_float: tuple[str, ...] = ()
+    equalized: bool = False
     steps: tuple[str, ...] = ()
-
-    @property
-    def ranges_key(self) -> object:
-        """A key that variants of the same ranges have in common."""
-        return id(self.floats), self.method, self.of_tensors
+    in_float: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +124,7 @@ class _QuantizationTrial:
     variant: _QuantizationVariant
     quantized: QuantizedModel
     decibels: float
-    noise: Float64Array
+    noise: NDArray[np.float64]
 
     @property
     def score(self) -> float:
@@ -159,56 +139,34 @@ class _QuantizationTrial:
 
 @dataclass(eq=False)
 class _QuantizationTrials:
-    """Variants that are tried, each measured on samples if there are some; `best` is the best so far."""
+    """Variants that are tried, each measured on samples if there are some; `best` is the best so far.
+
+    What is measured on all data, and on the even and the odd samples alone, is kept by None, 0 and 1.
+    """
 
     asked: DataQuantizer
+    floats: Model
     samples: Sequence[Mapping[str, Any]]
     expected: Sequence[Mapping[str, Any]]
     found: list[_QuantizationTrial] = field(default_factory=list)
-    _ranges: dict[tuple[int, str, int | None], Ranges] = field(default_factory=dict)
+    _equalized: dict[int | None, Model] = field(default_factory=dict)
+    _ranges: dict[tuple[_QuantizationVariant, int | None], Ranges] = field(default_factory=dict)
+    _channel_tensors: tuple[str, ...] | None = None
 
     @property
     def best(self) -> _QuantizationTrial:
-        """The first trial, or a later one that has less noise, and that on average over samples.
-
-        One of other channels or ranges has to have less by more than chance.
-        """
+        """The first trial, or a later one that has less noise by more than chance."""
         best = self.found[0]
         for one in self.found[1:]:
-            alike = one.variant.ranges_key == best.variant.ranges_key
-            gain, deviations = (0.0, 0.0) if alike else (_GAIN, _DEVIATIONS)
-            if one.score > best.score + gain and falls_on_samples(best.noise, one.noise, deviations):
+            if one.score > best.score + _GAIN:
                 best = one
         return best
-
-    def refine_ranges(self, variants: Sequence[_QuantizationVariant]) -> list[_QuantizationVariant]:
-        """Measure the variants with ranges of the noisiest tensors by other methods, and return them."""
-        made = []
-        for variant in variants:
-            methods = dict.fromkeys((variant.method, *_TENSOR_METHODS))
-            roundings = {
-                method: [
-                    read_roundings(self._quantize(replace(variant, method=method), half)[0].model)
-                    for half in range(2)
-                ]
-                for method in (methods if len(self.samples) > 1 else ())
-            }
-            if not roundings:
-                continue
-            refinement = RangeRefinement(variant.floats, self.samples, self.expected, roundings)
-            chosen = refinement.choose()
-            if chosen:
-                step = _REFINED.format(len(chosen))
-                one = replace(variant, of_tensors=(*chosen.items(),), steps=(*variant.steps, step))
-                self.add(one)
-                made.append(one)
-        return made
 
     def add(self, variant: _QuantizationVariant) -> _QuantizationTrial:
         """Measure a variant: each half of the samples with what the other half gives.
 
-        So no variant is better for the samples that its ranges and biases are from. A single sample is
-        measured with its own.
+        So no variant is better for the samples that its factors, ranges and biases are from. A single
+        sample is measured with its own.
         """
         count = 2 if len(self.samples) > 1 else 1
         outputs: list[Any] = [None] * len(self.samples)
@@ -225,65 +183,99 @@ class _QuantizationTrials:
         """Return the best variant, with ranges and biases from all data."""
         variant = self.best.variant
         made, ranges = self._quantize(variant, None)
-        return QuantizedOnData(
-            made, variant.floats, ranges, variant.in_float, variant.steps, self.best.decibels
-        )
+        steps = (*variant.steps, _SHIFTED) if ranges.shifts else variant.steps
+        return QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, self.best.decibels)
 
-    def add_without_tail(self) -> None:
-        """Try the best with the units before the outputs left in floating point, if that is worth it."""
-        best = self.best
-        one = best.variant
-        tail = find_tail_units(one.floats.index, best.quantized.units)
-        if tail:
-            levels = count_levels(one.floats.index, tail, self._measure_ranges(one, None))
-            why = (
-                f": a Concat leaves {levels} of 255 steps to what it reads"
-                if levels < _FEW_STEPS
-                else ""
-            )
-            note = f"{len(tail)} units before the outputs are left in floating point{why}"
-            other = self.add(replace(one, in_float=tail, steps=(*one.steps, note)))
-            gains = other.score >= best.score + _TAIL_GAIN and not self._is_slow(other, best)
-            self.found = [other if levels < _FEW_STEPS or gains else best]
+    def equalize(self, half: int | None) -> Model:
+        """Return the float model with channels equalized on all samples, or on a half of them."""
+        if half not in self._equalized:
+            self._equalized[half] = equalize(self.floats, self._take_half(half))
+        return self._equalized[half]
+
+    def _take_half(self, half: int | None) -> Sequence[Mapping[str, Any]]:
+        return self.samples if half is None else self.samples[half::2]
+
+    def leave_ends_in_float(self) -> None:
+        """Try the best with the network's ends in floating point, and keep that where it is worth it."""
+        for find, where in (
+            (find_tail_units, "before the outputs"),
+            (find_head_units, "behind the inputs"),
+        ):
+            best = self.best
+            one = best.variant
+            units = find(self.floats.index, best.quantized.units)
+            if not units:
+                continue
+            levels = count_levels(self.floats.index, units, self._measure_ranges(one, None))
+            few = levels < _FEW_STEPS
+            why = f": a Concat leaves {levels} of 255 steps to what it reads" if few else ""
+            note = f"{len(units)} units {where} are left in floating point{why}"
+            other = self.add(replace(one, in_float=(*one.in_float, *units), steps=(*one.steps, note)))
+            gains = other.score >= best.score + _END_GAIN and not self._is_slow(other, best)
+            self.found = [other if few or gains else best]
 
     def _is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial) -> bool:
         """Return whether a variant takes more predicted seconds than its gain is worth."""
         predict = self.asked.predict
         if predict is None:
             return False
-        return predict(one.quantized.model) > _TAIL_SECONDS * predict(plain.quantized.model)
+        return predict(one.quantized.model) > _END_SECONDS * predict(plain.quantized.model)
 
     def _quantize(
         self, variant: _QuantizationVariant, half: int | None
     ) -> tuple[QuantizedModel, Ranges]:
         """Quantize a variant with ranges and biases from a half of the samples, or from all data."""
         ranges = self._measure_ranges(variant, half)
+        floats = self.equalize(half) if variant.equalized else self.floats
         asked = self.asked
         report_step("quantize")
-        made = quantize(variant.floats, asked.targets, ranges, asked.dtype, variant.in_float)
-        if not variant.corrected:
+        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float)
+        if not self.samples:
             return made, ranges
-        samples = self.samples if half is None else self.samples[half::2]
-        ranges = replace(ranges, shifts=measure_bias_shifts(variant.floats, made.model, samples))
+        shifts = measure_bias_shifts(floats, made.model, self._take_half(half))
+        ranges = replace(ranges, shifts=shifts)
         report_step("quantize")
-        return quantize(variant.floats, asked.targets, ranges, asked.dtype, variant.in_float), ranges
+        return quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float), ranges
 
     def _measure_ranges(self, variant: _QuantizationVariant, half: int | None) -> Ranges:
-        found = self._measure_method(variant.floats, variant.method, half)
-        if not variant.of_tensors:
-            return found
-        tensors = dict(found.tensors)
-        for name, method in variant.of_tensors:
-            tensors[name] = self._measure_method(variant.floats, method, half).tensors[name]
-        return replace(found, tensors=tensors)
-
-    def _measure_method(self, floats: Model, method: str, half: int | None) -> Ranges:
-        key = id(floats), method, half
+        """Return the ranges of tensors and channels, by all data or by a half of the samples."""
+        key = _QuantizationVariant(variant.method, variant.equalized), half
         if key not in self._ranges:
             report_step("calibrate")
-            data = self.asked.data if half is None else self.samples[half::2]
+            floats = self.equalize(half) if variant.equalized else self.floats
+            data = self.asked.data if half is None else self._take_half(half)
             images = self.asked.images if half is None else NO_PREPROCESSING
-            percentile = _PERCENTILE if method == "percentile" else None
-            ranges = calibrate(floats, data, method=method, percentile=percentile, images=images)
-            self._ranges[key] = fix_ranges(floats.index, ranges)
+            ranges = calibrate(floats, data, method=variant.method, images=images)
+            ranges = fix_ranges(floats.index, ranges)
+            if self._channel_tensors is None:
+                asked = self.asked
+                self._channel_tensors = find_channel_tensors(floats, asked.targets, ranges, asked.dtype)
+            if self._channel_tensors:
+                inputs = (each.inputs for each in find_samples(data, floats, images, None).read_from(0))
+                found = measure_channels(floats, self._channel_tensors, inputs, "channels")
+                channels = {name: ChannelRange(each.low, each.high) for name, each in found.items()}
+                ranges = replace(ranges, channels=channels)
+            self._ranges[key] = ranges
         return self._ranges[key]
+
+
+def find_channel_tensors(
+    floats: Model, targets: Sequence[Target], ranges: Ranges, dtype: str | None = None
+) -> tuple[str, ...]:
+    """Return the tensors of a prepared model that get a scale for each channel (axis 1).
+
+    A depthwise convolution reads them, where no other channel makes up for one that is inexact, and all
+    that make and read them take such scales by the rules of the targets. `ranges` are those of tensors.
+    """
+    index = floats.index
+    wishes = [TargetRequirements(target) for target in targets if target.has_quantized_rules]
+    if not any(requirement.names_channels for requirement in wishes):
+        return ()
+    tried = {}
+    for name in ranges.tensors:
+        readers = (index.nodes[number] for number in index.consumers.get(name, ()))
+        channels = (index.get_shape(name) or ())[CHANNELS : CHANNELS + 1]
+        if any(is_depthwise(index, node) for node in readers) and isinstance(channels[0], int):
+            zeros = np.zeros(channels[0])
+            tried[name] = ChannelRange(zeros, zeros)
+    return quantize(floats, targets, replace(ranges, channels=tried), dtype).channels

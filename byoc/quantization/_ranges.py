@@ -42,6 +42,14 @@ class Range:
     high: float
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class ChannelRange:
+    """The ranges of a tensor's channels (axis 1): `low` and `high` are float64, `[C]`."""
+
+    low: NDArray[Any]
+    high: NDArray[Any]
+
+
 @dataclass(frozen=True, slots=True)
 class GivenQuantization:
     """A quantization of a tensor given by the user, which is used exactly.
@@ -63,7 +71,8 @@ class Ranges:
     `method` is the calibrator's name with its `options`, `samples` the number of samples, `source` the
     name of the data, `random` whether it was random data, `model` the model's name. `notes` are
     sentences for the user. A tensor that is not in `tensors` has no range and cannot be quantized.
-    `shifts` are taken from biases, `[C]` by what the node that reads one makes; files have none.
+    `shifts` are taken from biases, `[C]` by what the node that reads one makes. `channels` are the
+    ranges of the channels of tensors that may have a scale for each. Files have neither.
     """
 
     method: str
@@ -75,6 +84,7 @@ class Ranges:
     options: Mapping[str, bool | int | float] = field(default_factory=dict)
     notes: Sequence[str] = ()
     shifts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    channels: Mapping[str, ChannelRange] = field(default_factory=dict)
 
     def check_names(self, model: Model, path: Path) -> None:
         """Raise InputError if a named tensor is not in the model; `path` is the file for the message.

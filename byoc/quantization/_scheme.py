@@ -23,10 +23,12 @@ from byoc.quantization._arithmetic import (
     find_extremes,
     find_largest_sum,
     fits_int32,
+    is_depthwise,
     read_constant,
     widen_scales,
 )
 from byoc.quantization._candidates import QuantizationCandidate, TensorRequirement
+from byoc.quantization._channel_statistics import CHANNELS
 from byoc.quantization._ranges import GivenQuantization, Range, Ranges
 from byoc.quantization._scale_classes import (
     combine_requirements,
@@ -142,8 +144,9 @@ class _SchemeBuilder:
             uses_of.setdefault(classes.get(name, name), []).append((unit, name, requirement))
         for uses in uses_of.values():
             entries = {name: self._find_range(name) for _, name, _ in uses}
-            form = combine_requirements([requirement for *_, requirement in uses], self.dtype)
-            params = compute_class_params(entries, form)
+            requirements = [requirement for *_, requirement in uses]
+            form = combine_requirements(requirements, self.dtype)
+            params = self._choose_params(entries, requirements, form)
             if params is None:
                 reason = f"'{uses[0][1]}' has negative values, which {form.dtype} with zero point 0"
                 units = (unit.name for unit, *_ in uses)
@@ -151,6 +154,19 @@ class _SchemeBuilder:
                 continue
             for name in entries:
                 self.activations[name] = self._normalize_axis(params, name)
+
+    def _choose_params(
+        self,
+        entries: Mapping[str, Range | GivenQuantization],
+        requirements: Sequence[TensorRequirement],
+        form: ScaleRequirement,
+    ) -> QuantizationParams | None:
+        """Return the quantization of a class: a scale for each channel where all uses allow that."""
+        name, *others = entries
+        channels = self.ranges.channels.get(name)
+        if channels is None or others or not all(each.channels for each in requirements):
+            return compute_class_params(entries, form)
+        return compute_params(channels.low, channels.high, form, CHANNELS)
 
     def _find_uses(self) -> Iterator[tuple[QuantizationCandidate, str, TensorRequirement]]:
         """Yield the boundary tensors of units, and constants that share their scale, use by use."""
@@ -240,8 +256,14 @@ class _SchemeBuilder:
         source = self._find_input_params(unit, number)
         weights = next((one for one in added if one.position == 1), None)
         params = weights.params if weights else self.activations.get(node.input[1])
-        if source is None or params is None or source.axis is not None:
-            return refuse(f"the bias '{name}' has no scale: '{node.input[0]}' has none for all of it")
+        if source is None or params is None:
+            return refuse(f"the bias '{name}' has no scale: '{node.input[0]}' has none")
+        if source.axis is not None:
+            if not is_depthwise(index, node):
+                no_scale = f"the bias '{name}' has no scale"
+                return refuse(f"{no_scale}: '{node.input[0]}' has none for all of it")
+            count = self.store.read_value(node.input[1]).shape[0] // len(source.scale)
+            source = replace(source, scale=np.repeat(source.scale, count))
         bias = values.astype(np.float32).reshape(-1)
         if weights and not isinstance(self.ranges.tensors.get(weights.name), GivenQuantization):
             requirement = unit.requirements.find_requirement(index, node, 1, "weights", out=False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
 from byoc.model import (
@@ -144,3 +145,26 @@ def _copy_pair(node: NodeProto, makers: Mapping[str, NodeProto], name: str) -> I
         first.name = first.output[0] = copy.input[0] = f"{name}_only_q"
         yield first
     yield copy
+
+
+def measure_noise_by_sample(
+    expected: Sequence[SampleValues], actual: Sequence[SampleValues]
+) -> NDArray[np.float64]:
+    """Return the noise of each sample, `[samples]`.
+
+    It is the sum over float outputs of the power of the error, as shares of the signals of all samples.
+    """
+    if not expected:
+        return np.zeros(0)
+    powers = np.asarray(
+        [
+            [
+                compute_powers(value, other[name])
+                for name, value in one.items()
+                if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+            ]
+            for one, other in zip(expected, actual, strict=True)
+        ]
+    ).reshape(len(expected), -1, 2)
+    shares = powers[..., 1] / np.maximum(powers[..., 0].sum(axis=0), 1e-30)
+    return np.asarray(shares.sum(axis=1))

@@ -15,9 +15,10 @@ from byoc.model import Model
 from byoc.quantization import Range, Ranges, _quantize_on_data
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._fixed_ranges import fix_ranges
-from byoc.quantization._output_tail import find_tail_units
+from byoc.quantization._network_ends import find_head_units, find_tail_units
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer
+from byoc.quantization._sensitivity import measure_noise_by_sample
 from byoc.samples import NO_PREPROCESSING
 
 
@@ -119,12 +120,26 @@ def test_the_tail_is_what_no_linear_operator_follows() -> None:
     )
 
 
+def test_the_head_is_what_no_linear_operator_precedes() -> None:
+    nodes = [
+        make_node("Mul", ["x", "k"], ["m"], "scale"),
+        make_node("Add", ["m", "k"], ["a"], "shift"),
+        make_node("Conv", ["a", "w"], ["c"], "conv"),
+        make_node("Add", ["c", "m"], ["y"], "join"),
+    ]
+    stored = {"k": np.float32([[[2.0]], [[3.0]], [[4.0]]]), "w": weights(0, 3, 3, 1, 1)}
+    model = built(nodes, {"x": [1, 3, 4, 4]}, {"y": [1, 3, 4, 4]}, stored)
+    units = quantize(model, [target()], ranges(model)).units
+    assert find_head_units(model.index, units) == ("scale", "shift")
+    assert find_head_units(make_detector().index, {"relu": ("conv", "relu")}) == ()
+
+
 def test_a_concat_of_boxes_and_scores_is_left_in_float(folder: Path) -> None:
     to = target(ops=["Conv", "Relu", "Sigmoid", "Concat"])
     found = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None).quantize(make_detector())
     assert set(found.in_float) == {"scores", "join"}
     assert set(found.quantized.units) == {"relu", "boxes", "logits"}
-    assert "a Concat leaves " in found.steps[-1]
+    assert "a Concat leaves " in found.steps[-2]
     plain = quantize(make_detector(), [to], found.ranges).model
     given = read(folder)[0]
     expected = values(make_detector(), given)["y"][:, 4:]
@@ -187,6 +202,19 @@ def test_what_something_else_reads_as_well_keeps_its_range() -> None:
     for more, outputs in (([make_node("Relu", ["x"], ["z"])], ["y", "z"]), ([], ["x", "y"])):
         model = built([*nodes, *more], {"in": shape}, dict.fromkeys(outputs, shape), {})
         assert fix_ranges(model.index, measured).tensors == measured.tensors
+
+
+def test_noise_of_samples_is_a_share_of_the_signal_of_all() -> None:
+    def sample(y: float, z: float) -> dict[str, Any]:
+        return {
+            "y": np.full(2, y, np.float32),
+            "z": np.full(1, z, np.float32),
+            "n": np.zeros(1, np.int64),
+        }
+
+    found = measure_noise_by_sample([sample(3, 1), sample(1, 1)], [sample(3, 2), sample(2, 1)])
+    np.testing.assert_allclose(found, [1 / 2, 2 / 20])
+    assert measure_noise_by_sample([], []).shape == (0,)
 
 
 def test_random_data_chooses_nothing() -> None:

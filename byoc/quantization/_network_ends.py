@@ -1,7 +1,8 @@
-"""The tail of a network: what stands between its last linear operators and its outputs.
+"""The ends of a network: what stands before its first linear operators, and behind its last ones.
 
-Little is computed there, and what is rounded there is never averaged again: a Concat of boxes and scores
-has one scale for both, and the Sigmoid of a score near zero a step of 1/255.
+Little is computed there, and what is rounded there is never averaged: a Concat of boxes and scores has
+one scale for both, the Sigmoid of a score near zero a step of 1/255, and so has a sample before it is
+normalized.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,17 +16,29 @@ _LEVELS = 255
 
 def find_tail_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return the units (nodes by name) without a linear operator in them or behind them."""
-    by_name = {get_node_name(node): number for number, node in enumerate(index.nodes)}
-    before: set[int] = set()
+    linear: set[int] = set()
     for number in reversed(range(len(index.nodes))):
         readers = {user for name in index.nodes[number].output for user in index.consumers.get(name, ())}
-        if _is_linear(index, number) or not before.isdisjoint(readers):
-            before.add(number)
-    tail = []
-    for name, nodes in units.items():
-        if before.isdisjoint(by_name[node] for node in nodes):
-            tail.append(name)
-    return tuple(tail)
+        if _is_linear(index, number) or not linear.isdisjoint(readers):
+            linear.add(number)
+    return _find_units_without(index, units, linear)
+
+
+def find_head_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the units (nodes by name) without a linear operator in them or before them."""
+    linear: set[int] = set()
+    for number in range(len(index.nodes)):
+        makers = {index.producers[name] for name in index.reads[number] if name in index.producers}
+        if _is_linear(index, number) or not linear.isdisjoint(makers):
+            linear.add(number)
+    return _find_units_without(index, units, linear)
+
+
+def _find_units_without(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], numbers: Collection[int]
+) -> tuple[str, ...]:
+    names = {get_node_name(index.nodes[number]) for number in numbers}
+    return tuple(name for name, nodes in units.items() if names.isdisjoint(nodes))
 
 
 def count_levels(index: GraphIndex, units: Collection[str], ranges: Ranges) -> int:

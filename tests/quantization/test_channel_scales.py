@@ -1,0 +1,168 @@
+"""What a depthwise convolution alone reads has a scale for each channel where rules name the axis."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+from onnx.helper import make_node
+from quantizing import (
+    built,
+    groups,
+    node,
+    quantize,
+    ranges,
+    samples,
+    snr,
+    stored,
+    target,
+    values,
+    weights,
+)
+
+from byoc.model import Model
+from byoc.quantization import Ranges
+from byoc.quantization._quantize_model import prepare_floats
+from byoc.quantization._quantize_on_data import DataQuantizer, find_channel_tensors
+from byoc.quantization._ranges import ChannelRange
+from byoc.rules import Target
+from byoc.samples import NO_PREPROCESSING
+
+SHAPE = [1, 4, 8, 8]
+WIDTHS = np.float32([1, 0.01, 30, 0.2]).reshape(4, 1, 1, 1)
+EACH = {"quantized": {"per_channel": None, "axis": 1}}
+ONE = {"quantized": {"per_channel": False}}
+DEPTHWISE = {"expr": "attr.group == X.shape[1]", "reason": "it is not depthwise"}
+
+
+def make_target(*more: Any) -> Target:
+    """Return a target whose depthwise convolutions may read scales by channel, which any Conv makes."""
+    rules = [
+        {"op": "Conv", "quantized": True, "tensors": {"X": ONE, "Y": EACH}},
+        {"op": "Conv", "quantized": True, "tensors": {"X": EACH, "Y": EACH}, "where": [DEPTHWISE]},
+        {"op": "Relu", "quantized": True, "tensors": {"X": ONE, "Y": EACH}},
+    ]
+    return target(ops=[*rules, *more, "Add"])
+
+
+def make_model(*more: Any, group: int = 4) -> Model:
+    """Return a pointwise convolution of channels of other widths, and one in groups behind it."""
+    nodes = [
+        make_node("Conv", ["x", "w0", "b0"], ["c"], "point"),
+        make_node("Relu", ["c"], ["r"], "relu"),
+        make_node("Conv", ["r", "w1", "b1"], ["y"], "deep", group=group, pads=[1, 1, 1, 1]),
+        *more,
+    ]
+    known = {
+        "w0": WIDTHS * weights(0, 4, 4, 1, 1),
+        "b0": np.float32([0, 0.001, 0, 0.1]),
+        "w1": weights(1, 4, 4 // group, 3, 3) / WIDTHS,
+        "b1": weights(2, 4),
+    }
+    outputs = {name: SHAPE for each in more for name in each.output}
+    return prepare_floats(built(nodes, {"x": SHAPE}, {"y": SHAPE, **outputs}, known), [make_target()])
+
+
+def measure(model: Model) -> Ranges:
+    """Return ranges of tensors, and of the channels of each image."""
+    given = samples(model)
+    channels = {}
+    for name in ("x", "c", "r", "y"):
+        seen = np.concatenate([values(model, one)[name] for one in given])
+        channels[name] = ChannelRange(
+            seen.min((0, 2, 3)).astype(np.float64), seen.max((0, 2, 3)).astype(np.float64)
+        )
+    return replace(ranges(model, given), channels=channels)
+
+
+def read_axis(model: Model, name: str) -> int | None:
+    """Return the axis of the QuantizeLinear of a tensor, None where it has one scale."""
+    for each in model.index.nodes:
+        known = {entry.key: entry.value for entry in each.metadata_props}
+        if each.op_type == "QuantizeLinear" and known.get("byoc.tensor") == name:
+            found = {a.name: helper.get_attribute_value(a) for a in each.attribute}
+            return found.get("axis")
+    raise KeyError(name)
+
+
+def test_each_channel_has_its_range() -> None:
+    model, to = make_model(), make_target()
+    found = measure(model)
+    made = quantize(model, [to], replace(found, channels={"r": found.channels["r"]}))
+    assert made.channels == ("r",)
+    assert set(made.units) == {"relu", "deep"}
+    assert set(groups(made.model, to)) == {"relu", "deep"}
+    assert [read_axis(made.model, name) for name in ("x", "r", "y")] == [None, 1, None]
+    quantizer = next(n for n in made.model.index.nodes if n.op_type == "QuantizeLinear" and n.attribute)
+    scale = stored(made.model, quantizer.input[1])
+    np.testing.assert_allclose(scale, found.channels["r"].high / 255, rtol=1e-6)
+    assert stored(made.model, quantizer.input[2]).tolist() == [-128] * 4
+    bias = node(made.model, node(made.model, "y_float").input[2])
+    weight = node(made.model, node(made.model, "y_float").input[1])
+    np.testing.assert_array_equal(
+        stored(made.model, bias.input[1]), scale * stored(made.model, weight.input[1])
+    )
+    integers = numpy_helper.to_array(made.model.index.initializers[bias.input[0]])
+    steps = stored(made.model, bias.input[1])
+    np.testing.assert_allclose(integers * steps, weights(2, 4), atol=steps.max() / 2)
+
+
+def test_channels_of_other_widths_keep_their_values() -> None:
+    model, to = make_model(), make_target()
+    found = measure(model)
+    given = samples(model, 1)[0]
+    expected = values(model, given)["y"]
+    noise = [
+        snr(expected[:, 1], values(quantize(model, [to], each).model, given)["y"][:, 1])
+        for each in (found, replace(found, channels={}))
+    ]
+    assert noise[0] > 35
+    assert noise[1] < 15
+
+
+@pytest.mark.parametrize(
+    ("model", "to"),
+    [
+        (make_model(group=2), make_target()),  # several channels are added up
+        (
+            make_model(make_node("Add", ["r", "r"], ["z"], "more")),
+            make_target(),
+        ),  # which takes one scale
+        (make_model(make_node("Neg", ["r"], ["z"], "host")), target()),  # no rule names the axis
+    ],
+)
+def test_others_have_one_scale(model: Model, to: Target) -> None:
+    found = measure(model)
+    assert find_channel_tensors(model, [to], found) == ()
+    made = quantize(model, [to], found)
+    assert read_axis(made.model, "r") is None
+    assert {"relu", "deep"} <= set(made.units)
+
+
+def test_what_a_rule_refuses_has_one_scale_and_stays_quantized() -> None:
+    small = {"expr": "X.shape[1] == 8", "reason": "it is not of 8 channels"}
+    to = make_target()
+    rule = {"op": "Conv", "quantized": True, "tensors": {"X": EACH, "Y": EACH}, "where": [small]}
+    other = target(
+        ops=[{"op": "Conv", "quantized": True, "tensors": {"X": ONE, "Y": EACH}}, rule, "Relu"]
+    )
+    model = make_model()
+    found = measure(model)
+    assert find_channel_tensors(model, [to], found) == ("r",)
+    assert find_channel_tensors(model, [other], found) == ()
+    made = quantize(model, [other], found)
+    assert read_axis(made.model, "r") is None
+    assert set(made.units) == {"relu", "deep"}
+
+
+def test_channels_are_measured_on_data(tmp_path: Path) -> None:
+    model, to = make_model(), make_target()
+    for number, sample in enumerate(samples(model, 8)):
+        np.savez(tmp_path / f"{number}.npz", **sample)
+    found = DataQuantizer([to], tmp_path, NO_PREPROCESSING, None, None).quantize(model)
+    assert found.quantized.channels == ("r",)
+    assert "biases are corrected" in found.steps[-1]
+    given = samples(model, 9)[8]
+    assert snr(values(model, given)["y"], values(found.quantized.model, given)["y"]) > 35
