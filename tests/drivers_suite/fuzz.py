@@ -2,7 +2,7 @@
 
     python tests/drivers_suite/fuzz.py [--inputs 100000] [--seed 0] [--codegen dla]
 
-The artifacts are those of four small regions, in float32 and int8, with two sizes of scratchpad.
+The artifacts are those of five small regions, in float32, int8 and int4, with two sizes of scratchpad.
 Exits 1 if the driver crashed.
 """
 
@@ -70,6 +70,12 @@ _PRODUCTS = """net (int8[1, 2, 6, 8] x, int8[1, 2, 8, 6] w) => (int8[1, 2, 6, 6]
     m = MatMul(xf, wf)
     y = QuantizeLinear(m, scale, zero)
 }"""
+_INT4 = """net (float[3, 64] x, int32[3, 1] n) => (float[3, 8] y)
+{
+    f = Cast <to = 1> (n)
+    p = com.microsoft.MatMulNBits <K = 64, N = 8, bits = 4, block_size = 32> (x, packed, factors, zeros)
+    y = Add(p, f)
+}"""
 _KERNEL = np.arange(108).reshape(4, 3, 3, 3) % 7 - 3
 _CONSTANTS = {
     "kernel": _KERNEL.astype(np.float32),
@@ -81,6 +87,9 @@ _CONSTANTS = {
     "shape": np.array([1, 6, 32]),
     "gain": np.arange(32, dtype=np.float32) / 16,
     "shift": np.arange(32, dtype=np.float32) / 8 - 2,
+    "packed": (np.arange(256) * 37 % 256).astype(np.uint8).reshape(8, 2, 16),
+    "factors": np.arange(16, dtype=np.float32).reshape(8, 2) / 16,
+    "zeros": np.arange(120, 128, dtype=np.uint8).reshape(8, 1),
 }
 _NAMES = set(_CONSTANTS)
 _ENVIRONMENT = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}  # the harness ends without tidying up
@@ -89,8 +98,8 @@ _ENVIRONMENT = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}  # the harness en
 def compile_regions(codegen_name: str, folder: Path) -> Iterator[tuple[Region, Artifact]]:
     """Yield compiled regions, with default options and with a small scratchpad."""
     codegen = find_codegen(codegen_name)
-    for number, text in enumerate((_FLOAT, _BYTES, _ATTENTION, _PRODUCTS)):
-        model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{text}')
+    for number, text in enumerate((_FLOAT, _BYTES, _ATTENTION, _PRODUCTS, _INT4)):
+        model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>\n{text}')
         words = set(text.replace(",", " ").replace(")", " ").replace("(", " ").split())
         constants = [numpy_helper.from_array(_CONSTANTS[name], name) for name in sorted(words & _NAMES)]
         model.graph.initializer.extend(constants)

@@ -221,10 +221,10 @@ class NetworkBuilder:
 
     def unused_name(self, name: str) -> str:
         """Return a name that no tensor has, derived from `name`."""
-        taken = self.tensors.keys() | self.constants.keys() | self.shapes.keys()
+        taken = (self.tensors, self.constants, self.shapes)  # their union would be as large as the region
         number = 1
         made = name
-        while made in taken:
+        while any(made in names for names in taken):
             number += 1
             made = f"{name}/{number}"
         return made
