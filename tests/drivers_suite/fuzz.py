@@ -92,6 +92,7 @@ _CONSTANTS = {
     "zeros": np.arange(120, 128, dtype=np.uint8).reshape(8, 1),
 }
 _NAMES = set(_CONSTANTS)
+_VERSIONS = 'ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]'
 _ENVIRONMENT = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}  # the harness ends without tidying up
 
 
@@ -99,7 +100,7 @@ def compile_regions(codegen_name: str, folder: Path) -> Iterator[tuple[Region, A
     """Yield compiled regions, with default options and with a small scratchpad."""
     codegen = find_codegen(codegen_name)
     for number, text in enumerate((_FLOAT, _BYTES, _ATTENTION, _PRODUCTS, _INT4)):
-        model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>\n{text}')
+        model = parser.parse_model(f"<{_VERSIONS}>\n{text}")
         words = set(text.replace(",", " ").replace(")", " ").replace("(", " ").split())
         constants = [numpy_helper.from_array(_CONSTANTS[name], name) for name in sorted(words & _NAMES)]
         model.graph.initializer.extend(constants)

@@ -221,7 +221,7 @@ class NetworkBuilder:
 
     def unused_name(self, name: str) -> str:
         """Return a name that no tensor has, derived from `name`."""
-        taken = (self.tensors, self.constants, self.shapes)  # their union would be as large as the region
+        taken = (self.tensors, self.constants, self.shapes)  # a union of them takes long
         number = 1
         made = name
         while any(made in names for names in taken):
