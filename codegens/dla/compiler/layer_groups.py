@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from byoc.codegen import CompileError, Operation, Quantization
 
+from .machine_functions import get_operator, is_function, is_gate
 from .region_reading import Operand, RegionReading, list_operands
 
 _CLAMPS = ("Relu", "Clip")
@@ -20,6 +21,7 @@ _CLAMPED = (
     *("MatMulNBits", "MaxPool", "AveragePool", "GlobalAveragePool", "Relu", "Clip"),
 )
 _SUMS = ("Add", "Sum")
+_CONVOLUTIONS = ("Conv", "Gemm", "MatMul")  # with an output stage
 
 
 @dataclass(eq=False)
@@ -36,7 +38,7 @@ class LayerGroup:
     @property
     def operator(self) -> str:
         """The operator of that operation as rule files have it: `Conv`, `com.microsoft.QuickGelu`."""
-        return ".".join(filter(None, (self.main.domain, self.main.op)))
+        return get_operator(self.main)
 
     @property
     def operands(self) -> Sequence[Operand]:
@@ -52,6 +54,12 @@ class LayerGroup:
     def followers(self) -> Sequence[Operation]:
         """The operations that are fused."""
         return self.operations[1:]
+
+    @property
+    def function(self) -> Sequence[Operation]:
+        """The operations that are a function of the sums of a convolution, one or two; none without."""
+        first = next((n for n, each in enumerate(self.followers) if is_function(each)), None)
+        return () if first is None else self.followers[first:]
 
     @property
     def output(self) -> str:
@@ -85,6 +93,7 @@ def group_operations(reading: RegionReading) -> list[LayerGroup]:
     grouping = _Grouping(reading)
     for number, operation in enumerate(reading.operations):
         grouping.add_operation(number, operation)
+    grouping.fuse_functions()
     return sorted(grouping.groups, key=grouping.last.__getitem__)
 
 
@@ -107,6 +116,27 @@ class _Grouping:
         self._making[operation.outputs[0]] = group
         self.last[group] = number
 
+    def fuse_functions(self) -> None:
+        """Make functions part of the convolutions whose results they alone read."""
+        for group in [each for each in self.groups if is_function(each.main)]:
+            source = self._making.get(group.main.inputs[0])
+            if source is not None and self._can_apply(source, group):
+                source.operations += group.operations
+                self.last[source] = self.last[group]
+                self._making[group.output] = source
+                self.groups.remove(group)
+
+    def _can_apply(self, source: LayerGroup, function: LayerGroup) -> bool:
+        """Whether the output stage of a convolution can compute a function of its result."""
+        name = source.output
+        if source.quantization is not None or name in self._outputs or any(function.main.inputs[1:]):
+            return False
+        reads = sum(each.inputs.count(name) for each in function.operations)
+        matrix = source.main.op != "MatMul" or self._constant(source.main.inputs[1])
+        rest = {each.op for each in source.followers}
+        convolves = source.main.op in _CONVOLUTIONS and matrix and rest <= {"BatchNormalization", *_SUMS}
+        return convolves and reads == self._readers[name]
+
     def _find_group(self, operation: Operation) -> LayerGroup:
         for name in operation.inputs:
             group = self._making.get(name)
@@ -122,8 +152,8 @@ class _Grouping:
 
     def _can_fuse(self, group: LayerGroup, operation: Operation, name: str) -> bool:
         main, done = group.main.op, {each.op for each in group.followers}
-        if main == "Sigmoid":
-            return operation.op == "Mul" and self._is_swish(group, operation)
+        if is_gate(group.main):
+            return operation.op == "Mul" and self._is_gated(group, operation)
         if operation.op in _CLAMPS:
             bounds = operation.inputs[1:]
             return main in _CLAMPED and all(self._constant(bound) for bound in bounds if bound)
@@ -133,10 +163,10 @@ class _Grouping:
             return name == operation.inputs[0]
         return operation.op in _SUMS and self._is_residual_sum(operation, name)
 
-    def _is_swish(self, group: LayerGroup, operation: Operation) -> bool:
-        """Whether a product is that of a tensor by the Sigmoid of it."""
+    def _is_gated(self, group: LayerGroup, operation: Operation) -> bool:
+        """Whether a product is that of a tensor by its function, the only operation so far."""
         both = {group.output, group.main.inputs[0]}
-        return set(operation.inputs) == both and operation.output_quantization[0] is None
+        return not group.followers and len(operation.inputs) == 2 and set(operation.inputs) == both
 
     def _is_residual_sum(self, operation: Operation, name: str) -> bool:
         """Whether a sum adds one computed tensor of the same shape."""

@@ -10,6 +10,7 @@ from .layer_groups import LayerGroup
 from .layer_tensors import TO_NHWC, LayerTensor, SlidingWindow
 from .layers import Array, ConvLayer
 from .lower_matrices import lower_matrix_product
+from .machine_functions import find_function
 from .network_builder import NetworkBuilder
 from .output_shapes import window_of
 from .region_reading import Operand, list_operands
@@ -111,6 +112,7 @@ def _add_conv_layer(  # noqa: PLR0913, PLR0917 - two of them have defaults
 ) -> None:
     residual = None
     before = group.main.outputs[0]
+    function, parameters = find_function(group.function) if group.function else (None, (0.0, 0.0))
     for each in group.followers:
         if each.op == "BatchNormalization":
             weights = weights.scale_and_shift(*_normalization_factors(builder, each))
@@ -124,7 +126,7 @@ def _add_conv_layer(  # noqa: PLR0913, PLR0917 - two of them have defaults
     builder.add_layer(
         ConvLayer(
             group.output, group.nodes, y, x, ordered, bias, multipliers, window, groups, residual,
-            clamp=clamp,
+            function, parameters, clamp=clamp,
         )
     )  # fmt: skip
 
@@ -142,7 +144,8 @@ def _layer_constants(
     if found is None:
         reason = "the bias does not fit into an int32 at its scale, or is too fine for it"
         raise CompileError(reason, group.nodes)
-    return found.weights, found.bias, found.multipliers
+    real = y.scales if group.function else 1.0  # what a unit of a result is
+    return found.weights, found.bias, found.multipliers * real
 
 
 def _float_weights(group: LayerGroup, weights: ConvWeights) -> Array:

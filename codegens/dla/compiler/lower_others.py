@@ -1,6 +1,5 @@
 """Lower clamps, functions of one variable, and pools."""
 
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -12,27 +11,9 @@ from .layer_groups import LayerGroup
 from .layer_tensors import LayerTensor, SlidingWindow, dtype_of
 from .layers import ActivationLayer, Array, PoolLayer
 from .lower_arithmetic import arrange_alone
+from .machine_functions import find_function
 from .network_builder import NetworkBuilder
 from .output_shapes import window_of
-
-FUNCTIONS: Mapping[str, FunctionKind] = {
-    "Sigmoid": FunctionKind.SIGMOID,
-    "Tanh": FunctionKind.TANH,
-    "HardSigmoid": FunctionKind.HARD_SIGMOID,
-    "HardSwish": FunctionKind.HARD_SWISH,
-    "LeakyRelu": FunctionKind.LEAKY_RELU,
-    "Elu": FunctionKind.ELU,
-    "Erf": FunctionKind.ERF,
-    "Gelu": FunctionKind.GELU,
-    "Sqrt": FunctionKind.SQRT,
-    "Exp": FunctionKind.EXP,
-    "Reciprocal": FunctionKind.RECIPROCAL,
-    "Swish": FunctionKind.SWISH,
-    "com.microsoft.Gelu": FunctionKind.GELU,
-    "com.microsoft.FastGelu": FunctionKind.GELU_TANH,
-    "com.microsoft.QuickGelu": FunctionKind.SWISH,
-}
-"""Operators that are a function of one variable, and the machine's function for each."""
 
 
 def lower_clamp(builder: NetworkBuilder, group: LayerGroup) -> None:
@@ -46,7 +27,7 @@ def lower_function(builder: NetworkBuilder, group: LayerGroup) -> None:
     x, y = arrange_alone(builder, group, by_channel=True)
     if any(group.main.inputs[1:]):
         raise CompileError(f"the bias of a {group.main.op} must be an addition of its own", group.nodes)
-    kind, parameters = _machine_function(group)
+    kind, parameters = find_function(group.operations)
     if not y.is_integer:
         builder.add_layer(ActivationLayer(group.output, group.nodes, y, x, None, kind, parameters))
         return
@@ -59,16 +40,6 @@ def lower_function(builder: NetworkBuilder, group: LayerGroup) -> None:
     table = np.array(tables).astype(y.dtype).view(np.uint8)
     table = table if y.has_channel_scales else table[0]
     builder.add_layer(ActivationLayer(group.output, group.nodes, y, x, table))
-
-
-def _machine_function(group: LayerGroup) -> tuple[FunctionKind, tuple[float, float]]:
-    """Return the machine's function for a group, with `alpha` and `beta`, 0 where it has none."""
-    if group.followers:  # a product by the Sigmoid of the same tensor
-        return FunctionKind.SWISH, (1.0, 0.0)
-    kind, attributes = FUNCTIONS[group.operator], group.main.attributes
-    if attributes.get("approximate") == "tanh":
-        kind = FunctionKind.GELU_TANH
-    return kind, (attributes.get("alpha", 0.0), attributes.get("beta", 0.0))
 
 
 def _function_table(

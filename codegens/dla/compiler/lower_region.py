@@ -47,8 +47,9 @@ from .lower_normalizations import (
     lower_skip_rms_normalization,
     lower_softmax,
 )
-from .lower_others import FUNCTIONS, lower_clamp, lower_function, lower_global_pool, lower_pool
+from .lower_others import lower_clamp, lower_function, lower_global_pool, lower_pool
 from .lower_rotary import lower_contrib_rotary_embedding, lower_rotary_embedding
+from .machine_functions import FUNCTIONS
 from .network_builder import NetworkBuilder
 from .region_reading import RegionReading
 

@@ -105,7 +105,7 @@ class FunctionKind(IntEnum):
     """A function of one variable; the formulas are those of ONNX's operators of that name.
 
     GELU and GELU_TANH are ONNX's Gelu, exact and with the attribute `approximate`. SWISH is
-    x / (1 + exp(-alpha * x)), IDENTITY is x.
+    x / (1 + exp(-alpha * x)), HARD_SWISH is x * HARD_SIGMOID(x), IDENTITY is x.
     """
 
     SIGMOID = 0

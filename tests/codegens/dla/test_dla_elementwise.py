@@ -157,7 +157,7 @@ FUNCTIONS = {
     FunctionKind.SWISH: "com.microsoft.QuickGelu<alpha=0.3>",
     FunctionKind.IDENTITY: "Identity",
 }
-
+PARAMETERS = dict.fromkeys(FunctionKind, (0.3, 0.4)) | {FunctionKind.HARD_SWISH: (1 / 6, 0.5)}
 
 _NOT_OF_ALL = (FunctionKind.SQRT, FunctionKind.RECIPROCAL)  # numbers below 0, or 0 itself
 
@@ -166,7 +166,8 @@ _NOT_OF_ALL = (FunctionKind.SQRT, FunctionKind.RECIPROCAL)  # numbers below 0, o
 def test_functions(kind: FunctionKind):
     x = np.linspace(0 if kind is FunctionKind.SQRT else -20, 20, 60, dtype=np.float32).reshape(3, 4, 5)
     theirs = onnx_run(f"g (float[3,4,5] x) => (float[3,4,5] y) {{ y = {FUNCTIONS[kind]}(x) }}", {"x": x})
-    mine = run_one(lambda **boxes: Function(0, kind, **boxes, alpha=0.3, beta=0.4), {"x": x}, x.shape)
+    alpha, beta = PARAMETERS[kind]
+    mine = run_one(lambda **boxes: Function(0, kind, **boxes, alpha=alpha, beta=beta), {"x": x}, x.shape)
     np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -180,7 +181,7 @@ def test_tables(kind: FunctionKind, dtype: type):
       <float sx = {{0.0417}}, {name} zx = {{100}}, float sy = {{0.0113}}, {name} zy = {{20}}> {{
       d = DequantizeLinear(x, sx, zx) f = {FUNCTIONS[kind]}(d) y = QuantizeLinear(f, sy, zy) }}"""
     content = build_table(
-        lambda real: evaluate_function(kind, real, 0.3, 0.4),
+        lambda real: evaluate_function(kind, real, *PARAMETERS[kind]),
         0.0417,
         100,
         mine_type,

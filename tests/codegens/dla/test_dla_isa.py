@@ -40,7 +40,8 @@ SMALL = Program((Load(0, Memory.ARENA, X, X), End(0)), 128, 256, 0)
 def instances(kind: Any) -> st.SearchStrategy[Any]:
     """Return instances of a dataclass with any words that its fields can have."""
     hints = get_type_hints(kind, include_extras=True)
-    return st.builds(kind, **{field.name: of_type(hints[field.name]) for field in fields(kind)})
+    words = {field.name: of_type(hints[field.name]) for field in fields(kind)}
+    return st.deferred(lambda: st.builds(kind, **words))  # hypothesis writes out what is not deferred
 
 
 def of_type(hint: Any) -> st.SearchStrategy[Any]:
