@@ -11,6 +11,7 @@ from byoc.onnxrt._onnxruntime import (
     run_session,
     session_runner,
     sharing_threads,
+    with_memory_returned,
     with_session_settings,
     with_threads,
     without_optimizations,

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.onnxrt._onnxruntime import describe_runtime_error
+from byoc.onnxrt._onnxruntime import describe_runtime_error, get_run_options
 from byoc.onnxrt._ort_values import is_foreign_type
 
 _CPU = ("cpu", 0)
+_LARGE = 1 << 16
+"""Bytes of an input from which on a binding lets it go after a run, so that its memory is free."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -36,23 +39,27 @@ def bind_session(
     others = [value.name for value in session.get_inputs() if value.name not in inputs]
     made = [value.name for value in session.get_outputs() if value.name not in outputs]
     first = len(outputs)  # outputs come in the order in which they were bound
+    for name in made:
+        binding.bind_output(name)
 
     def run(given: Arrays) -> dict[str, Any]:
         for name in others:
             binding.bind_cpu_input(name, given[name])
-        for name in made:  # without this, a run would write over what the last one gave
-            binding.bind_output(name)
         try:
-            session.run_with_iobinding(binding)
+            session.run_with_iobinding(binding, get_run_options())
         except Exception as error:  # onnxruntime's own exception types share no base but this
             raise InputError(
                 f"onnxruntime cannot run the model: {describe_runtime_error(error)}"
             ) from None
-        if not made:
-            return dict(outputs)
-        values = binding.get_outputs_as_ortvaluevector()
-        fresh = {name: values[first + i].numpy() for i, name in enumerate(made)}
-        return {**outputs, **fresh}
+        if made:
+            values = binding.get_outputs_as_ortvaluevector()
+            fresh = {name: values[first + i].numpy() for i, name in enumerate(made)}
+        for name in made:  # without this, the next run would write over what this one gave
+            binding.bind_output(name)
+        for name in others:  # the binding keeps what it is given
+            if given[name].nbytes > _LARGE:
+                binding.bind_cpu_input(name, np.empty(0, given[name].dtype))
+        return {**outputs, **fresh} if made else dict(outputs)
 
     return run
 

@@ -26,6 +26,7 @@ _MAX_THREADS = 512  # of all sessions that are open together: a container may ha
 _optimized: ContextVar[bool] = ContextVar("optimized", default=True)
 _sessions: ContextVar[int] = ContextVar("sessions", default=1)
 _threads: ContextVar[int] = ContextVar("threads", default=0)
+_run_options: ContextVar[Any] = ContextVar("run options", default=None)
 
 
 @contextmanager
@@ -59,6 +60,27 @@ def with_threads(count: int) -> Iterator[None]:
         yield
     finally:
         _threads.reset(token)
+
+
+@contextmanager
+def with_memory_returned() -> Iterator[None]:
+    """Have each run of a session inside return the memory that it took for tensors of its own.
+
+    onnxruntime keeps it for the next run, each session for itself: of many sessions, and shapes that
+    will not come again, that is a multiple of what one run needs. What a session took first it keeps.
+    """
+    options = import_onnxruntime().RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    token = _run_options.set(options)
+    try:
+        yield
+    finally:
+        _run_options.reset(token)
+
+
+def get_run_options() -> Any:
+    """Return what runs of sessions in this context are given, None for onnxruntime's defaults."""
+    return _run_options.get()
 
 
 def get_session_settings() -> tuple[bool, int, int]:
@@ -204,7 +226,9 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
             else:
                 values = [
                     value if type(value) is np.ndarray else _make_dense(value)
-                    for value in session.run(names, inputs if type(inputs) is dict else dict(inputs))
+                    for value in session.run(
+                        names, inputs if type(inputs) is dict else dict(inputs), _run_options.get()
+                    )
                 ]
         except Exception as error:  # as above
             raise InputError(

@@ -1,6 +1,7 @@
 """A session with state: inputs that take what outputs gave in the last call, as a decoder's cache."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, TensorType, choose_state_pairs, to_numpy_dtype
+from byoc.onnxrt import with_memory_returned
 from byoc.runtime._held_tensors import find_inner_types, hold_tensors
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import StageValues
@@ -36,6 +38,7 @@ class StatefulSession:
         """Start with an empty state. Raises InputError when a state cannot have a maximal length."""
         self._session = self._bound = session
         self._variants: dict[str, VariantState] = {}
+        self._variant = ""
         self._pairs = {pair.past: pair for pair in pairs}
         self._max_length = max_length
         self._initial: dict[str, NDArray[Any]] = {}
@@ -94,9 +97,10 @@ class StatefulSession:
         if isinstance(self._session, VariantSession):
             found = self._run_variant(self._session, inputs, trace)
         else:
-            self._hold(self._session, inputs)
+            is_new = self._hold(self._session, inputs)
             others = {name: array for name, array in self._state.items() if name not in self._buffers}
-            found = self._bound.run({**inputs, **others}, trace)
+            with with_memory_returned() if is_new else nullcontext():
+                found = self._bound.run({**inputs, **others}, trace)
         for past, pair in self._pairs.items():
             value = found.pop(pair.present, None)
             if past not in self._buffers:
@@ -126,6 +130,7 @@ class StatefulSession:
     def _begin(self, inputs: StageValues) -> None:
         """Make the state that the first call of a sequence gets."""
         values = {name: self._make_value(name, inputs) for name in self._pairs}
+        self._initial = {}
         if isinstance(self._session, VariantSession):
             self._state, self._buffers = values, {}
             return
@@ -191,13 +196,14 @@ class StatefulSession:
             how = f"{pair.maker} makes '{pair.present}' anew" if pair.maker else "it is made anew"
             raise InputError(f"input '{name}' cannot have a maximal length: {how} in each call")
 
-    def _hold(self, session: Session, inputs: StageValues) -> None:
+    def _hold(self, session: Session, inputs: StageValues) -> bool:
         """Hold tensors between stages whose extents stayed from the last call to this one.
 
-        From token to token those are all but what depends on the number of tokens so far.
+        From token to token those are all but what depends on the number of tokens so far. Return whether
+        other extents stayed than before: this call is a prompt or the like, and not one more token.
         """
         if not self._inner_types:
-            return
+            return False
         last, self._sizes = (
             self._sizes,
             {
@@ -207,9 +213,11 @@ class StatefulSession:
             },
         )
         held = {dim: size for dim, size in self._sizes.items() if last.get(dim) == size}
-        if held != self._held_sizes:
-            self._held_sizes = held
-            self._bind(session, self._buffers)
+        if held == self._held_sizes:
+            return not last
+        self._held_sizes = held
+        self._bind(session, self._buffers)
+        return True
 
     @cached_property
     def _inner_types(self) -> Mapping[str, TensorType]:
@@ -252,8 +260,10 @@ class StatefulSession:
         if name not in self._variants:
             rule = session.paddings.get(name)
             self._variants[name] = VariantState.make(fitted.session, rule, self._pairs)
-        found, kept = self._variants[name].run(fitted, trace)
-        self._buffers = kept
+        is_new = name != self._variant and len(fitted.session.stages) > 1
+        with with_memory_returned() if is_new else nullcontext():
+            found, kept = self._variants[name].run(fitted, trace)
+        self._variant, self._buffers = name, kept
         self._state |= kept
         return found
 
