@@ -247,9 +247,10 @@ def meet_accuracy_budget(state: State) -> State:
     objective = state.settings.objective
     search = search_float_units(test.budget, [*test.precision.units], lambda: test.ranking)
     proposal = next(search)
-    best, least = state, inf
+    best, least, number = state, inf, 0
     while proposal is not None:
-        trial = plan_with_floats(state, proposal)
+        number += 1
+        trial = plan_with_floats(state, proposal, number)
         if not proposal:
             state = replace(state, all_quantized=trial.accuracy)
         cost = float(objective.combine(trial.plan.cost.total, trial.plan.root.joules))
@@ -259,11 +260,16 @@ def meet_accuracy_budget(state: State) -> State:
     return record_accuracy(replace(best, all_quantized=state.all_quantized))
 
 
-def plan_with_floats(state: State, units: tuple[str, ...]) -> State:
-    """Plan a model with some units left in floating point, and measure its accuracy."""
+def plan_with_floats(state: State, units: tuple[str, ...], number: int = 1) -> State:
+    """Plan a model with some units left in floating point, and measure its accuracy.
+
+    `number` is that of the plan, for the step that is reported.
+    """
     test = state.accuracy_test
     assert test is not None
     state = run_stages((LeaveInFloat(units), *PLANNING), state)
+    left = f"{len(units)} of {len(test.precision.units)} units in floating point"
+    report_step(f"accuracy of plan {number} for the budget, {left}")
     return replace(state, accuracy=test.measure(state.plan.proto, state.model))
 
 

@@ -41,7 +41,6 @@ class AccuracyTest:
 
     def measure(self, proto: ModelProto, model: Model) -> KeptAccuracy:
         """Return the accuracy of a partitioned model, whose external data is that of `model`."""
-        report_step("measure the accuracy")
         return measure_accuracy(self.expected, run_samples(proto, model, self.samples))
 
     def is_met(self, accuracy: KeptAccuracy) -> bool:
