@@ -37,6 +37,7 @@ _FEW_STEPS = 32
 _END_GAIN = 1.0  # dB for which units at the ends of a network are left to the host
 _END_SECONDS = 1.03  # what that may take, as a share of the predicted seconds with all in integers
 _GAIN = 0.25  # dB for which channels or ranges are changed: less is chance on so few samples
+_LEAST_NOISE = 1e-10  # that counts: 100 dB
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
 
@@ -133,7 +134,7 @@ class _QuantizationTrial:
         A few samples with large values decide the former, however many there are; the latter is
         of all outputs, and each sample counts alike.
         """
-        samples = -10 * np.log10(np.maximum(self.noise * len(self.noise), 1e-30))
+        samples = -10 * np.log10(np.maximum(self.noise * len(self.noise), _LEAST_NOISE))
         return float((self.decibels + samples.mean()) / 2) if samples.size else 0.0
 
 

@@ -24,7 +24,7 @@ from byoc.quantization import (
     has_float_mode,
 )
 from byoc.rules import load_rules
-from byoc.support import Note
+from byoc.support import Note, show_progress
 
 NEEDS = "needs the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
 ALONE = (
@@ -193,7 +193,12 @@ def test_a_budget_leaves_out_what_it_takes(net: Model, tmp_path: Path) -> None:
     easy = ran(net.proto, quantize="int8", data=data, budget=budget).plan.lowered
     assert (easy.in_float, easy.reached) == ((), easy.all_quantized)
     budget = Budget("dB", round(easy.reached) + 3)
-    found = ran(net.proto, quantize="int8", data=data, budget=budget)
+    steps: list[str] = []
+    with show_progress(steps.append):
+        found = ran(net.proto, quantize="int8", data=data, budget=budget)
+    plans = [step for step in steps if step.startswith("accuracy of plan ")]
+    assert plans[0] == "accuracy of plan 1 for the budget, 0 of 5 units in floating point"
+    assert plans[1] == "accuracy of plan 2 for the budget, 5 of 5 units in floating point"
     told = found.plan.lowered
     assert told.reached >= budget.least > told.all_quantized == easy.all_quantized
     assert 0 < len(told.in_float) <= whole.units
