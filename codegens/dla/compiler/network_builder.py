@@ -1,5 +1,6 @@
 """The network of layers under construction, which the functions that lower operators add to."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -59,6 +60,7 @@ class NetworkBuilder:
         self.plain: set[str] = set()
         self._arranged: dict[tuple[str, Shape, bool, Extents | None], LayerTensor] = {}
         self._shared: dict[Hashable, LayerTensor] = {}
+        self._copies: Counter[str] = Counter()  # by name, so that the next one is found at once
         self._given = {contract.inner for contract in reading.region.inputs}
         self.inputs = [self._add_input(contract) for contract in reading.region.inputs]
 
@@ -222,11 +224,10 @@ class NetworkBuilder:
     def unused_name(self, name: str) -> str:
         """Return a name that no tensor has, derived from `name`."""
         taken = (self.tensors, self.constants, self.shapes)  # a union of them takes long
-        number = 1
         made = name
         while any(made in names for names in taken):
-            number += 1
-            made = f"{name}/{number}"
+            self._copies[name] += 1
+            made = f"{name}/{self._copies[name] + 1}"
         return made
 
     def is_plain(self, names: Sequence[str]) -> bool:
