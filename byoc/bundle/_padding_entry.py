@@ -35,6 +35,10 @@ class PaddedInputEntry(StrictModel):
     first: FirstValueEntry | None = Field(
         description="What a caller's array has to have; null for nothing."
     )
+    room: Annotated[int, Field(ge=0, le=_LARGEST_SIZE)] = Field(
+        0, description="The entries at its end that the caller's array lacks: the model writes them."
+    )
+    made: bool = Field(False, description="Whether it is no caller's, but ones of its shape.")
 
 
 class PaddingEntry(StrictModel):
@@ -43,7 +47,9 @@ class PaddingEntry(StrictModel):
     dims: dict[str, Annotated[int, Field(ge=1, le=_LARGEST_SIZE)]] = Field(
         description="The dimensions that may be smaller, and their sizes in the variant."
     )
-    equal: dict[str, str] = Field(description="Dimensions that have the size of another one.")
+    equal: dict[str, str] = Field(
+        description="Dimensions that have the size of another one, or of an expression."
+    )
     inputs: dict[str, PaddedInputEntry] = Field(description="The inputs that are padded.")
     outputs: dict[str, tuple[_Extent, ...]] = Field(description="The outputs that are cut, to what.")
     reads_values: bool = Field(description="Whether the proof rests on values.")
@@ -70,7 +76,7 @@ class PaddingEntry(StrictModel):
 
 def _read_input(entry: PaddedInputEntry) -> PaddedInput:
     first = None if entry.first is None else FirstValue(entry.first.axis, entry.first.value)
-    return PaddedInput(entry.shape, entry.value, first)
+    return PaddedInput(entry.shape, entry.value, first, entry.room, entry.made)
 
 
 def describe_padding(decision: PaddingDecision) -> PaddingEntry:
@@ -85,6 +91,8 @@ def describe_padding(decision: PaddingDecision) -> PaddingEntry:
                     "shape": each.shape,
                     "value": each.value,
                     "first": None if each.first is None else vars(each.first),
+                    "room": each.room,
+                    "made": each.made,
                 }
                 for name, each in rule.inputs.items()
             },
@@ -122,9 +130,23 @@ def check_padding(
             whole = tuple(evaluate_dim(dim, entry.dims) for dim in shape)
             if stated is not None and not _fits(whole, stated, side == "input"):
                 raise InputError(f"{where}: it is {list(whole)} there, and {kind} in the model")
-            first = entry.inputs[name].first if side == "input" else None
-            if first is not None and first.axis >= len(whole):
-                raise InputError(f"{where}: it has no axis {first.axis}")
+            if side == "input":
+                _check_input(entry.inputs[name], whole, kind, where)
+
+
+def _check_input(
+    entry: PaddedInputEntry, whole: Sequence[int | None], kind: TensorType | None, where: str
+) -> None:
+    """Raise InputError unless an input has what is said of its axes and of how it is made."""
+    if entry.first is not None and entry.first.axis >= len(whole):
+        raise InputError(f"{where}: it has no axis {entry.first.axis}")
+    open_extents = [
+        size or 0 for dim, size in zip(entry.shape, whole, strict=True) if isinstance(dim, str)
+    ]
+    if entry.room and not (open_extents and entry.room < open_extents[-1]):
+        raise InputError(f"{where}: it has no room for {entry.room} entries")
+    if entry.made and (kind is None or kind.dtype != "bool"):
+        raise InputError(f"{where}: it is made, and not of bool")
 
 
 def _fits(whole: Sequence[int | None], stated: Sequence[Dim], is_input: bool) -> bool:

@@ -135,9 +135,11 @@ from byoc.model._walk import (
     list_tensor_names,
     make_unique_name,
     set_attribute,
+    walk_dims,
     walk_graphs,
     walk_nodes,
     walk_tensors,
+    walk_value_infos,
 )
 from byoc.model.inference import (
     InferenceResult,
@@ -159,5 +161,6 @@ from byoc.model.inference import (
     min_dims,
     multiply_dims,
     parse_dim,
+    substitute_dim,
     subtract_dims,
 )

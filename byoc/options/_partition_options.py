@@ -96,6 +96,18 @@ class Options(PlanOptions):
         lambda pad: None if pad else False,
         record_none=False,
     )
+    static_cache: bool = declare_field(
+        False,
+        "give the caches of variants with a past one length, before and after a call, where a Concat "
+        "makes them longer: new rows are written to their places. A past may then be shorter.",
+        Flag(
+            "Give caches that a Concat makes longer one length in variants with a past.",
+            Syntax.SWITCH,
+            panel=Panel.BUNDLE,
+        ),
+        lambda static: static or None,
+        record_none=False,
+    )
     weights: Sharing = declare_field(
         "copy",
         "what to do with weights in files beside the model: `copy` them into the bundle, `link` the "
@@ -355,6 +367,10 @@ class Options(PlanOptions):
     def __post_init__(self) -> None:
         """Raise InputError for a timeout that is no time, a gate below 0, variants that are none."""
         _ = self.isolation, self.largest_errors, self.list_variants()
+        if self.static_cache and not (self.variants or self.buckets):
+            raise InputError(
+                "--static-cache is for variants, whose sizes say how long a cache is (--variant)"
+            )
 
     def list_variants(self) -> tuple[Variant, ...]:
         """Return the variants of the bundle; a single one without a name where none are asked for.

@@ -14,3 +14,4 @@ from byoc.padding._padding_rule import (
     PaddingRule,
 )
 from byoc.padding._padding_search import LoadModel, decide_padding
+from byoc.padding._static_caches import CACHE_LENGTH, find_growing_dims, make_static

@@ -20,9 +20,11 @@ def find_unpadded_sizes(rule: PaddingRule, inputs: Arrays) -> dict[str, int]:
     the largest, and where it is not at index 0 what the rule needs.
     """
     sizes: dict[str, int] = {}
-    shapes = {name: np.shape(inputs[name]) for name in rule.inputs if name in inputs}
+    given = {name: each for name, each in rule.inputs.items() if name in inputs and not each.made}
+    shapes = {name: np.shape(inputs[name]) for name in given}
+    own_shapes = {name: each.own_shape for name, each in given.items()}
     for name, shape in shapes.items():
-        expected = rule.inputs[name].shape
+        expected = own_shapes[name]
         if len(shape) != len(expected):
             raise InputError(f"input '{name}' has {len(shape)} dimensions, not {len(expected)}")
         for dim, extent in zip(expected, shape, strict=True):
@@ -31,10 +33,10 @@ def find_unpadded_sizes(rule: PaddingRule, inputs: Arrays) -> dict[str, int]:
     for name, largest in rule.dims.items():
         if name not in sizes:
             raise InputError(f"no input says what {name} is")
-        if not 1 <= sizes[name] <= largest:
-            raise InputError(f"{name} is {sizes[name]}, and may be 1 to {largest}")
+        if not rule.least <= sizes[name] <= largest:
+            raise InputError(f"{name} is {sizes[name]}, and may be {rule.least} to {largest}")
     for name, shape in shapes.items():
-        own = tuple(evaluate_dim(dim, sizes) for dim in rule.inputs[name].shape)
+        own = tuple(evaluate_dim(dim, sizes) for dim in own_shapes[name])
         if shape != own:
             raise InputError(f"input '{name}' is {list(shape)}, not {list(own)}")
         _check_first(name, inputs[name], rule.inputs[name])
@@ -51,29 +53,30 @@ def _check_first(name: str, value: Any, padded: PaddedInput) -> None:
         )
 
 
-def pad_inputs(rule: PaddingRule, inputs: Arrays) -> dict[str, Any]:
-    """Return inputs at the largest sizes of a rule; those that it does not name as they are.
+def pad_inputs(rule: PaddingRule, inputs: Arrays, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return inputs at the largest sizes of a rule, with those that are made for it; others as they are.
 
     Along the last padded axis they are continued with the rule's value, along any other with their last
-    entries. The sizes have to be those that `find_unpadded_sizes` takes.
+    entries. `sizes` are those that `find_unpadded_sizes` finds.
     """
     padded = dict(inputs)
     for name, each in rule.inputs.items():
-        if name in inputs:
+        if each.made:
+            shape = [evaluate_dim(dim, sizes) or 0 for dim in each.shape]
+            padded[name] = _pad_array(np.ones(shape, bool), each, rule.dims)
+        elif name in inputs:
             padded[name] = _pad_array(np.asarray(inputs[name]), each, rule.dims)
     return padded
 
 
 def make_padded_shapes(rule: PaddingRule, inputs: Arrays) -> dict[str, NDArray[Any]]:
     """Return arrays of the dtypes and shapes that padding gives inputs, which take no memory."""
-    return {
-        name: np.broadcast_to(
-            np.zeros((), np.asarray(inputs[name]).dtype),
-            [evaluate_dim(dim, rule.dims) or 0 for dim in each.shape],
-        )
-        for name, each in rule.inputs.items()
-        if name in inputs
+    dtypes = {name: np.asarray(value).dtype for name, value in inputs.items() if name in rule.inputs}
+    dtypes |= {name: np.dtype(bool) for name, each in rule.inputs.items() if each.made}
+    shapes = {
+        name: [evaluate_dim(dim, rule.dims) or 0 for dim in rule.inputs[name].shape] for name in dtypes
     }
+    return {name: np.broadcast_to(np.zeros((), dtypes[name]), shapes[name]) for name in dtypes}
 
 
 def _pad_array(array: NDArray[Any], padded: PaddedInput, sizes: Mapping[str, int]) -> NDArray[Any]:

@@ -112,12 +112,15 @@ def _take_softmax(view: BoundView) -> Interval | None:
 
 
 def _gather(view: BoundView) -> Interval | None:
-    """Bound a Gather by all that it may take: along its axis the unpadded elements, or all."""
+    """Bound a Gather by all that it may take: along its axis index 0, the unpadded elements, or all."""
     shape, indices = view.get_shape(0), view.get_shape(1)
     axis = int(view.attributes.get("axis", 0)) % len(shape)
     axes = {a if a < axis else a - 1 + len(indices): a for a in range(len(shape)) if a != axis}
     zone = view.zone.move(axes)
-    if not view.zone.is_unpadded:
+    taken = view.find(1, view.zone.move({axis + other: other for other in range(len(indices))}))
+    if taken is not None and taken.is_zero:
+        zone = zone.with_part(axis, Part.first)
+    elif not view.zone.is_unpadded:
         zone = zone.with_part(axis, Part.whole)
     return view.find(0, zone)
 

@@ -40,6 +40,12 @@ def _multiply(view: BoundView) -> Interval | None:
     if view.get_input(0) == view.get_input(1):
         found = view.find_broadcast(0)
         return None if found is None else _square(found)
+    for position in (0, 1):  # by one over a root
+        division = _follow(view, view.get_input(1 - position), "Div")
+        if division and division.find(0, UNPADDED) == Interval(1.0, 1.0):
+            normalized = _bound_normalized(view, position, division.get_input(1))
+            if normalized is not None:
+                return normalized
     return _combine(mul)(view)
 
 
@@ -49,7 +55,7 @@ def _square(found: Interval) -> Interval:
 
 
 def _divide(view: BoundView) -> Interval | None:
-    normalized = _bound_normalized(view)
+    normalized = _bound_normalized(view, 0, view.get_input(1))
     if normalized is not None:
         return normalized
     divisor = view.find_broadcast(1)
@@ -64,23 +70,26 @@ def _divide(view: BoundView) -> Interval | None:
     return None if any(map(isnan, ends)) else Interval(min(ends), max(ends))
 
 
-def _bound_normalized(view: BoundView) -> Interval | None:
-    """Bound `d / sqrt(mean(d * d) + e)` by the root of the number of elements that the mean is of."""
-    index = view.graph.index
+def _follow(view: BoundView, name: str, *operators: str) -> BoundView | None:
+    """Return the node that makes a tensor, None where it is none of some operators."""
+    number = view.graph.index.producers.get(name)
+    found = None if number is None else BoundView(view.graph, number, name, UNPADDED, view.bounds)
+    return found if found is not None and found.operator in operators else None
 
-    def follow(name: str, *operators: str) -> BoundView | None:
-        number = index.producers.get(name)
-        found = None if number is None else BoundView(view.graph, number, name, UNPADDED, view.bounds)
-        return found if found is not None and found.operator in operators else None
 
-    root = follow(view.get_input(1), "Sqrt")
-    added = root and follow(root.get_input(0), "Add")
+def _bound_normalized(view: BoundView, position: int, root_name: str) -> Interval | None:
+    """Bound `d / sqrt(mean(d * d) + e)` by the root of the number of elements that the mean is of.
+
+    `position` is that of `d` among the inputs, `root_name` the tensor that it is divided by.
+    """
+    root = _follow(view, root_name, "Sqrt")
+    added = root and _follow(view, root.get_input(0), "Add")
     if not added:
         return None
-    for position in (0, 1):
-        mean = follow(added.get_input(position), "ReduceMean")
-        other = added.find(1 - position, UNPADDED)
-        power = mean and follow(mean.get_input(0), "Pow", "Mul")
+    for side in (0, 1):
+        mean = _follow(view, added.get_input(side), "ReduceMean")
+        other = added.find(1 - side, UNPADDED)
+        power = mean and _follow(view, mean.get_input(0), "Pow", "Mul")
         if not mean or not power or other is None or other.low <= 0:
             continue
         squared = {power.get_input(0)}
@@ -89,9 +98,9 @@ def _bound_normalized(view: BoundView) -> Interval | None:
         elif power.find(1, UNPADDED) != Interval(2.0, 2.0):
             continue
         axes = mean.read_axes(1)
-        if squared != {view.get_input(0)} or not axes or not mean.attributes.get("keepdims", 1):
+        if squared != {view.get_input(position)} or not axes or not mean.attributes.get("keepdims", 1):
             continue
-        below = view.find_broadcast(0)
+        below = view.find_broadcast(position)
         if below is None or not (view.zone.is_unpadded or below.is_finite):
             return None
         shape = mean.get_shape(0)
@@ -101,8 +110,16 @@ def _bound_normalized(view: BoundView) -> Interval | None:
 
 
 def _raise_to_power(view: BoundView) -> Interval | None:
-    found = view.find_broadcast(0)
-    return _square(found) if found is not None and view.find(1, UNPADDED) == Interval(2.0, 2.0) else None
+    found, power = view.find_broadcast(0), view.find(1, UNPADDED)
+    if found is None:
+        return None
+    if power == Interval(2.0, 2.0):
+        return _square(found)
+    return _cube(found) if power == Interval(3.0, 3.0) else None
+
+
+def _cube(found: Interval) -> Interval:
+    return Interval(found.low * found.low * found.low, found.high * found.high * found.high)
 
 
 def _apply(function: Callable[[float], float], low: float = -inf, high: float = inf) -> BoundRule:
@@ -240,16 +257,18 @@ def _slice(view: BoundView) -> Interval | None:
 
 
 def _concatenate(view: BoundView) -> Interval | None:
-    """Bound a Concat, of whose inputs the last alone is padded along its axis."""
+    """Bound a Concat, of whose inputs the last alone is padded along its axis; skip empty ones."""
     axis = int(view.attributes["axis"]) % len(view.shape)
     last = len(view.node.input) - 1
-    zone, positions = view.zone, list(range(last + 1))
+    zone, positions = view.zone, [n for n in range(last + 1) if view.get_shape(n)[axis] != 0]
+    if not positions:
+        return None
     if zone.get(axis) is Part.rest:
         positions = [last]
     elif zone.get(axis) is Part.first:
-        extent = view.get_shape(0)[axis]
-        if isinstance(extent, int) and extent:
-            positions = [0]
+        extent = view.get_shape(positions[0])[axis]
+        if isinstance(extent, int) or len(positions) == 1:
+            positions = positions[:1]
         else:
             zone = zone.with_part(axis, None)
     found = [view.find(position, zone) for position in positions]

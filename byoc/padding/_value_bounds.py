@@ -8,7 +8,7 @@ is promised. Those of what padding adds count on nothing: where no bound is prov
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isnan
+from math import inf, isinf, isnan
 
 import numpy as np
 
@@ -59,6 +59,8 @@ class ValueBounds:
         key = name, zone
         if key not in self._known:
             found = self._compute(name, zone)
+            if found is None and self.graph.get_dtype(name) == "bool":
+                found = Interval(0.0, 1.0)
             if found is None and zone.is_unpadded:
                 found = NUMBERS
             self._known[key] = found
@@ -128,6 +130,8 @@ class ValueBounds:
             return found if limits.min <= found.low and found.high <= limits.max else None
         if dtype.kind != "f":
             return found if dtype.kind == "b" else None
+        if found.low == found.high and isinf(found.low):
+            return found
         most = float(np.finfo(dtype).max) * _ROUNDED
         low = -inf if found.low < -most else found.low
         high = inf if found.high > most else found.high

@@ -72,6 +72,8 @@ class VariantState:
 
     bound: BoundState
     pairs: Mapping[str, StatePair]
+    _whole: dict[str, tuple[NDArray[Any], NDArray[Any]]] = field(default_factory=dict)
+    """What the model wrote new rows to, by inputs: the filled part as it was returned, and the whole."""
 
     @classmethod
     def make(
@@ -105,15 +107,28 @@ class VariantState:
             if value is not buffer and value.base is not buffer:
                 buffer[tuple(map(slice, value.shape))] = value
         others = {name: value for name, value in fitted.inputs.items() if name not in buffers}
-        given = others if fitted.rule is None else pad_inputs(fitted.rule, others)
-        found = self.bound.session.run(given, fitted.mark(trace))
+        kept = {name: whole for name, (part, whole) in self._whole.items() if others.get(name) is part}
+        others = {name: value for name, value in others.items() if name not in kept}
+        given = others if fitted.rule is None else pad_inputs(fitted.rule, others, fitted.sizes)
+        found = self.bound.session.run({**given, **kept}, fitted.mark(trace))
         for name in buffers:
             found.pop(self.pairs[name].present)
-        return fitted.cut(found), {name: self._cut(name, fitted) for name in buffers}
+        made = {name: found.pop(self.pairs[name].present) for name in self._list_written(fitted.rule)}
+        self._whole.update(
+            (name, (self._cut(name, fitted, whole), whole)) for name, whole in made.items()
+        )
+        parts = {self.pairs[name].present: self._whole[name][0] for name in made}
+        filled = {name: self._cut(name, fitted, buffer) for name, buffer in buffers.items()}
+        return {**fitted.cut(found), **parts}, filled
 
-    def _cut(self, name: str, fitted: FittedInputs) -> NDArray[Any]:
-        """Return the filled part of a buffer, without a copy."""
-        buffer, rule = self.bound.buffers[name], fitted.rule
+    def _list_written(self, rule: PaddingRule | None) -> list[str]:
+        """Return the inputs of the state that the model writes new rows to, of those without buffers."""
+        padded = {} if rule is None else rule.inputs
+        return [n for n in self.pairs if n not in self.bound.buffers and n in padded and padded[n].room]
+
+    def _cut(self, name: str, fitted: FittedInputs, buffer: NDArray[Any]) -> NDArray[Any]:
+        """Return the filled part of the state of an input, without a copy."""
+        rule = fitted.rule
         dims = None if rule is None else rule.outputs.get(self.pairs[name].present)
         if dims is None:
             return buffer

@@ -45,7 +45,7 @@ class FittedInputs:
 
     def pad(self) -> "FittedInputs":
         """Return the inputs padded to the variant, as contiguous arrays."""
-        given = self.inputs if self.rule is None else pad_inputs(self.rule, self.inputs)
+        given = self.inputs if self.rule is None else pad_inputs(self.rule, self.inputs, self.sizes)
         return replace(self, inputs=self.session.check_inputs(given))
 
     def run(self, trace: Trace | None = None) -> dict[str, Any]:
@@ -85,8 +85,16 @@ class VariantSession:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the inputs, the same in all variants."""
-        return next(iter(self.sessions.values())).inputs
+        """The names of the inputs, the same in all variants; those that padding makes are left out."""
+        return tuple(
+            name for name in next(iter(self.sessions.values())).inputs if name not in self._made
+        )
+
+    @property
+    def _made(self) -> set[str]:
+        """The inputs that padding makes in any variant."""
+        rules = self.paddings.values()
+        return {name for rule in rules for name, each in rule.inputs.items() if each.made}
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -105,6 +113,7 @@ class VariantSession:
         return {
             name: TensorType(kind.dtype, self._merge_shapes(name, kinds))
             for name, kind in shared.items()
+            if name not in self._made
         }
 
     def _merge_shapes(
@@ -114,7 +123,7 @@ class VariantSession:
         for variant, types in kinds.items():
             rule = self.paddings.get(variant)
             padded = None if rule is None else rule.inputs.get(name)
-            shapes.append(types[name].shape if padded is None else padded.shape)
+            shapes.append(types[name].shape if padded is None else padded.own_shape)
         known = [shape for shape in shapes if shape is not None]
         if len({len(shape) for shape in known}) != 1 or len(known) < len(shapes):
             return None

@@ -7,8 +7,8 @@ from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import Model
 from byoc.padding import PaddingDecision, PaddingRule, decide_padding
 from byoc.samples import model_samples
-from byoc.stages._preparation_stages import load_original
 from byoc.stages._state import State
+from byoc.stages._static_caches import load_original
 from byoc.support import Note, report_step
 from byoc.verification import (
     NotVerifiableError,
@@ -28,7 +28,12 @@ class FindPadding:
     """
 
     def run(self, state: State) -> State:
-        """Fill in `padding`; add the outputs on padded inputs to `verification`."""
+        """Fill in `padding`; add the outputs on padded inputs to `verification`.
+
+        Raises InputError where caches got a fixed length, and that is not proven or fails.
+        """
+        if state.static_rule is not None:
+            return self._check_static(state, state.static_rule)
         if not state.options.pad or not state.variant.name:
             return state
         found = self._find(state)
@@ -38,13 +43,28 @@ class FindPadding:
         note = Note("note", f"inputs may be padded: {told}")
         return replace(found, plan=replace(found.plan, notes=(*found.plan.notes, note)))
 
+    def _check_static(self, state: State, rule: PaddingRule) -> State:
+        """Verify a model whose caches got a fixed length against the user's."""
+        report_step("verify caches of a fixed length")
+        reason = _find_objection(state, rule)
+        if not reason and isinstance(state.verification, Verification):
+            padded = _verify(state, rule)
+            reason = describe_failure(padded)
+            state = replace(state, verification=add_padded(state.verification, padded))
+        if reason:
+            name = state.variant.name
+            raise InputError(f"variant {name}: its caches cannot have a fixed length: {reason}")
+        decision = PaddingDecision(rule)
+        note = Note("note", f"caches have a fixed length: {decision.describe()}")
+        plan = replace(state.plan, notes=(*state.plan.notes, note))
+        return replace(state, plan=plan, padding=decision)
+
     def _find(self, state: State) -> State:
         report_step("find padding")
         decision = decide_padding(lambda fixed: load_at(state, fixed), read_sizes(state.variant.dims))
         rule = decision.rule
-        if rule is not None and state.plan.lowered is not None and rule.reads_values:
-            reason = f"its proof rests on values, and regions compute in {state.plan.lowered.dtype}"
-            return replace(state, padding=_refuse(decision, rule, reason))
+        if rule is not None and (objection := _find_objection(state, rule)):
+            return replace(state, padding=_refuse(decision, rule, objection))
         if rule is None or not isinstance(state.verification, Verification):
             return replace(state, padding=decision)
         try:
@@ -55,6 +75,13 @@ class FindPadding:
         if reason:
             return replace(state, padding=_refuse(decision, rule, reason))
         return replace(state, padding=decision, verification=add_padded(state.verification, padded))
+
+
+def _find_objection(state: State, rule: PaddingRule) -> str:
+    """Return why a proof does not hold for what regions compute in, empty where it does."""
+    if state.plan.lowered is None or not rule.reads_values:
+        return ""
+    return f"its proof rests on values, and regions compute in {state.plan.lowered.dtype}"
 
 
 def read_sizes(dims: Mapping[str, int | str]) -> dict[str, int]:

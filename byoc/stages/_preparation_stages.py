@@ -17,10 +17,9 @@ from byoc.model import (
     Model,
     choose_state_pairs,
     find_state_pairs,
-    make_variable,
     match_state_patterns,
 )
-from byoc.options import Options, list_names, record_options
+from byoc.options import Options, record_options
 from byoc.planning import (
     LoweredPrecision,
     PlanSettings,
@@ -38,8 +37,9 @@ from byoc.stages._chosen_passes import choose_passes
 from byoc.stages._planning_stages import Annotate, Group, Place
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import State, run_stages
+from byoc.stages._static_caches import load_original, load_static
 from byoc.support import report_step
-from byoc.zoo import GenaiFolder, find_genai_folder, load_model
+from byoc.zoo import GenaiFolder, find_genai_folder
 
 
 @dataclass(frozen=True)
@@ -131,26 +131,21 @@ class Load:
     """Read and check the model and the samples. Raises InputError as their readers do."""
 
     def run(self, state: State) -> State:
-        """Fill in `original`, `samples` and `genai`; update the settings' state."""
+        """Fill in `original`, `static_rule`, `samples` and `genai`; update the settings' state."""
         report_step("load model")
         options = state.options
-        dims = {**(options.dims or {}), **state.variant.dims}
-        original = load_original(state, dims, _reads_no_weights(options))
+        if options.static_cache:
+            state = load_static(state)
+        original = state.original
+        if state.static_rule is None:
+            dims = {**(options.dims or {}), **state.variant.dims}
+            original = load_original(state, dims, _reads_no_weights(options))
         samples = () if options.inputs is None else read_samples(options.inputs, original, MAX_SAMPLES)
         genai = None if options.output is None else find_genai_folder(state.source)
         if genai is not None:
             _check_genai(genai, original, state)
         settings = replace(state.settings, state=_find_state(state.settings, original))
         return replace(state, original=original, samples=samples, genai=genai, settings=settings)
-
-
-def load_original(state: State, dims: Mapping[str, int | str], without_heavy: bool = False) -> Model:
-    """Load the model that the options name at some dimensions, its variable constants as inputs.
-
-    `without_heavy` is as in `byoc.zoo.load_model`. Raises InputError as that and `make_variable` do.
-    """
-    model = load_model(state.source, dims, state.options.shapes, without_heavy)
-    return make_variable(model, list_names(state.options.variable))
 
 
 def _find_state(settings: PlanSettings, model: Model) -> dict[str, str] | None:

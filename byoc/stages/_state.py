@@ -11,7 +11,7 @@ from byoc.codegen import Codegens, Refusal, Region
 from byoc.errors import InputError
 from byoc.model import ONLY_VARIANT, GraphIndex, Model, Variant
 from byoc.options import Options
-from byoc.padding import PaddingDecision
+from byoc.padding import PaddingDecision, PaddingRule
 from byoc.passes import PassEffect
 from byoc.patterns import Mark
 from byoc.planning import (
@@ -64,6 +64,8 @@ class State:
 
     # Load
     original: Model = _LATER
+    static_rule: PaddingRule | None = None
+    """The padding of a model whose caches got a fixed length, so that `original` is no user's."""
     samples: Sequence[Sample] = ()
     """What the user wants the bundle verified on; none where samples are made."""
     genai: GenaiFolder | None = None

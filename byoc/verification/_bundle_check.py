@@ -258,11 +258,14 @@ def find_original(bundle: Bundle, against: str | Path | None = None) -> Verifica
 
     `against` is the original, a path or `zoo:NAME`. Without it a zoo model is found by the name in the
     manifest. Any other bundle is compared with its own partitioned model, run whole on plain
-    onnxruntime; so is one of lower precision, whose accuracy against the original is told besides.
+    onnxruntime; so is one of lower precision, whose accuracy against the original is told besides, and
+    one whose caches have a fixed length, which is compared with the original by its padding.
     Raises InputError when the original cannot be read.
     """
     name = str(against or bundle.manifest.asked.get("model", ""))
-    if against is None and not name.startswith(ZOO):
+    padding = bundle.variant.padding
+    is_static = padding is not None and padding.rule is not None and padding.rule.is_static
+    if is_static or (against is None and not name.startswith(ZOO)):
         return VerificationModels(
             prepare_model(bundle.model(), f"its own {bundle.variant.model}", bundle.folder)
         )

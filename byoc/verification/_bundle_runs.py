@@ -74,16 +74,22 @@ class BundleRuns:
         Raise InputError if the bundle does not run.
         """
         with collect_contradictions() as found, convert_errors(InputError, "the bundle does not run"):
-            given = inputs if self.padding is None else pad_inputs(self.padding, inputs)
+            sizes = {} if self.padding is None else find_unpadded_sizes(self.padding, inputs)
+            given = inputs if self.padding is None else pad_inputs(self.padding, inputs, sizes)
             outputs = self.session(given)
             if self.whole is not None:
                 outputs = self.whole(given)
             if self.padding is not None:
-                sizes = find_unpadded_sizes(self.padding, inputs)
                 outputs = cut_outputs(self.padding, outputs, sizes)
         if notes is not None:
             notes.update(found)
         return outputs
+
+    @property
+    def _made(self) -> list[str]:
+        """The inputs that padding makes."""
+        padded = {} if self.padding is None else self.padding.inputs
+        return [name for name, each in padded.items() if each.made]
 
     def take_recorded(self) -> dict[str, RecordedRuns]:
         """Return the runs recorded since the last time."""
@@ -93,13 +99,15 @@ class BundleRuns:
 
     def check_inputs(self, model: Model, given: Values) -> None:
         """Raise InputError if the inputs of the bundle differ from those given to the model."""
-        optional = self.session.program.constants
+        optional = {*self.session.program.constants, *self._made}
         wanted = [name for name in self.session.inputs if name in given or name not in optional]
         if set(wanted) != set(given):
             raise InputError(
                 f"{model.source} has {_format_inputs(given)}, the bundle {_format_inputs(wanted, '')}"
             )
-        padded = given if self.padding is None else pad_inputs(self.padding, given)
+        padded = given
+        if self.padding is not None:
+            padded = pad_inputs(self.padding, given, find_unpadded_sizes(self.padding, given))
         for name, kind in self.session.types.items():
             found = describe_mismatch(padded[name], kind) if name in given else ""
             if found:

@@ -41,7 +41,7 @@ def verify_padding(
     for sizes in rule.list_trial_sizes():
         told = ", ".join(f"{name}={size}" for name, size in sizes.items())
         with convert_errors(NotVerifiableError, f"at {told}"):
-            model = load({**sizes, **{name: sizes[other] for name, other in rule.equal.items()}})
+            model = load(rule.complete(sizes))
             inputs = _meet_conditions(rule, model_samples(model))
         comparison = BundleComparison(bundle, VerificationModels(model), thresholds, runtime, runs)
         comparison.add_sample(f"at {told}", inputs)

@@ -1,0 +1,66 @@
+"""Variants whose caches get a fixed length, where the model makes them longer by a Concat."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from byoc.errors import InputError
+from byoc.model import Model, find_state_pairs, make_variable
+from byoc.options import list_names
+from byoc.padding import CACHE_LENGTH, decide_padding, find_growing_dims, make_static
+from byoc.stages._state import State
+from byoc.support import report_step
+from byoc.zoo import load_model
+
+
+def load_original(state: State, dims: Mapping[str, int | str], without_heavy: bool = False) -> Model:
+    """Load the model that the options name at some dimensions, its variable constants as inputs.
+
+    `without_heavy` is as in `byoc.zoo.load_model`. Raises InputError as that and `make_variable` do.
+    """
+    model = load_model(state.source, dims, state.options.shapes, without_heavy)
+    return make_variable(model, list_names(state.options.variable))
+
+
+def load_static(state: State) -> State:
+    """Fill in `original` and `static_rule` where the past of a variant has a length; update its state.
+
+    The length is that of the cache, before and after a call. Raises InputError for a model that cannot
+    be brought into that form, with the reason.
+    """
+    report_step("give caches a fixed length")
+    common = state.options.dims or {}
+    where = f"{state.variant.name}: its caches cannot have a fixed length: "
+    try:
+        whole = load_original(state, common, without_heavy=True)
+        past, total, rows = find_growing_dims(whole)
+        pairs = {pair.past: pair.present for pair in find_state_pairs(whole.structure)}
+        settings = replace(state.settings, state=state.settings.state or pairs)
+        state = replace(state, settings=settings)
+        length = _read_length(state.variant.dims, past, total)
+        if not length:
+            return state
+        others = {name: said for name, said in state.variant.dims.items() if name not in {past, total}}
+        relation = {total: f"{past} + {rows}"} if total and total not in common else {}
+        opened = load_original(state, {**common, **others, **relation})
+        static = make_static(opened, past, total, length)
+        decision = decide_padding(static.load, {CACHE_LENGTH: length})
+        if decision.rule is None:
+            raise InputError("; ".join(decision.refusals.values()))
+    except InputError as error:
+        source = getattr(state.source, "name", state.source)
+        raise InputError(f"{source}: variant {where}{error}") from error
+    original = static.load({CACHE_LENGTH: length})
+    return replace(state, original=original, static_rule=static.complete_rule(decision.rule))
+
+
+def _read_length(dims: Mapping[str, int | str], past: str, total: str) -> int:
+    """Return the length of the cache of a variant, 0 for no past. Raises InputError where none is given."""
+    found = {name: str(dims[name]).strip() for name in (past, total) if name in dims}
+    if not found.get(past, "").isdecimal():
+        raise InputError(f"the variant does not say how long they are: {past}=LENGTH")
+    length = int(found[past])
+    if length and total in found and found[total] != found[past]:
+        raise InputError(
+            f"{past} is {length} and {total} is {found[total]}, but both are the length of the cache"
+        )
+    return length

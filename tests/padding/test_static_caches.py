@@ -1,0 +1,158 @@
+"""Caches that a Concat makes longer get one length: the same results, or a reason why not."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from support import parse
+
+from byoc.errors import InputError
+from byoc.model import Dimensions, Model, prepare_model
+from byoc.onnxrt import open_session, run_session
+from byoc.padding import (
+    CACHE_LENGTH,
+    PaddingRule,
+    cut_outputs,
+    decide_padding,
+    find_growing_dims,
+    find_unpadded_sizes,
+    make_static,
+    pad_inputs,
+)
+
+HEADS, WIDTH = 2, 4
+
+
+def decoder(rows: int = 1, mask: str = "", biased: str = "a = Identity(s)", new: str = "") -> str:
+    """Return a layer of attention as text, with a cache of keys that are its values, too."""
+    return f"""g (float[1, {HEADS}, {rows}, {WIDTH}] x, float[1, {HEADS}, past, {WIDTH}] past_key{mask})
+        => (float[1, {HEADS}, {rows}, {WIDTH}] y, float[1, {HEADS}, total, {WIDTH}] present_key)
+        <float[{WIDTH}] w = {{1, 1, 1, 1}}, int64[1] two = {{2}}, int64 zero = {{0}},
+        int64 one = {{1}}> {{
+        v = LayerNormalization(x, w)
+        {new or "present_key = Concat <axis = 2> (past_key, v)"}
+        t = Transpose <perm = [0, 1, 3, 2]> (present_key)
+        s = MatMul(v, t)
+        {biased}
+        p = Softmax(a)
+        y = MatMul(p, present_key)
+    }}"""
+
+
+# A distance to each key, from the length of the past: as T5 has it.
+DISTANCES = """
+    e = Shape(past_key)
+    n = Gather(e, two)
+    f = Shape(present_key)
+    g = Gather(f, two)
+    m = Squeeze(g)
+    j = Range(zero, m, one)
+    d = Sub(j, n)
+    r = Cast <to = 1> (d)
+    a = Add(s, r)
+"""
+# Rows of a table of biases, cut from the length of the past on: as GPT-2 had it.
+TABLE = """
+    e = Shape(past_key)
+    n = Gather(e, two)
+    f = Shape(present_key)
+    m = Gather(f, two)
+    z = Constant <value = int64[1] {0}> ()
+    o = Constant <value = int64[1] {1}> ()
+    r = Slice(table, n, m, z)
+    c = Slice(r, z, m, o)
+    a = Add(s, c)
+"""
+
+
+def make_form(text: str, length: int) -> tuple[Model, PaddingRule]:
+    """Return the static form of a model with caches of a length, and its rule."""
+    proto = parse(text, opset=18)
+    if "table" in text:
+        table = np.random.default_rng(7).normal(size=(64, 64)).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    model = prepare_model(proto, "m")
+    past, total, _ = find_growing_dims(model)
+    if total:
+        model = prepare_model(proto, "m", None, Dimensions({total: "past + 1"}))
+    static = make_static(model, past, total, length)
+    decision = decide_padding(static.load, {CACHE_LENGTH: length})
+    assert decision.rule is not None, decision.refusals
+    return static.load({CACHE_LENGTH: length}), static.complete_rule(decision.rule)
+
+
+CASES = {
+    "one row": decoder(),
+    "three rows": decoder(rows=3),
+    "a mask": decoder(mask=", float[total] mask", biased="a = Add(s, mask)"),
+    "distances": decoder(biased=DISTANCES),
+    "a table": decoder(biased=TABLE),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_static_form_computes_what_the_model_does_at_each_length(case: str) -> None:
+    text, length = CASES[case], 9
+    form, rule = make_form(text, length)
+    rows = 3 if case == "three rows" else 1
+    assert rule.dims == {"past": length - rows}
+    assert rule.is_static
+    proto = parse(text, opset=18)
+    proto.graph.initializer.extend(t for t in form.proto.graph.initializer if t.name == "table")
+    plain, static = open_session(proto), open_session(form.proto)
+    generator = np.random.default_rng(3)
+    for past in range(length - rows + 1):
+        inputs: dict[str, Any] = {
+            "x": generator.normal(size=(1, HEADS, rows, WIDTH)).astype(np.float32),
+            "past_key": generator.normal(size=(1, HEADS, past, WIDTH)).astype(np.float32),
+        }
+        if case == "a mask":
+            inputs["mask"] = generator.normal(size=past + 1).astype(np.float32)
+        sizes = find_unpadded_sizes(rule, inputs)
+        assert sizes == {"past": past}
+        padded = pad_inputs(rule, inputs, sizes)
+        assert padded["past_key"].shape == (1, HEADS, length, WIDTH)
+        found = cut_outputs(rule, run_session(static, padded), sizes)
+        for name, expected in run_session(plain, inputs).items():
+            np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_no_past_is_as_long_as_a_full_cache() -> None:
+    _, rule = make_form(CASES["one row"], 9)
+    inputs = {"x": np.zeros((1, 2, 1, 4)), "past_key": np.zeros((1, 2, 9, 4))}
+    with pytest.raises(InputError, match="past is 9, and may be 0 to 8"):
+        find_unpadded_sizes(rule, inputs)
+
+
+REFUSED = {
+    "in front": (
+        decoder(new="present_key = Concat <axis = 2> (v, past_key)"),
+        "'present_key' is not made by a Concat behind 'past_key'",
+    ),
+    "a square": (
+        decoder(biased=DISTANCES.replace("d = Sub(j, n)", "q = Mul(n, n) d = Sub(j, q)")),
+        "does not grow evenly with past",
+    ),
+    "steps": (
+        decoder(biased="e = Shape(past_key) n = Gather(e, two) i = Squeeze(n) "
+        "k = Range(i, one, one) u = Cast <to = 1> (k) r = ReduceSum <keepdims = 0> (u) a = Add(s, r)"),
+        "it starts at past",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_understood_is_refused_with_the_reason(case: str) -> None:
+    text, reason = REFUSED[case]
+    with pytest.raises(InputError, match=reason):
+        make_form(text, 9)
+
+
+def test_a_mean_over_the_cache_is_not_proven() -> None:
+    text = decoder(biased="h = ReduceMean <keepdims = 1> (s) a = Add(s, h)")
+    model = prepare_model(parse(text, opset=18), "m")
+    static = make_static(model, "past", "", 9)
+    decision = decide_padding(static.load, {CACHE_LENGTH: 9})
+    assert decision.rule is None
+    assert "ReduceMean" in decision.refusals[CACHE_LENGTH]
