@@ -54,7 +54,7 @@ def load_static(state: State) -> State:
 
 
 def _read_length(dims: Mapping[str, int | str], past: str, total: str) -> int:
-    """Return the length of the cache of a variant, 0 for no past. Raises InputError where none is given."""
+    """Return the length of the cache of a variant, 0 for no past. Raises InputError for none."""
     found = {name: str(dims[name]).strip() for name in (past, total) if name in dims}
     if not found.get(past, "").isdecimal():
         raise InputError(f"the variant does not say how long they are: {past}=LENGTH")

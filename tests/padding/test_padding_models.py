@@ -77,7 +77,7 @@ def compare(model: onnx.ModelProto, rule: PaddingRule, inputs: Mapping[str, Any]
     run = plain(model)
     expected = run(dict(inputs))
     sizes = find_unpadded_sizes(rule, inputs)
-    actual = cut_outputs(rule, run(pad_inputs(rule, inputs)), sizes)
+    actual = cut_outputs(rule, run(pad_inputs(rule, inputs, sizes)), sizes)
     for name, value in expected.items():
         assert actual[name].shape == value.shape
         np.testing.assert_allclose(actual[name], value, rtol=1e-4, atol=1e-4)

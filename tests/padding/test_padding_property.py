@@ -85,7 +85,7 @@ def compare(proto: onnx.ModelProto, decision: PaddingDecision) -> Iterator[tuple
             continue
         if any(each.dtype.kind == "f" and np.isnan(each).any() for each in inner):
             continue  # nothing is promised: a ReduceMax of NaN depends on where it stands
-        padded = dict(zip(names, session.run(None, pad_inputs(rule, inputs)), strict=True))
+        padded = dict(zip(names, session.run(None, pad_inputs(rule, inputs, found)), strict=True))
         yield from zip(expected, cut_outputs(rule, padded, found).values(), strict=True)
 
 

@@ -151,7 +151,7 @@ RULE = PaddingRule(
 def test_a_number_is_filled_in_along_the_last_axis_and_entries_are_repeated_along_others() -> None:
     given: Any = {"ids": np.array([[5, 6], [7, 8]]), "x": np.array([[1.0, 2], [3, 4]]), "other": 1}
     sizes = find_unpadded_sizes(RULE, given)
-    padded = pad_inputs(RULE, given)
+    padded = pad_inputs(RULE, given, sizes)
     assert padded["ids"].tolist() == [[5, 6, 0, 0], [7, 8, 0, 0], [7, 8, 0, 0]]
     assert padded["x"].tolist() == [[1, 2], [3, 4], [3, 4]]
     assert padded["other"] == 1

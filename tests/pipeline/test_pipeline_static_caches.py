@@ -1,0 +1,104 @@
+"""Variants whose caches have one length: planned, verified, run with state, or refused in a sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import parse
+
+import byoc
+from byoc.errors import InputError
+
+DECODER = """g (int64[1, n] ids, float[1, 2, past, 4] past_key)
+    => (float[1, n, 6] logits, float[1, 2, total, 4] present_key)
+    <float[6, 8] table, float[8, 6] head, float[8] w, int64[4] split = {1, -1, 2, 4},
+     int64[3] join = {1, -1, 8}, int64[1] unit = {1}, int64 zero = {0},
+     int64 one = {1}, float far = {-1e30}> {
+    x = Gather(table, ids)
+    v = LayerNormalization(x, w)
+    h = Reshape(v, split)
+    q = Transpose <perm = [0, 2, 1, 3]> (h)
+    present_key = Concat <axis = 2> (past_key, q)
+    t = Transpose <perm = [0, 1, 3, 2]> (present_key)
+    s = MatMul(q, t)
+    b = Shape <start = 2, end = 3> (past_key)
+    e = Shape <start = 2, end = 3> (present_key)
+    m = Squeeze(e)
+    j = Range(zero, m, one)
+    o = Shape <start = 1, end = 2> (ids)
+    c = Squeeze(o)
+    i = Range(zero, c, one)
+    k = Add(i, b)
+    r = Unsqueeze(k, unit)
+    l = LessOrEqual(j, r)
+    a = Where(l, s, far)
+    p = Softmax(a)
+    z = MatMul(p, present_key)
+    y = Transpose <perm = [0, 2, 1, 3]> (z)
+    f = Reshape(y, join)
+    logits = MatMul(f, head)
+}"""
+RULES = "target: npu\ncost_model: openvino-cpu\ndtype: any\ncodegen: reference\nops: [{op: '*'}]\n"
+STARTS = {"n": 4, "past": 0}
+STEPS = {"n": 1, "past": 16}
+
+
+@pytest.fixture
+def model() -> Any:
+    text = DECODER
+    generator = np.random.default_rng(5)
+    for name, shape in {"table": (6, 8), "head": (8, 6), "w": (8,)}.items():
+        numbers = ", ".join(f"{x:.3f}" for x in generator.normal(size=shape).ravel())
+        declared = f"float[{', '.join(map(str, shape))}] {name}"
+        text = text.replace(f"{declared},", f"{declared} = {{{numbers}}},")
+    return parse(text, opset=18)
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "npu.yaml"
+    path.write_text(RULES, encoding="utf-8")
+    return path
+
+
+def test_a_sequence_is_that_of_the_model(model: Any, rules: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.byoc"
+    variants = {"starts": STARTS, "steps": STEPS}
+    result = byoc.partition(model, rules, variants=variants, static_cache=True, output=output)
+    notes = [note.text for note in result.variants[1].report.notes]
+    assert any("caches have a fixed length: past 0 to 15" in each for each in notes), notes
+    assert {error.name for error in result.variants[1].verification.outputs} >= {"logits, padded"}
+    session = byoc.load(output)
+    assert session.inputs == ("ids", "past_key")
+    stateful = byoc.open_stateful(session)
+    whole = np.random.default_rng(1).integers(0, 6, (1, 16))
+    plain = byoc.load(byoc_of(model, rules, tmp_path))
+    expected = plain({"ids": whole, "past_key": np.zeros((1, 2, 0, 4), np.float32)})["logits"]
+    for _ in range(2):
+        found = [stateful({"ids": whole[:, :4]})["logits"]]
+        found += [stateful({"ids": whole[:, n : n + 1]})["logits"] for n in range(4, 16)]
+        np.testing.assert_allclose(np.concatenate(found, 1), expected, rtol=1e-4, atol=1e-5)
+        assert stateful.state["past_key"].shape == (1, 2, 16, 4)
+        with pytest.raises(InputError, match="past is 16, and may be 0 to 15"):
+            stateful({"ids": whole[:, :1]})
+        stateful.reset()
+
+
+def byoc_of(model: Any, rules: Path, folder: Path) -> Path:
+    """Write a bundle with open dimensions, and return its path."""
+    byoc.partition(model, rules, output=folder / "open.byoc", verify=False)
+    return folder / "open.byoc"
+
+
+@pytest.mark.parametrize(
+    ("variants", "reason"),
+    [
+        (None, "--static-cache is for variants"),
+        ({"steps": {"n": 1}}, "the variant does not say how long they are: past=LENGTH"),
+        ({"steps": {"n": 4, "past": 4}}, "caches of 4 rows have no room for 4 new ones and a past"),
+    ],
+)
+def test_what_cannot_be_is_refused(variants: Any, reason: str, model: Any, rules: Path) -> None:
+    with pytest.raises(InputError, match=reason):
+        byoc.partition(model, rules, variants=variants, static_cache=True)
