@@ -16,14 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from byoc.bundle._manifest import (
-    MANIFEST_FILE,
-    MAX_MANIFEST_BYTES,
-    Manifest,
-    check_file_entry,
-    copy_and_hash,
-    parse_manifest,
-)
+from byoc.bundle._manifest import MANIFEST_FILE, Manifest, copy_and_hash
+from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES, check_file_entry, parse_manifest
 from byoc.bundle._signing import read_signature
 from byoc.codegen import describe_path_problem, escape_line, quote_name
 from byoc.errors import InputError

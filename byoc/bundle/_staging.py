@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from byoc.bundle._manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, list_files
+from byoc.bundle._manifest import MANIFEST_FILE
+from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES, list_files
 from byoc.bundle._packing import check_packed_files, is_packed_name, list_packed_files, pack_folder
 from byoc.bundle._reading import open_staged_bundle
 from byoc.codegen import quote_name

@@ -12,6 +12,7 @@ from byoc.costs._graph_cost import (
     price_graph,
     sum_host_seconds,
 )
+from byoc.costs._graph_tasks import GraphTasks, build_tasks
 from byoc.costs._line_fitting import fit_linear_model
 from byoc.costs._load_cost_model import (
     check_fallback,
@@ -35,7 +36,7 @@ from byoc.costs._price_query import (
 )
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.costs._roofline import Roofline
-from byoc.costs._task import FAMILIES, Task, Tasks, build_tasks
+from byoc.costs._task import FAMILIES, Task
 from byoc.costs._unit_prices import AlternativeComposite, BodyCost, CostSettings, ModelAnswers
 from byoc.costs._whole_fitting import (
     MeasuredWhole,

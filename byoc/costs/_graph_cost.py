@@ -9,8 +9,8 @@ import onnx
 
 from byoc.boundary.convert import find_own_quantization
 from byoc.costs._cost_model import CostModel, Policy, Price
+from byoc.costs._graph_tasks import build_tasks
 from byoc.costs._price_query import node_prices
-from byoc.costs._task import build_tasks
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     GraphIndex,
@@ -157,9 +157,9 @@ def sum_host_seconds(
 
     Estimates are those of nodes with a shape or an operator that is not known, bodies included.
     """
-    works = build_tasks(index)
-    prices = node_prices(host, works, find_own_quantization(index) | index.bodies.keys())
-    estimated = float(prices.seconds[prices.unknown & works.estimated].sum())
+    tasks = build_tasks(index)
+    prices = node_prices(host, tasks, find_own_quantization(index) | index.bodies.keys())
+    estimated = float(prices.seconds[prices.unknown & tasks.estimated].sum())
     total = float(prices.seconds.sum())
     for number, bodies in index.bodies.items():
         each = count_trips(index, number, given).count
@@ -178,13 +178,13 @@ def price_nodes(
     `Policy.refuse` raises InputError and `Policy.host` gives infinity; for the host pass
     `unknown.on_host`.
     """
-    works = build_tasks(index)
-    prices = node_prices(device, works)
+    tasks = build_tasks(index)
+    prices = node_prices(device, tasks)
     left = index.bodies.keys() | find_own_quantization(index)
-    rows = [i for i in range(len(index.nodes)) if works.task_of_node[i] >= 0 and i not in left]
+    rows = [i for i in range(len(index.nodes)) if tasks.task_of_node[i] >= 0 and i not in left]
     if unknown is Policy.refuse:
         prices.require_known(rows, [describe_node(node) for node in index.nodes])
-    operations = float(works.operations[rows].sum())
+    operations = float(tasks.operations[rows].sum())
     if unknown is Policy.host and prices.unknown[rows].any():
         return Price(inf, inf), operations
     return Price(float(prices.seconds[rows].sum()), float(prices.joules[rows].sum())), operations

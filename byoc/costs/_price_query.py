@@ -21,8 +21,9 @@ from byoc.costs._cost_model import (
     Price,
     Unknown,
 )
+from byoc.costs._graph_tasks import GraphTasks
 from byoc.costs._measured_costs import STAND_IN_LINE
-from byoc.costs._task import Task, Tasks
+from byoc.costs._task import Task
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text
 from byoc.patterns import NodeGroup, Unit
 from byoc.placement import Occupancy
@@ -60,7 +61,7 @@ class Prices:
         raise InputError(f"{what}: {'; '.join(lines)}")
 
 
-def node_prices(model: CostModel, tasks: Tasks, free: Collection[int] = ()) -> Prices:
+def node_prices(model: CostModel, tasks: GraphTasks, free: Collection[int] = ()) -> Prices:
     """Return the price of each node of a graph, run one by one.
 
     Constant nodes cost nothing, nor do those in `free`.
@@ -72,7 +73,7 @@ def node_prices(model: CostModel, tasks: Tasks, free: Collection[int] = ()) -> P
 
 
 def host_prices(
-    model: CostModel, tasks: Tasks, units: Sequence[NodeGroup], free: Collection[int] = ()
+    model: CostModel, tasks: GraphTasks, units: Sequence[NodeGroup], free: Collection[int] = ()
 ) -> tuple[Prices, Floats]:
     """Return the price of each unit on the host, where the nodes of a composite run one by one.
 
@@ -98,7 +99,7 @@ def host_prices(
     return prices, np.bincount(row, rough[nodes], len(units)).astype(np.float64)
 
 
-def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Prices:
+def device_prices(model: CostModel, tasks: GraphTasks, units: Sequence[Unit]) -> Prices:
     """Return the price of each unit on an accelerator, where a composite runs as one.
 
     Tensors inside a composite cause no memory traffic there.
@@ -107,7 +108,7 @@ def device_prices(model: CostModel, tasks: Tasks, units: Sequence[Unit]) -> Pric
     return _select_prices(model, [price_task(model, task) for task in distinct], of)
 
 
-def find_device_tasks(tasks: Tasks, units: Sequence[Unit]) -> tuple[list[Task], NDArray[np.int64]]:
+def find_device_tasks(tasks: GraphTasks, units: Sequence[Unit]) -> tuple[list[Task], NDArray[np.int64]]:
     """Return the tasks that an accelerator's cost model is asked for, and the number of each unit's.
 
     Every node of the graph has its task among them, whether it is a unit or not; the numbers are int64
@@ -128,7 +129,7 @@ def find_device_tasks(tasks: Tasks, units: Sequence[Unit]) -> tuple[list[Task], 
     return found, of
 
 
-def _composite_name(tasks: Tasks, unit: Unit) -> str:
+def _composite_name(tasks: GraphTasks, unit: Unit) -> str:
     """Return the name of a composite in cost models; a QDQ group of one operator is `QDQ/Conv`."""
     if unit.composite is not None:
         return unit.composite if unit.kind == "composite" else f"QDQ/{unit.composite}"

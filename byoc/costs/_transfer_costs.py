@@ -18,6 +18,7 @@ from byoc.boundary.convert import (
     make_transfer_lookup,
 )
 from byoc.costs._cost_model import FREE, CostModel, Price
+from byoc.costs._graph_tasks import GraphTasks
 from byoc.costs._objective import Objective
 from byoc.costs._price_query import (
     MAX_BYTES,
@@ -26,7 +27,7 @@ from byoc.costs._price_query import (
     price_task,
     transfer_prices,
 )
-from byoc.costs._task import Task, Tasks
+from byoc.costs._task import Task
 from byoc.costs._work import Work
 from byoc.costs._work_bytes import SHAPES
 from byoc.costs._work_sizes import Sizes
@@ -51,7 +52,7 @@ class UnitTensors:
     whole: list[bool]
 
 
-def find_unit_tensors(index: GraphIndex, works: Tasks, units: Sequence[NodeGroup]) -> UnitTensors:
+def find_unit_tensors(index: GraphIndex, tasks: GraphTasks, units: Sequence[NodeGroup]) -> UnitTensors:
     """Return the tensors that pass between units.
 
     Consumers that only ask for a tensor's shape read a small tensor of its own, `NAME:shape`: they come
@@ -66,7 +67,7 @@ def find_unit_tensors(index: GraphIndex, works: Tasks, units: Sequence[NodeGroup
     consumers: list[list[int]] = []
     sizes: list[int] = []
     whole: list[bool] = []
-    outputs, readers, size = index.outputs, index.consumers, works.sizes.by_name
+    outputs, readers, size = index.outputs, index.consumers, tasks.sizes.by_name
     for name, row in _produced_tensors(index, units):
         read = readers.get(name, ())
         if len(read) == 1 and not shape_readers:  # as most are
@@ -121,7 +122,7 @@ def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the b
     host: CostModel,
     device: CostModel,
     wants: BoundaryFormat,
-    works: Tasks,
+    tasks: GraphTasks,
     own: frozenset[int],
     moved: UnitTensors,
     taken: NDArray[np.bool_],
@@ -135,7 +136,7 @@ def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the b
     Where the device may transpose an image, that is priced once for each unit that it takes and that
     reads the image, since each may be in a region of its own; the cheaper side counts, by `objective`.
     """
-    crossing = make_transfer_lookup(works.index, wants, own, works.sizes.fallback)
+    crossing = make_transfer_lookup(tasks.index, wants, own, tasks.sizes.fallback)
     some = [
         (row, each)
         for row, (name, whole) in enumerate(zip(moved.names, moved.whole, strict=True))
@@ -152,7 +153,7 @@ def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the b
     if not some:
         return TransferCosts(base, base, sizes)
     there, back = base.copy(), base.copy()
-    prices = _ConversionPrices(works, {"host": None if link_converts else host, "device": device})
+    prices = _ConversionPrices(tasks, {"host": None if link_converts else host, "device": device})
     # Tensors of one type share a crossing.
     distinct = {id(each): each for _, each in some}
     enters = {key: prices.sum_prices(each.entering) for key, each in distinct.items()}
@@ -223,7 +224,7 @@ def _share(objective: Objective, part: Floats, whole: Floats) -> float | None:
 class _ConversionPrices:
     """Prices of conversions by who runs them; None if another price includes them."""
 
-    works: Tasks
+    tasks: GraphTasks
     models: dict[str, CostModel | None]
     _seen: dict[tuple[str, int | Conversion], Price] = field(default_factory=dict)
 
@@ -237,9 +238,9 @@ class _ConversionPrices:
         if model is None:
             return FREE
         node = conversion.node
-        key = conversion.by, conversion if node is None else int(self.works.task_of_node[node])
+        key = conversion.by, conversion if node is None else int(self.tasks.task_of_node[node])
         if key not in self._seen:
-            task = _task(conversion) if node is None else self.works[node]
+            task = _task(conversion) if node is None else self.tasks[node]
             self._seen[key] = price_task(model, task)[0]
         return self._seen[key]
 

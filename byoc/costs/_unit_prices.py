@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from byoc.boundary.convert import find_own_quantization
 from byoc.costs._cost_model import CostModel, Policy, Price
+from byoc.costs._graph_tasks import GraphTasks, build_tasks
 from byoc.costs._objective import LATENCY, Objective
 from byoc.costs._price_query import Prices, device_prices, host_prices, keep_unknown_on_host
 from byoc.costs._problem_parts import PlacementDevice
-from byoc.costs._task import Tasks, build_tasks
 from byoc.model import GraphIndex, StatePair
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Problem
@@ -106,12 +106,12 @@ class UnitPricer:
     refused: Sequence[Mapping[int, str]]
 
     @cached_property
-    def tasks(self) -> Tasks:
+    def tasks(self) -> GraphTasks:
         """The tasks of the host."""
         return build_tasks(self.index)
 
     @cached_property
-    def device_tasks(self) -> list[Tasks]:
+    def device_tasks(self) -> list[GraphTasks]:
         """The tasks of each accelerator, in the type that its regions compute in."""
         types = [device.wants.compute for device in self.settings.devices]
         return [build_tasks(self.index, compute) if compute else self.tasks for compute in types]
@@ -206,10 +206,12 @@ def compute_saving(problem: Problem, alternative: AlternativeComposite, fused: f
     return saving if saving < inf else 0.0
 
 
-def _joint_prices(costs: CostModel, works: Tasks, units: Sequence[JointUnit], number: int) -> Prices:
+def _joint_prices(
+    costs: CostModel, tasks: GraphTasks, units: Sequence[JointUnit], number: int
+) -> Prices:
     """Return the price of each joint unit on an accelerator: the sum over its units there."""
     parts = [unit.on_device[number] for unit in units]
-    each = device_prices(costs, works, [part for group in parts for part in group])
+    each = device_prices(costs, tasks, [part for group in parts for part in group])
     if all(len(group) == 1 for group in parts):
         return each
     row = np.repeat(np.arange(len(parts)), [len(group) for group in parts])

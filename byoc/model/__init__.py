@@ -96,26 +96,28 @@ from byoc.model._runtime_operators import state_function_defaults
 from byoc.model._skeletons import make_skeleton, replace_weights
 from byoc.model._state_pairs import StatePair, choose_state_pairs, find_state_pairs, match_state_patterns
 from byoc.model._tensor_data import (
+    ExternalData,
+    count_bytes,
+    embed_external_data,
+    find_external_data,
+    is_large,
+    read_array,
+    read_raw_bytes,
+    write_raw_bytes,
+)
+from byoc.model._tensor_types import (
     DTYPE_NUMBERS,
     DTYPES,
     FLOAT_DTYPES,
     Dim,
-    ExternalData,
     TensorType,
     clear_shape,
     count_bits,
-    count_bytes,
-    embed_external_data,
-    find_external_data,
     get_stated_types,
-    is_large,
     rate_knowledge,
-    read_array,
-    read_raw_bytes,
     read_tensor_types,
     read_type,
     to_numpy_dtype,
-    write_raw_bytes,
     write_type,
 )
 from byoc.model._text_check import find_non_text

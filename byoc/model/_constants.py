@@ -13,7 +13,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
 from byoc.model._graph_index import GraphIndex
-from byoc.model._tensor_data import get_stated_types, read_array, read_type
+from byoc.model._tensor_data import read_array
+from byoc.model._tensor_types import get_stated_types, read_type
 from byoc.model._walk import copy_without
 
 _MAX_ELEMENTS = 1024

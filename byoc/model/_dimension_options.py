@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from byoc.model._dimensions import Dimensions
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_types import Dim
 from byoc.support import DIMS_FLAG, SHAPES_FLAG, declare_field
 
 

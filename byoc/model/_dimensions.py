@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from onnx import ModelProto, TensorShapeProto
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.model._tensor_data import Dim, TensorType
+from byoc.model._tensor_types import Dim, TensorType
 from byoc.model._walk import walk_dims, walk_value_infos
 from byoc.model.inference import (
     evaluate_dim,

@@ -22,14 +22,8 @@ from byoc.model._node_attributes import (
 )
 from byoc.model._node_kinds import NodeKind, NodeRecords
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
-from byoc.model._tensor_data import (
-    Dim,
-    TensorType,
-    get_graph_types,
-    is_large,
-    rate_knowledge,
-    read_tensor_types,
-)
+from byoc.model._tensor_data import is_large
+from byoc.model._tensor_types import Dim, TensorType, get_graph_types, rate_knowledge, read_tensor_types
 from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads
 from byoc.schemas import OperatorSchema, get_schema
 

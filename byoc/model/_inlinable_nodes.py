@@ -12,7 +12,7 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, SparseTensorProto, TensorProto, numpy_helper
 
 from byoc.errors import InputError
-from byoc.model._tensor_data import DTYPES, count_bits
+from byoc.model._tensor_types import DTYPES, count_bits
 from byoc.model._walk import walk_nodes
 from byoc.numerics import sort_topologically
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
-from byoc.model._tensor_data import DTYPE_NUMBERS, Dim, TensorType, count_bits
+from byoc.model._tensor_types import DTYPE_NUMBERS, Dim, TensorType, count_bits
 from byoc.schemas import get_schema
 
 IMAGE = "NCHW"

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
-from byoc.model._tensor_data import TensorType, clear_shape
+from byoc.model._tensor_types import TensorType, clear_shape
 from byoc.schemas import OperatorSchema, make_operator_name
 
 # The defaults of these depend on the rank, so schemas give them only in words.

@@ -16,7 +16,7 @@ from byoc.model._quantized_tensors import (
     get_input_quantization,
     get_output_quantization,
 )
-from byoc.model._tensor_data import Dim, TensorType, count_bits
+from byoc.model._tensor_types import Dim, TensorType, count_bits
 from byoc.model.inference import bound_dim
 
 TENSOR_FACTS = (

@@ -28,7 +28,7 @@ from byoc.model._graph_parts import BoundaryNames, find_boundary
 from byoc.model._inlinable_nodes import make_initializers_dense, rename_overloads
 from byoc.model._inserted_nodes import LabelledNode, add_metadata, copy_nodes
 from byoc.model._runtime_operators import list_missing_defaults
-from byoc.model._tensor_data import clear_shape, rate_knowledge
+from byoc.model._tensor_types import clear_shape, rate_knowledge
 from byoc.model._walk import copy_without, is_onnx, list_reads, sort_nodes
 
 # The metadata of nodes and functions came with IR 10.

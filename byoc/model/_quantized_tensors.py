@@ -14,7 +14,7 @@ from onnx import GraphProto, NodeProto
 from byoc.model._graph_index import GraphIndex
 from byoc.model._model_loading import Model
 from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
-from byoc.model._tensor_data import FLOAT_DTYPES, TensorType
+from byoc.model._tensor_types import FLOAT_DTYPES, TensorType
 from byoc.model._walk import copy_without, list_node_names, list_tensor_names
 from byoc.model.inference import InferenceResult
 from byoc.numerics import merge_groups

@@ -5,7 +5,8 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from byoc.model._graph_index import MIN_IR_OF_DEFAULTS
-from byoc.model._tensor_data import add_input, is_large, read_raw_bytes
+from byoc.model._tensor_data import is_large, read_raw_bytes
+from byoc.model._tensor_types import add_input
 from byoc.model._walk import copy_without, walk_tensors
 
 

@@ -16,7 +16,7 @@ from onnx.inliner import inline_local_functions
 from byoc.errors import InputError, suggest_nearest
 from byoc.model._node_attributes import get_stated_attributes
 from byoc.model._skeletons import replace_weights
-from byoc.model._tensor_data import TensorType, read_type
+from byoc.model._tensor_types import TensorType, read_type
 from byoc.model._walk import get_input, is_onnx, walk_nodes
 from byoc.schemas import get_schema
 

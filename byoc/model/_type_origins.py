@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from byoc.model._dimensions import list_open_dims
 from byoc.model._graph_index import GraphIndex
-from byoc.model._tensor_data import Dim, read_type
+from byoc.model._tensor_types import Dim, read_type
 from byoc.model._walk import describe_node
 from byoc.model.inference import list_dim_names
 

@@ -218,13 +218,13 @@ def open_call(
 def list_units(model: Model, target: Target | None) -> tuple[list[Unit], list[Task]]:
     """Return the units of a model, without a target its nodes, and their tasks."""
     index = model.index
-    works = build_tasks(index)
+    tasks = build_tasks(index)
     if target is not None:
         units = list(group_units(index, target.patterns, annotate_graph(index, target)))
     else:
-        running = [i for i in range(len(index.nodes)) if works.task_of_node[i] >= 0]
-        units = [Unit(works[i].op, (i,), YES, ()) for i in running]
-    distinct, of = find_device_tasks(works, units)
+        running = [i for i in range(len(index.nodes)) if tasks.task_of_node[i] >= 0]
+        units = [Unit(tasks[i].op, (i,), YES, ()) for i in running]
+    distinct, of = find_device_tasks(tasks, units)
     return units, [distinct[number] for number in of.tolist()]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from byoc.costs import Tasks, build_tasks
+from byoc.costs import GraphTasks, build_tasks
 from byoc.model import Model, copy_without
 from byoc.onnxrt import measure_node_seconds, open_session, run_session
 from byoc.profiling._measured_costs import MeasurementRecords
@@ -30,15 +30,15 @@ class NodeTimes:
     run of the nodes, so that other load on the machine slows both.
     """
 
-    works: Tasks
+    tasks: GraphTasks
     seconds: Mapping[int, Sequence[float]] = field(default_factory=dict)
     wholes: Sequence[float] = ()
 
     @property
     def missing(self) -> list[int]:
         """The nodes that run and were not measured: onnxruntime replaced or did not name them."""
-        running = range(len(self.works.index.nodes))
-        return [i for i in running if self.works.task_of_node[i] >= 0 and i not in self.seconds]
+        running = range(len(self.tasks.index.nodes))
+        return [i for i in running if self.tasks.task_of_node[i] >= 0 and i not in self.seconds]
 
     @property
     def total(self) -> float:
@@ -58,9 +58,9 @@ class NodeTimes:
 
         Nodes with bodies or with unknown shapes cannot be looked up; views are free and need no record.
         """
-        missing = sum(not self.works[i].view for i in self.missing)
+        missing = sum(not self.tasks[i].view for i in self.missing)
         for i, seconds in self.seconds.items():
-            task = self.works[i]
+            task = self.tasks[i]
             if task.sized and not task.view:
                 records.add(task, seconds)
             elif not task.view:

@@ -109,10 +109,10 @@ def compare_host_times(
     model: Model, costs: CostModel, measured: Samples, times: NodeTimes
 ) -> PredictionComparison:
     """Compare the prediction for the host with measurements of the model and of its nodes."""
-    prices = node_prices(costs, times.works)
+    prices = node_prices(costs, times.tasks)
     measurements = {i: Samples.of(seconds) for i, seconds in times.seconds.items()}
-    timed = [i for i in measurements if not times.works[i].view]
-    nodes = times.works.index.nodes
+    timed = [i for i in measurements if not times.tasks[i].view]
+    nodes = times.tasks.index.nodes
     pairs = tuple(
         NodePair(
             get_node_name(nodes[i]),

@@ -7,7 +7,7 @@ which any target has whose compiler unpacks constants.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,22 +70,23 @@ def quantize_weights(model: Model, targets: Sequence[Target], block: int) -> Qua
     products, left = _find_products(model.index)
     if products:  # before IR 4 every initializer is an input, and integers and scales are none
         model = upgrade_ir(model)
-    rewriter = _ProductRewriter(model, block)
-    result = rewriter.rewrite([product for product in products if product.fits])
-    before, after = (_find_taken(each.index, targets) for each in (model, result))
-    plain = {each.output: each for each in products if not each.fits or each.output in before - after}
-    if not plain:
-        return QuantizedWeights(result, tuple(rewriter.described), left)
-    try:
-        raised = upgrade_opset(model, SIXTEEN_BITS)
-    except InputError as error:
-        left |= {product.weights: str(error) for product in plain.values()}
-        rewriter = _ProductRewriter(model, block, rounded=rewriter.rounded)
-        result = rewriter.rewrite([each for each in products if each.output not in plain])
-    else:
-        rewriter = _ProductRewriter(raised, block, frozenset(plain), rewriter.rounded)
-        result = rewriter.rewrite(_find_products(raised.index)[0])
-    return QuantizedWeights(result, tuple(rewriter.described), left)
+    rounded: dict[tuple[str, int], WeightBlocks] = {}
+    quantized = _ProductRewriter(model, block, rounded).quantize(
+        [each for each in products if each.fits]
+    )
+    lost = _find_taken(model.index, targets) - _find_taken(quantized.model.index, targets)
+    plain = {each.output: each for each in products if not each.fits or each.output in lost}
+    if plain:  # again, these by DequantizeLinear, or not at all where that has no blocks
+        try:
+            raised = upgrade_opset(model, SIXTEEN_BITS)
+        except InputError as error:
+            left |= {product.weights: str(error) for product in plain.values()}
+            others = [each for each in products if each.output not in plain]
+            quantized = _ProductRewriter(model, block, rounded).quantize(others)
+        else:
+            rewriter = _ProductRewriter(raised, block, rounded, frozenset(plain))
+            quantized = rewriter.quantize(_find_products(raised.index)[0])
+    return replace(quantized, left=left)
 
 
 @dataclass(frozen=True)
@@ -183,25 +184,31 @@ def _find_taken(index: GraphIndex, targets: Sequence[Target]) -> frozenset[str]:
 
 @dataclass(eq=False)
 class _ProductRewriter:
-    """Writes matrix products with weights of 4 bits; those in `plain` by DequantizeLinear.
+    """Writes products of a model with weights of 4 bits, once; those in `plain` by DequantizeLinear.
 
-    `rounded` has the integers of weights by their name and the axis of inputs.
+    `rounded` has the integers of weights by their name and the axis of inputs, and takes new ones.
     """
 
     model: Model
     block: int
+    rounded: dict[tuple[str, int], WeightBlocks]
     plain: frozenset[str] = frozenset()
-    rounded: dict[tuple[str, int], WeightBlocks] = field(default_factory=dict)
     described: list[QuantizedWeight] = field(default_factory=list)
     tensors: dict[str, TensorProto] = field(default_factory=dict)
+    stored: dict[tuple[str, int, bool], tuple[str, str]] = field(default_factory=dict)
 
-    def rewrite(self, products: Sequence[_Product]) -> Model:
+    @cached_property
+    def names(self) -> NameAllocator:
+        """The names that are taken in the model."""
+        return NameAllocator(self.model.index.graph)
+
+    def quantize(self, products: Sequence[_Product]) -> QuantizedWeights:
         """Return the model with these products quantized."""
-        if not products:
-            return self.model
+        model = self._rewrite(products) if products else self.model
+        return QuantizedWeights(model, tuple(self.described), {})
+
+    def _rewrite(self, products: Sequence[_Product]) -> Model:
         index = self.model.index
-        self.names = NameAllocator(index.graph)
-        self.stored: dict[tuple[str, int, bool], tuple[str, str]] = {}
         made = {product.number: [*self._replace(product)] for product in products}
         source = self.model.proto
         proto = copy_without(source, "node", "initializer", "value_info")

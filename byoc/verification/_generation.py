@@ -1,13 +1,10 @@
 """Verification of generated sequences: a bundle and its original choose tokens in a loop."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Executor, open_region_session
@@ -22,8 +19,7 @@ from byoc.verification._bundle_runs import load_all_executors
 from byoc.verification._generation_limit import GenerationLimit
 from byoc.verification._generation_noise import GenerationNoise, open_right_loops
 from byoc.verification._generation_prompts import list_prompt_lengths
-from byoc.verification._generation_result import Generation, GenerationRun, TokenDifference
-from byoc.verification._output_error import OutputError
+from byoc.verification._generation_result import Generation, GenerationRun
 from byoc.verification._plain_models import (
     PlainModel,
     convert_errors,
@@ -31,10 +27,9 @@ from byoc.verification._plain_models import (
     open_original,
 )
 from byoc.verification._recorded_model import load_recorded_model
-from byoc.verification._tensor_comparison import compare_tensors
+from byoc.verification._sequence_comparison import SequenceComparison
 from byoc.verification._thresholds import (
     DEFAULT_THRESHOLDS,
-    EPSILON,
     Thresholds,
 )
 from byoc.verification._token_loop import (
@@ -42,14 +37,9 @@ from byoc.verification._token_loop import (
     PlainLoop,
     Prompt,
     TokenLoop,
-    TokenStep,
-    choose_tokens,
-    is_state_step,
     run_together,
 )
 from byoc.zoo import ZOO
-
-_ROUNDINGS = 4.0  # units of a logit's last place that two right executions may differ by
 
 
 @dataclass(frozen=True)
@@ -180,39 +170,15 @@ class GenerationCheck:
         """Compare one sequence."""
         bundle = self._open_loop(self._bundle_session)
         reference = self._reference.loop
-        precise = PlainLoop(self._original_model.run, self._decoder) if self._region_dtype else None
-        loops: tuple[TokenLoop, ...] = (reference, bundle, *([precise] if precise else []))
-        tokens: list[int] = []
-        logits: dict[int, OutputError] = {}
-        state: dict[int, OutputError] = {}
-        differing: list[TokenDifference] = []
-        same_as_original = choices = 0
-        for count, step in enumerate(run_together(self._decoder, prompt, loops), 1):
-            tokens.append(int(step.chosen[0]))
-            choices += len(step.chosen)
-            logits[step.position] = _compare_step(
-                {self._decoder.logits: step.logits[0]},
-                {self._decoder.logits: step.logits[1]},
-                self._applied_thresholds,
-            )
-            differing += _find_differences(step)
-            if precise is not None:
-                same_as_original += int(np.sum(choose_tokens(step.logits[2]) == step.chosen))
-            if is_state_step(count, prompt.tokens):
-                state[step.position] = _compare_step(
-                    reference.state, bundle.state, self._applied_thresholds
-                )
-        run = GenerationRun(
-            seed=prompt.seed,
-            prompt=prompt.length,
-            tokens=tuple(tokens),
-            choices=choices,
-            differences=tuple(differing),
-            logits=logits,
-            state=state,
-            variants=bundle.variants,
-            same_as_original=None if precise is None else same_as_original,
-        )
+        loops: list[TokenLoop] = [reference, bundle]
+        if self._region_dtype:
+            loops.append(PlainLoop(self._original_model.run, self._decoder))
+        comparison = SequenceComparison(self._decoder.logits, self._applied_thresholds)
+        for step in run_together(self._decoder, prompt, loops):
+            comparison.add_step(step)
+            if step.compares_state:
+                comparison.add_state(step.position, reference.state, bundle.state)
+        run = comparison.make_run(prompt, bundle.variants)
         return run if run.within else self._noise.allow(run, prompt)
 
     @cached_property
@@ -241,25 +207,6 @@ def _load_reference_executors(bundle: Bundle) -> dict[str, Executor]:
 
 def _load_optimized_executors(bundle: Bundle) -> dict[str, Executor]:
     return {region.name: open_region_session(region) for _, region, _ in bundle.regions()}
-
-
-def _compare_step(
-    expected: Mapping[str, Any], actual: Mapping[str, Any], thresholds: Thresholds
-) -> OutputError:
-    """Return the largest error of several tensors."""
-    return max(compare_tensors(expected, actual, thresholds), key=OutputError.severity)
-
-
-def _find_differences(step: TokenStep) -> Iterator[TokenDifference]:
-    """Yield the tokens that the bundle chooses otherwise, with the rounding of their logits as noise."""
-    expected = step.logits[0][:, -1]
-    epsilon = EPSILON.get(str(expected.dtype), 0.0)
-    for row, (own, other) in enumerate(zip(step.chosen, choose_tokens(step.logits[1]), strict=True)):
-        if own != other:
-            logits = expected[row].astype(np.float64)  # shape (vocabulary,)
-            rounding = _ROUNDINGS * epsilon * float(np.max(np.abs(logits)))
-            margin = float(logits[own] - logits[other])
-            yield TokenDifference(step.position, row, int(own), int(other), margin, rounding)
 
 
 def verify_generation(  # noqa: PLR0913 - each has a default

@@ -19,7 +19,6 @@ from byoc.verification._token_loop import (
     PlainLoop,
     Prompt,
     TokenLoop,
-    is_state_step,
     run_together,
 )
 
@@ -76,9 +75,9 @@ class GenerationNoise:
         reference = self.reference
         for other in self.others:
             steps = run_together(self.decoder, prompt, (reference, other))
-            for count, step in enumerate(steps, 1):
+            for step in steps:
                 logits = max(logits, measure_difference(*step.logits).largest)
-                for name, kept in reference.state.items() if is_state_step(count, prompt.tokens) else ():
+                for name, kept in reference.state.items() if step.compares_state else ():
                     state[name] = max(state[name], measure_difference(kept, other.state[name]).largest)
         return _Spread(
             _NOISE_SIDES * logits, {name: _NOISE_SIDES * moved for name, moved in state.items()}

@@ -1,6 +1,6 @@
 """Loops of tokens: a decoder that reads a prompt and then what was chosen, its state fed back."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -88,15 +88,19 @@ class Prompt:
 
 @dataclass(frozen=True, eq=False)
 class TokenStep:
-    """A step of several loops: the logits of each, and the last position that was read."""
+    """A step of several loops: the logits of each, and the last position that was read.
+
+    `compares_state` says that the states are compared behind it, which takes long.
+    """
 
     position: int
     chosen: NDArray[np.int64]
     logits: tuple[Array, ...]
+    compares_state: bool
 
 
 def run_together(
-    decoder: DecoderInputs, prompt: Prompt, loops: tuple[TokenLoop, ...]
+    decoder: DecoderInputs, prompt: Prompt, loops: Sequence[TokenLoop]
 ) -> Iterator[TokenStep]:
     """Run loops step by step on the same tokens: the prompt, then what the first of them chooses.
 
@@ -108,7 +112,7 @@ def run_together(
     for loop in loops:
         loop.begin(prompt.length)
     past = 0
-    for _ in range(prompt.tokens):
+    for count in range(1, prompt.tokens + 1):
         inputs = decoder.make_step(tokens, past, kept)
         past += tokens.shape[1]
         try:
@@ -117,7 +121,7 @@ def run_together(
             where = f"seed {prompt.seed}, prompt of {prompt.length}, position {past - 1}"
             raise InputError(f"{where}: {error}") from error
         chosen = choose_tokens(found[0])
-        yield TokenStep(past - 1, chosen, found)
+        yield TokenStep(past - 1, chosen, found, _is_state_compared(count, prompt.tokens))
         tokens = chosen[:, None]
 
 
@@ -126,7 +130,7 @@ def choose_tokens(logits: Array) -> NDArray[np.int64]:
     return np.asarray(logits[:, -1].astype(np.float64).argmax(axis=-1), np.int64)
 
 
-def is_state_step(count: int, last: int) -> bool:
+def _is_state_compared(count: int, last: int) -> bool:
     """Return whether the state is compared behind so many tokens: 1, 2, 5, 10, 20, 50, ..., the last."""
     leading = count
     while leading % 10 == 0:

@@ -12,16 +12,8 @@ from typing import Literal
 import numpy as np
 import onnx
 
-from byoc.zoo._decoders import (
-    OPEN,
-    DecoderShape,
-    DecoderSize,
-    DecoderWriter,
-    WeightKind,
-    check_decoder_size,
-    make_decoder,
-    name_weight,
-)
+from byoc.zoo._decoder_sizes import OPEN, DecoderShape, DecoderSize, WeightKind, check_decoder_size
+from byoc.zoo._decoders import DecoderWriter, make_decoder, name_weight
 
 Family = Literal["llama", "qwen", "phi"]
 _EPSILON = 1e-5

@@ -9,14 +9,8 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.zoo._decoders import (
-    OPEN,
-    DecoderShape,
-    DecoderSize,
-    WeightKind,
-    count_decoder_nodes,
-    make_decoder,
-)
+from byoc.zoo._decoder_sizes import OPEN, DecoderShape, DecoderSize, WeightKind
+from byoc.zoo._decoders import count_decoder_nodes, make_decoder
 from byoc.zoo._provider import ZooEntry
 from byoc.zoo._sample_inputs import make_integers
 from byoc.zoo._seeded_weights import UniformSpread, derive_seed, draw_uniform

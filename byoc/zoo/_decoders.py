@@ -7,59 +7,27 @@ are seeded, and the same before rounding in every variant.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from byoc.errors import InputError
+from byoc.zoo._decoder_sizes import (
+    OPEN,
+    WEIGHT_BLOCK,
+    DecoderShape,
+    DecoderSize,
+    WeightKind,
+    check_decoder_size,
+)
 from byoc.zoo._graph_writer import GraphWriter
 
 _EPSILON = 1e-5
-_BLOCK = 32  # weights that share a scale
 _BRANCH = 0.5  # deviation of what attention adds
 _SHARPNESS = 4.0  # deviation of the logits: greedy decoding chooses with a margin
-
-WeightKind = Literal["int4", "float16", "float32"]
-
-
-@dataclass(frozen=True)
-class DecoderSize:
-    """The widths of a decoder; `context` is how many positions it can rotate."""
-
-    layers: int = 3
-    hidden: int = 128
-    heads: int = 4
-    kv_heads: int = 2
-    wide: int = 352
-    vocabulary: int = 1024
-    context: int = 512
-
-    @property
-    def head(self) -> int:
-        """The width of a head."""
-        return self.hidden // self.heads
-
-
-@dataclass(frozen=True)
-class DecoderShape:
-    """The extents of a decoder's inputs: numbers, or the names that onnxruntime-genai gives them.
-
-    `past` and `present` are the lengths of the cache before and after a run, `total` that of the mask.
-    """
-
-    batch: int | str = "batch_size"
-    sequence: int | str = "sequence_length"
-    past: int | str = "past_sequence_length"
-    total: int | str = "total_sequence_length"
-    present: int | str = "total_sequence_length"
-
-
-OPEN = DecoderShape()
 
 
 def make_decoder(
@@ -81,18 +49,6 @@ def make_decoder(
     return DecoderWriter(weights, shape, size, fused).write()
 
 
-def check_decoder_size(size: DecoderSize, weights: WeightKind) -> None:
-    """Raise InputError for widths and heads that no decoder has."""
-    if size.hidden % size.heads or size.heads % size.kv_heads or size.head % 2:
-        raise InputError(
-            f"zoo: no decoder has {size.heads} heads, {size.kv_heads} for keys, in {size.hidden}"
-        )
-    if weights == "int4" and (size.hidden % _BLOCK or size.wide % _BLOCK):
-        raise InputError(
-            f"zoo: int4 weights come in blocks of {_BLOCK}, not for {size.hidden} or {size.wide}"
-        )
-
-
 def count_decoder_nodes(size: DecoderSize, *, fused: bool) -> int:
     """Count the nodes of `make_decoder` without constants."""
     return (11 if fused else 15) * size.layers + 9
@@ -105,7 +61,7 @@ def quantize_blocks(kernel: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDA
     scales `[N, K / 32]`.
     """
     rows, columns = kernel.shape
-    blocks = kernel.T.reshape(columns, rows // _BLOCK, _BLOCK)
+    blocks = kernel.T.reshape(columns, rows // WEIGHT_BLOCK, WEIGHT_BLOCK)
     scales = (abs(blocks).max(axis=2) / 7).astype(np.float32)
     numbers = (np.rint(blocks / scales[..., None]) + 8).astype(np.uint8)
     return numbers[..., ::2] | (numbers[..., 1::2] << 4), scales
@@ -328,7 +284,7 @@ class DecoderWriter(GraphWriter):
             K=rows,
             N=columns,
             bits=4,
-            block_size=_BLOCK,
+            block_size=WEIGHT_BLOCK,
             accuracy_level=4,
         )
         return output

@@ -14,7 +14,7 @@ from support import Ran, parse
 from warm_processes import WarmProcesses
 
 from byoc.bundle import open_bundle
-from byoc.bundle._manifest import list_files, parse_manifest
+from byoc.bundle._manifest_reading import list_files, parse_manifest
 from byoc.codegen import parse_strict_json
 from byoc.codegen._untrusted import MAX_JSON_VALUES
 from byoc.errors import InputError

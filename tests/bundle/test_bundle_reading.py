@@ -23,13 +23,10 @@ from byoc.bundle._manifest import (
     Manifest,
     RegionEntry,
     TypeEntry,
-    check_file_entry,
     copy_and_hash,
     describe_file,
-    list_files,
-    parse_manifest,
-    resolve_inside,
 )
+from byoc.bundle._manifest_reading import check_file_entry, list_files, parse_manifest, resolve_inside
 from byoc.bundle._packing import (
     is_packed_name,
     pack_folder,

@@ -11,7 +11,8 @@ import vendors
 from cutting import CHAIN, files
 
 from byoc.bundle import describe_file, inspect
-from byoc.bundle._manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
+from byoc.bundle._manifest import MANIFEST_FILE
+from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES
 from byoc.codegen import quote_name
 from byoc.errors import InputError
 from byoc.runtime import load

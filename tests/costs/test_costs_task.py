@@ -36,24 +36,24 @@ def test_equal_nodes_share_a_task() -> None:
     text = CONVS.replace("<float[4,4,3,3] k, float[4] b>", "").replace(
         "(float[1,4,8,8] x,", "(float[1,4,8,8] x, float[4,4,3,3] k, float[4] b,"
     )
-    works = build_tasks(prepared(text).index)
-    assert [int(number) for number in works.task_of_node] == [0, 1, 2, 3, 3, 4, 5]
-    first, written_out, biased, relu, square, product = works.distinct
+    tasks = build_tasks(prepared(text).index)
+    assert [int(number) for number in tasks.task_of_node] == [0, 1, 2, 3, 3, 4, 5]
+    first, written_out, biased, relu, square, product = tasks.distinct
     assert first.key == written_out.key != biased.key  # defaults count as left out
     assert first.types == "float32[1, 4, 8, 8], float32[4, 4, 3, 3] -> float32[1, 4, 8, 8]"
     assert first.attributes["pads"] == [1, 1, 1, 1]
     assert "group" not in written_out.attributes
     assert (square.work.bytes, product.work.bytes) == (32, 48)  # the same tensor twice is read once
-    assert works.operations.tolist() == [
+    assert tasks.operations.tolist() == [
         *(256 * 2 * 36, 256 * 2 * 36, 256 * (2 * 36 + 1)),
         *(256, 256, 4, 4),
     ]
-    assert works.bytes[3] == 2 * 4 * 256
+    assert tasks.bytes[3] == 2 * 4 * 256
     assert str(relu) == "Relu on float32[1, 4, 8, 8] -> float32[1, 4, 8, 8]"
 
 
 def test_constants_are_no_tasks_and_what_is_left_out_is_marked() -> None:
-    works = build_tasks(
+    tasks = build_tasks(
         prepared("""
         g (float[2,5] x) => (float[2,5] y, float[1,5] p) <float[1] one = {1.0}> {
           top = Neg (one)
@@ -61,12 +61,12 @@ def test_constants_are_no_tasks_and_what_is_left_out_is_marked() -> None:
           p, q = Split <axis = 0> (x)
         }""").index
     )
-    assert works.task_of_node.tolist() == [-1, 0, 1]
-    assert [task.types for task in works.distinct] == [
+    assert tasks.task_of_node.tolist() == [-1, 0, 1]
+    assert [task.types for task in tasks.distinct] == [
         "float32[2, 5], -, float32[1] -> float32[2, 5]",
         "float32[2, 5] -> float32[1, 5], -",
     ]
-    assert works.operations.tolist() == [0, 20, 0]
+    assert tasks.operations.tolist() == [0, 20, 0]
 
 
 def test_the_key_of_numbers_is_that_of_their_value() -> None:
@@ -76,8 +76,8 @@ def test_the_key_of_numbers_is_that_of_their_value() -> None:
 
 
 def test_other_domains_and_unknown_shapes() -> None:
-    works = build_tasks(prepared("g (float[N] x) => (float[N] y) { y = Relu (x) }").index)
-    (task,) = works.distinct
+    tasks = build_tasks(prepared("g (float[N] x) => (float[N] y) { y = Relu (x) }").index)
+    (task,) = tasks.distinct
     assert not task.sized
     assert task.types == "float32[N] -> float32[N]"
 
@@ -88,19 +88,19 @@ def test_a_composite_is_a_task_of_its_own() -> None:
           c = Conv <strides = [1, 1]> (x, w)
           y = Relu (c)
         }""").index
-    works = build_tasks(index)
-    found = works.composite_task("conv_relu", (0, 1))
+    tasks = build_tasks(index)
+    found = tasks.composite_task("conv_relu", (0, 1))
     assert found.op == "conv_relu"
     assert found.types == "float32[1, 4, 4, 4], float32[8, 4, 1, 1] -> float32[1, 8, 4, 4]"
     assert {name.partition(".")[0] for name in found.attributes} == {"0"}
     assert found.work == Work(128 * 8 + 128, 4 * (64 + 32 + 128))
-    assert found.parts == (works[0], works[1])
+    assert found.parts == (tasks[0], tasks[1])
     assert found.sized
     assert not found.view
 
 
 def test_a_node_with_bodies_is_known_by_no_table() -> None:
-    works = build_tasks(
+    tasks = build_tasks(
         prepared("""
         g (float[2] x, bool c) => (float[2] y, float[2] z) {
           y = If <then_branch = t () => (float[2] u) { u = Neg (x) },
@@ -109,8 +109,8 @@ def test_a_node_with_bodies_is_known_by_no_table() -> None:
                   else_branch = e () => (float[2] v) { v = Abs (x) }> (c)
         }""").index
     )
-    assert works.task_of_node.tolist() == [0, 1]
-    assert not any(task.sized for task in works.distinct)
+    assert tasks.task_of_node.tolist() == [0, 1]
+    assert not any(task.sized for task in tasks.distinct)
 
 
 def test_a_type_of_unknown_rank() -> None:

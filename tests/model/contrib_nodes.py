@@ -10,7 +10,7 @@ from onnx import NodeProto, helper
 
 from byoc.model import TensorType
 from byoc.model._node_attributes import get_effective_attributes
-from byoc.model._tensor_data import DTYPE_NUMBERS
+from byoc.model._tensor_types import DTYPE_NUMBERS
 from byoc.model.inference._contrib_rules import CONTRIB_RULES
 from byoc.model.inference._known_node import KnownNode
 from byoc.onnxrt import open_session, run_session

@@ -11,9 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import byoc
 from byoc.model import GraphIndex, NodeRecords, prepare_model
-from byoc.model.inference import _scopes
-from byoc.model.inference._type_merging import Settings
-from byoc.zoo._decoders import OPEN, DecoderShape, DecoderSize, make_decoder
+from byoc.model.inference import _node_inference
+from byoc.model.inference._type_merging import InferenceContext
+from byoc.zoo._decoder_sizes import OPEN, DecoderShape, DecoderSize
+from byoc.zoo._decoders import make_decoder
 from tests.support import examples
 
 _CHANNELS, _SIZE = 4, 6
@@ -84,15 +85,15 @@ def describe_plan(model: onnx.ModelProto) -> tuple[str, bytes]:
 
 def describe_plan_without_reuse(model: onnx.ModelProto) -> tuple[str, bytes]:
     """Return the plan that is made when each node is inferred by itself, and read for each index."""
-    read = Settings.read.__func__  # type: ignore[attr-defined]
+    read = InferenceContext.read.__func__  # type: ignore[attr-defined]
 
-    def forget(cls: type[Settings], *given: object) -> Settings:
-        found: Settings = read(cls, *given)
+    def forget(cls: type[InferenceContext], *given: object) -> InferenceContext:
+        found: InferenceContext = read(cls, *given)
         found.attributes, found.inferred, found.merged = Forgetful(), Forgetful(), Forgetful()
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Settings, "read", classmethod(forget))
+        patch.setattr(InferenceContext, "read", classmethod(forget))
         patch.setattr(GraphIndex, "records", property(lambda index: NodeRecords.read(index.nodes)))
         return describe_plan(model)
 
@@ -111,13 +112,13 @@ def test_a_decoder_is_what_it_is_without_reuse() -> None:
 
 def test_equal_layers_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    infer = _scopes.TensorScope._infer
+    infer = _node_inference._infer
 
     def count(scope: Any, number: int, *given: Any) -> Any:
         asked.append(scope.kinds[number].operator)
         return infer(scope, number, *given)
 
-    monkeypatch.setattr(_scopes.TensorScope, "_infer", count)
+    monkeypatch.setattr(_node_inference, "_infer", count)
     shape = DecoderShape(batch=1, sequence=4, past=0, total=4, present=4)
     counts = []
     for layers in (2, 5):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from random_graphs_of_plans import random_model
 from support import examples, parse, sample_cases
 
-from byoc.bundle._manifest import read_manifest
+from byoc.bundle._manifest_reading import read_manifest
 from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.runtime import load

@@ -80,8 +80,8 @@ def test_equal_nodes_are_measured_together_and_warm_up_is_left_out() -> None:
 
 def test_what_nodes_take_together_goes_run_by_run() -> None:
     """Two nodes and the whole in three runs, the second slowed by something else: halves, all three."""
-    works = times().works
-    found = NodeTimes(works, {0: [1.0, 10.0, 1.0], 1: [3.0, 30.0, 5.0]}, [2.0, 20.0, 3.0])
+    tasks = times().tasks
+    found = NodeTimes(tasks, {0: [1.0, 10.0, 1.0], 1: [3.0, 30.0, 5.0]}, [2.0, 20.0, 3.0])
     assert found.together == 0.5
     assert found.total == 1.0 + 5.0
 
@@ -113,7 +113,7 @@ def test_predicted_against_measured_by_hand() -> None:
     table = records.make_table("host", "", describe_machine())
     assert isinstance(table, CostTable)
     result = compare_host_times(prepared(TEXT), table, Samples(20.0, 1.0, 5), found)
-    neg = table.estimate(found.works[4]).seconds
+    neg = table.estimate(found.tasks[4]).seconds
     assert result.predicted == pytest.approx(4 + 4 + 10 + neg)
     assert (result.parts, result.unknown) == (23.0, 1)
     assert result.error == pytest.approx((18 + neg) / 20 - 1)

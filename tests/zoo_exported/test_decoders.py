@@ -13,7 +13,8 @@ import byoc
 from byoc.errors import InputError
 from byoc.zoo._decoder_families import make_family_decoder
 from byoc.zoo._decoder_models import GeneratedDecoders
-from byoc.zoo._decoders import OPEN, DecoderSize, make_decoder, quantize_blocks
+from byoc.zoo._decoder_sizes import OPEN, DecoderSize
+from byoc.zoo._decoders import make_decoder, quantize_blocks
 
 EVERYTHING = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
 

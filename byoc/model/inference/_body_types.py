@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from byoc.model._node_attributes import get_stated_attributes
-from byoc.model._tensor_data import Dim, TensorType
+from byoc.model._tensor_types import Dim, TensorType
 from byoc.model._walk import get_input
 from byoc.model.inference._elementwise_shapes import Types, merge_dims
 from byoc.model.inference._extents import max_dims
+from byoc.model.inference._scope_values import find_value, record_made_inside
 from byoc.model.inference._scopes import TensorScope
 from byoc.model.inference._type_merging import complete_type, contradicts
 
@@ -25,7 +26,7 @@ def _settle_if(scope: TensorScope, number: int, settle: Settle) -> Types:
     for branch in branches:
         settle(branch)
     scope.bodies[number] = branches
-    condition = scope.find_value(get_input(node, 0))
+    condition = find_value(scope, get_input(node, 0))
     if condition is None or condition.size != 1 or condition.dtype == object:
         then, other = map(_list_output_types, branches)
         for name, a, b in zip(node.output, then, other, strict=False):
@@ -34,7 +35,7 @@ def _settle_if(scope: TensorScope, number: int, settle: Settle) -> Types:
         return [_generalize(a, b) for a, b in zip(then, other, strict=False)]
     taken = branches[0 if condition.ravel()[0] else 1]
     assert taken.graph is not None
-    scope.record_made_inside(number, taken, (value.name for value in taken.graph.output))
+    record_made_inside(scope, number, taken, (value.name for value in taken.graph.output))
     return _list_output_types(taken)
 
 
@@ -103,7 +104,7 @@ def _settle_loop(scope: TensorScope, number: int, settle: Settle) -> Types:
 def _count_trips(scope: TensorScope, number: int, body: TensorScope) -> Dim:
     """Return the trip count of a Loop, None unless its condition stays true."""
     node = scope.nodes[number]
-    limit = scope.find_value(get_input(node, 0)) if get_input(node, 0) else None
+    limit = find_value(scope, get_input(node, 0)) if get_input(node, 0) else None
     if limit is None or limit.size != 1 or body.graph is None:
         return None
     stays = body.graph.output[0].name
@@ -116,7 +117,7 @@ def _count_trips(scope: TensorScope, number: int, body: TensorScope) -> Dim:
 
 
 def _is_true(scope: TensorScope, name: str) -> bool:
-    value = scope.find_value(name)
+    value = find_value(scope, name)
     return value is not None and value.size == 1 and value.ravel().tolist()[0] is True
 
 

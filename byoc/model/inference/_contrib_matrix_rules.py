@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_types import Dim
 from byoc.model.inference._elementwise_shapes import (
     Shape,
     Types,

@@ -5,7 +5,7 @@ The shapes are those of onnxruntime's documentation (docs/ContribOperators.md) a
 
 from collections.abc import Mapping
 
-from byoc.model._tensor_data import DTYPES, Dim, TensorType
+from byoc.model._tensor_types import DTYPES, Dim, TensorType
 from byoc.model.inference._contrib_attention_rules import ATTENTION_RULES
 from byoc.model.inference._contrib_matrix_rules import MATRIX_RULES
 from byoc.model.inference._contrib_movement_rules import MOVEMENT_RULES

@@ -1,6 +1,6 @@
 """Rules that type what cuts, joins and pads tensors: Slice, Split, Concat, Pad."""
 
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_types import Dim
 from byoc.model.inference._elementwise_shapes import Types, keep_dtype, make_type, merge_dims
 from byoc.model.inference._extents import (
     add_dims,

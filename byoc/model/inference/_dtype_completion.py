@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, helper
 
 from byoc.model._node_kinds import NodeRecords
-from byoc.model._tensor_data import DTYPE_NUMBERS, get_graph_types, rate_knowledge, read_type
+from byoc.model._tensor_types import DTYPE_NUMBERS, get_graph_types, rate_knowledge, read_type
 from byoc.model._walk import is_onnx, list_bodies, list_own_names
 from byoc.schemas import FormalParameter, get_schema
 

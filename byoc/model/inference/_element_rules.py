@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import ceil, floor, isfinite
 from typing import Any
 
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_types import Dim
 from byoc.model.inference._extents import (
     add_dims,
     ceil_divide_dims,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from byoc.model._tensor_data import DTYPES, Dim, TensorType
+from byoc.model._tensor_types import DTYPES, Dim, TensorType
 from byoc.model.inference._known_node import KnownNode, Rule
 from byoc.model.inference._moved_values import read_axes
 

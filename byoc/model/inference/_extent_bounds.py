@@ -6,7 +6,7 @@ The interval is never too small; where a name occurs several times it can be too
 from collections.abc import Mapping
 from itertools import product
 
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_types import Dim
 from byoc.model.inference._expression_reading import read_polynomial
 from byoc.model.inference._extents import list_dim_names
 from byoc.model.inference._polynomials import (

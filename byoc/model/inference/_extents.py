@@ -8,7 +8,7 @@ same way. What grows beyond all use is unknown.
 from collections.abc import Mapping
 from functools import lru_cache, reduce
 
-from byoc.model._tensor_data import Dim, TensorType
+from byoc.model._tensor_types import Dim, TensorType
 from byoc.model.inference._expression_reading import read_polynomial
 from byoc.model.inference._polynomials import (
     Atom,

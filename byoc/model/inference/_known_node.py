@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.model._tensor_data import Dim, TensorType
+from byoc.model._tensor_types import Dim, TensorType
 
 
 @dataclass(frozen=True, eq=False)

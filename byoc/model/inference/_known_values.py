@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 from onnx import GraphProto, ModelProto
 
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_types import Dim
 from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
+from byoc.model.inference._scope_values import find_value
 from byoc.model.inference._scopes import TensorScope
 from byoc.model.inference._settling import MAX_VISITS
-from byoc.model.inference._type_merging import Settings
+from byoc.model.inference._type_merging import InferenceContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +31,8 @@ class KnownValues:
             for dim in value.type.tensor_type.shape.dim
             if dim.dim_param
         ]
-        settings = Settings.read(model, names, MAX_VISITS)
-        return cls(TensorScope.of_graph(settings, typed, typed, opsets))
+        context = InferenceContext.read(model, names, MAX_VISITS)
+        return cls(TensorScope.of_graph(context, typed, typed, opsets))
 
     @classmethod
     def of_settled(cls, scope: TensorScope) -> "KnownValues":
@@ -72,7 +73,7 @@ class KnownValues:
 
         The array must not be written to.
         """
-        value = self.scope.find_value(name)
+        value = find_value(self.scope, name)
         return None if value is None or value.dtype == object else value
 
     def find_elements(self, name: str) -> list[Dim] | None:
@@ -81,7 +82,7 @@ class KnownValues:
         An element is a number, an expression of extents, or None where it is not known. None is returned
         where nothing is known, and for more than 1,024 elements.
         """
-        value = self.scope.find_value(name)
+        value = find_value(self.scope, name)
         if value is None or value.dtype.kind not in "iuO":
             return None
         return [dim if dim is None or isinstance(dim, str) else int(dim) for dim in value.ravel()]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.model._tensor_data import Dim
+from byoc.model._tensor_types import Dim
 from byoc.model.inference._extents import multiply_dims
 from byoc.model.inference._known_node import KnownNode
 

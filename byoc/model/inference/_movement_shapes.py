@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from byoc.model._tensor_data import DTYPES, Dim, TensorType
+from byoc.model._tensor_types import DTYPES, Dim, TensorType
 from byoc.model.inference._cutting_shapes import read_dims
 from byoc.model.inference._elementwise_shapes import (
     Shape,

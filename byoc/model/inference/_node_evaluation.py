@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from byoc.model._tensor_data import TensorType, read_type, write_type
+from byoc.model._tensor_types import TensorType, read_type, write_type
 from byoc.model.inference._elementwise_shapes import Types
 from byoc.model.inference._known_node import KnownNode
 from byoc.model.inference._moved_values import Array

@@ -1,31 +1,17 @@
 """The tensors of a graph or a function's body while their types are settled: types, and small values."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from math import prod
-from typing import Any
+from functools import cached_property
 
-from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
-from byoc.model._node_attributes import get_stated_attributes
 from byoc.model._node_kinds import NodeKind, NodeRecords
-from byoc.model._tensor_data import DTYPES, TensorType, get_graph_types, read_tensor_types, write_type
+from byoc.model._tensor_types import TensorType, get_graph_types, read_tensor_types, write_type
 from byoc.model._walk import is_onnx
-from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._elementwise_shapes import Types
-from byoc.model.inference._known_node import KnownNode, Rule
 from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
-from byoc.model.inference._node_evaluation import evaluate_node, infer_by_onnx, is_evaluated
-from byoc.model.inference._type_merging import Settings
-from byoc.model.inference._value_rules import (
-    collapse_array,
-    compute_values,
-    is_followed,
-    is_of_types,
-)
-from byoc.schemas import OperatorSchema, get_schema
+from byoc.model.inference._type_merging import InferenceContext
 
 # Of indices, sizes and conditions.
 _COUNTING_DTYPES = frozenset(
@@ -46,7 +32,7 @@ class TensorScope:
     that the file states, if they were read.
     """
 
-    settings: Settings
+    context: InferenceContext
     nodes: Sequence[NodeProto]
     opsets: Mapping[str, int]
     types: dict[str, TensorType]
@@ -67,7 +53,7 @@ class TensorScope:
     @classmethod
     def of_graph(
         cls,
-        settings: Settings,
+        context: InferenceContext,
         graph: GraphProto,
         stated_graph: GraphProto,
         opsets: Mapping[str, int],
@@ -78,9 +64,9 @@ class TensorScope:
         `types` are those that the graph states, if they were read.
         """
         read, others = _read_types(get_graph_types(graph) if types is None else types)
-        cleaned = _clean_types(settings, read)
+        cleaned = _clean_types(context, read)
         return cls(
-            settings,
+            context,
             graph.node,
             opsets,
             cleaned,
@@ -100,7 +86,7 @@ class TensorScope:
         around = find_body(stated, attribute)
         if body is None or around is None:
             return None
-        inner = TensorScope.of_graph(self.settings, body, around, self.opsets)
+        inner = TensorScope.of_graph(self.context, body, around, self.opsets)
         inner.outer = self
         return inner
 
@@ -148,10 +134,10 @@ class TensorScope:
                 continue
             before = self.types.get(name)
             stated = self.stated.get(name) if name not in self.varying else None
-            merged = self.settings.merge(types[i] if i < len(types) else None, before, stated)
+            merged = self.context.merge(types[i] if i < len(types) else None, before, stated)
             if merged.corrected:
                 self.corrected.add(name)
-            self.settings.uses_stated |= merged.uses_stated
+            self.context.uses_stated |= merged.uses_stated
             if merged.kind is not None and merged.kind != before:
                 self.types[name] = merged.kind
                 self.changed.add(name)
@@ -173,21 +159,6 @@ class TensorScope:
                 self.types[name] = TensorType(kind.dtype, None)
                 self.corrected.add(name)
                 self.changed.add(name)
-
-    def record_made_inside(self, number: int, inner: "TensorScope", names: Iterable[str]) -> None:
-        """Record the values of a node's outputs, which `inner`, a body or a function, has by `names`."""
-        for name, inside in zip(self.outputs[number], names, strict=False):
-            self.values[name] = inner.find_value(inside) if inner.is_small(inside) else None
-            self.made_inside.add(name)
-
-    def type_by_values(self, number: int, types: Types) -> Types:
-        """Return types with the shapes of values that are known."""
-        values = [self.find_value(name) if name else None for name in self.outputs[number]]
-        pairs = zip(types, values, strict=False)
-        return [
-            TensorType(kind.dtype, value.shape) if kind is not None and value is not None else kind
-            for kind, value in pairs
-        ]
 
     def write_types(self) -> None:
         """Write what was found out into the typed graph and its bodies, in place."""
@@ -220,14 +191,14 @@ class TensorScope:
             return {}
         known = self.known_stated
         protos = get_graph_types(self.stated_graph) if known is None else known
-        return _clean_types(self.settings, read_tensor_types(protos))
+        return _clean_types(self.context, read_tensor_types(protos))
 
     @cached_property
     def records(self) -> NodeRecords:
         """The kinds and tensor names of the nodes, in order."""
         if self.known_records is not None:
             return self.known_records
-        return NodeRecords.read(self.nodes, self.settings.kinds)
+        return NodeRecords.read(self.nodes, self.context.kinds)
 
     @cached_property
     def kinds(self) -> Sequence[NodeKind]:
@@ -258,153 +229,6 @@ class TensorScope:
         """Return the operator-set version of a node's operator."""
         return self.opsets.get("" if is_onnx(node) else node.domain, 1)
 
-    def find_value(self, name: str) -> Array | None:
-        """Return the value of a small tensor, None if it is not known; elements may be symbolic."""
-        if name in self.values:
-            return self.values[name]
-        if name not in self.producers:
-            self.values[name] = self._find_given_value(name)
-            return self.values[name]
-        needed: set[int] = set()
-        pending = [name]
-        while pending:
-            wanted = pending.pop()
-            number = self.producers.get(wanted)
-            if wanted in self.values or number in needed:
-                continue
-            if number is None:
-                self.values[wanted] = self._find_given_value(wanted)
-                continue
-            node = self.nodes[number]
-            if not self._is_followed(node):
-                self.values.update(dict.fromkeys(node.output))
-                continue
-            needed.add(number)
-            pending.extend(
-                () if is_onnx(node) and is_of_types(node.op_type) else filter(None, node.input)
-            )
-        for number in sorted(needed):
-            self._compute_values(number)
-        return self.values.get(name)
-
-    def _find_given_value(self, name: str) -> Array | None:
-        """Return the value of a tensor that no node here makes."""
-        stored = self.stored.get(name)
-        if stored is not None:
-            return _read_stored(stored)
-        if self.outer is None or name in self.types:  # an input of this graph
-            return None
-        return self.outer.find_value(name)
-
-    def _is_followed(self, node: NodeProto) -> bool:
-        if not is_onnx(node) or not (is_followed(node.op_type) or is_evaluated(node.op_type)):
-            return False
-        kinds = [self.types.get(name) for name in node.output if name]
-        sizes = [kind.elements for kind in kinds if kind is not None]
-        return not any(size is not None and size > MAX_ELEMENTS for size in sizes)
-
-    def _compute_values(self, number: int) -> None:
-        node = self.nodes[number]
-        positions = range(len(self.inputs[number]))
-        known = self._describe(number, self._read_values(number, positions))
-        if is_followed(node.op_type):
-            found: Sequence[Array | None] = compute_values(known)
-        else:
-            kinds = [self.types.get(name) for name in node.output if name]
-            found = evaluate_node(known, kinds, self.opsets, self.settings.ir_version)
-        for name, value in zip(node.output, found, strict=False):
-            kind = self.types.get(name)
-            dtype = kind.dtype if kind is not None else None
-            self.values[name] = None if value is None else collapse_array(value, dtype)
-        for name in node.output:
-            self.values.setdefault(name, None)
-
-    def _describe(self, number: int, values: tuple[Array | None, ...]) -> KnownNode:
-        """Return a node with the types of its inputs, and their values as far as they are wanted."""
-        node = self.nodes[number]
-        types = [self.find_type(name) if name else None for name in self.inputs[number]]
-        return KnownNode(node, self.get_opset(node), self._find_attributes(number), tuple(types), values)
-
-    def _find_attributes(self, number: int) -> Mapping[str, Any]:
-        """Return the attributes of a node: the stated ones, and the defaults of its schema."""
-        node = self.nodes[number]
-        key = self.kinds[number], self.get_opset(node)
-        found = self.settings.attributes.get(key)
-        if found is None:
-            schema = get_schema(node.op_type, node.domain, key[1])
-            defaults = _read_defaults(schema) if schema is not None else {}
-            found = {**defaults, **(get_stated_attributes(node) if node.attribute else {})}
-            self.settings.attributes[key] = found
-        return found
-
-    def _read_values(self, number: int, positions: Iterable[int]) -> tuple[Array | None, ...]:
-        """Return the values of a node's inputs at some positions, None for those at others."""
-        names = self.inputs[number]
-        values: list[Array | None] = [None] * len(names)
-        for i in positions:
-            if i < len(names) and names[i]:
-                values[i] = self.find_value(names[i])
-        if any(value is not None and value.dtype.kind == "f" for value in values):
-            node = self.nodes[number]
-            schema = get_schema(node.op_type, node.domain, self.get_opset(node))
-            if schema is not None and schema.inputs:
-                values = _drop_wrong_floats(values, schema)
-        return tuple(values)
-
-    def infer_once(self, number: int, positions: Sequence[int], rule: Rule | None) -> Types:
-        """Infer the types of a node's outputs by a rule; where there is none, by ONNX's own inference.
-
-        Where that finds nothing, the rules of other operators than ONNX's follow. The values of inputs
-        at some positions are wanted. Nodes that are alike are inferred once: of one kind and operator
-        set, with equal types and values, and with the same inputs and outputs left out.
-        """
-        values = self._read_values(number, positions)
-        if any(value is not None and value.dtype == object for value in values):
-            return self._infer(number, values, rule)
-        key = (
-            rule,
-            self.kinds[number],
-            self.imports,
-            tuple([self.find_type(name) if name else _LEFT_OUT for name in self.inputs[number]]),
-            tuple([value if value is None else _describe_value(value) for value in values]),
-            tuple(map(bool, self.outputs[number])),
-        )
-        found = self.settings.inferred.get(key)
-        if found is None:
-            found = self.settings.inferred[key] = self._infer(number, values, rule)
-        return found
-
-    def _infer(self, number: int, values: tuple[Array | None, ...], rule: Rule | None) -> Types:
-        known = self._describe(number, values)
-        if rule is not None:
-            return rule(known)
-        schema = get_schema(known.proto.op_type, known.proto.domain, known.opset)
-        types: Types = []
-        if schema is not None and schema.onnx_schema is not None:
-            types = infer_by_onnx(known, schema.onnx_schema, self.opsets, self.settings.ir_version)
-        return types or infer_contrib_types(known)
-
-
-_LEFT_OUT = "left out"
-
-
-def _describe_value(value: Array) -> tuple[str, tuple[int, ...], bytes]:
-    """Return the dtype, shape and bytes of a value, which are equal for equal values alone."""
-    return value.dtype.str, value.shape, value.tobytes()
-
-
-def _drop_wrong_floats(
-    values: Sequence[NDArray[Any] | None], schema: OperatorSchema
-) -> list[NDArray[Any] | None]:
-    """Return the values of inputs without floats where the schema takes none, as in a wrong shape."""
-    formals = schema.list_input_formals(len(values))
-    return [
-        None
-        if value is not None and value.dtype.kind == "f" and value.dtype.name not in formal.dtypes
-        else value
-        for value, formal in zip(values, formals, strict=True)
-    ]
-
 
 def find_body(node: NodeProto, attribute: str) -> GraphProto | None:
     """Return the body that an attribute of a node holds, None if there is none."""
@@ -420,21 +244,7 @@ def _read_types(
     return types, frozenset(name for name in rest if protos[name].WhichOneof("value") != "tensor_type")
 
 
-def _clean_types(settings: Settings, types: Mapping[str, TensorType]) -> dict[str, TensorType]:
-    cleaned = {kind: settings.clean_type(kind) for kind in set(types.values())}
+def _clean_types(context: InferenceContext, types: Mapping[str, TensorType]) -> dict[str, TensorType]:
+    cleaned = {kind: context.clean_type(kind) for kind in set(types.values())}
     found = ((name, cleaned[kind]) for name, kind in types.items())
     return {name: kind for name, kind in found if kind is not None}
-
-
-@cache
-def _read_defaults(schema: OperatorSchema) -> dict[str, Any]:
-    defaults = [a.default for a in schema.attributes.values() if a.default is not None]
-    return get_stated_attributes(NodeProto(attribute=defaults))
-
-
-def _read_stored(tensor: TensorProto) -> Array | None:
-    if prod(tensor.dims) > MAX_ELEMENTS or DTYPES.get(tensor.data_type) in (None, "string"):
-        return None
-    if tensor.data_location == TensorProto.EXTERNAL:
-        return None
-    return numpy_helper.to_array(tensor)

@@ -14,7 +14,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model._node_kinds import NodeRecords
-from byoc.model._tensor_data import read_type
+from byoc.model._tensor_types import read_type
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._body_types import BODY_RULES
 from byoc.model.inference._cutting_shapes import CUTTING_RULES
@@ -22,8 +22,10 @@ from byoc.model.inference._elementwise_shapes import ELEMENTWISE_RULES, Types
 from byoc.model.inference._known_node import Rule
 from byoc.model.inference._matrix_shapes import MATRIX_RULES
 from byoc.model.inference._movement_shapes import MOVEMENT_RULES
+from byoc.model.inference._node_inference import infer_node
+from byoc.model.inference._scope_values import find_value, record_made_inside, type_by_values
 from byoc.model.inference._scopes import TensorScope
-from byoc.model.inference._type_merging import Settings, VisitError, is_fixed
+from byoc.model.inference._type_merging import InferenceContext, VisitError, is_fixed
 from byoc.model.inference._window_shapes import POOLS, WINDOW_RULES
 
 SHAPE_RULES: Mapping[str, Rule] = {
@@ -92,26 +94,26 @@ def settle_types(
     if not records.has_bodies and _are_all_fixed(typed.graph, records, types):
         return SettledTypes(frozenset(), complete=True, uses_stated=False)
     names = [dim.dim_param for value in model.graph.input for dim in _list_dims(value.type)]
-    settings = Settings.read(model, filter(None, names), MAX_VISITS)
+    context = InferenceContext.read(model, filter(None, names), MAX_VISITS)
     opsets = read_opsets(model.opset_import)
-    scope = TensorScope.of_graph(settings, typed.graph, model.graph, opsets, types=types)
+    scope = TensorScope.of_graph(context, typed.graph, model.graph, opsets, types=types)
     scope.known_stated = stated
     bodies: Sequence[GraphProto] = ()
     if records.has_bodies:  # inference has added types to them, which are in the records of their nodes
         bodies = list(walk_graphs(typed.graph))[1:]
     else:
         scope.known_records = records
-    scopes = (scope, *(TensorScope.of_graph(settings, body, body, {}) for body in bodies))
+    scopes = (scope, *(TensorScope.of_graph(context, body, body, {}) for body in bodies))
     known = all(each.is_settled(name) for each in scopes for name in each.producers)
     settled = known and not any(map(_list_doubtful, scopes))
     if not settled:
         try:
             settle_nodes(scope)
         except VisitError:
-            settings.visits_left = 0  # what is settled so far is right
+            context.visits_left = 0  # what is settled so far is right
     scope.write_types()
     complete = settled and not scope.changed
-    return SettledTypes(frozenset(scope.varying), complete, settings.uses_stated, scope)
+    return SettledTypes(frozenset(scope.varying), complete, context.uses_stated, scope)
 
 
 def _are_all_fixed(graph: GraphProto, records: NodeRecords, types: Mapping[str, TypeProto]) -> bool:
@@ -140,9 +142,9 @@ def settle_nodes(scope: TensorScope) -> None:
 
     Raises VisitError when it takes too many visits of nodes.
     """
-    functions, doubtful = scope.settings.functions, _list_doubtful(scope)
+    functions, doubtful = scope.context.functions, _list_doubtful(scope)
     for number, kind in enumerate(scope.kinds):
-        scope.settings.count_visit()
+        scope.context.count_visit()
         if kind.has_bodies:
             rule = BODY_RULES.get(kind.op_type)
             types = rule(scope, number, settle_nodes) if rule is not None else ()
@@ -186,15 +188,15 @@ def _infer_types(scope: TensorScope, number: int) -> Types:
     name = scope.kinds[number].operator
     rule = SHAPE_RULES.get(name)
     if rule is not None:
-        types = scope.infer_once(number, _VALUE_INPUTS.get(name, ()), rule)
+        types = infer_node(scope, number, _VALUE_INPUTS.get(name, ()), rule)
         if any(types):
-            return scope.type_by_values(number, types) if name in _TYPED_BY_VALUE else types
-    return scope.infer_once(number, scope.list_small_inputs(number), None)
+            return type_by_values(scope, number, types) if name in _TYPED_BY_VALUE else types
+    return infer_node(scope, number, scope.list_small_inputs(number), None)
 
 
 def _find_function(scope: TensorScope, number: int) -> FunctionProto | None:
     node = scope.nodes[number]
-    return scope.settings.functions.get((node.domain, node.op_type, node.overload))
+    return scope.context.functions.get((node.domain, node.op_type, node.overload))
 
 
 def _settle_call(scope: TensorScope, number: int, function: FunctionProto) -> Types:
@@ -207,14 +209,14 @@ def _settle_call(scope: TensorScope, number: int, function: FunctionProto) -> Ty
     }
     given = {formal for formal, name in called.items() if name}
     inner = TensorScope(
-        scope.settings,
+        scope.context,
         [_bind_node(each, attributes, set(function.input) - given) for each in function.node],
         read_opsets(function.opset_import),
         {f: kind for f, name in called.items() if name and (kind := scope.find_type(name)) is not None},
-        values={f: scope.find_value(name) if name in small else None for f, name in called.items()},
+        values={f: find_value(scope, name) if name in small else None for f, name in called.items()},
     )
     settle_nodes(inner)
-    scope.record_made_inside(number, inner, function.output)
+    record_made_inside(scope, number, inner, function.output)
     return [inner.find_type(name) for name in function.output]
 
 

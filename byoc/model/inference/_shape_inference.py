@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from byoc.errors import InputError
 from byoc.model._node_kinds import NodeRecords
-from byoc.model._tensor_data import (
+from byoc.model._tensor_types import (
     get_stated_types,
     make_tensor_type,
     rate_knowledge,

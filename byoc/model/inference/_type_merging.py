@@ -1,4 +1,4 @@
-"""Types merged from several sources, and the settings that all graphs of a model share."""
+"""Types merged from several sources, and the context of inference that all graphs of a model share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from onnx import FunctionProto, ModelProto
 
 from byoc.model._node_kinds import KnownKinds
-from byoc.model._tensor_data import Dim, TensorType
+from byoc.model._tensor_types import Dim, TensorType
 from byoc.model.inference._elementwise_shapes import merge_dims
 from byoc.model.inference._extents import list_dim_names, parse_dim
 
@@ -31,7 +31,7 @@ class VisitError(Exception):
 
 
 @dataclass(eq=False)
-class Settings:
+class InferenceContext:
     """The functions of a model, the names of its open dimensions, and the visits of nodes left.
 
     `uses_stated` says whether a type is what the file states of a tensor that is no input. `kinds` are
@@ -50,8 +50,8 @@ class Settings:
     merged: dict[object, "MergedType"] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, model: ModelProto, names: Iterable[str], visits: int) -> "Settings":
-        """Return the settings of a model."""
+    def read(cls, model: ModelProto, names: Iterable[str], visits: int) -> "InferenceContext":
+        """Return the context of inference in a model."""
         functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         known = frozenset(name for text in names for name in list_dim_names(parse_dim(text)))
         return cls(functions, known, model.ir_version, visits)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from byoc.model._tensor_data import Dim, TensorType
+from byoc.model._tensor_types import Dim, TensorType
 from byoc.model.inference._cutting_shapes import read_dims
 from byoc.model.inference._elementwise_shapes import Types, make_type, merge_dims
 from byoc.model.inference._extents import (

@@ -1,0 +1,180 @@
+"""Reading the manifest of a bundle: its names are checked, and the files that it lists."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from byoc.bundle._manifest import MANIFEST_FILE, MANIFEST_FORMAT, FileEntry, Manifest, describe_file
+from byoc.codegen import (
+    describe_path_problem,
+    escape_line,
+    find_same_paths,
+    is_plain_name,
+    parse_strict_json,
+    quote_name,
+)
+from byoc.errors import InputError
+from byoc.support import read_limited, resolve_path
+from byoc.trust import SIGNATURE_FILE
+
+MAX_MANIFEST_BYTES = 1 << 28
+"""The size limit of a manifest; 10,000 regions take about a tenth of it."""
+
+_OWN_NAMES = {MANIFEST_FILE: "is the manifest itself", SIGNATURE_FILE: "is the signature"}
+
+
+def list_files(content: bytes) -> set[str] | None:
+    """Return the files that a manifest of any format lists; None when it is not one of byoc's.
+
+    Many tools write a manifest.json: byoc's names the version of byoc and lists files.
+    """
+    try:
+        read = parse_strict_json(content)
+        return set(read["files"]) if isinstance(read["versions"]["byoc"], str) else None
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return None
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read a bundle's manifest and check every file it names.
+
+    Raises InputError when it is not a bundle, has another format, or a file is missing, changed or
+    outside the folder.
+    """
+    path = folder / MANIFEST_FILE
+    if not path.is_file() or path.is_symlink():
+        raise InputError(f"{folder}: not a bundle: it holds no {MANIFEST_FILE}")
+    try:
+        with path.open("rb") as file:
+            content = read_limited(file, MAX_MANIFEST_BYTES)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    manifest = parse_manifest(content, path)
+    for name, entry in manifest.files.items():
+        _check_file(folder, name, entry)
+    return manifest
+
+
+def parse_manifest(content: bytes, path: Path) -> Manifest:
+    """Parse a manifest and check its names, without looking at its files.
+
+    Errors call it `path`. Raises InputError with one sentence.
+    """
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise InputError(f"{path}: not a manifest: it has more than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        read = parse_strict_json(content)
+        found = read.get("format") if isinstance(read, dict) else None
+        del read  # two copies of a large manifest need not be in memory at a time
+        if type(found) is not int or found != MANIFEST_FORMAT:
+            raise InputError(f"{path}: {_describe_format(found)}")
+        # Only pydantic's own JSON parser accepts a list for a tuple but not "1" for 1.
+        manifest = Manifest.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = [escape_line(".".join(map(str, first["loc"])))] if first["loc"] else []
+        raise InputError(": ".join([f"{path}: not a manifest", *where, first["msg"]])) from None
+    except ValueError as error:
+        raise InputError(f"{path}: not a manifest: {error}") from None
+    _check_names(manifest, path)
+    manifest._digest = hashlib.sha256(content).digest()
+    return manifest
+
+
+def resolve_inside(folder: Path, name: str, place: Path | None = None) -> Path:
+    """Return the path of a bundle's file. Raises InputError for a path outside the folder."""
+    try:
+        path = resolve_path(folder / name)
+    except (OSError, ValueError):  # an impossible file name; a loop of links
+        path = Path()
+    if not path.is_relative_to(folder.resolve()):
+        raise InputError(
+            f"{(place or folder) / MANIFEST_FILE}: the file {quote_name(name)} is not inside the bundle"
+        )
+    return path
+
+
+def check_file_entry(place: Path, name: str, found: FileEntry, entry: FileEntry) -> None:
+    """Raise InputError unless a file has the size and hash that the manifest has for it."""
+    for what, actual, expected in (
+        ("size", found.bytes, entry.bytes),
+        ("hash", found.sha256, entry.sha256),
+    ):
+        if actual != expected:
+            raise InputError(
+                f"{place}: the file {quote_name(name)} is not as it was written: its {what} differs"
+            )
+
+
+def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
+    path = resolve_inside(folder, name)
+    try:
+        if not path.is_file():
+            raise InputError(f"{folder}: the file {quote_name(name)} of the bundle is missing")
+        size = path.stat().st_size
+        same = size == entry.bytes  # otherwise there is no need to read it
+        found = describe_file(path) if same else FileEntry(sha256=entry.sha256, bytes=size)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: the file {quote_name(name)} cannot be read: {error.strerror}"
+        ) from None
+    check_file_entry(folder, name, found, entry)
+
+
+def _check_names(manifest: Manifest, path: Path) -> None:
+    """Raise InputError for a name that leaves the folder, has no hash, or is ambiguous."""
+    names = [*manifest.files, *manifest.references]
+    for name in names:
+        wrong = describe_path_problem(name) or _OWN_NAMES.get(name.casefold(), "")
+        if wrong:
+            raise InputError(f"{path}: the file {quote_name(name)} {wrong}")
+    regions = manifest.regions
+    for name in manifest.files.keys() & manifest.references.keys():
+        raise InputError(f"{path}: the file {quote_name(name)} is both in the bundle and outside of it")
+    for what, paths in (("files", names), ("regions", (one.name for one in regions))):
+        same = find_same_paths(paths)
+        if same is not None:
+            both = " and ".join(map(quote_name, same))
+            raise InputError(f"{path}: the {what} {both} cannot be two files on every system")
+    for name in _referenced_files(manifest):
+        if name not in manifest.files:
+            raise InputError(f"{path}: the file {quote_name(name)} is named but has no hash")
+    _check_twice(manifest, path)
+    for region in regions:
+        if not is_plain_name(region.name):
+            raise InputError(f"{path}: the region {quote_name(region.name)} does not have a plain name")
+        for name in region.artifact_files:
+            if not is_plain_name(name):
+                where = f"the artifact of region {quote_name(region.name)}"
+                raise InputError(f"{path}: {where}: {quote_name(name)} is not a plain file name")
+
+
+def _check_twice(manifest: Manifest, path: Path) -> None:
+    """Raise InputError for a variant or a region that stands in a manifest twice."""
+    variants = [variant.name for variant in manifest.variants]
+    if len(variants) > 1 and "" in variants:
+        raise InputError(f"{path}: one of {len(variants)} variants has no name")
+    regions = [region.name for region in manifest.regions]
+    for what, names in (("variant", variants), ("region", regions)):
+        twice = next((name for name, count in Counter(names).items() if count > 1), None)
+        if twice is not None:
+            raise InputError(f"{path}: the {what} {quote_name(twice)} stands in it twice")
+
+
+def _referenced_files(manifest: Manifest) -> Iterator[str]:
+    yield from (variant.model for variant in manifest.variants)
+    for region in manifest.regions:
+        yield region.model
+        yield from region.artifact_files.values()
+
+
+def _describe_format(found: object) -> str:
+    shown = escape_line(repr(found))
+    if type(found) is int and 0 < found < MANIFEST_FORMAT:
+        return f"format {shown} is that of an older byoc: partition the model again"
+    if type(found) is int and found > MANIFEST_FORMAT:
+        return f"format {shown} is that of a newer byoc; this one reads format {MANIFEST_FORMAT}"
+    return f"format {shown}; this version of byoc reads format {MANIFEST_FORMAT}"

@@ -1,0 +1,233 @@
+"""The tasks of all nodes of a graph, where equal nodes share one."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import AttributeProto, NodeProto
+
+from byoc.costs._task import Attributes, Task
+from byoc.costs._work import count_work, find_entering_and_leaving, is_view
+from byoc.costs._work_node import VALUE_INPUTS, CountedNode
+from byoc.costs._work_sizes import Sizes
+from byoc.model import (
+    GraphIndex,
+    TensorType,
+    fix_type,
+    get_constant_value,
+    get_input,
+    get_operator_name,
+    get_stated_attributes,
+    is_onnx,
+    is_qdq_node,
+)
+from byoc.patterns import NodeGroup
+
+# Operators that compute each element of the output by itself, as libraries fuse them into others.
+_ELEMENTWISE = frozenset(
+    [
+        *("Abs", "Add", "BatchNormalization", "Cast", "Clip", "Div", "Elu", "Erf", "Exp", "Gelu"),
+        *("HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal"),
+        *("Relu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Where"),
+    ]
+)
+
+# Their tasks differ by more than types and attributes.
+_MARKED = frozenset({"Dropout", *(name.rpartition(".")[2] for name in VALUE_INPUTS)})
+
+
+@dataclass(frozen=True, eq=False)
+class GraphTasks:
+    """The tasks of a graph's nodes, where equal nodes share one task.
+    `types` are the types that tensors are computed in; `distinct` are the tasks; `task_of_node` (int64,
+    one per node) is the number of each node's task, -1 for a constant node, which does not run.
+    """
+
+    index: GraphIndex
+    types: Mapping[str, TensorType]
+    sizes: Sizes
+    distinct: Sequence[Task]
+    task_of_node: NDArray[np.int64]
+
+    def __getitem__(self, node: int) -> Task:
+        """Return the task of a node that is not constant."""
+        return self.distinct[int(self.task_of_node[node])]
+
+    @cached_property
+    def operations(self) -> NDArray[np.float64]:
+        """float64 (nodes,): the operations of each node, 0 for constant nodes."""
+        each = np.array([*(task.work.operations for task in self.distinct), 0.0])
+        return each[self.task_of_node]
+
+    @cached_property
+    def bytes(self) -> NDArray[np.float64]:
+        """float64 (nodes,): the bytes that each node reads and writes, 0 for constant nodes."""
+        return np.array([*(task.work.bytes for task in self.distinct), 0.0])[self.task_of_node]
+
+    @cached_property
+    def estimated(self) -> NDArray[np.bool_]:
+        """bool (nodes,): a shape of the node or its operator is not known exactly."""
+        return np.array([*(task.work.estimated for task in self.distinct), False])[self.task_of_node]
+
+    @cached_property
+    def once_read(self) -> frozenset[str]:
+        """The tensors that one node makes and one other reads alone."""
+        return _find_once_read(self.index)
+
+    def unit_operations(
+        self, units: Sequence[NodeGroup], free: Collection[int] = ()
+    ) -> NDArray[np.float64]:
+        """float64 (units,): the operations of each unit, without the nodes in `free`."""
+        nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
+        row = np.repeat(np.arange(len(units)), [len(unit.nodes) for unit in units])
+        each = self.operations.copy()
+        each[list(free)] = 0
+        return np.bincount(row, each[nodes], len(units)).astype(np.float64)
+
+    def composite_task(self, op: str, nodes: tuple[int, ...]) -> Task:
+        """Return the task of nodes that run as one under a name."""
+        entering, leaving = find_entering_and_leaving(self.index, nodes)
+        parts = tuple(self[i] for i in nodes)
+        fused = False
+        if any(is_qdq_node(self.index.nodes[i]) for i in nodes):
+            fused = not self.once_read.isdisjoint(entering)
+            parts = tuple(replace(part, fused=fused) if part.fused else part for part in parts)
+        return Task(
+            op=op,
+            work=count_work(self.index, self.sizes, nodes),
+            dtype=parts[-1].dtype,
+            inputs=tuple(map(self.types.get, entering)),
+            outputs=tuple(map(self.types.get, leaving)),
+            attributes={
+                f"{i}.{key}": value
+                for i, part in enumerate(parts)
+                for key, value in part.attributes.items()
+            },
+            sized=all(map(self.sizes.is_known, (*entering, *leaving))) and all(p.sized for p in parts),
+            view=all(part.view for part in parts),
+            parts=parts,
+            fused=fused and any(part.fused for part in parts),
+        )
+
+
+def build_tasks(index: GraphIndex, compute: str | None = None) -> GraphTasks:
+    """Return the tasks of a graph's nodes, in time linear in its size.
+
+    A node with bodies is a task of its own, whose work excludes the bodies. With `compute` the float32
+    tensors are of that type, for regions that compute in float16.
+    """
+    types: Mapping[str, TensorType] = index.types
+    if index.planned.sizes:
+        types = {name: fix_type(kind, index.planned.sizes) for name, kind in types.items()}
+    if compute is not None:
+        types = {name: _replace_float32(kind, compute) for name, kind in types.items()}
+    sizes = Sizes(types, index.planned.sizes)
+    numbers: dict[Any, int] = {}
+    distinct: list[Task] = []
+    of = np.full(len(index.nodes), -1, np.int64)
+    constant, stored, reads = index.constant_nodes, index.constant_names, index.reads
+    used = {*index.consumers, *index.outputs}
+    once = _find_once_read(index)
+    size = sizes.by_name
+    nodes = zip(index.node_kinds, index.node_inputs, index.node_outputs, strict=True)
+    for i, (kind, inputs, outputs) in enumerate(nodes):
+        if i in constant:
+            continue
+        marked = kind.has_bodies or kind.op_type in _MARKED
+        key = (
+            kind,
+            tuple(
+                [
+                    # Inputs of equal types, both or none of them constant, have one number.
+                    (-2 - size[name].number if name in stored else size[name].number) if name else -1
+                    for name in inputs
+                ]
+            ),
+            len(reads[i]),
+            tuple([size[name].number if name in used else -1 for name in outputs]),
+            _distinguishing_marks(index, i, index.nodes[i]) if marked else 0,
+            kind.op_type in _ELEMENTWISE and not once.isdisjoint(inputs),
+        )
+        number = numbers.setdefault(key, len(distinct))
+        if number == len(distinct):
+            distinct.append(_task(index, types, sizes, i, fused=key[-1]))
+        of[i] = number
+    return GraphTasks(index, types, sizes, distinct, of)
+
+
+def _find_once_read(index: GraphIndex) -> frozenset[str]:
+    """Return the tensors that one node reads alone; an elementwise one is then fused with their makers.
+
+    Constants and graph outputs are not among them.
+    """
+    producers, constant = index.producers, index.constant_nodes
+    alone = [name for name, readers in index.consumers.items() if len(readers) == 1]
+    made = [name for name in alone if producers.get(name, -1) >= 0 and name not in index.outputs]
+    return frozenset([name for name in made if producers[name] not in constant])
+
+
+def _replace_float32(kind: TensorType, dtype: str) -> TensorType:
+    return replace(kind, dtype=dtype) if kind.dtype == "float32" else kind
+
+
+def _distinguishing_marks(index: GraphIndex, number: int, node: NodeProto) -> Any:
+    """Return properties that tell a node from others of its kind: constant inputs, bodies."""
+    if number in index.bodies:
+        return number
+    if node.op_type == "Dropout" and get_input(node, 2):
+        training = get_constant_value(index, node.input[2])
+        return None if training is None else bool(training.any())
+    counted = CountedNode(index, node, Sizes({}))
+    return tuple(map(counted.get_value, VALUE_INPUTS.get(get_operator_name(node), ())))
+
+
+def _task(
+    index: GraphIndex, types: Mapping[str, TensorType], sizes: Sizes, number: int, *, fused: bool
+) -> Task:
+    node = index.nodes[number]
+    outputs = [name for name in node.output if index.is_used(name)]
+    first = types.get(node.output[0]) if node.output else None
+    names = [*filter(None, node.input), *outputs]
+    return Task(
+        op=_name_operator(node),
+        work=count_work(index, sizes, (number,)),
+        dtype=first.dtype if first else "float32",
+        inputs=tuple(map(types.get, node.input)),
+        outputs=tuple(types.get(name) if index.is_used(name) else None for name in node.output),
+        attributes={} if number in index.bodies else _attributes(index, node),
+        sized=number not in index.bodies and all(map(sizes.is_known, names)),
+        view=is_view(index, node),
+        fused=fused,
+    )
+
+
+def _name_operator(node: NodeProto) -> str:
+    """Return a node's operator as cost files name it, `acme::Odd` where its domain is not ONNX's own."""
+    return node.op_type if is_onnx(node) else f"{node.domain}::{node.op_type}"
+
+
+def _attributes(index: GraphIndex, node: NodeProto) -> dict[str, Any]:
+    schema = index.get_schema(node)
+    usual = {
+        name: value
+        for name, attribute in (schema.attributes.items() if schema else ())
+        if (value := _default_value(attribute.default)) is not None
+    }
+    found = _plain_attributes(index.get_attributes(node))
+    return {name: value for name, value in found if usual.get(name) != value}
+
+
+def _default_value(default: AttributeProto | None) -> Any:
+    if default is None:
+        return None
+    return get_stated_attributes(NodeProto(attribute=[default])).get(default.name)
+
+
+def _plain_attributes(attributes: Attributes) -> Iterator[tuple[str, Any]]:
+    for name, value in attributes.items():
+        items = value if isinstance(value, list) else [value]
+        if all(isinstance(item, (int, float, str)) for item in items):
+            yield name, value
