@@ -28,7 +28,6 @@ from byoc.bundle._decisions import (
 )
 from byoc.bundle._epcontext import (
     CONTEXT_MODEL_FILE,
-    OWN_SOURCE,
     require_contexts,
     write_context_model,
 )

@@ -6,10 +6,7 @@ depends on.
 
 from byoc.cache._cache_entry import CacheEntry
 from byoc.cache._cache_folder import (
-    DEFAULT_LIMIT,
     Cache,
-    CacheUsage,
-    EntryInfo,
     find_cache_folder,
     open_cache,
     open_user_cache,

@@ -14,7 +14,6 @@ from byoc.model import (
     TensorType,
     get_metadata,
     get_node_name,
-    get_stated_types,
     resolve_attributes,
 )
 
@@ -86,7 +85,7 @@ def read_operations(
     conversions of layout and float type are left out: the nodes between `name` and `inner` of the
     contracts of `inputs` and `outputs`.
     """
-    reader = _OperationReader(GraphIndex(model, get_stated_types(model)), domain, find_type)
+    reader = _OperationReader(GraphIndex.of_model(model), domain, find_type)
     skipped = set(find_conversions(reader.index, inputs, outputs))
     return tuple(reader.operation(node) for i, node in enumerate(reader.index.nodes) if i not in skipped)
 

@@ -52,7 +52,7 @@ def plan_arena(
 ) -> Arena:
     """Plan the arena of a region's model with folded constants (see `Region.arena`)."""
     bare = _without_conversions(model, inputs, outputs)
-    index = GraphIndex(bare, get_stated_types(bare))
+    index = GraphIndex.of_model(bare)
     read = read_memory_model(index, CONVENTIONS["C"], alignment, find_quantized_groups(index), name)
     found = plan_buffers(read.problem)
     places = dict(_slots(read, found))

@@ -6,7 +6,7 @@ import onnx
 
 from byoc.boundary.contracts import UNKNOWN_LAYOUT, RegionContracts, read_region_contracts
 from byoc.codegen._interface import Region
-from byoc.model import GraphIndex, TensorLayout, get_stated_types, parse_layout
+from byoc.model import GraphIndex, TensorLayout, parse_layout
 
 
 def read_region(
@@ -56,7 +56,7 @@ def find_disagreement(path: Path, contracts: RegionContracts) -> str:
 def _read_contracts(
     proto: onnx.ModelProto, folder: Path, weights: TensorLayout | None
 ) -> RegionContracts:
-    index = GraphIndex(proto, get_stated_types(proto))
+    index = GraphIndex.of_model(proto)
     found = read_region_contracts(proto, {}, folder, weights, index)
     if all(contract.layout != UNKNOWN_LAYOUT for contract in (*found.inputs, *found.outputs)):
         return found

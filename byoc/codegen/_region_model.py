@@ -42,7 +42,7 @@ def fold_region_model(
     """
     if find_type is not None:
         model = _move_integers(model, find_type)
-    index = GraphIndex(model, get_stated_types(model))
+    index = GraphIndex.of_model(model)
     kept = _find_kept(index) if find_type is not None else frozenset()
     if index.constant_nodes <= kept:
         return model
@@ -95,7 +95,7 @@ def _move_integers(model: ModelProto, find_type: TypeFinder) -> ModelProto:
 
     `Transpose(DequantizeLinear(w))` becomes `DequantizeLinear(Transpose(w))`, where the scales allow it.
     """
-    index = GraphIndex(model, get_stated_types(model))
+    index = GraphIndex.of_model(model)
     dequantizers = {
         index.nodes[i].output[0]: index.nodes[i]
         for i in index.constant_nodes

@@ -8,7 +8,6 @@ from byoc.comparison._compare import (
     FAST_STRATEGIES,
     ROW_KEYS,
     TOTAL,
-    ComparisonOptions,
     StrategyRow,
     compare,
     make_strategy_rows,
@@ -17,11 +16,11 @@ from byoc.comparison._length_distributions import make_log_normal, pick_candidat
 from byoc.comparison._model_problem import ModelProblem, build_problem
 from byoc.comparison._optimality_loss import OptimalityLoss, compare_decisions, measure_loss
 from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff, RegionChange, diff
-from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules
-from byoc.comparison._simplification import Simplification, SimplifyOptions, simplify
+from byoc.comparison._rule_comparison import RuleComparison, compare_rules
+from byoc.comparison._simplification import SimplifyOptions, simplify
 from byoc.comparison._strategy_summary import summarize_strategies
 from byoc.comparison._study_case import Case
-from byoc.comparison._study_file import StudyFile, make_study_schema, read_study
+from byoc.comparison._study_file import make_study_schema
 from byoc.comparison._study_plots import plot_study
 from byoc.comparison._study_results import format_csv, read_results, write_results
 from byoc.comparison._study_rows import ASKED_COLUMNS, COLUMNS, TIME_COLUMNS, StudyRow, make_rows

@@ -37,7 +37,7 @@ from byoc.costs._price_query import (
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.costs._roofline import Roofline
 from byoc.costs._task import FAMILIES, Task
-from byoc.costs._unit_prices import AlternativeComposite, BodyCost, CostSettings, ModelAnswers
+from byoc.costs._unit_prices import AlternativeComposite, BodyCost, CostSettings
 from byoc.costs._whole_fitting import (
     MeasuredWhole,
     UnseenPrediction,

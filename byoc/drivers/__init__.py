@@ -2,4 +2,3 @@
 
 from byoc.drivers._build_driver import build_driver, get_include_folder
 from byoc.drivers._driver_library import DriverError, DriverLibrary, OpenedRegion
-from byoc.drivers._driver_tables import ABI_VERSION

@@ -93,7 +93,7 @@ from byoc.model._quantized_tensors import (
     unshare_dequantize,
 )
 from byoc.model._runtime_operators import state_function_defaults
-from byoc.model._skeletons import make_skeleton, replace_weights
+from byoc.model._skeletons import replace_weights
 from byoc.model._state_pairs import StatePair, choose_state_pairs, find_state_pairs, match_state_patterns
 from byoc.model._tensor_data import (
     ExternalData,
@@ -121,7 +121,7 @@ from byoc.model._tensor_types import (
     write_type,
 )
 from byoc.model._text_check import find_non_text
-from byoc.model._type_origins import TypeOrigin, find_type_origin
+from byoc.model._type_origins import find_type_origin
 from byoc.model._variable_constants import make_variable
 from byoc.model._walk import (
     NameAllocator,
@@ -145,7 +145,6 @@ from byoc.model._walk import (
 )
 from byoc.model.inference import (
     InferenceResult,
-    KnownNode,
     KnownValues,
     Rule,
     add_dims,

@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from byoc.errors import InputError
 from byoc.model._graph_index import GraphIndex
 from byoc.model._tensor_data import read_array
-from byoc.model._tensor_types import get_stated_types, read_type
+from byoc.model._tensor_types import read_type
 from byoc.model._walk import copy_without
 
 _MAX_ELEMENTS = 1024
@@ -232,7 +232,7 @@ def fold_constants(model: ModelProto, kept: Collection[int] = ()) -> ModelProto:
 
     The data that these nodes read must be embedded (`list_folded_reads`); other data may be external.
     """
-    index = GraphIndex(model, get_stated_types(model))
+    index = GraphIndex.of_model(model)
     if index.constant_nodes <= set(kept):
         return model
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import onnx
 from numpy.typing import NDArray
@@ -71,6 +71,11 @@ class GraphIndex:
     planned: PlannedSizes = NOTHING_OPEN
     certain: bool = False
     known_records: NodeRecords | None = None
+
+    @classmethod
+    def of_model(cls, proto: onnx.ModelProto) -> Self:
+        """Return the index of a model's main graph with the types that it states."""
+        return cls(proto, get_graph_types(proto.graph))
 
     @property
     def graph(self) -> GraphProto:

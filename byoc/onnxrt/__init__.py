@@ -17,7 +17,6 @@ from byoc.onnxrt._onnxruntime import (
     without_optimizations,
 )
 from byoc.onnxrt._provider import (
-    PROVIDER_NAME,
     build_provider,
     get_provider_folder,
     open_provider_session,

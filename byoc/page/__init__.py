@@ -2,4 +2,4 @@
 
 from byoc.page._bundle_page import make_page, make_plan_page
 from byoc.page._page_file import PageParts, render_page
-from byoc.page._trace_file import TracePicture, read_trace
+from byoc.page._trace_file import read_trace

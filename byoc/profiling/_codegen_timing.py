@@ -31,7 +31,6 @@ from byoc.model import (
     OutlineGroup,
     RegionCut,
     extract_call,
-    get_stated_types,
     outline,
 )
 from byoc.patterns import Unit, group_units
@@ -110,7 +109,7 @@ class MeasuredCodegen:
             seconds = to_seconds(estimate_region(self.codegen, region, options, artifact))
             return PreparedRegion(estimate=seconds)
         run = compile_and_load(self.compiler, region)
-        return PreparedRegion(run, sample_inputs(GraphIndex(proto, get_stated_types(proto))))
+        return PreparedRegion(run, sample_inputs(GraphIndex.of_model(proto)))
 
     def measure(self, region: Region, proto: onnx.ModelProto) -> list[float]:
         """Measure the calls of a region in seconds, including the transfer of its arrays to the device.
@@ -190,7 +189,7 @@ def cut_regions(
     domain = target.domain if target is not None else f"byoc.{_NO_TARGET}"
     made = tuple(_make_cut(model.index, name, domain, units) for name, units in cuts.items())
     proto = outline(GraphCuts(model.index, made))
-    index = GraphIndex(proto, get_stated_types(proto))
+    index = GraphIndex.of_model(proto)
     calls = {node.op_type: node for node in index.nodes if node.domain == domain}
     return {name: (index, calls[name]) for name in cuts}
 

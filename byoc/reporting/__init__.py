@@ -5,7 +5,6 @@ from byoc.reporting._explanation import ExplainOptions, Explanation, explain, ex
 from byoc.reporting._explanation_document import make_explanation_document
 from byoc.reporting._explanation_text import print_explanation
 from byoc.reporting._generation_document import (
-    GenerationReport,
     make_generation_report,
     make_position_rows,
     make_sequence_rows,
@@ -26,7 +25,6 @@ from byoc.reporting._report_document import collect_plan_notes, make_report
 from byoc.reporting._report_summary import summarize_report
 from byoc.reporting._report_text import BRIEF, SCREEN, WHOLE, ReportSize, print_report, print_reports
 from byoc.reporting._requirements import (
-    RequirementCheck,
     Requirements,
     check_requirements,
     list_missed,

@@ -3,7 +3,6 @@
 from byoc.schemas._operator_schema import (
     DTYPE_NUMBERS,
     DTYPES,
-    AttributeSchema,
     FormalParameter,
     OperatorSchema,
     OperatorVersions,

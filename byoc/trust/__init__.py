@@ -4,7 +4,6 @@ from byoc.trust._cryptography import SECRET_BYTES, DataCode
 from byoc.trust._machine_key import MachineKey, get_key_file, open_or_create_key, read_key
 from byoc.trust._settings import (
     InterpreterSettings,
-    Settings,
     find_interpreter,
     get_settings_file,
     list_codegens,
@@ -13,8 +12,6 @@ from byoc.trust._settings import (
 from byoc.trust._signature import (
     MAX_SIGNATURE_BYTES,
     SIGNATURE_FILE,
-    SignatureError,
-    check_signature,
     is_key,
     make_signature,
 )

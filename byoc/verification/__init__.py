@@ -3,7 +3,7 @@
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
 from byoc.verification._bundle_comparison import VerificationModels
-from byoc.verification._bundle_verification import NotVerified, make_inputs, verify_bundle
+from byoc.verification._bundle_verification import NotVerified, verify_bundle
 from byoc.verification._fault_files import is_fault, rerun_fault, write_fault
 from byoc.verification._generation import GenerationCheck, GenerationOptions, verify_generation
 from byoc.verification._generation_result import (
@@ -46,7 +46,6 @@ from byoc.verification._thresholds import (
     read_thresholds,
 )
 from byoc.verification._verification_result import (
-    Reach,
     RegionError,
     Verification,
     require_passed,

@@ -11,7 +11,7 @@ import numpy as np
 
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
-from byoc.model import GraphIndex, Model, get_stated_types
+from byoc.model import GraphIndex, Model
 from byoc.samples import model_samples, sample_inputs
 from byoc.verification._plain_models import open_region
 from byoc.verification._region_verification import RecordedRuns, compare_recorded
@@ -72,7 +72,7 @@ def compare_alone(region: Region, run: Executor, thresholds: Thresholds) -> Regi
 
 def run_alone(region: Region) -> Iterator[tuple[Values, Values]]:
     """Yield seeded values of the types of a region's inputs, and what it makes of them run plainly."""
-    index = GraphIndex(region.model, get_stated_types(region.model))
+    index = GraphIndex.of_model(region.model)
     for seed in (0, *_SEEDS):
         try:
             inputs = sample_inputs(index, seed)

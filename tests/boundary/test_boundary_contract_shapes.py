@@ -137,7 +137,7 @@ def test_a_region_alone_says_the_same_of_its_layouts(
     """Without a type of the user's model: what inference does not find is stated in it."""
     model = Bounded(LOOP, *regions, layout=layout)
     for region in check_contracts(model.proto, {DOMAIN}, model.known).values():
-        index = GraphIndex(region.model, get_stated_types(region.model))
+        index = GraphIndex.of_model(region.model)
         alone = read_region_contracts(region.model, {}, index=index)
         for one, other in (
             (region.contracts.inputs, alone.inputs),

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 from byoc.costs import Sizes, count_work
 from byoc.costs._work import Work
-from byoc.model import GraphIndex, get_stated_types
+from byoc.model import GraphIndex
 
 Shapes = Sequence[str]
 
@@ -54,7 +54,7 @@ def make_index(
     if domain:
         opsets.append(helper.make_opsetid(domain, 1))
     model = helper.make_model(graph, opset_imports=opsets)
-    return GraphIndex(model, get_stated_types(model))
+    return GraphIndex.of_model(model)
 
 
 def count(

@@ -4,7 +4,7 @@ import pytest
 from onnx import TensorProto, helper
 from support import parse, prepared
 
-from byoc.model import GraphIndex, TensorType, get_stated_types, prepare_model
+from byoc.model import GraphIndex, TensorType, prepare_model
 
 CONSTANTS = """
 g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, int64[1] axes = {0}> {
@@ -98,7 +98,7 @@ def test_the_standard_domain_by_its_long_name() -> None:
     )
     model.graph.node[0].domain = "ai.onnx"
     model.opset_import[0].domain = "ai.onnx"
-    index = GraphIndex(model, get_stated_types(model))
+    index = GraphIndex.of_model(model)
     assert index.constant_nodes == {0}
     assert index.opsets == {"": 17}
 

@@ -14,7 +14,6 @@ from byoc.model import (
     GraphIndex,
     OutlineGroup,
     RegionCut,
-    get_stated_types,
     outline,
     prepare_model,
     read_type,
@@ -252,7 +251,7 @@ def test_a_domain_that_the_model_uses_already_is_refused(uses: str) -> None:
         node = helper.make_node("Relu", ["p"], ["q"])
         imports = [helper.make_opsetid("", 17)]
         proto.functions.append(helper.make_function(DOMAIN, "f", ["p"], ["q"], [node], imports))
-    index = GraphIndex(proto, get_stated_types(proto))
+    index = GraphIndex.of_model(proto)
     with pytest.raises(InputError) as caught:
         outline(GraphCuts(index, (cut("dla_0", 1),)))
     assert str(caught.value) == f"the model already uses the domain '{DOMAIN}': partitioned before?"
@@ -308,7 +307,7 @@ def test_defaults_are_stated_of_operators_that_are_functions_and_of_stft() -> No
 def test_other_operators_are_left_as_they_are() -> None:
     proto = parse("g (float[2, 2] x) => (float[2, 2] y) { a = Gemm(x, x)  y = custom.Foo(a) }")
     proto.opset_import.append(helper.make_opsetid("custom", 3))
-    model = outline(GraphCuts(GraphIndex(proto, get_stated_types(proto)), (cut("dla_0", 0, 1),)))
+    model = outline(GraphCuts(GraphIndex.of_model(proto), (cut("dla_0", 0, 1),)))
     (function,) = model.functions
     assert not any(node.attribute for node in function.node)
     assert {entry.domain: entry.version for entry in function.opset_import} == {"": 17, "custom": 3}

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support import parse, prepared
 
-from byoc.model import GraphIndex, find_images, find_weights, get_stated_types, prepare_model
+from byoc.model import GraphIndex, find_images, find_weights, prepare_model
 
 
 def of(text: str) -> set[str]:
@@ -203,6 +203,6 @@ def test_a_long_chain_is_all_one_group() -> None:
 def test_unknown_types_are_no_images() -> None:
     model = parse("g (float[1, 2, 4, 4] x) => (y) { a = acme.Mystery(x)\n y = LRN<size = 1>(a) }")
     model.opset_import.append(onnx.helper.make_opsetid("acme", 1))
-    index = GraphIndex(model, get_stated_types(model))
+    index = GraphIndex.of_model(model)
 
     assert find_images(index) == set()

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 from support import parse
 
-from byoc.model import GraphIndex, find_type_origin, get_stated_types, prepare_model
+from byoc.model import GraphIndex, find_type_origin, prepare_model
 
 ODD = """
 g (float[2, 4] x, float[N, 4] z, float[2, 3] k) => (float y) {
@@ -75,7 +75,7 @@ def test_inputs_without_sizes_or_names() -> None:
     made = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
     nodes = [helper.make_node("Sum", ["n", "u"], ["y"])]
     proto = helper.make_model(helper.make_graph(nodes, "g", given, made))
-    index = GraphIndex(proto, get_stated_types(proto))
+    index = GraphIndex.of_model(proto)
     assert str(find_type_origin(index, ["x"])) == (
         "dimension 1 of input 'x' has neither size nor name (--shape x=EXTENTS)"
     )

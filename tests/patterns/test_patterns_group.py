@@ -9,7 +9,7 @@ from onnx import helper
 from support import examples, prepared
 
 from byoc.errors import YES, refuse
-from byoc.model import GraphIndex, get_stated_types
+from byoc.model import GraphIndex
 from byoc.patterns import Mark, Pattern, Unit, group_units, parse_pattern
 
 CONV_RELU = parse_pattern("conv_relu", "c = Conv(x, w, b?)\ny = Relu(c)")
@@ -103,7 +103,7 @@ def test_names() -> None:
     """A unit is called what its last node is called, or that node's first output."""
     model = prepared("g (float[2] x) => (float[2] y) { a = Relu (x)\n y = Neg (a) }").proto
     model.graph.node[1].name = "the_neg"
-    index = GraphIndex(model, get_stated_types(model))
+    index = GraphIndex.of_model(model)
     assert [unit.name for unit in group_units(index, [], marks(index))] == ["a", "the_neg"]
 
 

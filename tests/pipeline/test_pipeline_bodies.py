@@ -10,7 +10,7 @@ from test_pipeline_regressions import COSTS
 
 import byoc
 from byoc.codegen import find_codegen
-from byoc.model import GraphIndex, get_stated_types
+from byoc.model import GraphIndex
 from byoc.verification import run_plain
 
 LOOP = """g (float[2] x, int64 n) => (float[2] y, float[k, 2] all)
@@ -179,7 +179,7 @@ def test_onnxruntime_31978_a_composite_inside_a_loop(tmp_path: Path) -> None:
 
 def test_indices_know_what_is_around_them() -> None:
     model = parse(LOOP)
-    main = GraphIndex(model, get_stated_types(model))
+    main = GraphIndex.of_model(model)
     (body,) = (index for index in main.walk() if index.body is not None)
 
     assert body.outer is main
@@ -202,7 +202,7 @@ def test_a_body_may_use_a_name_again(tmp_path: Path) -> None:
     }"""
     model = parse(text)
     model.graph.initializer.add().CopyFrom(onnx.numpy_helper.from_array(X * 9, "p"))
-    main = GraphIndex(model, get_stated_types(model))
+    main = GraphIndex.of_model(model)
     (body,) = (index for index in main.walk() if index.body is not None)
 
     assert not body.is_constant("p")

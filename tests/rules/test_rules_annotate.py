@@ -8,7 +8,7 @@ from onnx import helper
 from ruling import marks, rules, verdict
 from support import parse, prepared
 
-from byoc.model import GraphIndex, get_stated_types, prepare_model
+from byoc.model import GraphIndex, prepare_model
 from byoc.patterns import Mark
 from byoc.rules import annotate_graph
 
@@ -222,7 +222,7 @@ def test_an_operator_without_a_schema() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Gelu (x) }", opset=17)
     body = [helper.make_node("Relu", ["a"], ["b"])]
     model.functions.append(helper.make_function("", "Gelu", ["a"], ["b"], body, model.opset_import))
-    (mark,) = annotate_graph(GraphIndex(model, get_stated_types(model)), rules("[{op: Gelu}]"))
+    (mark,) = annotate_graph(GraphIndex.of_model(model), rules("[{op: Gelu}]"))
     assert str(mark.verdict) == "Gelu has no operator schema in ONNX to check it against"
 
 

@@ -2,7 +2,7 @@
 
 from support import parse
 
-from byoc.model import GraphIndex, get_stated_types
+from byoc.model import GraphIndex
 from byoc.rules._host_nodes import get_body_node
 from byoc.rules._objections import Attempt
 from byoc.rules._quantization_scheme import converts_at_boundary
@@ -10,7 +10,7 @@ from byoc.rules._quantization_scheme import converts_at_boundary
 
 def indexed(text: str) -> GraphIndex:
     proto = parse(text)
-    return GraphIndex(proto, get_stated_types(proto))
+    return GraphIndex.of_model(proto)
 
 
 def test_each_body_knows_its_node() -> None:

@@ -5,7 +5,7 @@ import pytest
 from support import parse, prepared
 
 from byoc.errors import InputError
-from byoc.model import GraphIndex, get_stated_types
+from byoc.model import GraphIndex
 from byoc.samples import sample_inputs
 
 ALL = """g (float[2, 3] f, double[4] d, float16[N, 2] h, int64[50] i, uint8[50] u, bool[50] b, float s)
@@ -59,7 +59,7 @@ def test_an_input_with_a_stored_value_gets_none(ir: int, given: list[str]) -> No
 def test_what_cannot_be_sampled_is_said(kind: str, shown: str) -> None:
     model = parse(f"g ({kind} x, float[2] f) => (float[2] y) {{ y = Relu(f) }}")
     with pytest.raises(InputError) as caught:
-        sample_inputs(GraphIndex(model, get_stated_types(model)))
+        sample_inputs(GraphIndex.of_model(model))
     assert str(caught.value) == f"no sample input can be made for 'x' ({shown})"
 
 

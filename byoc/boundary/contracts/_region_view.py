@@ -233,7 +233,7 @@ def find_convolution_weights(region: onnx.ModelProto) -> Mapping[str, str]:
         flat = onnx.shape_inference.infer_shapes(flat)
     except onnx.shape_inference.InferenceError as error:
         raise InputError(f"not valid ONNX: {' '.join(str(error).split())}") from None
-    found = find_weights(GraphIndex(flat, get_stated_types(flat)))
+    found = find_weights(GraphIndex.of_model(flat))
     stored = {tensor.name for tensor in region.graph.initializer}
     return {name: order for name, order in found.items() if name in stored}
 

@@ -4,7 +4,6 @@ Tensors are cast and quantized, brought into layouts, and transposed on the host
 """
 
 from byoc.boundary.convert._convert_boundary import ConvertedModel, convert_boundary
-from byoc.boundary.convert._graph_tensors import MAX_CONSTANT_BYTES
 from byoc.boundary.convert._tensor_transfers import (
     AskedTranspose,
     BoundaryFormat,

@@ -34,4 +34,4 @@ from byoc.placement.solvers._placement_enumeration import (
     sum_transfers,
 )
 from byoc.placement.solvers._region_search import SpentBudgetError, find_best_regions
-from byoc.placement.solvers._unit_groups import GroupTensor, UnitGroups
+from byoc.placement.solvers._unit_groups import UnitGroups

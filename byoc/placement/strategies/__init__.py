@@ -3,7 +3,6 @@
 from byoc.placement.strategies._baselines import AllSupported
 from byoc.placement.strategies._makespan import Makespan
 from byoc.placement.strategies._measured_placements import (
-    PipelinedPlacement,
     ScheduledPlacement,
     measure_placement,
 )
