@@ -7,14 +7,14 @@ import pytest
 
 from byoc.comparison import _study_run
 from byoc.comparison._case_schedulers import Solved, solve_here
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import StudyCase
 
 
 @contextmanager
 def solve_studies_here() -> Iterator[None]:
     """Solve all cases of studies here, one after the other; nothing is limited by the clock."""
 
-    def solve(cases: Sequence[Case], jobs: int | None) -> Iterator[Solved]:
+    def solve(cases: Sequence[StudyCase], jobs: int | None) -> Iterator[Solved]:
         return iter(solve_here(cases))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -19,7 +19,7 @@ from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff,
 from byoc.comparison._rule_comparison import RuleComparison, compare_rules
 from byoc.comparison._simplification import SimplifyOptions, simplify
 from byoc.comparison._strategy_summary import summarize_strategies
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import StudyCase
 from byoc.comparison._study_file import make_study_schema
 from byoc.comparison._study_plots import plot_study
 from byoc.comparison._study_results import format_csv, read_results, write_results

@@ -49,7 +49,7 @@ class _Way:
 
 
 @dataclass(frozen=True, eq=False)
-class _Trial:
+class _TimedBundle:
     candidate: TrialCandidate
     result: Result
     bundle: Bundle
@@ -134,12 +134,12 @@ def _list_ways(options: TrialOptions) -> Iterator[_Way]:
 
 def _try_ways(
     model: Source, options: TrialOptions, place: Path
-) -> tuple[list[_Trial], list[TrialCandidate]]:
+) -> tuple[list[_TimedBundle], list[TrialCandidate]]:
     """Return the partitioned models that differ, and candidates of the ways that failed.
 
     Plans that are the same are compiled once.
     """
-    trials: dict[Any, _Trial] = {}
+    trials: dict[Any, _TimedBundle] = {}
     failed = []
     planned = set()
     for number, way in enumerate(_list_ways(options)):
@@ -160,11 +160,13 @@ def _try_ways(
             continue
         found = TrialCandidate(way.name, len(result.plan.regions), result.report.predicted.seconds)
         bundle = open_bundle(folder, options.isolation, trust=True)  # what was just written
-        trials.setdefault(_key_regions(result.plan), _Trial(found, result, bundle))
+        trials.setdefault(_key_regions(result.plan), _TimedBundle(found, result, bundle))
     return list(trials.values()), failed
 
 
-def _measure(trials: Sequence[_Trial], inputs: Mapping[str, Any], options: TrialOptions) -> list[_Trial]:
+def _measure(
+    trials: Sequence[_TimedBundle], inputs: Mapping[str, Any], options: TrialOptions
+) -> list[_TimedBundle]:
     """Return the partitioned models with the seconds that they take, run in turn."""
     report_step(f"run {', '.join(trial.candidate.strategy for trial in trials)} in turn")
     threads = find_threads(options, load_targets(list_files(options.rules)))
@@ -175,10 +177,10 @@ def _measure(trials: Sequence[_Trial], inputs: Mapping[str, Any], options: Trial
     return [replace(trial, seconds=found) for trial, found in zip(trials, seconds, strict=True)]
 
 
-def _choose(trials: Sequence[_Trial]) -> _Trial:
+def _choose(trials: Sequence[_TimedBundle]) -> _TimedBundle:
     """Return the fastest on a single device, unless another is faster by more than the noise."""
 
-    def median(trial: _Trial) -> float:
+    def median(trial: _TimedBundle) -> float:
         return Samples.of(trial.seconds).median
 
     singles = [trial for trial in trials if trial.single]
@@ -193,7 +195,7 @@ def _choose(trials: Sequence[_Trial]) -> _Trial:
     return best
 
 
-def _describe(trial: _Trial, best: _Trial) -> TrialCandidate:
+def _describe(trial: _TimedBundle, best: _TimedBundle) -> TrialCandidate:
     """Return a candidate with what was measured."""
     found = Samples.of(trial.seconds)
     return replace(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from byoc.comparison._case_solver import CRASHED, TIMED_OUT, CaseSolver, Outcome, make_failure
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import StudyCase
 from byoc.support import describe_exit
 
 _PROGRAM = "from byoc.comparison._case_process import serve_cases; serve_cases()"
@@ -27,7 +27,7 @@ class CaseProcess:
         self._expired = False
         self._closed = False
 
-    def solve(self, case: Case) -> Outcome:
+    def solve(self, case: StudyCase) -> Outcome:
         """Return the outcome of a case; a process that dies, or takes too long, is an outcome.
 
         The seconds of the case count from the process being ready.
@@ -125,7 +125,7 @@ def serve_cases() -> None:
     solver = CaseSolver()
     _write(results, {})
     while True:
-        outcome = solver.solve(Case.from_json(lines.get().decode()))
+        outcome = solver.solve(StudyCase.from_json(lines.get().decode()))
         _write(results, outcome)
 
 

@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 
 from byoc.comparison._case_process import CaseProcess
 from byoc.comparison._case_solver import CaseSolver, Outcome
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import StudyCase
 
-Solved = tuple[Case, Outcome]
+Solved = tuple[StudyCase, Outcome]
 """A case with its outcome."""
 
-Scheduler = Callable[[Sequence[Case]], Iterator[Solved]]
+Scheduler = Callable[[Sequence[StudyCase]], Iterator[Solved]]
 """Yields each case with its outcome, as they are solved. Closing it ends what it has started."""
 
 
-def solve_here(cases: Sequence[Case]) -> Iterator[Solved]:
+def solve_here(cases: Sequence[StudyCase]) -> Iterator[Solved]:
     """Solve cases in this process, in their order; nothing is limited by the clock."""
     solver = CaseSolver()
     for case in cases:
         yield case, solver.solve(case)
 
 
-def solve_in_processes(cases: Sequence[Case], jobs: int | None = None) -> Iterator[Solved]:
+def solve_in_processes(cases: Sequence[StudyCase], jobs: int | None = None) -> Iterator[Solved]:
     """Solve cases in `jobs` processes, as many as there are processors unless given."""
     waiting = CaseQueue(cases)
     count = min(jobs or os.cpu_count() or 1, len(cases))
@@ -59,8 +59,8 @@ def solve_in_processes(cases: Sequence[Case], jobs: int | None = None) -> Iterat
 class CaseQueue:
     """Cases that wait, dealt out so that a slot goes on with the model that it has read."""
 
-    cases: Sequence[Case]
-    _groups: dict[str, deque[Case]] = field(default_factory=dict)
+    cases: Sequence[StudyCase]
+    _groups: dict[str, deque[StudyCase]] = field(default_factory=dict)
     _group_of: dict[object, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -69,7 +69,7 @@ class CaseQueue:
         for case in self.cases:
             self._groups.setdefault(case.preparation_key, deque()).append(case)
 
-    def take(self, slot: object) -> Case | None:
+    def take(self, slot: object) -> StudyCase | None:
         """Return the next case for a slot, None where there are no more.
 
         It is one of the same model as the last if there is one, else one of a model that no slot is at,

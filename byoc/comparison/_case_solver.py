@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from byoc.comparison._content_digests import digest_model, digest_settings
 from byoc.comparison._joule_check import check_joules
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import StudyCase
 from byoc.costs import with_link
 from byoc.errors import ByocError, InputError, describe_error
 from byoc.model import GraphIndex
@@ -79,7 +79,7 @@ class CaseSolver:
     _models: _RecentResults[_PreparedModel] = field(default_factory=lambda: _RecentResults(_MODELS))
     _settings: _RecentResults[PlanSettings] = field(default_factory=lambda: _RecentResults(_SETTINGS))
 
-    def solve(self, case: Case) -> Outcome:
+    def solve(self, case: StudyCase) -> Outcome:
         """Return the outcome of a case; an error is an outcome, too, and never raised."""
         start = time.perf_counter()
         try:
@@ -92,7 +92,7 @@ class CaseSolver:
             outcome = make_failure(FAILED, f"failed with {describe_error(error)}")
         return outcome | {"case_seconds": time.perf_counter() - start}
 
-    def _solve(self, case: Case) -> Outcome:
+    def _solve(self, case: StudyCase) -> Outcome:
         loaded = self.load_settings(case)
         model = self._models.find(case.preparation_key, lambda: _prepare_model(case, loaded))
         _compare_digests(case, {**digest_settings(loaded), "model": model.digest})
@@ -101,7 +101,7 @@ class CaseSolver:
         plan = plan_graphs(model.index, replace(settings, strategy=watched), model.units)
         return describe_plan(plan, settings) | {"solver_seconds": watched.seconds}
 
-    def load_settings(self, case: Case) -> PlanSettings:
+    def load_settings(self, case: StudyCase) -> PlanSettings:
         """Return the settings of a case, without its limits and its link. Raises InputError."""
         options = case.options
         key = json.dumps([repr(options), case.strategy, dict(case.parameters)], sort_keys=True)
@@ -110,7 +110,7 @@ class CaseSolver:
         )
 
 
-def _prepare_model(case: Case, settings: PlanSettings) -> _PreparedModel:
+def _prepare_model(case: StudyCase, settings: PlanSettings) -> _PreparedModel:
     planning = case.planning
     digest = digest_model(case.model_path)
     dims, shapes, trips = (planning.get(name) for name in ("dims", "shapes", "trips"))
@@ -119,7 +119,7 @@ def _prepare_model(case: Case, settings: PlanSettings) -> _PreparedModel:
     return _PreparedModel(model.index, units, digest)
 
 
-def _compare_digests(case: Case, found: Mapping[str, str]) -> None:
+def _compare_digests(case: StudyCase, found: Mapping[str, str]) -> None:
     """Raise InputError where a file is another one than the study was begun with."""
     for what, digest in case.digests.items():
         if what in found and found[what] != digest:
@@ -128,7 +128,7 @@ def _compare_digests(case: Case, found: Mapping[str, str]) -> None:
             )
 
 
-def restrict_settings(case: Case, settings: PlanSettings) -> PlanSettings:
+def restrict_settings(case: StudyCase, settings: PlanSettings) -> PlanSettings:
     """Return settings with the link and the limits of a case. Raises InputError for wrong limits."""
     check_joules(settings)
     costs = settings.costs

@@ -9,7 +9,7 @@ from typing import Any
 
 from byoc.comparison._case_schedulers import Scheduler, solve_here, solve_in_processes
 from byoc.comparison._joule_check import check_joules
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import StudyCase
 from byoc.comparison._study_run import StoppedStudyError, run_cases
 from byoc.errors import InputError
 from byoc.options import PlanOptions, list_files
@@ -106,7 +106,7 @@ def check_comparison(options: ComparisonOptions) -> None:
         check_joules(load_settings(options, strategy, among=options.strategies))
 
 
-def make_cases(models: Iterable[str], options: ComparisonOptions) -> list[Case]:
+def make_cases(models: Iterable[str], options: ComparisonOptions) -> list[StudyCase]:
     """Return the cases of a comparison, in the order of models, links and strategies."""
     own = {
         name: select_options(
@@ -120,7 +120,7 @@ def make_cases(models: Iterable[str], options: ComparisonOptions) -> list[Case]:
         *("objective", "time_limit"),
     }
     return [
-        Case(
+        StudyCase(
             model=model,
             rules=tuple(map(str, list_files(options.rules))),
             cost_model=_name_costs(costs),

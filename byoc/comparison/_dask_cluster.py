@@ -9,13 +9,13 @@ from byoc.comparison._case_process import CaseProcess
 from byoc.comparison._case_schedulers import CaseQueue, Solved
 from byoc.comparison._case_solver import CRASHED, FAILED, Outcome, make_failure
 from byoc.comparison._content_digests import list_versions
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import StudyCase
 from byoc.errors import InputError, describe_error
 
 _CONNECT_SECONDS = 30.0
 
 
-def solve_on_cluster(cases: Sequence[Case], address: str) -> Iterator[Solved]:
+def solve_on_cluster(cases: Sequence[StudyCase], address: str) -> Iterator[Solved]:
     """Solve cases on the workers of the Dask scheduler at an address, such as `tcp://host:8786`.
 
     Each thread of a worker has one case at a time, so that what a worker that dies had solved is here.
@@ -54,7 +54,7 @@ def _compare_versions(client: Any, address: str) -> None:
                 )
 
 
-def _solve_with(dask: Any, client: Any, cases: Sequence[Case], address: str) -> Iterator[Solved]:
+def _solve_with(dask: Any, client: Any, cases: Sequence[StudyCase], address: str) -> Iterator[Solved]:
     waiting, asked = CaseQueue(cases), {}
     done = dask.as_completed(loop=client.loop)
     done_count = 0
@@ -119,7 +119,7 @@ def solve_on_worker(line: str) -> Outcome:
     with _IDLE_LOCK:
         process = _IDLE.pop() if _IDLE else CaseProcess()
     try:
-        return process.solve(Case.from_json(line))
+        return process.solve(StudyCase.from_json(line))
     finally:
         with _IDLE_LOCK:
             _IDLE.append(process)

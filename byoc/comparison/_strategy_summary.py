@@ -6,7 +6,7 @@ from typing import Any
 
 from byoc.comparison._compare import StrategyRow
 
-Case = tuple[str, float | None, str]
+_CaseKey = tuple[str, float | None, str]
 
 
 def summarize_strategies(rows: Sequence[StrategyRow]) -> list[dict[str, Any]]:
@@ -16,22 +16,24 @@ def summarize_strategies(rows: Sequence[StrategyRow]) -> list[dict[str, Any]]:
     the same measure; a strategy counts the cases that it solved. `measure` names what its objectives
     are, null where it solved none.
     """
-    best: dict[Case, float] = {}
+    best: dict[_CaseKey, float] = {}
     for row in rows:
         if row["objective"] is not None:
-            case = _find_case(row)
+            case = _key_case(row)
             best[case] = min(best.get(case, row["objective"]), row["objective"])
     return [_summarize(name, rows, best) for name in dict.fromkeys(row["strategy"] for row in rows)]
 
 
-def _find_case(row: StrategyRow) -> Case:
+def _key_case(row: StrategyRow) -> _CaseKey:
     return row["model"], row["link"], row["measure"]
 
 
-def _summarize(strategy: str, rows: Sequence[StrategyRow], best: dict[Case, float]) -> dict[str, Any]:
+def _summarize(
+    strategy: str, rows: Sequence[StrategyRow], best: dict[_CaseKey, float]
+) -> dict[str, Any]:
     own = [row for row in rows if row["strategy"] == strategy]
     solved = [row for row in own if row["objective"] is not None]
-    pairs = [(row["objective"], best[_find_case(row)]) for row in solved]
+    pairs = [(row["objective"], best[_key_case(row)]) for row in solved]
     ratios = [value / least if least else 1.0 for value, least in pairs]
     gaps = [row["gap"] for row in solved if row["gap"] is not None]
     return {

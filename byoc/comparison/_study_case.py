@@ -14,7 +14,7 @@ from byoc.zoo import ZOO
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class StudyCase:
     """One placement of a study: texts, numbers, and mappings of them.
 
     Fields that `PlanOptions` has too mean the same here. Paths are relative to `folder`.
@@ -50,7 +50,7 @@ class Case:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> "Case":
+    def from_json(cls, text: str) -> "StudyCase":
         """Return the case that a line of JSON describes."""
         content = json.loads(text)
         return cls(**content | {"rules": tuple(content["rules"])})

@@ -11,7 +11,7 @@ from typing import Any
 
 from byoc.comparison._case_solver import REFUSED, CaseSolver, Outcome, make_failure
 from byoc.comparison._content_digests import digest_model, digest_settings
-from byoc.comparison._study_case import Case, format_value
+from byoc.comparison._study_case import StudyCase, format_value
 from byoc.comparison._study_file import StudiedCosts, StudiedStrategy, StudyFile
 from byoc.costs import parse_objective
 from byoc.errors import InputError
@@ -24,7 +24,7 @@ _PATTERN = "*?["
 _MOST_CASES = 1_000_000
 
 
-def expand_cases(study: StudyFile, folder: Path, source: str) -> list[Case]:
+def expand_cases(study: StudyFile, folder: Path, source: str) -> list[StudyCase]:
     """Return the cases of a study, those of one model together, without digests.
 
     `folder` is what paths are relative to, and `source` the study's name for messages. Raises InputError
@@ -53,7 +53,7 @@ def expand_cases(study: StudyFile, folder: Path, source: str) -> list[Case]:
     for model, rules, cost, left_out, objective, link, limits, strategy, repetition in product(*axes):
         given = limits.model_dump(exclude_none=True)
         cases.append(
-            Case(
+            StudyCase(
                 model=model,
                 rules=tuple(rules),
                 folder=str(folder.absolute()),
@@ -72,13 +72,13 @@ def expand_cases(study: StudyFile, folder: Path, source: str) -> list[Case]:
     return list({case.key: case for case in cases}.values())
 
 
-def add_digests(cases: Sequence[Case]) -> tuple[list[Case], dict[str, Outcome]]:
+def add_digests(cases: Sequence[StudyCase]) -> tuple[list[StudyCase], dict[str, Outcome]]:
     """Return the cases with digests of their contents, and the outcomes of those that cannot be read.
 
     A case whose model or files cannot be read has no digests; its outcome, by its key, is the refusal.
     """
     solver, models = CaseSolver(), dict[str, str | InputError]()
-    digested: list[Case] = []
+    digested: list[StudyCase] = []
     failures: dict[str, Outcome] = {}
     digests: dict[str, dict[str, str]] = {}
     for case in cases:
@@ -165,7 +165,7 @@ def _expand_values(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
-def _check_axes(study: StudyFile, cases: Sequence[Case], source: str) -> None:
+def _check_axes(study: StudyFile, cases: Sequence[StudyCase], source: str) -> None:
     """Raise InputError with a line for each point of an axis that cannot be loaded."""
     problems: dict[str, None] = {}
     solver, first = CaseSolver(), cases[0]

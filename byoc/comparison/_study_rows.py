@@ -7,7 +7,7 @@ from typing import Any
 
 from byoc.comparison._case_solver import FAILED, OK, STATUSES, Outcome
 from byoc.comparison._content_digests import list_versions
-from byoc.comparison._study_case import Case, format_value
+from byoc.comparison._study_case import StudyCase, format_value
 
 StudyRow = dict[str, Any]
 
@@ -71,7 +71,7 @@ def check_outcome(outcome: Any) -> Outcome:
     return outcome
 
 
-def make_rows(cases: Sequence[Case], outcomes: Mapping[str, Outcome]) -> list[StudyRow]:
+def make_rows(cases: Sequence[StudyCase], outcomes: Mapping[str, Outcome]) -> list[StudyRow]:
     """Return a row for each case that has an outcome, by the keys of the cases, in their order."""
     done = [(case, outcomes[case.key]) for case in cases if case.key in outcomes]
     measures = dict.fromkeys(name for _, outcome in done for name in outcome.get("measures", {}))
@@ -86,7 +86,7 @@ def make_rows(cases: Sequence[Case], outcomes: Mapping[str, Outcome]) -> list[St
     return rows
 
 
-def _make_row(case: Case, outcome: Outcome, measure_names: Iterable[str]) -> StudyRow:
+def _make_row(case: StudyCase, outcome: Outcome, measure_names: Iterable[str]) -> StudyRow:
     """Return the row of a case, without the columns that depend on other rows.
 
     `measure_names` are those of all strategies of the study.

@@ -11,7 +11,7 @@ from typing import Any
 from byoc.comparison._case_schedulers import Scheduler, solve_in_processes
 from byoc.comparison._case_solver import OK, Outcome
 from byoc.comparison._dask_cluster import solve_on_cluster
-from byoc.comparison._study_case import Case
+from byoc.comparison._study_case import StudyCase
 from byoc.comparison._study_cases import add_digests, expand_cases
 from byoc.comparison._study_file import StudyFile, read_study
 from byoc.comparison._study_journal import StudyJournal
@@ -120,7 +120,7 @@ def _load_study(study: str | Path | Mapping[str, Any]) -> tuple[StudyFile, Path,
 
 
 def run_cases(
-    cases: Sequence[Case],
+    cases: Sequence[StudyCase],
     solve: Scheduler,
     failures: Mapping[str, Outcome],
     journal: StudyJournal | None = None,
@@ -145,7 +145,7 @@ def run_cases(
 
 
 def _collect(
-    solved: Iterable[tuple[Case, Outcome]],
+    solved: Iterable[tuple[StudyCase, Outcome]],
     total: int,
     outcomes: dict[str, Outcome],
     journal: StudyJournal | None,

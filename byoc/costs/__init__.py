@@ -2,7 +2,7 @@
 
 from byoc.costs._build_problem import GraphProblem, build_problem
 from byoc.costs._cost_file import CostFile, HostLink, MeasuredMachine
-from byoc.costs._cost_model import CostModel, Estimating, Policy, Price, Unknown
+from byoc.costs._cost_model import CostModel, EstimatingCosts, Policy, Price, Unknown
 from byoc.costs._graph_cost import (
     TripCount,
     can_partition_bodies,

@@ -67,7 +67,7 @@ class CostModel(Protocol):
 
 
 @runtime_checkable
-class Estimating(Protocol):
+class EstimatingCosts(Protocol):
     """A cost model that can estimate costs it does not know."""
 
     def estimate(self, task: Task) -> Price:
@@ -103,7 +103,7 @@ def includes_conversions(model: CostModel) -> bool:
     return not isinstance(model, Converting) or bool(model.converting())
 
 
-class _EstimatingModel(CostModel, Estimating, Protocol):
+class _EstimatingModel(CostModel, EstimatingCosts, Protocol):
     """A cost model that makes estimates as well."""
 
 

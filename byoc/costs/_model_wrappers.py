@@ -7,7 +7,7 @@ from math import nan
 from byoc.costs._cost_file import CostFile
 from byoc.costs._cost_model import (
     CostModel,
-    Estimating,
+    EstimatingCosts,
     Price,
     Unknown,
     find_occupancy,
@@ -36,7 +36,7 @@ class Fallback:
     def estimate(self, task: Task) -> Price:
         """Return an estimate of the second model, else of the first."""
         for model in (self.second, self.first):
-            if isinstance(model, Estimating):
+            if isinstance(model, EstimatingCosts):
                 return model.estimate(task)
         raise NotImplementedError(f"{self.name} makes no estimates")
 
@@ -60,7 +60,7 @@ class Fallback:
 def with_seconds(model: CostModel, seconds: Mapping[tuple[str, str, str], float]) -> CostModel:
     """Return a cost model with other seconds for some tasks, by their keys, instead of earlier ones."""
     base = model.model if isinstance(model, Priced) else model
-    return (_EstimatingPriced if isinstance(base, Estimating) else Priced)(base, seconds)
+    return (_EstimatingPriced if isinstance(base, EstimatingCosts) else Priced)(base, seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class _EstimatingPriced(Priced):
 
     def estimate(self, task: Task) -> Price:
         """Return the model's estimate."""
-        if not isinstance(self.model, Estimating):
+        if not isinstance(self.model, EstimatingCosts):
             raise NotImplementedError(f"{self.name} makes no estimates")
         return self.model.estimate(task)
 
@@ -120,7 +120,7 @@ def with_link(model: CostModel, bandwidth: float) -> CostModel:
         return model.model_copy(update={"link": link})
     return (
         _EstimatingWithBandwidth(model, bandwidth)
-        if isinstance(model, Estimating)
+        if isinstance(model, EstimatingCosts)
         else _WithBandwidth(model, bandwidth)
     )
 
@@ -159,6 +159,6 @@ class _EstimatingWithBandwidth(_WithBandwidth):
     """The same for a model that makes estimates."""
 
     def estimate(self, task: Task) -> Price:
-        if not isinstance(self.model, Estimating):
+        if not isinstance(self.model, EstimatingCosts):
             raise NotImplementedError(f"{self.name} makes no estimates")
         return self.model.estimate(task)

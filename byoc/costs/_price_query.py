@@ -15,7 +15,7 @@ from byoc.costs._cost_model import (
     THOUSAND_YEARS,
     Converting,
     CostModel,
-    Estimating,
+    EstimatingCosts,
     Occupying,
     Policy,
     Price,
@@ -191,7 +191,7 @@ def price_task(model: CostModel, task: Task) -> tuple[Price, str]:
     if not isinstance(found, Unknown):
         return _check_price(model, found), ""
     why = shorten_text(str(found.why), _MAX_CHARACTERS) or f"{model.name} does not say why"
-    if isinstance(model, Estimating):
+    if isinstance(model, EstimatingCosts):
         return _check_price(model, _ask(model, "estimate", task)), why
     if task.parts:
         parts = [price_task(model, part)[0] for part in task.parts]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from byoc.costs import FAMILIES, CostFile, CostModel, Estimating, Fallback, Policy, Priced
+from byoc.costs import FAMILIES, CostFile, CostModel, EstimatingCosts, Fallback, Policy, Priced
 from byoc.errors import InputError, suggest_nearest
 from byoc.planning._graph_plan import GraphPlan
 from byoc.planning._plan_settings import PlanSettings
@@ -26,7 +26,7 @@ def require_knowledge(root: GraphPlan, settings: PlanSettings) -> None:
         policy = settings.unknown_costs if number else settings.unknown_costs.on_host
         if isinstance(model, (CostFile, Fallback)):
             continue
-        if isinstance(model, Estimating) and policy is Policy.estimate:
+        if isinstance(model, EstimatingCosts) and policy is Policy.estimate:
             continue
         answers = [graph.answers[number] for graph in graphs]
         reasons: Counter[str] = Counter()

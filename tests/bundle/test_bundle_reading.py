@@ -129,7 +129,7 @@ def test_other_formats_are_told_apart(format_: object, sentence: str, bundle: Pa
 
 def test_a_manifest_may_be_as_large_as_the_limit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = (bundle / MANIFEST_FILE).read_bytes()
-    monkeypatch.setattr("byoc.bundle._manifest.MAX_MANIFEST_BYTES", len(content))
+    monkeypatch.setattr("byoc.bundle._manifest_reading.MAX_MANIFEST_BYTES", len(content))
     assert parse_manifest(content, Path("m")).variants[0].model == "model.onnx"
     with pytest.raises(InputError) as caught:
         parse_manifest(content + b" ", Path("m"))
@@ -257,7 +257,7 @@ def test_a_manifest_that_cannot_be_read(
     def fail(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr("byoc.bundle._manifest.read_limited", fail)
+    monkeypatch.setattr("byoc.bundle._manifest_reading.read_limited", fail)
     assert refusal(bundle) == f"{bundle / MANIFEST_FILE}: cannot be read: {reason}"
 
 

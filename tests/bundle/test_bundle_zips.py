@@ -255,7 +255,7 @@ def test_a_manifest_of_gigabytes_is_not_read(
     path: Path, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unpack, "MAX_MANIFEST_BYTES", 1000)
-    monkeypatch.setattr("byoc.bundle._manifest.MAX_MANIFEST_BYTES", 1000)
+    monkeypatch.setattr("byoc.bundle._manifest_reading.MAX_MANIFEST_BYTES", 1000)
     write(path, content)
     assert refused(path) == "/manifest.json: not a manifest: it has more than 1000 bytes"
 

@@ -7,7 +7,7 @@ import pytest
 from installing import install_strategies
 from support import VANILLA, parse
 
-from byoc.comparison import Case, CaseSolver, compare
+from byoc.comparison import CaseSolver, StudyCase, compare
 
 NET = "net (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sigmoid(a)\n y = Relu(b) }"
 STRATEGIES = """
@@ -69,7 +69,7 @@ def test_a_process_that_dies_takes_one_strategy_with_it(net: str) -> None:
 def test_a_defect_takes_one_strategy_with_it(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
     solve = CaseSolver.load_settings
 
-    def load(self: CaseSolver, case: Case) -> object:
+    def load(self: CaseSolver, case: StudyCase) -> object:
         if case.strategy == "min-cut":
             raise ZeroDivisionError("one\ntwo")
         return solve(self, case)

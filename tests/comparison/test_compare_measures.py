@@ -15,8 +15,8 @@ from byoc.cli import _compare_verb as cli
 from byoc.comparison import (
     FAST_STRATEGIES,
     ROW_KEYS,
-    Case,
     StrategyRow,
+    StudyCase,
     compare,
     make_rows,
     make_strategy_rows,
@@ -244,7 +244,7 @@ def test_a_bound_above_what_another_found_is_an_error() -> None:
         "unproven": {"value": 4.0, "bound": None},
         "other": {"value": 1.0, "bound": 1.0, "measure": "makespan"},
     }
-    cases = [Case(model="m", rules=("r",), strategy=name) for name in (*found, "failed")]
+    cases = [StudyCase(model="m", rules=("r",), strategy=name) for name in (*found, "failed")]
     outcomes = {
         case.key: {"status": "ok", "measure": "total", "solver_seconds": 1.0, **found[case.strategy]}
         for case in cases[:-1]
@@ -277,7 +277,7 @@ def test_a_bound_that_leaves_something_out_counts_for_its_own_row_alone() -> Non
         "whole": {"value": 2.0, "bound": 1.0, "comparable": True},
         "heuristic": {"value": 4.0, "bound": None, "comparable": False},
     }
-    cases = [Case(model="m", rules=("r",), strategy=name) for name in found]
+    cases = [StudyCase(model="m", rules=("r",), strategy=name) for name in found]
     outcomes = {case.key: {"status": "ok", "measure": "total", **found[case.strategy]} for case in cases}
     rows = make_rows(cases, outcomes)
     assert [row["status"] for row in rows] == ["ok"] * 3

@@ -71,7 +71,7 @@ ROOMS: Mapping[str, Room] = {
         ],
     ),
     "bundle": Room(
-        ["byoc/bundle/_reading.py", "byoc/bundle/_packing.py", "byoc/bundle/_manifest.py"],
+        ["byoc/bundle/_reading.py", "byoc/bundle/_packing.py", "byoc/bundle/_manifest_reading.py"],
         [f"tests/bundle/test_bundle_{name}.py" for name in BUNDLE_TESTS],
     ),
     "memory": Room(

@@ -57,7 +57,7 @@ def split_chain(
     tables = [measure_segments(groups, order, each[0], occupies[each[0] - 1]) for each in classes]
     on_host = _sum_segments(groups.costs[list(order), 0]) / cores
     on_host[np.tril_indices(len(on_host), -1)] = inf
-    steps = _Steps((*tables, on_host))
+    steps = _ChainSteps((*tables, on_host))
     if many:
         kinds = [number for number, each in enumerate(classes) for _ in each]
         found = steps.run_in_order([len(classes), *kinds])
@@ -79,7 +79,7 @@ Segment = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class _Steps:
+class _ChainSteps:
     """Least maximal loads of prefixes, device by device; a table of segments for each class."""
 
     tables: tuple[Floats, ...]
