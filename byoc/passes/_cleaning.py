@@ -23,7 +23,8 @@ from byoc.model import (
     walk_graph_paths,
     walk_nodes,
 )
-from byoc.passes._graph_edits import GraphEdits, edit_graph, edit_records
+from byoc.passes._edit_graph import edit_graph, edit_records
+from byoc.passes._graph_edits import GraphEdits
 from byoc.passes._pass_effect import PassEffect
 from byoc.passes._pass_plugins import MODEL_SCOPE
 from byoc.support import BYOC_DISTRIBUTION, read_byoc_version

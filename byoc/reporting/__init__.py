@@ -1,7 +1,8 @@
 """Reports: the decision as a document and as text, and explanations of refused nodes."""
 
 from byoc.reporting._decision_document import make_decision_document
-from byoc.reporting._explanation import ExplainOptions, Explanation, explain, explain_model
+from byoc.reporting._explain import ExplainOptions, explain, explain_model
+from byoc.reporting._explanation import Explanation
 from byoc.reporting._explanation_document import make_explanation_document
 from byoc.reporting._explanation_text import print_explanation
 from byoc.reporting._generation_document import (

@@ -1,0 +1,174 @@
+"""Explaining a model: every graph annotated and grouped, and the reasons for each refused node."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+
+from onnx import NodeProto
+
+from byoc.costs import build_tasks, load_host_costs, sum_host_seconds
+from byoc.errors import InputError, suggest_nearest
+from byoc.model import (
+    DimensionOptions,
+    GraphIndex,
+    Model,
+    get_operator_name,
+    unshare_dequantize,
+    walk_graph_paths,
+)
+from byoc.patterns import find_near_misses, group_units
+from byoc.planning import clean_for_targets
+from byoc.reporting._explanation import Explanation, GraphExplanation
+from byoc.reporting._refused_nodes import find_refused_nodes
+from byoc.rules import Annotator, Target, load_rules
+from byoc.support import Flag, Syntax, declare, declare_field, report_step, take_keywords
+from byoc.zoo import Source, load_model
+
+# The cost model whose seconds weigh what is not known.
+_HOST = "host"
+
+
+@dataclass(frozen=True)
+class ExplainOptions(DimensionOptions):
+    """All choices of an explanation."""
+
+    rules: str | Path | Target = field(
+        metadata=declare(
+            "a rule file's path or name, or what `byoc.load_rules` returned.",
+            Flag("A rule file, or the name of an installed one (see byoc rules)."),
+        )
+    )
+    _: KW_ONLY
+    no_passes: str | Sequence[str] = declare_field(
+        (),
+        "names of clean-up passes that are not to run, or `all`, as `partition` takes them.",
+        Flag(
+            "Leave out this pass that runs without being asked for, or all: see byoc passes.",
+            Syntax.LIST,
+            names=("--no-pass",),
+            metavar="NAME",
+        ),
+    )
+    node: str | None = declare_field(
+        None,
+        "examine only the node of this name or output.",
+        Flag("Only this node, by its name or output, with all that was tried."),
+    )
+    op: str | None = declare_field(
+        None,
+        "examine only nodes of this operator.",
+        Flag("Only nodes of this operator, with all that was tried."),
+    )
+
+
+@take_keywords(ExplainOptions)
+def explain(model: Source | Model, options: ExplainOptions) -> Explanation:
+    """Explain which nodes of a model an accelerator refuses, and what would change that.
+
+    `model` is a path, `zoo:NAME`, a protobuf, or what `byoc.load_model` returned.
+
+    Raises InputError when the model or the rules cannot be read, or there is no such node.
+    """
+    rules = options.rules
+    report_step("load model")
+    target = rules if isinstance(rules, Target) else load_rules(str(rules))
+    loaded = load_model(model, options.dims, options.shapes)
+    loaded = clean_for_targets(loaded, [target], options.no_passes).model
+    report_step("explain")
+    return explain_model(loaded, target, options.node, options.op)
+
+
+def explain_model(
+    model: Model, target: Target, node: str | None = None, op: str | None = None
+) -> Explanation:
+    """Explain which nodes of a model a target refuses, and why.
+
+    With `node` only the node of that name (or output) is examined, with `op` only nodes of that
+    operator. Raise InputError if there is none.
+    """
+    if target.has_quantized_rules:
+        model = unshare_dequantize(model)
+    graphs = tuple(_explain_graph(path, index, target) for path, index in walk_graph_paths(model.index))
+    asked = tuple((graph, number) for graph in graphs for number in _select_nodes(graph, node, op))
+    if (node or op) and not asked:
+        raise _not_found_error(model, graphs, node, op)
+    wanted = {(id(graph), number) for graph, number in asked}
+    refused = tuple(
+        refusal
+        for graph in graphs
+        for refusal in find_refused_nodes(graph, Annotator(target, graph.index))
+        if (id(graph), refusal.number) in wanted
+    )
+    guessed, seconds = sum_host_seconds(model.index, load_host_costs(_HOST))
+    return Explanation(model, target, graphs, asked, refused, guessed / seconds if seconds else 0.0)
+
+
+def _explain_graph(graph_path: str, index: GraphIndex, target: Target) -> GraphExplanation:
+    """Annotate and group one graph."""
+    annotator = Annotator(target, index)
+    marks = [annotator.annotate_node(number) for number in range(len(index.nodes))]
+    operations = build_tasks(index).operations.tolist()
+    units = group_units(index, target.patterns, marks)
+    matches = [unit.match for unit in units if unit.match is not None]
+    return GraphExplanation(
+        quantized=target.has_quantized_rules,
+        graph_path=graph_path,
+        index=index,
+        marks=marks,
+        units=units,
+        near_misses=find_near_misses(index, target.patterns, marks, matches=matches),
+        operations={
+            number: operations[number]
+            for number in range(len(index.nodes))
+            if number not in index.constant_nodes
+        },
+    )
+
+
+def _select_nodes(graph: GraphExplanation, name: str | None, op: str | None) -> Iterator[int]:
+    """Yield the nodes of a graph that have a name or output, and an operator (None: any)."""
+    for number in graph.operations:
+        node = graph.index.nodes[number]
+        if op is not None and op not in (node.op_type, get_operator_name(node)):
+            continue
+        if name is None or name == node.name or name in filter(None, node.output):
+            yield number
+
+
+def _not_found_error(
+    model: Model, graphs: Sequence[GraphExplanation], name: str | None, op: str | None
+) -> InputError:
+    """Return the error for a node or operator that the model does not have, with the nearest one."""
+    nodes = [graph.index.nodes[number] for graph in graphs for number in graph.operations]
+    named = [
+        node for node in nodes if name is not None and name in (node.name, *filter(None, node.output))
+    ]
+    if named and op is not None:
+        there = ", ".join(dict.fromkeys(map(get_operator_name, named)))
+        return InputError(f"{model.source}: '{name}' is of the operator {there}, not {op}")
+    if name in model.lost:
+        hint = "clean-up dropped it (--no-pass all keeps it)"
+        return InputError(f"{model.source}: there is no node '{name}': {hint}")
+    known = {node.op_type for node in nodes} | {get_operator_name(node) for node in nodes}
+    if op is not None and op not in known:
+        return InputError(f"{model.source}: there is no operator {op}{suggest_nearest(op, known)}")
+    if op is not None:
+        nodes = [node for node in nodes if op in (node.op_type, get_operator_name(node))]
+    wanted = f"node '{name}'" if op is None else f"{op} '{name}'"
+    return InputError(f"{model.source}: there is no {wanted}{_suggest(str(name), nodes)}")
+
+
+def _suggest(name: str, nodes: Sequence[NodeProto]) -> str:
+    """Return a hint: the nearest name, or the shortest one that contains the same letters and digits."""
+    names = {label: None for node in nodes for label in (node.name, *node.output) if label}
+    hint = suggest_nearest(name, names)
+    letters = _alphanumeric(name)
+    if not hint and letters:
+        inside = [label for label in names if letters in _alphanumeric(label)]
+        hint = f" (did you mean {min(inside, key=len)}?)" if inside else ""
+    return hint
+
+
+def _alphanumeric(name: str) -> str:
+    return re.sub(r"[^0-9a-z]", "", name.lower())
