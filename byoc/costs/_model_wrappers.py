@@ -64,11 +64,10 @@ def with_seconds(model: CostModel, seconds: Mapping[tuple[str, str, str], float]
 
 
 @dataclass(frozen=True, eq=False)
-class Priced:
-    """A cost model with other seconds for some tasks, by their keys."""
+class _Wrapper:
+    """A cost model with the answers of another one."""
 
     model: CostModel
-    seconds: Mapping[tuple[str, str, str], float]
 
     @property
     def name(self) -> str:
@@ -76,11 +75,8 @@ class Priced:
         return self.model.name
 
     def execution(self, task: Task) -> Price | Unknown:
-        """Return the given seconds with the model's joules, else the model's price."""
-        found = self.model.execution(task)
-        if task.key not in self.seconds:
-            return found
-        return Price(self.seconds[task.key], found.joules if isinstance(found, Price) else nan)
+        """Return the model's price."""
+        return self.model.execution(task)
 
     def transfer(self, size: int, converted: int = 0) -> Price:
         """Return the model's price."""
@@ -99,14 +95,32 @@ class Priced:
         return self.model.launching()
 
 
-class _EstimatingPriced(Priced):
-    """The same for a model that makes estimates."""
+class _EstimatingWrapper(_Wrapper):
+    """The same of a model that makes estimates."""
 
     def estimate(self, task: Task) -> Price:
         """Return the model's estimate."""
         if not isinstance(self.model, EstimatingCosts):
             raise NotImplementedError(f"{self.name} makes no estimates")
         return self.model.estimate(task)
+
+
+@dataclass(frozen=True, eq=False)
+class Priced(_Wrapper):
+    """A cost model with other seconds for some tasks, by their keys."""
+
+    seconds: Mapping[tuple[str, str, str], float]
+
+    def execution(self, task: Task) -> Price | Unknown:
+        """Return the given seconds with the model's joules, else the model's price."""
+        found = self.model.execution(task)
+        if task.key not in self.seconds:
+            return found
+        return Price(self.seconds[task.key], found.joules if isinstance(found, Price) else nan)
+
+
+class _EstimatingPriced(Priced, _EstimatingWrapper):
+    """The same of a model that makes estimates."""
 
 
 def with_link(model: CostModel, bandwidth: float) -> CostModel:
@@ -126,18 +140,10 @@ def with_link(model: CostModel, bandwidth: float) -> CostModel:
 
 
 @dataclass(frozen=True)
-class _WithBandwidth:
+class _WithBandwidth(_Wrapper):
     """A plug-in's cost model with other transfer costs."""
 
-    model: CostModel
     bandwidth: float
-
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    def execution(self, task: Task) -> Price | Unknown:
-        return self.model.execution(task)
 
     def transfer(self, size: int, converted: int = 0) -> Price:
         """Return the latency of an empty transfer, the bytes at the new bandwidth, and conversions."""
@@ -145,20 +151,6 @@ class _WithBandwidth:
         more = before.seconds - self.model.transfer(size).seconds if converted else 0.0
         return Price(empty.seconds + size / self.bandwidth + more, before.joules)
 
-    def converting(self) -> bool:
-        return includes_conversions(self.model)
 
-    def occupies(self) -> Occupancy:
-        return find_occupancy(self.model)
-
-    def launching(self) -> Price:
-        return self.model.launching()
-
-
-class _EstimatingWithBandwidth(_WithBandwidth):
-    """The same for a model that makes estimates."""
-
-    def estimate(self, task: Task) -> Price:
-        if not isinstance(self.model, EstimatingCosts):
-            raise NotImplementedError(f"{self.name} makes no estimates")
-        return self.model.estimate(task)
+class _EstimatingWithBandwidth(_WithBandwidth, _EstimatingWrapper):
+    """The same of a model that makes estimates."""

@@ -33,7 +33,6 @@ class DimensionOptions:
         "whole inputs by name: their extents, names for them, or None for one that stays as it is.",
         SHAPES_FLAG,
         _record_shapes,
-        record_none=False,
     )
 
 

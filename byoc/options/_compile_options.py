@@ -8,8 +8,8 @@ from byoc.cache import Cache, open_cache, open_user_cache
 from byoc.codegen import Isolation
 from byoc.options._plan_options import PlanOptions
 from byoc.options._record_values import (
-    list_names,
     record_choice,
+    record_names,
     record_pairs,
     record_texts,
     record_value,
@@ -31,6 +31,7 @@ class CompileOptions(PlanOptions):
             panel=Panel.CODEGENS,
         ),
         record_choice,
+        record_none=True,
     )
     codegen_options: Mapping[str, str] | None = declare_field(
         None,
@@ -56,8 +57,7 @@ class CompileOptions(PlanOptions):
             metavar="NAME",
             panel=Panel.CODEGENS,
         ),
-        lambda names: list_names(names) or None,
-        record_none=False,
+        record_names,
     )
     pass_options: Mapping[str, str] | None = declare_field(
         None,
@@ -70,7 +70,6 @@ class CompileOptions(PlanOptions):
             panel=Panel.CODEGENS,
         ),
         record_texts,
-        record_none=False,
     )
     strict: bool = declare_field(
         False,
@@ -99,6 +98,7 @@ class CompileOptions(PlanOptions):
             panel=Panel.CODEGENS,
         ),
         record_value,
+        record_none=True,
     )
     call_timeout: float | None = declare_field(
         None,
@@ -111,7 +111,6 @@ class CompileOptions(PlanOptions):
             panel=Panel.CODEGENS,
         ),
         record_value,
-        record_none=False,
     )
     cache: bool = declare_field(
         True,

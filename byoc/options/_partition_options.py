@@ -11,8 +11,8 @@ from byoc.model import Variant
 from byoc.options._compile_options import CompileOptions
 from byoc.options._plan_options import DEFAULT_STRATEGY
 from byoc.options._record_values import (
-    list_names,
     record_inputs,
+    record_names,
     record_thresholds,
     record_value,
     record_variants,
@@ -52,7 +52,6 @@ class Options(CompileOptions):
             panel=Panel.BUNDLE,
         ),
         record_variants,
-        record_none=False,
     )
     variable: str | Sequence[str] = declare_field(
         (),
@@ -64,8 +63,7 @@ class Options(CompileOptions):
             metavar="NAME",
             panel=Panel.BUNDLE,
         ),
-        lambda names: list_names(names) or None,
-        record_none=False,
+        record_names,
     )
     buckets: Mapping[str, Sequence[int]] | None = declare_field(
         None,
@@ -78,7 +76,6 @@ class Options(CompileOptions):
             panel=Panel.BUNDLE,
         ),
         lambda buckets: {name: list(sizes) for name, sizes in buckets.items()} if buckets else None,
-        record_none=False,
     )
     pad: bool = declare_field(
         True,
@@ -90,7 +87,6 @@ class Options(CompileOptions):
             panel=Panel.BUNDLE,
         ),
         lambda pad: None if pad else False,
-        record_none=False,
     )
     static_cache: bool = declare_field(
         False,
@@ -115,7 +111,6 @@ class Options(CompileOptions):
             panel=Panel.BUNDLE,
         ),
         lambda weights: None if weights == "copy" else weights,
-        record_none=False,
     )
     strategy: str = declare_field(
         DEFAULT_STRATEGY,
@@ -132,7 +127,6 @@ class Options(CompileOptions):
             panel=Panel.PLACEMENT,
         ),
         record_value,
-        record_none=False,
     )
     placement: str | Path | None = declare_field(
         None,
@@ -143,6 +137,7 @@ class Options(CompileOptions):
             panel=Panel.PLACEMENT,
         ),
         lambda path: None if path is None else name_source(path),
+        record_none=True,
     )
     annotations: str | None = declare_field(
         None,
@@ -154,7 +149,6 @@ class Options(CompileOptions):
             panel=Panel.PLACEMENT,
         ),
         record_value,
-        record_none=False,
     )
     precision: Precision = declare_field(
         NATIVE,
@@ -167,7 +161,6 @@ class Options(CompileOptions):
         "`calibrate` reads it, or one or several mappings of arrays by the names of the inputs.",
         Flag("Verify on these samples, by the names of the inputs.", metavar="FILE|FOLDER"),
         record_inputs,
-        record_none=False,
     )
     verify: bool = declare_field(
         True,
@@ -184,7 +177,6 @@ class Options(CompileOptions):
             panel=Panel.PLACEMENT,
         ),
         record_value,
-        record_none=False,
     )
     share_blocks: bool = declare_field(
         False,
@@ -196,7 +188,6 @@ class Options(CompileOptions):
             panel=Panel.PLACEMENT,
         ),
         lambda share: share or None,
-        record_none=False,
     )
     gate: bool | float | Thresholds = declare_field(
         False,
@@ -209,6 +200,7 @@ class Options(CompileOptions):
             panel=Panel.BUNDLE,
         ),
         lambda gate: record_thresholds(read_gate(gate)),
+        record_none=True,
     )
     emit: Literal["epcontext"] | None = declare_field(
         None,
@@ -220,7 +212,6 @@ class Options(CompileOptions):
             panel=Panel.BUNDLE,
         ),
         record_value,
-        record_none=False,
     )
     what_if: bool = declare_field(
         True,
@@ -278,7 +269,7 @@ def record_options(source: Source, options: Options) -> dict[str, Any]:
         declaration, value = declaration_of(each), getattr(options, each.name)
         if declaration is None or declaration.record is None:
             continue
-        recorded = None if value is None and not declaration.record_none else declaration.record(value)
+        recorded = declaration.record(value)
         if recorded is not None or declaration.record_none:
             record[each.name] = recorded
     return record

@@ -7,9 +7,9 @@ from pathlib import Path
 from byoc.costs import Policy
 from byoc.model import DimensionOptions
 from byoc.options._record_values import (
-    list_names,
     record_choice,
     record_files,
+    record_names,
     record_pairs,
     record_texts,
     record_value,
@@ -59,8 +59,7 @@ class UnitOptions(DimensionOptions):
             metavar="NAME",
             panel=Panel.CODEGENS,
         ),
-        lambda names: list_names(names) or None,
-        record_none=False,
+        record_names,
     )
 
 
@@ -79,7 +78,6 @@ class PlanOptions(UnitOptions):
             panel=Panel.COSTS,
         ),
         record_texts,
-        record_none=False,
     )
     objective: str = declare_field(
         "latency",
@@ -98,6 +96,7 @@ class PlanOptions(UnitOptions):
             panel=Panel.COSTS,
         ),
         record_choice,
+        record_none=True,
     )
     host_cost_model: str | Path = declare_field(
         DEFAULT_HOST_COSTS,
@@ -120,7 +119,6 @@ class PlanOptions(UnitOptions):
             panel=Panel.COSTS,
         ),
         record_texts,
-        record_none=False,
     )
     strategy_options: Mapping[str, str] | None = declare_field(
         None,
@@ -133,7 +131,6 @@ class PlanOptions(UnitOptions):
             panel=Panel.PLACEMENT,
         ),
         record_texts,
-        record_none=False,
     )
     time_limit: float | None = declare_field(
         None,
@@ -146,7 +143,6 @@ class PlanOptions(UnitOptions):
             panel=Panel.PLACEMENT,
         ),
         record_value,
-        record_none=False,
     )
     unknown_costs: str = declare_field(
         Policy.estimate.value,
@@ -169,7 +165,6 @@ class PlanOptions(UnitOptions):
             panel=Panel.PLACEMENT,
         ),
         record_value,
-        record_none=False,
     )
     perturb_samples: int | None = declare_field(
         None,
@@ -183,7 +178,6 @@ class PlanOptions(UnitOptions):
             panel=Panel.PLACEMENT,
         ),
         record_value,
-        record_none=False,
     )
     perturb_seed: int | None = declare_field(
         None,
@@ -192,5 +186,4 @@ class PlanOptions(UnitOptions):
             "The seed for --perturb.", Syntax.INTEGER, metavar="NUMBER", minimum=0, panel=Panel.PLACEMENT
         ),
         record_value,
-        record_none=False,
     )

@@ -34,6 +34,11 @@ def record_texts(pairs: Mapping[str, str] | None) -> dict[str, str] | None:
     return {key: name_source(text) if is_file(Path(text)) else text for key, text in pairs.items()}
 
 
+def record_names(names: str | Sequence[str]) -> list[str] | None:
+    """Return one name or several as a list, None without any."""
+    return list_names(names) or None
+
+
 def record_files(files: str | Path | Sequence[str | Path]) -> list[str]:
     """Return the names of one file or several, without their folders."""
     return [name_source(name) for name in list_files(files)]
@@ -48,8 +53,10 @@ def record_choice(
     return {target: name_source(name) for target, name in choice.items()}
 
 
-def record_inputs(inputs: str | Path | Inputs | Sequence[Inputs] | None) -> str:
-    """Return the name of the file or folder of samples."""
+def record_inputs(inputs: str | Path | Inputs | Sequence[Inputs] | None) -> str | None:
+    """Return the name of the file or folder of samples, None without any."""
+    if inputs is None:
+        return None
     if isinstance(inputs, (str, Path)):
         return name_source(inputs)
     return "samples in memory"

@@ -84,14 +84,14 @@ class Flag:
 class Declaration:
     """A field's help for Python, its flag if it has one, and how its value is recorded.
 
-    `record` makes plain JSON of the value, None where the field is not recorded. With `record_none`
-    False a value of None is left out of the record.
+    `record` makes plain JSON of the value, None where the field is not recorded. What becomes None is
+    left out of the record, unless `record_none`.
     """
 
     help: str
     flag: Flag | None = None
     record: Callable[[Any], Any] | None = None
-    record_none: bool = True
+    record_none: bool = False
 
 
 def declare(
@@ -99,7 +99,7 @@ def declare(
     flag: Flag | None = None,
     record: Callable[[Any], Any] | None = None,
     *,
-    record_none: bool = True,
+    record_none: bool = False,
 ) -> Mapping[str, Any]:
     """Return the metadata of a dataclass field that is declared so."""
     return {_KEY: Declaration(help, flag, record, record_none)}
@@ -111,7 +111,7 @@ def declare_field(
     flag: Flag | None = None,
     record: Callable[[Any], Any] | None = None,
     *,
-    record_none: bool = True,
+    record_none: bool = False,
 ) -> Any:
     """Return a dataclass field with a default that is declared so."""
     return field(default=default, metadata=declare(help, flag, record, record_none=record_none))
