@@ -26,11 +26,7 @@ from byoc.bundle._decisions import (
     DecisionDocument,
     write_decisions,
 )
-from byoc.bundle._epcontext import (
-    CONTEXT_MODEL_FILE,
-    require_contexts,
-    write_context_model,
-)
+from byoc.bundle._epcontext import CONTEXT_MODEL_FILE, require_contexts, write_context_model
 from byoc.bundle._genai_files import write_genai_files
 from byoc.bundle._manifest import (
     MANIFEST_FILE,

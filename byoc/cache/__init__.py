@@ -5,9 +5,4 @@ depends on.
 """
 
 from byoc.cache._cache_entry import CacheEntry
-from byoc.cache._cache_folder import (
-    Cache,
-    find_cache_folder,
-    open_cache,
-    open_user_cache,
-)
+from byoc.cache._cache_folder import Cache, find_cache_folder, open_cache, open_user_cache

@@ -14,13 +14,7 @@ from byoc.comparison._study_case import StudyCase
 from byoc.costs import with_link
 from byoc.errors import ByocError, InputError, describe_error
 from byoc.model import GraphIndex
-from byoc.placement import (
-    Placement,
-    Problem,
-    Strategy,
-    count_transferred_bytes,
-    strategy_display_name,
-)
+from byoc.placement import Placement, Problem, Strategy, count_transferred_bytes, strategy_display_name
 from byoc.planning import GraphPlan, GraphUnits, PlanSettings, load_units, plan_graphs
 from byoc.reporting import collect_plan_notes
 from byoc.rules import Target

@@ -14,13 +14,7 @@ from byoc.comparison._study_run import StoppedStudyError, run_cases
 from byoc.errors import InputError
 from byoc.options import PlanOptions, list_files
 from byoc.stages import load_settings
-from byoc.support import (
-    check_minimum,
-    declare_field,
-    keywords_of,
-    select_options,
-    take_keywords,
-)
+from byoc.support import check_minimum, declare_field, keywords_of, select_options, take_keywords
 
 StrategyRow = dict[str, Any]
 

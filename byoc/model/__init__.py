@@ -55,11 +55,7 @@ from byoc.model._layouts import (
     parse_layout,
 )
 from byoc.model._model_loading import Model, check_model, prepare_model, read_model_file
-from byoc.model._node_attributes import (
-    get_operator_name,
-    get_stated_attributes,
-    infer_body_input_types,
-)
+from byoc.model._node_attributes import get_operator_name, get_stated_attributes, infer_body_input_types
 from byoc.model._node_facts import (
     QUANTIZED_FACTS,
     TENSOR_FACTS,

@@ -10,13 +10,7 @@ from onnx import ModelProto, TensorShapeProto
 from byoc.errors import InputError, suggest_nearest
 from byoc.model._tensor_types import Dim, TensorType
 from byoc.model._walk import walk_dims, walk_value_infos
-from byoc.model.inference import (
-    evaluate_dim,
-    list_dim_names,
-    parse_dim,
-    substitute_dim,
-    subtract_dims,
-)
+from byoc.model.inference import evaluate_dim, list_dim_names, parse_dim, substitute_dim, subtract_dims
 
 # Exporters write these for every dimension that they have no name for.
 _EMPTY_NAMES = frozenset({"", "?", "-1", "None", "unk", "unknown", "dynamic"})

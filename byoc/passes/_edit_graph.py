@@ -5,13 +5,7 @@ from itertools import starmap
 
 from onnx import GraphProto, NodeProto, ValueInfoProto, helper
 
-from byoc.model import (
-    NodeRecords,
-    get_metadata,
-    list_bodies,
-    set_metadata,
-    walk_graphs,
-)
+from byoc.model import NodeRecords, get_metadata, list_bodies, set_metadata, walk_graphs
 from byoc.passes._graph_edits import CLEANED_KEY, GraphEdits
 
 

@@ -25,11 +25,7 @@ from byoc.reporting._relaxation_gains import Gain, compute_gains
 from byoc.reporting._report_document import collect_plan_notes, make_report
 from byoc.reporting._report_summary import summarize_report
 from byoc.reporting._report_text import BRIEF, SCREEN, WHOLE, ReportSize, print_report, print_reports
-from byoc.reporting._requirements import (
-    Requirements,
-    check_requirements,
-    list_missed,
-)
+from byoc.reporting._requirements import Requirements, check_requirements, list_missed
 from byoc.reporting._rule_check import RuleCheck, check_rules
 from byoc.reporting._verification_document import (
     RegionErrorReport,

@@ -5,12 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from byoc.model import (
-    GraphIndex,
-    Model,
-    get_node_name,
-    get_operator_name,
-)
+from byoc.model import GraphIndex, Model, get_node_name, get_operator_name
 from byoc.patterns import Mark, NearMiss, Unit
 from byoc.rules import Attempt, Objection, Target
 

@@ -2,12 +2,7 @@
 
 from collections.abc import Iterator
 
-from byoc.model import (
-    GraphIndex,
-    describe_node,
-    is_dequantize,
-    is_qdq_node,
-)
+from byoc.model import GraphIndex, describe_node, is_dequantize, is_qdq_node
 from byoc.patterns import Unit
 from byoc.reporting._explanation import GraphExplanation, RefusedNode
 from byoc.rules import Annotator, Attempt, Objection

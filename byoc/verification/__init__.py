@@ -45,8 +45,4 @@ from byoc.verification._thresholds import (
     Thresholds,
     read_thresholds,
 )
-from byoc.verification._verification_result import (
-    RegionError,
-    Verification,
-    require_passed,
-)
+from byoc.verification._verification_result import RegionError, Verification, require_passed

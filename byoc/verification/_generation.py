@@ -28,17 +28,8 @@ from byoc.verification._plain_models import (
 )
 from byoc.verification._recorded_model import load_recorded_model
 from byoc.verification._sequence_comparison import SequenceComparison
-from byoc.verification._thresholds import (
-    DEFAULT_THRESHOLDS,
-    Thresholds,
-)
-from byoc.verification._token_loop import (
-    BundleLoop,
-    PlainLoop,
-    Prompt,
-    TokenLoop,
-    run_together,
-)
+from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._token_loop import BundleLoop, PlainLoop, Prompt, TokenLoop, run_together
 from byoc.zoo import ZOO
 
 

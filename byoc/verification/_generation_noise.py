@@ -15,12 +15,7 @@ from byoc.verification._output_error import OutputError
 from byoc.verification._quantization_noise import make_exact_products
 from byoc.verification._tensor_difference import measure_difference
 from byoc.verification._thresholds import QUANTIZED_NETWORK_TOLERANCE, Thresholds
-from byoc.verification._token_loop import (
-    PlainLoop,
-    Prompt,
-    TokenLoop,
-    run_together,
-)
+from byoc.verification._token_loop import PlainLoop, Prompt, TokenLoop, run_together
 
 _NOISE_SIDES = 2.0  # the original is off by its noise to one side, the bundle to the other
 _LOGITS = 2.0  # that a margin lies between

@@ -27,10 +27,7 @@ from byoc.bundle._manifest import (
     describe_file,
 )
 from byoc.bundle._manifest_reading import check_file_entry, list_files, parse_manifest, resolve_inside
-from byoc.bundle._packing import (
-    is_packed_name,
-    pack_folder,
-)
+from byoc.bundle._packing import is_packed_name, pack_folder
 from byoc.bundle._reading import Bundle, _close, inspect, is_bundle
 from byoc.errors import InputError
 

@@ -8,12 +8,7 @@ from collections.abc import Mapping
 
 from byoc.model._tensor_types import Dim
 from byoc.model.inference._elementwise_shapes import Shape, Types, make_type
-from byoc.model.inference._extents import (
-    add_dims,
-    floor_divide_dims,
-    max_dims,
-    multiply_dims,
-)
+from byoc.model.inference._extents import add_dims, floor_divide_dims, max_dims, multiply_dims
 from byoc.model.inference._known_node import KnownNode, Rule
 from byoc.model.inference._moved_values import list_elements
 

@@ -9,13 +9,7 @@ from byoc.model._tensor_types import DTYPES, Dim, TensorType
 from byoc.model.inference._contrib_attention_rules import ATTENTION_RULES
 from byoc.model.inference._contrib_matrix_rules import MATRIX_RULES
 from byoc.model.inference._contrib_movement_rules import MOVEMENT_RULES
-from byoc.model.inference._elementwise_shapes import (
-    Shape,
-    Types,
-    broadcast_shapes,
-    keep_type,
-    make_type,
-)
+from byoc.model.inference._elementwise_shapes import Shape, Types, broadcast_shapes, keep_type, make_type
 from byoc.model.inference._extents import add_dims, floor_divide_dims
 from byoc.model.inference._known_node import KnownNode, Rule
 from byoc.model.inference._moved_values import list_elements

@@ -9,12 +9,7 @@ from itertools import product
 from byoc.model._tensor_types import Dim
 from byoc.model.inference._expression_reading import read_polynomial
 from byoc.model.inference._extents import list_dim_names
-from byoc.model.inference._polynomials import (
-    Atom,
-    Polynomial,
-    PolynomialError,
-    make_name,
-)
+from byoc.model.inference._polynomials import Atom, Polynomial, PolynomialError, make_name
 
 Interval = tuple[int, int]
 """The least and the largest value."""

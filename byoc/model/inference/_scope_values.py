@@ -16,12 +16,7 @@ from byoc.model.inference._known_node import KnownNode
 from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
 from byoc.model.inference._node_evaluation import evaluate_node, is_evaluated
 from byoc.model.inference._scopes import TensorScope
-from byoc.model.inference._value_rules import (
-    collapse_array,
-    compute_values,
-    is_followed,
-    is_of_types,
-)
+from byoc.model.inference._value_rules import collapse_array, compute_values, is_followed, is_of_types
 from byoc.schemas import OperatorSchema, get_schema
 
 

@@ -2,9 +2,6 @@
 
 from byoc.placement.strategies._baselines import AllSupported
 from byoc.placement.strategies._makespan import Makespan
-from byoc.placement.strategies._measured_placements import (
-    ScheduledPlacement,
-    measure_placement,
-)
+from byoc.placement.strategies._measured_placements import ScheduledPlacement, measure_placement
 from byoc.placement.strategies._optimizing import LaunchAware
 from byoc.placement.strategies._throughput import Throughput
