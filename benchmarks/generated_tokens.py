@@ -19,7 +19,7 @@ import onnx
 import byoc
 from byoc.errors import InputError
 from byoc.zoo._decoder_families import make_family_decoder
-from byoc.zoo._decoder_sizes import OPEN, DecoderSize
+from byoc.zoo._decoders import OPEN, DecoderSize
 
 _RULES = "target: npu\ncost_model: openvino-cpu\ndtype: any\nops: [{op: '*'}]\n"
 _ON_HOST = {"openvino": "host: {ops: [com.microsoft.GroupQueryAttention]}\n"}

@@ -14,8 +14,7 @@ import onnx
 
 import byoc
 from byoc.bundle import Sharing
-from byoc.zoo._decoder_sizes import OPEN, DecoderSize
-from byoc.zoo._decoders import make_decoder
+from byoc.zoo._decoders import OPEN, DecoderSize, make_decoder
 
 _RULES = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
 _CACHES = (256, 128, 512)
