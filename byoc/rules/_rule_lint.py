@@ -159,7 +159,7 @@ def lint_rule_file(
 
     `content` is the file as read, `base` the file that it extends; `unknown_base` tells that it extends
     a file that could not be read. Rules and composites that do not validate are skipped: those mistakes
-    come from `byoc.support._yamlfile.validate_content`.
+    come from `byoc.support.validate_content`.
     """
     return list(islice(_find_mistakes(content, base, unknown_base), _MAX_MISTAKES))
 

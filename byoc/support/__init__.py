@@ -66,15 +66,8 @@ from byoc.support._plugins import (
 )
 from byoc.support._process_life import end_with_parent
 from byoc.support._progress import format_part, report_each, report_step, show_progress
+from byoc.support._strict_model import StrictModel, format_short, validate_content
 from byoc.support._user_folders import find_user_folder
 from byoc.support._vendor_code import LocatedError, describe_failure, locate_error
 from byoc.support._workspace import open_workspace, remove_leftovers, replace_path
-from byoc.support._yamlfile import (
-    StrictModel,
-    dump_yaml,
-    format_short,
-    make_file_error,
-    read_mapping,
-    read_yaml,
-    validate_content,
-)
+from byoc.support._yamlfile import dump_yaml, make_file_error, read_mapping, read_yaml

@@ -4,29 +4,16 @@ All YAML of byoc is read here: safe loading, no duplicate keys, then validation.
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
 
-from byoc.errors import InputError, suggest_nearest
+from byoc.errors import InputError
 from byoc.support._input import read_text
-
-
-class StrictModel(BaseModel):
-    """Base of the types that describe YAML files: immutable, unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
-
-
-ModelT = TypeVar("ModelT", bound=BaseModel)
-
+from byoc.support._strict_model import MAX_PROBLEMS, ModelT, format_short, validate_content
 
 # Enough for sharing parts of a file; aliases of aliases can stand for gigabytes.
 _MAX_ALIASES = 50
@@ -36,7 +23,6 @@ _MAX_DIGITS = 4_300  # as Python has it for numbers in decimal digits
 _MAX_READ_TWICE = 1 << 18  # characters
 MAX_YAML_BYTES = 1 << 24
 """The most bytes of a YAML file."""
-_MAX_PROBLEMS = 50
 _MAX_CHARACTERS = 1_000
 
 
@@ -168,23 +154,14 @@ def read_yaml(path: Path, kind: type[ModelT]) -> ModelT:
 
 def make_file_error(path: Path, problems: Sequence[str]) -> InputError:
     """Make the error for a file with problems: a line for each, up to a limit."""
-    lines = [f"{path}: {_cut_line(problem)}" for problem in problems[:_MAX_PROBLEMS]]
-    if len(problems) > _MAX_PROBLEMS:
-        lines.append(f"{path}: and {len(problems) - _MAX_PROBLEMS} more")
+    lines = [f"{path}: {_cut_line(problem)}" for problem in problems[:MAX_PROBLEMS]]
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"{path}: and {len(problems) - MAX_PROBLEMS} more")
     return InputError(*lines)
 
 
 def _cut_line(text: str) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
-
-
-def format_short(value: object) -> str:
-    """Return a value as text for messages, cut if it is long."""
-    try:
-        text = str(value)
-    except ValueError:  # Python refuses to format whole numbers of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def read_mapping(path: Path) -> dict[Any, Any]:
@@ -217,101 +194,6 @@ def _load(text: str) -> Any:
         if len(text) > _MAX_READ_TWICE:
             raise
         return yaml.load(text, _Loader)
-
-
-def validate_content(content: object, kind: type[ModelT]) -> tuple[ModelT | None, list[str]]:
-    """Validate content as a `kind`. Returns None and a sentence for each mistake if it has some."""
-    try:
-        return kind.model_validate(content), []
-    except ValidationError as error:
-        details = error.errors()
-    # pydantic reports a list whose items are all wrong as too short, which it is not.
-    inside = Counter(detail["loc"][:end] for detail in details for end in range(len(detail["loc"]) + 1))
-    causes = [each for each in details if each["type"] != "too_short" or inside[each["loc"]] == 1]
-    return None, [
-        _explain_detail(detail, kind, number < _MAX_PROBLEMS) for number, detail in enumerate(causes)
-    ]
-
-
-# Messages in terms of YAML rather than Python.
-_MESSAGES = {
-    "missing": "must be given",
-    "too_short": "must not be empty",
-    "string_type": "expected text",
-    "bool_parsing": "expected true or false",
-    "bool_type": "expected true or false",
-    "int_parsing": "expected a whole number",
-    "int_type": "expected a whole number",
-    "int_from_float": "expected a whole number",
-    "float_parsing": "expected a number",
-    "float_type": "expected a number",
-    "tuple_type": "expected a list",
-    "dict_type": "expected a mapping of keys",
-    "model_type": "expected a mapping of keys",
-}
-
-
-def _explain_detail(detail: ErrorDetails, kind: type[BaseModel], has_hint: bool) -> str:
-    """Return a sentence for a mistake; the hint at what was meant takes longer than all else."""
-    place = _format_location(detail["loc"])
-    if detail["type"] == "extra_forbidden" and not has_hint:
-        return f"{place}: no such key"
-    if detail["type"] == "extra_forbidden":
-        fields = _list_fields(kind, detail["loc"][:-1])
-        name = str(detail["loc"][-1])
-        return f"{place}: no such key{suggest_nearest(name, fields)}; known: {', '.join(fields)}"
-    if detail["type"] == "greater_than_equal":
-        return f"{place}: must be at least {detail['ctx']['ge']:g}"
-    if detail["type"] == "less_than_equal":
-        return f"{place}: must be at most {detail['ctx']['le']:g}"
-    if detail["type"] == "literal_error":
-        known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
-        hint = suggest_nearest(str(detail["input"])[:50], known) if has_hint else ""
-        return f"{place}: expected {detail['ctx']['expected']}{hint}"
-    message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
-    return f"{place}: {message[:1].lower()}{message[1:]}"
-
-
-def _format_location(location: tuple[int | str, ...]) -> str:
-    path = ""
-    for step in location:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif not step.startswith(("list[", "function-", "dict[")) and step not in _UNION_TAGS:
-            path += f".{format_short(step)}" if path else format_short(step)
-    return path or "the file"
-
-
-# pydantic puts the member of a union that it tried, and a mark for keys, into the location of an error.
-_UNION_TAGS = {"str", "int", "float", "bool", "[key]"}
-
-
-def _list_fields(kind: Any, location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that are allowed at a location, according to the annotations."""
-    for step in location:
-        kind = _pick_union_member(kind)
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            field = kind.model_fields.get(str(step)) or next(
-                (f for f in kind.model_fields.values() if f.alias == step), None
-            )
-            kind = field.annotation if field else None
-        elif get_origin(kind) in (dict, tuple, list):
-            kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
-    kind = _pick_union_member(kind)
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return [field.alias or name for name, field in kind.model_fields.items()]
-    return []
-
-
-def _pick_union_member(kind: Any) -> Any:
-    """Return the member of a union that is a model, any other type as it is."""
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    if get_origin(kind) in (Union, UnionType):
-        parts = [part for part in get_args(kind) if part is not type(None)]
-        models = [p for p in parts if isinstance(p, type) and issubclass(p, BaseModel)]
-        return models[0] if models else parts[0]
-    return kind
 
 
 class _Dumper(yaml.SafeDumper):
