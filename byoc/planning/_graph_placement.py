@@ -47,12 +47,7 @@ def plan_graphs(
     for cut_bodies in (True, False):
         plans: dict[int, GraphPlan] = {}
         for graph, path, runs in _bodies_first(index, settings.trips, cut_bodies):
-            bodies = {
-                node: tuple(plans[id(body.index)] for body in inner)
-                for node, inner in graph.bodies.items()
-                if cut_bodies and can_partition_bodies(graph, node)
-            }
-            own = GraphToPlace(graph, path, runs, units[id(graph)], bodies)
+            own = _describe_graph(graph, path, runs, units, plans)
             plans[id(graph)] = place_graph(own, settings, pins)
         plan = plans[id(index)]
         require_knowledge(plan, settings)
@@ -74,12 +69,7 @@ def build_main_problem(
     """
     plans: dict[int, GraphPlan] = {}
     for graph, path, runs in _bodies_first(index, settings.trips, True):
-        bodies = {
-            node: tuple(plans[id(body.index)] for body in inner)
-            for node, inner in graph.bodies.items()
-            if can_partition_bodies(graph, node)
-        }
-        own = GraphToPlace(graph, path, runs, units[id(graph)], bodies)
+        own = _describe_graph(graph, path, runs, units, plans)
         if graph is index:
             break
         plans[id(graph)] = place_graph(own, settings, None)
@@ -106,6 +96,22 @@ def _bodies_first(
                 inner = make_body_path(index, node, body.attribute, path)
                 yield from _bodies_first(body.index, given, cut_bodies, inner, inside)
     yield index, path.rstrip("/"), runs
+
+
+def _describe_graph(
+    graph: GraphIndex,
+    path: str,
+    runs: float,
+    units: Mapping[int, GraphUnits],
+    plans: Mapping[int, GraphPlan],
+) -> GraphToPlace:
+    """Return a graph to be placed, with those plans of graphs that are of its nodes' bodies."""
+    bodies = {
+        node: tuple(plans[id(body.index)] for body in inner)
+        for node, inner in graph.bodies.items()
+        if all(id(body.index) in plans for body in inner)
+    }
+    return GraphToPlace(graph, path, runs, units[id(graph)], bodies)
 
 
 def place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes | None) -> GraphPlan:

@@ -41,12 +41,10 @@ class Write:
 
     def run(self, state: State) -> State:
         """Fill in `regions`; add the passes to the `plan`."""
-        targets, verify = state.plan.targets, state.options.verify
-        rewrite = RegionRewriter(state.passes, targets, state.weights, verify)
-        regions = rewrite(write_models(state.plan, state.folder, state.weights))
-        plan = state.plan
-        if rewrite.found:
-            plan = replace(plan, passes=(*plan.passes, *rewrite.effects))
+        plan, verify = state.plan, state.options.verify
+        rewriter = RegionRewriter(state.passes, plan.targets, state.weights, verify)
+        regions = rewriter.rewrite(write_models(plan, state.folder, state.weights))
+        plan = replace(plan, passes=(*plan.passes, *rewriter.effects))
         shared = state.weights.originals.describe()
         if shared:
             plan = replace(plan, notes=(*plan.notes, Note("note", shared)))

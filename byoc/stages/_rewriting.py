@@ -115,9 +115,9 @@ class RegionRewriter:
     targets: Sequence[Target]
     weights: WeightFile
     compare: bool = True
-    found: list[PassEffect] = field(default_factory=list)
+    _found: list[PassEffect] = field(default_factory=list)
 
-    def __call__(self, regions: Sequence[Region]) -> list[Region]:
+    def rewrite(self, regions: Sequence[Region]) -> list[Region]:
         """Rewrite regions; return them in the same order.
 
         Raises RefusedError for all at which a pass fails; InputError when a pass makes a model that is
@@ -127,7 +127,7 @@ class RegionRewriter:
         rewritten = []
         for region in regions:
             try:
-                rewritten.append(self._rewrite(region))
+                rewritten.append(self._rewrite_one(region))
             except RefusedError as error:
                 refusals += error.refusals
         if refusals:
@@ -137,9 +137,9 @@ class RegionRewriter:
     @property
     def effects(self) -> tuple[PassEffect, ...]:
         """The effects by pass and target, those of a target's regions added up."""
-        return merge_effects(self.found)
+        return merge_effects(self._found)
 
-    def _rewrite(self, region: Region) -> Region:
+    def _rewrite_one(self, region: Region) -> Region:
         original, target = region, self._find_target(region)
         for asked in self.passes.regions.get(region.target, ()):
             report_step(f"pass {asked.name} on {region.name}")
@@ -151,7 +151,7 @@ class RegionRewriter:
                 refusal = Refusal(region.target, target.rules.codegen, region.name, reason, failed=True)
                 raise RefusedError([refusal]) from error
             if not is_changed(before, made):
-                self.found.append(_describe_effect(asked, region.target, (before, made), _UNCHANGED))
+                self._found.append(_describe_effect(asked, region.target, (before, made), _UNCHANGED))
                 continue
             path = region.path.with_name(f"{region.name}.rewritten.onnx")
             try:
@@ -161,7 +161,7 @@ class RegionRewriter:
             compared = compare_regions(original, rewritten) if self.compare else _NOT_ASKED
             if compared.problem:
                 raise InputError(f"pass {asked.name} changes {region.name}: {compared.problem}")
-            self.found.append(_describe_effect(asked, region.target, (before, made), compared))
+            self._found.append(_describe_effect(asked, region.target, (before, made), compared))
             region = rewritten
         return region if region is original else _replace_file(original, region)
 
